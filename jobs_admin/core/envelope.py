@@ -1,0 +1,166 @@
+"""The report a worker writes when a job ends badly (or well after trouble): what goes over the wire.
+
+One report is one stream entry with four fields, all bytes:
+
+    v      the version of this format, in decimal
+    meta   JSON: everything that may be shown, already redacted by the worker
+    raw    the broker's message, byte for byte (absent for reports without one)
+    trace  the traceback as text, already redacted (absent where there is none)
+
+`meta` holds no byte of the raw message, so a payload that cannot be represented in JSON or in
+the database damages nothing but itself. A reader accepts the version before and after its own
+and ignores fields that it does not know; any other version raises `UnknownVersion` and the
+caller keeps the entry as it came.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+VERSION = 1
+
+# What an attempt can end with (design.md, table Attempt). `retry` and `success` are not failures.
+KINDS = (
+    "exception",
+    "retry",
+    "rejected",
+    "worker_lost",
+    "soft_limit",
+    "hard_limit",
+    "memory",
+    "unknown_task",
+    "undecodable",
+    "bad_content",
+    "unknown_format",
+    "lost",
+    "success",
+)
+
+
+class Unreadable(ValueError):
+    """The entry is not an envelope. Nothing was changed; keep it raw."""
+
+
+class UnknownVersion(Unreadable):
+    """The entry was written by a version this reader does not know."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"envelope version {version!r} is not known to this version of Redrive")
+        self.version = version
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a replayed job comes from; travels in the message's `redrive` header."""
+
+    queue: str  # of run 1
+    job_id: str  # of run 1
+    run: int  # of this message; 1 is the original, so at least 2
+    item: int | None = None  # the replay item that sent it (its token)
+    replay: str | None = None  # the replay's key
+
+    @classmethod
+    def from_header(cls, header: object) -> Lineage | None:
+        """The lineage in a message header, or None where there is none or it is not ours."""
+        if not isinstance(header, dict):
+            return None
+        try:
+            item = header.get("item")
+            return cls(
+                queue=str(header["queue"]),
+                job_id=str(header["job_id"]),
+                run=max(2, int(header["run"])),
+                item=None if item is None else int(item),
+                replay=None if header.get("replay") is None else str(header["replay"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def as_header(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One attempt that ended. Text is redacted and bounded by the worker; times are the worker's own clock."""
+
+    source: str
+    queue: str
+    task: str
+    job_id: str
+    kind: str  # one of KINDS
+    attempt: int  # executions so far in this run; the first is 1
+    at: float  # when the attempt ended, seconds since 1970, worker's clock
+    error_type: str = ""  # qualified class name: `smtplib.SMTPServerDisconnected`
+    message: str = ""
+    max_attempts: int | None = None  # None: no bound is known
+    due_at: float | None = None  # only for `retry`: when the next attempt is due, seconds since 1970
+    duration_s: float | None = None
+    worker: str = ""  # Celery's node name
+    host: str = ""
+    release: str = ""
+    tenant: str = ""
+    priority: int | None = None
+    args: str = ""  # JSON text, redacted and cut to size; "" where the arguments could not be read
+    kwargs: str = ""
+    headers: str = ""  # JSON text, redacted
+    redacted: int = 0  # how many values were hidden
+    policy: str = ""  # `name@version` that decided the delay; "" in capture
+    reason: str = ""  # why it is dead: `exhausted`, `permanent`, `budget` …; "" where Celery alone decided
+    late_ack: bool | None = None  # durability: was the message still unacknowledged when this was written
+    raw_size: int = 0  # bytes of the whole raw message, also when `raw` was cut
+    raw_sha256: str = ""
+    labels: tuple[str, ...] = ()  # `demo-history` marks played data
+    lineage: Lineage | None = None
+    raw: bytes | None = None
+    trace: str = ""
+
+    @property
+    def raw_is_whole(self) -> bool:
+        return self.raw is not None and len(self.raw) == self.raw_size
+
+
+_META = tuple(f.name for f in fields(Envelope) if f.name not in {"raw", "trace", "lineage"})
+
+
+def encode(envelope: Envelope) -> dict[bytes, bytes]:
+    """The stream entry's fields. Never raises on text: lone surrogates become `?` visibly."""
+    meta: dict[str, object] = {name: getattr(envelope, name) for name in _META}
+    if envelope.lineage is not None:
+        meta["lineage"] = envelope.lineage.as_header()
+    # ensure_ascii keeps lone surrogates representable (as \\udXXX); they are shown as such later.
+    entry = {b"v": str(VERSION).encode(), b"meta": json.dumps(meta, ensure_ascii=True).encode()}
+    if envelope.raw is not None:
+        entry[b"raw"] = envelope.raw
+    if envelope.trace:
+        entry[b"trace"] = envelope.trace.encode("utf-8", "backslashreplace")
+    return entry
+
+
+def decode(entry: dict[bytes, bytes]) -> Envelope:
+    """The envelope in a stream entry.
+
+    Raises UnknownVersion for a version beyond the neighbours of ours, Unreadable for anything else
+    that is not an envelope (also JSON nested too deep to read).
+    """
+    version = entry.get(b"v", b"").decode("ascii", "replace")
+    if version not in {str(VERSION - 1), str(VERSION), str(VERSION + 1)}:
+        raise UnknownVersion(version)
+    try:
+        meta = json.loads(entry[b"meta"])
+        known = {name: meta[name] for name in _META if name in meta}
+        known["labels"] = tuple(known.get("labels") or ())
+        known["attempt"] = max(1, int(known["attempt"]))
+        known["at"] = float(known["at"])
+        envelope = Envelope(
+            **known,
+            lineage=Lineage.from_header(meta.get("lineage")),
+            raw=entry.get(b"raw"),
+            trace=entry.get(b"trace", b"").decode("utf-8", "replace"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Unreadable(f"not an envelope: {type(error).__name__}: {error}") from error
+    if envelope.kind not in KINDS:
+        raise Unreadable(f"unknown kind {envelope.kind!r}")
+    return envelope

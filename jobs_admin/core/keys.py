@@ -1,0 +1,47 @@
+"""Every name that Redrive uses in Redis, in one place.
+
+Names that belong to one source carry it between braces, so that they share a hash slot
+should the store ever be a cluster. A source's name is checked when it is configured
+(`valid_source`), so no user's text can shape a key.
+"""
+
+from __future__ import annotations
+
+import re
+
+PREFIX = "redrive"
+
+# The layout of the keys and Lua arguments. A worker that finds another number in Redis stays in `capture`.
+SCHEMA = 1
+
+_SOURCE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
+
+
+def valid_source(name: str) -> bool:
+    """Whether `name` may name a source: lower-case letters, digits, `-` and `_`, at most 63."""
+    return _SOURCE.match(name) is not None
+
+
+def failures(prefix: str = PREFIX) -> str:
+    """The stream of envelopes that workers write and `ingest` reads."""
+    return f"{prefix}:failures"
+
+
+def workers(prefix: str = PREFIX) -> str:
+    """A hash: worker name -> its latest heartbeat (JSON)."""
+    return f"{prefix}:workers"
+
+
+def switch(prefix: str = PREFIX) -> str:
+    """`off` here silences the guard in every worker (`manage.py off`)."""
+    return f"{prefix}:switch"
+
+
+def steps(prefix: str = PREFIX) -> str:
+    """A hash: step of `watch` -> when it last finished a round (JSON)."""
+    return f"{prefix}:watch"
+
+
+def ledger(source: str, replay: str, prefix: str = PREFIX) -> str:
+    """A hash in the broker's own Redis: which tokens of one replay were sent."""
+    return f"{prefix}:{{{source}}}:ledger:{replay}"

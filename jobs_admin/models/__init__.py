@@ -1,0 +1,48 @@
+"""The tables, one module a noun (design.md, Data)."""
+
+from jobs_admin.models.access import ApiToken, Role
+from jobs_admin.models.alert import Alert, AlertEvent, Rule, Silence
+from jobs_admin.models.audit import AuditEvent
+from jobs_admin.models.counter import GroupCounter, QueueCounter
+from jobs_admin.models.depth import DepthSample
+from jobs_admin.models.failure import Attempt, Failure, Payload, Traceback
+from jobs_admin.models.failure_count import FailureCount
+from jobs_admin.models.group import Group, GroupAlias
+from jobs_admin.models.notice import Channel, Delivery, Notice
+from jobs_admin.models.policy import PolicyVersion
+from jobs_admin.models.release import Release
+from jobs_admin.models.replay import Replay, ReplayItem
+from jobs_admin.models.saved_view import SavedView
+from jobs_admin.models.source import Source, Worker
+from jobs_admin.models.unfiled import Unfiled
+
+__all__ = [
+    "Alert",
+    "AlertEvent",
+    "ApiToken",
+    "Attempt",
+    "AuditEvent",
+    "Channel",
+    "Delivery",
+    "DepthSample",
+    "Failure",
+    "FailureCount",
+    "Group",
+    "GroupAlias",
+    "GroupCounter",
+    "Notice",
+    "Payload",
+    "PolicyVersion",
+    "QueueCounter",
+    "Release",
+    "Replay",
+    "ReplayItem",
+    "Role",
+    "Rule",
+    "SavedView",
+    "Silence",
+    "Source",
+    "Traceback",
+    "Unfiled",
+    "Worker",
+]

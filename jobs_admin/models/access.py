@@ -1,0 +1,91 @@
+"""Who may do what: roles are per source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from django.conf import settings
+from django.db import models
+
+VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
+RANK = {VIEWER: 1, OPERATOR: 2, ADMIN: 3}
+EVERY_SOURCE = "*"
+
+
+class RoleName(models.TextChoices):
+    VIEWER = VIEWER
+    OPERATOR = OPERATOR
+    ADMIN = ADMIN
+
+
+class Role(models.Model):
+    """What a user may do on a source. A viewer reads, an operator replays and triages, an admin also configures."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="redrive_roles")
+    source = models.CharField(max_length=63, default=EVERY_SOURCE, help_text="A source's name, or * for every source.")
+    role = models.CharField(max_length=10, choices=RoleName)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "source"], name="one_role_per_user_and_source"),
+            models.CheckConstraint(condition=models.Q(role__in=list(RANK)), name="role_is_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.role} of {self.source}"
+
+
+class ApiToken(models.Model):
+    """A program's key to the API. Only its SHA-256 is kept; the token itself is shown once."""
+
+    name = models.CharField(max_length=100, unique=True)
+    sha256 = models.CharField(max_length=64, unique=True, editable=False)
+    role = models.CharField(max_length=10, choices=RoleName)
+    source = models.CharField(max_length=63, default=EVERY_SOURCE)
+    created_at = models.DateTimeField(auto_now_add=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Somebody who reads or acts: a user, a token, or the machine itself. Every reader and every act takes one."""
+
+    name: str
+    roles: dict[str, str] = field(default_factory=dict)  # source or "*" -> role
+    user_id: int | None = None
+    token_id: int | None = None
+
+    def role_on(self, source: str) -> str | None:
+        """The stronger of the role on this source and on every source; None for a stranger."""
+        found = [r for r in (self.roles.get(source), self.roles.get(EVERY_SOURCE)) if r in RANK]
+        return max(found, key=RANK.__getitem__, default=None)
+
+    def may(self, role: str, source: str) -> bool:
+        held = self.role_on(source)
+        return held is not None and RANK[held] >= RANK[role]
+
+    def may_anywhere(self, role: str) -> bool:
+        return any(r in RANK and RANK[r] >= RANK[role] for r in self.roles.values())
+
+    def sources(self, role: str = VIEWER) -> list[str] | None:
+        """The sources on which the viewer holds at least `role`; None means every source."""
+        if self.may(role, EVERY_SOURCE):
+            return None
+        return sorted(s for s in self.roles if s != EVERY_SOURCE and self.may(role, s))
+
+
+# The engine acting on its own behalf (watch), named as such in the audit.
+ENGINE = Viewer(name="redrive", roles={EVERY_SOURCE: ADMIN})
+
+
+def viewer_of(user) -> Viewer:
+    """The viewer behind a logged-in user. A superuser is admin of every source; an inactive user is nobody."""
+    if not user.is_active:
+        return Viewer(name=user.get_username(), user_id=user.pk)
+    if user.is_superuser:
+        return Viewer(name=user.get_username(), roles={EVERY_SOURCE: ADMIN}, user_id=user.pk)
+    roles = dict(Role.objects.filter(user=user).values_list("source", "role"))
+    return Viewer(name=user.get_username(), roles=roles, user_id=user.pk)

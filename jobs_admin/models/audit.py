@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+
+class AuditEvent(models.Model):
+    """Who did, or was refused, what. Rows form a chain: each holds a MAC over itself and the one before."""
+
+    at = models.DateTimeField()
+    actor = models.CharField(max_length=150)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", db_constraint=False)
+    token_id = models.BigIntegerField(null=True)
+    act = models.CharField(max_length=60, help_text="`replay.start`, `failure.discard` …")
+    source = models.CharField(max_length=63, blank=True)
+    object = models.CharField(max_length=120, blank=True, help_text="`replay:12`, `failure:4711`, `group:v1-…`")
+    reason = models.CharField(max_length=500, blank=True)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    allowed = models.BooleanField(default=True)
+    mac = models.CharField(max_length=64)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["object", "-id"], name="audit_by_object"),
+            models.Index(fields=["act", "-id"], name="audit_by_act"),
+        ]

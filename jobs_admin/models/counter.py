@@ -1,0 +1,39 @@
+"""Counts over time, a row a minute, rolled up to hours. Written only with a new attempt, so they never count twice."""
+
+from __future__ import annotations
+
+from django.db import models
+
+MINUTE, HOUR = 60, 3600
+
+
+class GroupCounter(models.Model):
+    group = models.ForeignKey("Group", models.CASCADE, related_name="counters")
+    step = models.PositiveIntegerField(default=MINUTE, help_text="Seconds that the row covers: 60 or 3600.")
+    at = models.DateTimeField(help_text="Start of the minute or hour.")
+    failed = models.PositiveBigIntegerField(default=0)
+    retried = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["group", "step", "at"], name="one_counter_per_group_step")]
+        indexes = [models.Index(fields=["step", "at"], name="group_counter_by_time")]
+
+
+class QueueCounter(models.Model):
+    source = models.CharField(max_length=63)
+    queue = models.CharField(max_length=200)
+    step = models.PositiveIntegerField(default=MINUTE)
+    at = models.DateTimeField()
+    started = models.PositiveBigIntegerField(default=0)
+    succeeded = models.PositiveBigIntegerField(default=0)
+    failed = models.PositiveBigIntegerField(default=0, help_text="Attempts that failed for good.")
+    retried = models.PositiveBigIntegerField(default=0, help_text="Attempts that failed and will be retried.")
+    recovered = models.PositiveBigIntegerField(default=0, help_text="Failures that ran well later.")
+    sent = models.PositiveBigIntegerField(default=0, help_text="Jobs sent by replays.")
+    busy_s = models.FloatField(default=0, help_text="Seconds that workers spent in jobs that ended.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["source", "queue", "step", "at"], name="one_counter_per_queue_step")
+        ]
+        indexes = [models.Index(fields=["step", "at"], name="queue_counter_by_time")]

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from django.db import models
+
+
+class DepthSample(models.Model):
+    """One look at one queue. A queue that could not be reached is a row too, never a zero."""
+
+    source = models.CharField(max_length=63)
+    queue = models.CharField(max_length=200)
+    at = models.DateTimeField()
+    step = models.PositiveIntegerField(default=10, help_text="Seconds that the row stands for: 10, 60 or 3600.")
+    is_reachable = models.BooleanField(default=True)
+    why = models.CharField(max_length=300, blank=True)
+    waiting = models.PositiveBigIntegerField(null=True)
+    active = models.PositiveBigIntegerField(null=True)
+    delayed = models.PositiveBigIntegerField(null=True)
+    dead = models.PositiveBigIntegerField(null=True)
+    source_dead = models.PositiveBigIntegerField(null=True)
+    oldest_dead_at = models.DateTimeField(null=True)
+    failed_per_min = models.FloatField(null=True)
+    succeeded_per_min = models.FloatField(null=True)
+    workers = models.PositiveIntegerField(null=True, help_text="Guarded or not; null where the source cannot tell.")
+    guarded_workers = models.PositiveIntegerField(null=True)
+    durability = models.CharField(max_length=20, blank=True, help_text="late or early acknowledgement, or mixed.")
+    by_priority = models.JSONField(default=dict)
+    # Roll-up keeps the extremes of what it folds: {"waiting": [min, max], "dead": [min, max]}.
+    extremes = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["source", "queue", "step", "at"], name="one_sample_per_step")]
+        indexes = [models.Index(fields=["step", "at"], name="sample_by_time")]

@@ -1,0 +1,129 @@
+"""A failure with its attempts, its message and its stack."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+
+from jobs_admin.core.envelope import KINDS
+
+
+class FailureState(models.TextChoices):
+    RETRYING = "retrying"
+    DEAD = "dead"
+    QUARANTINED = "quarantined"
+    REPLAYING = "replaying"
+    RECOVERED = "recovered"
+    DISCARDED = "discarded"
+    GONE = "gone"
+
+
+class Failure(models.Model):
+    """One job that failed, over all its runs. Ids rise in order of ingest; lists show the highest first."""
+
+    source = models.CharField(max_length=63)
+    queue = models.CharField(max_length=200)
+    first_job_id = models.CharField(max_length=255, help_text="The job's id in run 1: with source and queue, its name for ever.")
+    job_id = models.CharField(max_length=255, help_text="The job's id in the current run.")
+    run = models.PositiveIntegerField(default=1)
+    state = models.CharField(max_length=12, choices=FailureState)
+    task = models.CharField(max_length=255)
+    group = models.ForeignKey("Group", models.PROTECT, related_name="failures", null=True)
+
+    error_type = models.CharField(max_length=255, blank=True)
+    message = models.TextField(blank=True)
+    traceback = models.ForeignKey("Traceback", models.SET_NULL, null=True, related_name="+")
+    kind = models.CharField(max_length=16, choices=[(k, k) for k in KINDS], help_text="How the latest attempt ended.")
+    reason = models.CharField(max_length=200, blank=True, help_text="Why it is in its state, where that is not plain.")
+
+    attempts = models.PositiveIntegerField(default=1, help_text="Attempts in the current run.")
+    max_attempts = models.PositiveIntegerField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True, help_text="While retrying: when the next attempt is due.")
+    first_failed_at = models.DateTimeField(help_text="By the worker's clock, never later than its arrival.")
+    failed_at = models.DateTimeField(help_text="The latest failed attempt, by the worker's clock, never later than its arrival.")
+    received_at = models.DateTimeField(help_text="By our clock.")
+
+    worker = models.CharField(max_length=255, blank=True)
+    host = models.CharField(max_length=255, blank=True)
+    release = models.CharField(max_length=100, blank=True)
+    tenant = models.CharField(max_length=200, blank=True)
+    priority = models.IntegerField(null=True, blank=True)
+    labels = models.CharField(max_length=200, blank=True, help_text="Space-separated: `demo-history`.")
+
+    # The display copy: JSON text, redacted by the worker and cut to size. Never sent anywhere.
+    args = models.TextField(blank=True)
+    kwargs = models.TextField(blank=True)
+    headers = models.TextField(blank=True)
+    redacted = models.PositiveIntegerField(default=0, help_text="How many values the worker hid.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["source", "queue", "first_job_id"], name="one_failure_per_job"),
+            models.CheckConstraint(condition=Q(state__in=FailureState.values), name="failure_state_is_known"),
+            models.CheckConstraint(condition=Q(run__gte=1) & Q(attempts__gte=1), name="failure_counts_from_one"),
+        ]
+        indexes = [
+            models.Index("state", F("id").desc(), name="failure_by_state"),
+            models.Index("group", "state", F("id").desc(), name="failure_by_group"),
+            models.Index("queue", "state", F("id").desc(), name="failure_by_queue"),
+            models.Index("task", "state", F("id").desc(), name="failure_by_task"),
+            models.Index("tenant", "state", F("id").desc(), name="failure_by_tenant"),
+            models.Index(fields=["source", "job_id"], name="failure_by_job"),
+            models.Index(fields=["due_at"], condition=Q(state="retrying"), name="failure_overdue"),
+            models.Index(fields=["failed_at"], name="failure_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.first_job_id}"
+
+
+class Attempt(models.Model):
+    """One execution that ended, or was lost."""
+
+    failure = models.ForeignKey(Failure, models.CASCADE, related_name="attempt_set")
+    run = models.PositiveIntegerField()
+    attempt = models.PositiveIntegerField(help_text="Within its run, from 1.")
+    kind = models.CharField(max_length=16, choices=[(k, k) for k in KINDS])
+    job_id = models.CharField(max_length=255)
+    # Written by ingest, read by replays: how the item's outcome comes home.
+    item = models.ForeignKey("ReplayItem", models.SET_NULL, null=True, related_name="attempts", db_constraint=False)
+    group = models.ForeignKey("Group", models.PROTECT, null=True, related_name="+")
+    traceback = models.ForeignKey("Traceback", models.SET_NULL, null=True, related_name="+")
+    error_type = models.CharField(max_length=255, blank=True)
+    message = models.TextField(blank=True)
+    reason = models.CharField(max_length=200, blank=True)
+    ended_at = models.DateTimeField(help_text="By the worker's clock, never later than its arrival.")
+    received_at = models.DateTimeField()
+    duration_s = models.FloatField(null=True)
+    delay_s = models.FloatField(null=True, help_text="The wait that followed, for a retry.")
+    worker = models.CharField(max_length=255, blank=True)
+    host = models.CharField(max_length=255, blank=True)
+    release = models.CharField(max_length=100, blank=True)
+    policy = models.CharField(max_length=120, blank=True, help_text="`name@version` that decided it.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["failure", "run", "attempt", "kind"], name="one_row_per_attempt"),
+        ]
+        indexes = [models.Index(fields=["item"], condition=Q(item__isnull=False), name="attempt_by_item")]
+
+
+class Payload(models.Model):
+    """The raw message of one run, byte for byte, encrypted. The truth that a replay sends."""
+
+    failure = models.ForeignKey(Failure, models.CASCADE, related_name="payloads")
+    run = models.PositiveIntegerField()
+    body = models.BinaryField(help_text="Fernet token of the message, or of its first bytes where it was too large.")
+    size = models.PositiveBigIntegerField(help_text="Bytes of the whole message.")
+    sha256 = models.CharField(max_length=64)
+    is_whole = models.BooleanField(default=True, help_text="False: only a head was kept, and a replay is refused.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["failure", "run"], name="one_payload_per_run")]
+
+
+class Traceback(models.Model):
+    """One distinct stack, kept once however often it happens."""
+
+    sha256 = models.CharField(max_length=64, unique=True)
+    text = models.TextField()

@@ -1,0 +1,90 @@
+"""How many failures are in each state, by queue, task and group: always equal to a recount.
+
+Triggers keep it, because the state of a failure changes in many places (ingest, triage, replays, one row or
+45,000 in a statement) and a number beside a link must be what the link shows. Counting rows instead
+costs in proportion to them; this costs the same at a thousand and at a million (design.md, law 13).
+"""
+
+from __future__ import annotations
+
+from django.db import connections, models
+
+_KEY = "source, queue, task, group_id, state"
+
+
+class FailureCount(models.Model):
+    source = models.CharField(max_length=63)
+    queue = models.CharField(max_length=200)
+    task = models.CharField(max_length=255)
+    # 0 for a failure without a group: NULLs would not be equal to each other in the unique key.
+    group_id = models.BigIntegerField(default=0)
+    state = models.CharField(max_length=12)
+    count = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["source", "queue", "task", "group_id", "state"], name="one_failure_count")
+        ]
+        indexes = [models.Index(fields=["group_id", "state"], name="failure_count_by_group")]
+
+
+def _sqlite() -> list[str]:
+    def add(row: str, by: int) -> str:
+        return f"""
+            INSERT INTO jobs_admin_failurecount ({_KEY}, count)
+            VALUES ({row}.source, {row}.queue, {row}.task, COALESCE({row}.group_id, 0), {row}.state, {by})
+            ON CONFLICT ({_KEY}) DO UPDATE SET count = count + {by};"""
+
+    on = "ON jobs_admin_failure FOR EACH ROW"
+    moved = "WHEN OLD.state <> NEW.state OR OLD.group_id IS NOT NEW.group_id"
+    triggers = {
+        "insert": f"AFTER INSERT {on} BEGIN {add('NEW', 1)} END",
+        "update": f"AFTER UPDATE OF state, group_id {on} {moved} BEGIN {add('OLD', -1)} {add('NEW', 1)} END",
+        "delete": f"AFTER DELETE {on} BEGIN {add('OLD', -1)} END",
+    }
+    statements = []
+    for name, body in triggers.items():
+        statements.append(f"DROP TRIGGER IF EXISTS failure_count_{name}")
+        statements.append(f"CREATE TRIGGER failure_count_{name} {body}")
+    return statements
+
+
+def _postgresql() -> list[str]:
+    # One upsert per counter and statement, in one order for all: a row-level trigger would lock the
+    # same counter once per failure, and two writers could lock two counters crosswise.
+    def add(old: bool, new: bool) -> str:
+        parts = []
+        if old:
+            parts.append("SELECT source, queue, task, COALESCE(group_id, 0) AS group_id, state, -1 AS n FROM old_rows")
+        if new:
+            parts.append("SELECT source, queue, task, COALESCE(group_id, 0) AS group_id, state, 1 AS n FROM new_rows")
+        return f"""
+            INSERT INTO jobs_admin_failurecount AS held ({_KEY}, count)
+            SELECT {_KEY}, SUM(n) FROM ({" UNION ALL ".join(parts)}) AS moved
+            GROUP BY {_KEY} HAVING SUM(n) <> 0 ORDER BY {_KEY}
+            ON CONFLICT ({_KEY}) DO UPDATE SET count = held.count + excluded.count;"""
+
+    events = {
+        "insert": ("REFERENCING NEW TABLE AS new_rows", add(False, True)),
+        "update": ("REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows", add(True, True)),
+        "delete": ("REFERENCING OLD TABLE AS old_rows", add(True, False)),
+    }
+    statements = []
+    for name, (tables, body) in events.items():
+        statements += [
+            f"CREATE OR REPLACE FUNCTION failure_count_{name}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {body} RETURN NULL; END $$",
+            f"DROP TRIGGER IF EXISTS failure_count_{name} ON jobs_admin_failure",
+            f"CREATE TRIGGER failure_count_{name} AFTER {name.upper()} ON jobs_admin_failure {tables} "
+            f"FOR EACH STATEMENT EXECUTE FUNCTION failure_count_{name}()",
+        ]
+    return statements
+
+
+def install_triggers(using: str = "default", **_: object) -> None:
+    """(Re)create the triggers. Runs after every migrate; idempotent."""
+    connection = connections[using]
+    statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)

@@ -1,0 +1,126 @@
+"""A bulk run and its frozen members."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+
+class ReplayState(models.TextChoices):
+    DRAFT = "draft"
+    AWAITING_APPROVAL = "awaiting_approval"
+    WAITING = "waiting"
+    CANARY = "canary"
+    RAMPING = "ramping"
+    RUNNING = "running"
+    HELD = "held"
+    PAUSED = "paused"
+    DONE = "done"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+
+
+class ItemState(models.TextChoices):
+    PLANNED = "planned"
+    SENT = "sent"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED_AGAIN = "failed_again"
+    UNCERTAIN = "uncertain"
+    CANCELLED = "cancelled"
+
+
+SENDING = (ReplayState.CANARY, ReplayState.RAMPING, ReplayState.RUNNING)
+OPEN_ITEM = (ItemState.PLANNED, ItemState.SENT, ItemState.RUNNING, ItemState.UNCERTAIN)
+
+
+def _new_key() -> str:
+    return uuid.uuid4().hex
+
+
+class Replay(models.Model):
+    # Names this replay outside the database (ledger, job ids), where a restored or second database could reuse ids.
+    key = models.CharField(max_length=32, unique=True, default=_new_key, editable=False)
+    state = models.CharField(max_length=20, choices=ReplayState, default=ReplayState.DRAFT)
+    query = models.TextField(blank=True, help_text="The scope, with relative times pinned to absolute ones.")
+    # The scope's other form: a selection of failures by hand. JSON list of ids; empty for a query.
+    selection = models.JSONField(default=list, blank=True)
+    scope_max_id = models.BigIntegerField(help_text="The highest failure id of the preview: what came later is not in it.")
+    matched = models.PositiveIntegerField(default=0, help_text="What the draft matched.")
+    blocked = models.JSONField(default=list, blank=True, help_text="[{reason, count}] of the draft.")
+    pace = models.JSONField(default=dict)
+    rate = models.FloatField(null=True, blank=True, help_text="Jobs per second now; null is as fast as can be.")
+    # Edited arguments for a replay of one job: {"args": […], "kwargs": {…}}.
+    edit = models.JSONField(null=True, blank=True)
+    # What the preview answered, so that a draft that changed since is noticed. See `replays.preview`.
+    snapshot = models.CharField(max_length=64, blank=True)
+    idempotency_key = models.CharField(max_length=100, null=True, blank=True, unique=True)
+    reason = models.CharField(max_length=500, blank=True)
+    held_because = models.TextField(blank=True)
+    actor = models.CharField(max_length=150)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    approved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    # Moved with the items, in the same transaction.
+    total = models.PositiveIntegerField(default=0)
+    planned = models.PositiveIntegerField(default=0)
+    sent = models.PositiveIntegerField(default=0)
+    running = models.PositiveIntegerField(default=0)
+    succeeded = models.PositiveIntegerField(default=0)
+    failed_again = models.PositiveIntegerField(default=0)
+    uncertain = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+
+    # One sender at a time paces a replay; a dead one's lease runs out and the next goes on.
+    sender = models.CharField(max_length=64, blank=True)
+    sender_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(state__in=ReplayState.values), name="replay_state_is_known")]
+        indexes = [models.Index(fields=["state"], name="replay_by_state")]
+
+    def __str__(self) -> str:
+        return f"replay #{self.pk}"
+
+
+class ReplayItem(models.Model):
+    """One failure in one replay. Its id is the token that makes sending idempotent."""
+
+    replay = models.ForeignKey(Replay, models.CASCADE, related_name="items")
+    n = models.PositiveIntegerField(help_text="Place in the order of sending, from 1.")
+    failure = models.ForeignKey("Failure", models.CASCADE, related_name="replay_items")
+    run = models.PositiveIntegerField(help_text="The run that sending starts: 2 for the first replay.")
+    state = models.CharField(max_length=12, choices=ItemState, default=ItemState.PLANNED)
+    job_id = models.CharField(max_length=255, blank=True, help_text="The job's id in that run.")
+    # Set before sending: should the sender die in between, the ledger of this epoch tells whether it was sent.
+    claimed_at = models.DateTimeField(null=True)
+    claim_epoch = models.CharField(max_length=64, blank=True)
+    sent_at = models.DateTimeField(null=True)
+    settled_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=255, blank=True, help_text="The error it failed again with, or why it is uncertain.")
+    # The group it failed again in, so that a held replay can go on without it.
+    failed_group = models.ForeignKey("Group", models.SET_NULL, null=True, related_name="+")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["replay", "n"], name="one_place_per_item"),
+            models.UniqueConstraint(
+                fields=["failure"],
+                condition=Q(state__in=[s.value for s in OPEN_ITEM]),
+                name="one_open_item_per_failure",
+            ),
+            models.CheckConstraint(condition=Q(state__in=ItemState.values), name="item_state_is_known"),
+        ]
+        indexes = [
+            models.Index(fields=["replay", "state", "n"], name="item_by_state"),
+            models.Index(fields=["failure", "-id"], name="item_by_failure"),
+            models.Index(
+                fields=["state", "sent_at"], condition=Q(state__in=["sent", "running"]), name="item_unsettled"
+            ),
+        ]

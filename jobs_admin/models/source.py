@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from django.db import models
+
+
+class Source(models.Model):
+    """A queue system we are connected to, or have heard from: one seen on the stream registers itself."""
+
+    name = models.CharField(max_length=63, primary_key=True)
+    backend = models.CharField(max_length=20, default="celery")
+    is_configured = models.BooleanField(default=False, help_text="False: reports arrive, but we cannot reach its queues.")
+    first_seen = models.DateTimeField(auto_now_add=True)
+    # What the last sample found. Null reachable: never tried.
+    is_reachable = models.BooleanField(null=True)
+    changed_at = models.DateTimeField(null=True, help_text="Since when it is (un)reachable.")
+    why_unreachable = models.TextField(blank=True)
+    sampled_at = models.DateTimeField(null=True)
+    # Findings of the last look at its settings: [{"id", "severity", "text", "fix"}].
+    findings = models.JSONField(default=list)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Worker(models.Model):
+    """A worker with our guard, as its latest heartbeat tells."""
+
+    source = models.CharField(max_length=63)
+    name = models.CharField(max_length=255)
+    boot = models.CharField(max_length=32, help_text="New at each start: its counters begin at nought.")
+    seen_at = models.DateTimeField()
+    host = models.CharField(max_length=255, blank=True)
+    release = models.CharField(max_length=100, blank=True)
+    celery = models.CharField(max_length=20, blank=True)
+    guard = models.CharField(max_length=20, blank=True)
+    mode = models.CharField(max_length=10, blank=True)
+    pool = models.CharField(max_length=20, blank=True)
+    concurrency = models.PositiveIntegerField(null=True)
+    queues = models.JSONField(default=list)
+    # queue -> {"started", "succeeded", "failed", "retried", "busy_s"} since boot, as already counted.
+    counted = models.JSONField(default=dict)
+    spooled = models.PositiveBigIntegerField(default=0, help_text="Reports waiting on its disk.")
+    dropped = models.PositiveBigIntegerField(default=0, help_text="Reports it could not keep.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["source", "name"], name="one_row_per_worker")]

@@ -1,0 +1,105 @@
+"""What every queue system must be able to answer and do. An adapter is a class with these methods; there is no base class.
+
+An adapter knows nothing of Django, of tables, or of when to act: it reads a queue system, and it puts one batch of
+messages where it is told. Screens ask `can`, never a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class SourceError(Exception):
+    """A queue system did not do as asked. Nothing was changed."""
+
+
+class SourceUnreachable(SourceError):
+    """No connection, or no answer in time. The same call may succeed later."""
+
+
+class JobGone(SourceError):
+    """The job is no longer where it was read: a worker or another operator took it."""
+
+
+class Refused(SourceError):
+    """The queue system, or the message, does not allow this act. Trying again will not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an adapter can do; what it cannot, the planner and the screens do without."""
+
+    replay: bool = True
+    atomic_send: bool = False  # publishing and recording are one step: a repeated token sends nothing
+    edit: bool = False  # arguments can be replaced before sending
+    outcomes: bool = False  # the end of a replayed job comes home
+    recall: bool = False  # a sent job that still waits can be taken back
+    delay: bool = False
+    priority: bool = False
+    peek: bool = False
+    remove: bool = False
+    holds_dead: bool = False  # the system keeps dead letters itself (`source_dead`, reconcile)
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """One queue now. None: the system cannot tell. Counts of jobs."""
+
+    queue: str
+    waiting: int | None = None
+    active: int | None = None
+    delayed: int | None = None
+    source_dead: int | None = None
+    by_priority: dict[str, int] = field(default_factory=dict)  # waiting, by the system's own priority
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message to send again."""
+
+    token: int  # the replay item's id: the same token is sent once
+    raw: bytes  # the broker's message as captured
+    queue: str  # where to send it
+    job_id: str  # its new id
+    lineage: dict[str, Any]  # what goes into the `redrive` header (core.envelope.Lineage.as_header)
+    args: list[Any] | None = None  # replaces the arguments; None keeps them byte for byte
+    kwargs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in the system's settings that endangers jobs."""
+
+    id: str
+    severity: str  # info, warning, high
+    text: str
+    fix: str
+
+
+class Source(Protocol):
+    name: str
+    can: Capabilities
+    outcome_within_s: float  # a sent job without news for longer than this is uncertain
+
+    def depths(self) -> list[Depth]:
+        """Every known queue. Raises SourceUnreachable."""
+
+    def epoch(self, replay: str) -> str:
+        """Names the ledger of one replay; another answer than before means that the ledger was lost meanwhile."""
+
+    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+        """Put the letters on their queues, in order, each token once. Token -> "sent" or "already".
+
+        All or nothing where `can.atomic_send`. Raises Refused (with .token) for a letter that cannot be sent,
+        SourceUnreachable when nothing is known of the batch: ask `was_sent`.
+        """
+
+    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        """Those of the tokens that the ledger knows."""
+
+    def findings(self) -> list[Finding]:
+        """Unsafe settings of the system, as far as it tells them."""
+
+    def close(self) -> None: ...

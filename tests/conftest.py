@@ -1,0 +1,59 @@
+"""The real parts that tests run on. Each is started on a free loopback port and stopped by who started it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import redis
+from cryptography.fernet import Fernet
+
+from dashboard.engine import Engine
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory):
+    """A private Valkey, one a test process."""
+    running = Engine(tmp_path_factory.mktemp("engine")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def store(engine, settings):
+    """Redrive's store, empty: the engine's database 0, and the settings that point at it."""
+    from jobs_admin import config
+
+    client = redis.Redis.from_url(engine.url)
+    client.flushall()
+    settings.REDRIVE_REDIS_URL = engine.url
+    settings.REDRIVE_DEMO_BROKER_URL = ""
+    settings.REDRIVE_CELERY_BROKER_URL = ""
+    settings.REDRIVE_SOURCES = ""
+    forget_configuration(config)
+    yield client
+    client.close()
+    forget_configuration(config)
+
+
+@pytest.fixture(autouse=True)
+def payload_key(settings):
+    from jobs_admin import config
+
+    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    }
+    config.payload_keys.cache_clear()
+
+
+def forget_configuration(config) -> None:
+    for answer in (config.sources, config.store, config.payload_keys):
+        answer.cache_clear()
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    return Path(os.environ["REDRIVE_DATA"])

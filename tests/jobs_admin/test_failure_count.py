@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from django.db.models import Count
+from django.utils import timezone
+
+from jobs_admin.models import Failure, FailureCount, Group
+
+pytestmark = pytest.mark.django_db
+
+
+def bury(n, **changes):
+    now = timezone.now()
+    values = dict(
+        source="shop", queue="emails", task="send", state="dead", kind="exception", run=1, attempts=1,
+        first_failed_at=now, failed_at=now, received_at=now,
+    )
+    start = Failure.objects.count()
+    return Failure.objects.bulk_create(
+        Failure(**{**values, **changes, "first_job_id": f"j{start + i}", "job_id": f"j{start + i}"}) for i in range(n)
+    )
+
+
+def recount():
+    rows = Failure.objects.values_list("source", "queue", "task", "group_id", "state").annotate(Count("id"))
+    return {(s, q, t, g or 0, st): n for s, q, t, g, st, n in rows}
+
+
+def held():
+    rows = FailureCount.objects.exclude(count=0).values_list("source", "queue", "task", "group_id", "state", "count")
+    return {row[:-1]: row[-1] for row in rows}
+
+
+def test_counts_follow_inserts_moves_and_deletes():
+    group = Group.objects.create(fingerprint="v1-a", error_type="E", message="", first_seen=timezone.now(), last_seen=timezone.now())
+    bury(30)
+    bury(5, queue="webhooks", group=group)
+    Failure.objects.filter(pk__in=Failure.objects.values("pk")[:10]).update(state="recovered")
+    Failure.objects.filter(state="dead", queue="emails").first().delete()
+    Failure.objects.filter(queue="webhooks").update(group=None)
+    assert held() == recount()
+    assert held()["shop", "emails", "send", 0, "recovered"] == 10
+
+
+def test_a_row_that_is_written_again_is_counted_once():
+    (failure,) = bury(1)
+    failure.pk = None
+    failure.state = "recovered"
+    Failure.objects.bulk_create(
+        [failure], update_conflicts=True, unique_fields=["source", "queue", "first_job_id"], update_fields=["state"]
+    )
+    assert held() == recount() == {("shop", "emails", "send", 0, "recovered"): 1}
