@@ -13,6 +13,7 @@ from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
 
 from jobs_admin.core import keys
+from jobs_admin.sources import Source, connect
 
 BACKENDS = ("celery",)
 
@@ -60,7 +61,9 @@ def _from_file(path: Path) -> dict[str, SourceConfig]:
                 f"REDRIVE_SOURCES: [sources.{name}] has backend {table.get('backend')!r}; known: {', '.join(BACKENDS)}."
             )
         options = {k: v for k, v in table.items() if k not in {"backend", "url", "queues"}}
-        found[name] = SourceConfig(name, table["backend"], table["url"], tuple(table.get("queues", ())), options=options)
+        found[name] = SourceConfig(
+            name, table["backend"], table["url"], tuple(table.get("queues", ())), options=options
+        )
     return found
 
 
@@ -75,10 +78,22 @@ def store() -> redis.Redis:
 
 
 @cache
+def adapter(name: str) -> Source:
+    """The connection to a configured source.
+
+    Raises KeyError for a name that is not configured, sources.base.Refused for a URL that cannot be used.
+    """
+    found = sources()[name]
+    return connect(name, found.backend, found.url, queues=found.queues, options=found.options, store_prefix=keys.PREFIX)
+
+
+@cache
 def payload_keys() -> MultiFernet:
     """What encrypts raw messages at rest; the first key encrypts, all of them decrypt."""
     if not settings.REDRIVE_PAYLOAD_KEYS:
-        raise BadConfiguration("REDRIVE_PAYLOAD_KEYS is not set. Run `python3 manage.py up`, which makes one, or set it.")
+        raise BadConfiguration(
+            "REDRIVE_PAYLOAD_KEYS is not set. Run `python3 manage.py up`, which makes one, or set it."
+        )
     return MultiFernet([Fernet(key) for key in settings.REDRIVE_PAYLOAD_KEYS])
 
 

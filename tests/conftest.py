@@ -50,7 +50,7 @@ def payload_key(settings):
 
 
 def forget_configuration(config) -> None:
-    for answer in (config.sources, config.store, config.payload_keys):
+    for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""What every queue system must be able to answer and do. An adapter is a class with these methods; there is no base class.
+"""What every queue system must be able to answer and do: an adapter is a class with these methods, no base class.
 
 An adapter knows nothing of Django, of tables, or of when to act: it reads a queue system, and it puts one batch of
 messages where it is told. Screens ask `can`, never a name.
@@ -24,7 +24,14 @@ class JobGone(SourceError):
 
 
 class Refused(SourceError):
-    """The queue system, or the message, does not allow this act. Trying again will not help."""
+    """The queue system, or the message, does not allow this act. Trying again will not help.
+
+    `token` names the letter of a batch that is to blame; None: the whole batch.
+    """
+
+    def __init__(self, message: str, token: int | None = None) -> None:
+        super().__init__(message)
+        self.token = token
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,373 @@
+"""Celery on a Redis (or Valkey) broker.
+
+Celery keeps no dead letters: they come from our guard in the workers. What the broker can tell is how much waits
+and runs, and it takes messages back. Names of keys: kombu 5.7, `transport/redis.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthorizationError, NoPermissionError
+from redis.retry import Retry
+
+from jobs_admin.core import keys
+from jobs_admin.sources import celery_message
+from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, Refused, SourceUnreachable
+
+_SEND = (Path(__file__).parent / "celery_send.lua").read_text()
+
+_TIMEOUT_S = 5
+_LEDGER_S = 7 * 86400
+_LETTERS_PER_CALL = 500  # 500 messages of 1 KB hold Redis for some 7 ms
+_BYTES_PER_CALL = 4_000_000
+_QUEUES_FOR_S = 60  # how long a discovery is believed; it walks the whole keyspace
+_SCANNED_KEYS = 1_000_000  # where it stops, should the broker also hold a large cache or result store
+_LOOKED_INTO = 200  # lists of unknown meaning whose oldest entry is read
+_READ_UNACKED = 2_000  # fetched messages that are looked at; more than that and the split is not told
+
+# Celery's own talk: remote control and events, not jobs.
+_NOT_JOBS = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
+
+T = TypeVar("T")
+
+
+class CeleryOnRedis:
+    """A `sources.Source`. Options: `sep`, `priority_steps`, `global_keyprefix`, `unacked_key`, `outcome_within_s`."""
+
+    can = Capabilities(atomic_send=True, edit=True, outcomes=True)
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        queues: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        store_prefix: str = keys.PREFIX,
+    ) -> None:
+        options = options or {}
+        self.name = name
+        self.outcome_within_s = float(options.get("outcome_within_s", 3600))
+        self._queues = tuple(queues)
+        self._sep = str(options.get("sep", "\x06\x16"))
+        self._steps = sorted(int(step) for step in options.get("priority_steps", (0, 3, 6, 9)))
+        self._prefix = str(options.get("global_keyprefix", ""))
+        self._unacked = self._prefix + str(options.get("unacked_key", "unacked"))
+        self._store_prefix = store_prefix
+        self._client, self._where = _client(name, url)
+        self._send = self._client.register_script(_SEND)
+        self._found: tuple[float, list[str], dict[tuple[str, str], str]] | None = None
+
+    # Reading
+
+    def depths(self) -> list[Depth]:
+        """Every known queue, by name. Raises SourceUnreachable."""
+        return self._ask(self._depths)
+
+    def _depths(self) -> list[Depth]:
+        queues, bindings = self._discover()
+        pipe = self._client.pipeline(transaction=False)
+        for queue in queues:
+            for step in self._steps:
+                pipe.llen(self._list(queue, step))
+        pipe.hlen(self._unacked)
+        *lengths, fetched = pipe.execute(raise_on_error=False)
+        waiting = iter(lengths)
+        in_hand = self._in_hand(bindings) if isinstance(fetched, int) and fetched <= _READ_UNACKED else None
+        found = []
+        for queue in queues:
+            # A key of that name that is no list is somebody else's: nothing waits there.
+            by_priority = {str(step): _number(next(waiting)) for step in self._steps}
+            active, delayed = (None, None) if in_hand is None else in_hand.get(queue, (0, 0))
+            found.append(
+                Depth(
+                    queue=queue,
+                    waiting=sum(by_priority.values()),
+                    active=active,
+                    delayed=delayed,
+                    by_priority={step: n for step, n in by_priority.items() if n},
+                )
+            )
+        return found
+
+    def _discover(self) -> tuple[list[str], dict[tuple[str, str], str]]:
+        """The queues' names, and which queue a message of (exchange, routing key) came from."""
+        if self._found and time.monotonic() - self._found[0] < _QUEUES_FOR_S:
+            return self._found[1], self._found[2]
+        bindings: dict[tuple[str, str], str] = {}
+        names: set[str] = set(self._queues)
+        head = f"{self._prefix}_kombu.binding."
+        for key in self._scan(_literal(head) + "*"):
+            exchange = key[len(head) :]
+            if exchange in _NOT_JOBS:
+                continue
+            for member in self._client.smembers(key):
+                routing_key, _, queue = [*_name(member).split(self._sep), "", ""][:3]
+                if queue:
+                    bindings[exchange, routing_key] = queue
+        if not self._queues:
+            names.update(bindings.values())
+            # kombu 5.7 sweeps the bindings of a queue that nobody consumes: just then its depth matters.
+            names.update(self._unbound(names))
+            names.update(self._found[1] if self._found else ())
+        self._found = (time.monotonic(), sorted(names), bindings)
+        return self._found[1], bindings
+
+    def _unbound(self, known: set[str]) -> set[str]:
+        """Lists that hold Celery messages, or the priority lists of one."""
+        tails = tuple(f"{self._sep}{step}" for step in self._steps if step)
+        names, plain = set(), []
+        for key in self._scan(_literal(self._prefix) + "*", kind="list"):
+            if key.endswith(tails):
+                names.add(key[len(self._prefix) :].rpartition(self._sep)[0])
+            elif key[len(self._prefix) :] not in known:
+                plain.append(key)
+        pipe = self._client.pipeline(transaction=False)
+        for key in plain[:_LOOKED_INTO]:
+            pipe.lindex(key, -1)
+        for key, entry in zip(plain, pipe.execute(raise_on_error=False), strict=False):
+            try:
+                celery_message.parse(entry)
+            except (Refused, TypeError):
+                continue  # somebody else's list, or Celery's events
+            names.add(key[len(self._prefix) :])
+        return names
+
+    def _scan(self, pattern: str, kind: str | None = None) -> list[str]:
+        found: list[str] = []
+        cursor = seen = 0
+        while seen < _SCANNED_KEYS:
+            cursor, page = self._client.scan(cursor, match=pattern, count=2_000, _type=kind)
+            found += [_name(key) for key in page]
+            seen += 2_000
+            if not cursor:
+                break
+        return found
+
+    def _in_hand(self, bindings: dict[tuple[str, str], str]) -> dict[str, tuple[int, int]]:
+        """Queue -> (active, delayed), of the messages that workers fetched and did not acknowledge."""
+        now = time.time()
+        found: dict[str, tuple[int, int]] = {}
+        for _, entry in self._client.hscan_iter(self._unacked, count=500):
+            try:
+                message, exchange, routing_key = json.loads(entry)
+                waits = _epoch_s(message["headers"].get("eta")) > now
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                continue  # not kombu's; it is no job of ours to count
+            queue = bindings.get((exchange, routing_key), routing_key)
+            active, delayed = found.get(queue, (0, 0))
+            found[queue] = (active, delayed + 1) if waits else (active + 1, delayed)
+        return found
+
+    def findings(self) -> list[Finding]:
+        """Settings of the broker that lose jobs, as far as it tells them. Raises SourceUnreachable."""
+        return self._ask(self._findings)
+
+    def _findings(self) -> list[Finding]:
+        found = []
+        told = self._client.info("all")
+        if told.get("redis_mode") == "cluster":
+            found.append(
+                Finding(
+                    "cluster", "high", "The broker is a Redis Cluster, which Celery cannot use.", "Use a single Redis."
+                )
+            )
+        if evicted := int(told.get("evicted_keys", 0)):
+            found.append(
+                Finding(
+                    "evicted",
+                    "high",
+                    f"Redis has thrown away {evicted} keys for want of memory. Jobs may be among them.",
+                    "Set maxmemory-policy noeviction and give it more memory.",
+                )
+            )
+        try:
+            settings = self._client.config_get("maxmemory-policy", "appendonly", "save")
+        except redis.ResponseError:
+            found.append(
+                Finding(
+                    "settings-unknown",
+                    "info",
+                    "The broker does not tell its settings (CONFIG is not allowed), so they are not checked.",
+                    "Allow CONFIG GET to this user, or see yourself that maxmemory-policy is noeviction.",
+                )
+            )
+            return found
+        policy = _text(settings, "maxmemory-policy")
+        if policy != "noeviction":
+            found.append(
+                Finding(
+                    "eviction",
+                    "high",
+                    f"maxmemory-policy is {policy}: when its memory is full, Redis throws jobs away without a word.",
+                    "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file.",
+                )
+            )
+        if _text(settings, "appendonly") == "no" and not _text(settings, "save"):
+            found.append(
+                Finding(
+                    "no-persistence",
+                    "high",
+                    "Redis writes nothing to disk (appendonly no, save empty): a restart loses every waiting job.",
+                    "CONFIG SET appendonly yes, and the same in its configuration file.",
+                )
+            )
+        return found
+
+    # Sending
+
+    def epoch(self, replay: str) -> str:
+        """Names this replay's ledger, and makes it where there is none. Raises SourceUnreachable."""
+
+        def ask() -> str:
+            ledger = self._ledger(replay)
+            pipe = self._client.pipeline()
+            pipe.hsetnx(ledger, "epoch", uuid.uuid4().hex)
+            pipe.hget(ledger, "epoch")
+            pipe.expire(ledger, _LEDGER_S)
+            name: bytes = pipe.execute()[1]
+            return name.decode()
+
+        return self._ask(ask)
+
+    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+        """See `base.Source`. Every message is made before the first one is sent, so a refusal leaves all unsent."""
+        ready = [(letter, *celery_message.renew(letter)) for letter in letters]
+        answers: dict[int, str] = {}
+        for part in _parts(ready):
+            lists = [self._ledger(replay)]
+            arguments: list[Any] = [_LEDGER_S, keys.SCHEMA]
+            for letter, message, body in part:
+                key = self._list(letter.queue, self._step(celery_message.priority_of(message)))
+                if key not in lists[1:]:
+                    lists.append(key)
+                arguments += [letter.token, lists.index(key, 1) + 1, body]
+            new = self._ask(lambda keys_=lists, args=arguments: self._send(keys=keys_, args=args))  # type: ignore[misc]
+            answers |= {letter.token: "sent" if n else "already" for (letter, *_), n in zip(part, new, strict=True)}
+        return answers
+
+    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        if not tokens:
+            return set()
+        known = self._ask(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
+        return {token for token, mark in zip(tokens, known, strict=True) if mark is not None}
+
+    def close(self) -> None:
+        self._client.close()
+
+    # Names
+
+    def _list(self, queue: str, step: int) -> str:
+        return f"{self._prefix}{queue}{self._sep}{step}" if step else self._prefix + queue
+
+    def _step(self, priority: int) -> int:
+        return self._steps[bisect(self._steps, priority) - 1]
+
+    def _ledger(self, replay: str) -> str:
+        return keys.ledger(self.name, replay, self._store_prefix)
+
+    # The border to the network: one kind of error leaves it, and no password with it.
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except redis.TimeoutError as error:
+            raise SourceUnreachable(f"{self._where} did not answer within {_TIMEOUT_S} s.") from error
+        except (redis.AuthenticationError, AuthorizationError, NoPermissionError) as error:
+            raise SourceUnreachable(
+                f"{self._where} refused the login. Check the user and password in the URL."
+            ) from error
+        except redis.ResponseError as error:
+            if "REDRIVE not-a-queue" in str(error):
+                raise Refused(
+                    f"The key {str(error).split('not-a-queue ')[-1]!r} is not a queue. Nothing was sent."
+                ) from error
+            if "MOVED" in str(error) or "CROSSSLOT" in str(error):
+                raise Refused(f"{self._where} is a Redis Cluster, which Celery cannot use either.") from error
+            # Full, read-only, loading, failing to write its file: it will pass, and nothing was written.
+            raise SourceUnreachable(f"{self._where} did not accept it: {error}") from error
+        except (redis.RedisError, OSError) as error:
+            raise SourceUnreachable(f"{self._where} cannot be reached ({type(error).__name__}).") from error
+
+
+def _client(name: str, url: str) -> tuple[redis.Redis, str]:
+    """A client, and how to name the server to people. Raises Refused for a URL that is not one Redis."""
+    parts = urlsplit(url)
+    if parts.scheme in {"amqp", "amqps", "pyamqp"}:
+        raise Refused(f"Source {name}: RabbitMQ brokers (amqp) cannot be used yet; Redis can.")
+    if "cluster" in parts.scheme or "," in parts.netloc or ";" in url:
+        raise Refused(
+            f"Source {name}: a Redis Cluster or a list of servers cannot be used (nor by Celery). Name one Redis."
+        )
+    if parts.scheme == "redis+socket":
+        parts = parts._replace(scheme="unix")
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        raise Refused(f"Source {name}: a URL for Celery begins with redis://, rediss:// or redis+socket://.")
+    # Celery writes ssl_cert_reqs=CERT_REQUIRED, redis-py wants `required`; virtual_host is kombu's word for db.
+    options = [
+        ({"virtual_host": "db"}.get(key, key), value.removeprefix("CERT_").lower() if key == "ssl_cert_reqs" else value)
+        for key, value in parse_qsl(parts.query)
+    ]
+    try:
+        client = redis.Redis.from_url(
+            urlunsplit(parts._replace(query=urlencode(options))),
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            health_check_interval=30,
+            # Once, for a connection that the server closed while we were idle; a time-out is not tried again.
+            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+        )
+        where = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
+    except (ValueError, TypeError) as error:
+        raise Refused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
+    return client, f"Redis at {where}"
+
+
+def _parts(ready: list[tuple[Letter, dict[str, Any], bytes]]) -> Iterator[list[tuple[Letter, dict[str, Any], bytes]]]:
+    """The batch in calls that hold Redis for milliseconds only."""
+    part: list[tuple[Letter, dict[str, Any], bytes]] = []
+    size = 0
+    for letter in ready:
+        if part and (len(part) == _LETTERS_PER_CALL or size + len(letter[2]) > _BYTES_PER_CALL):
+            yield part
+            part, size = [], 0
+        part.append(letter)
+        size += len(letter[2])
+    if part:
+        yield part
+
+
+def _name(key: bytes | str) -> str:
+    return key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+
+
+def _number(answer: object) -> int:
+    return answer if isinstance(answer, int) else 0
+
+
+def _text(settings: Mapping[Any, Any], name: str) -> str:
+    value = settings.get(name, settings.get(name.encode(), b""))
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _epoch_s(eta: object) -> float:
+    """A Celery `eta` header in seconds since 1970; 0 where there is none."""
+    if not isinstance(eta, str):
+        return 0.0
+    moment = datetime.fromisoformat(eta)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _literal(text: str) -> str:
+    """The text with Redis' glob characters escaped."""
+    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)

@@ -1,0 +1,124 @@
+"""A captured Celery message, made ready to run again. Whatever is not named here stays byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from celery.utils.saferepr import saferepr
+
+from jobs_admin.sources.base import Letter, Refused
+
+# What a broker wrote onto the message while it lived: true of the old life, a lie in the new one.
+STRIPPED_HEADERS = (
+    "redelivered",
+    "x-death",
+    "x-delivery-count",
+    "x-first-death-exchange",
+    "x-first-death-queue",
+    "x-first-death-reason",
+    "x-last-death-exchange",
+    "x-last-death-queue",
+    "x-last-death-reason",
+)
+
+# Celery's own bound for the `argsrepr` header (celery.app.amqp.Queues, 5.7).
+_REPR_LENGTH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What Celery calls with: arguments, and the callbacks, errbacks, chain and chord that follow (`embed`)."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    embed: dict[str, Any]
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """The message as a mapping. Raises Refused for what is not a Celery message of protocol 2."""
+    try:
+        message = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Refused("The captured message is not JSON, so it cannot be given a new id. Nothing was sent.") from error
+    if not (
+        isinstance(message, dict)
+        and isinstance(message.get("headers"), dict)
+        and isinstance(message.get("properties"), dict)
+        and "body" in message
+    ):
+        raise Refused("The captured message is not a Celery message. Nothing was sent.")
+    if not message["headers"].get("task"):
+        raise Refused("The message names no task in its headers (Celery's protocol 1). Nothing was sent.")
+    return message
+
+
+def body_of(message: dict[str, Any]) -> Body:
+    """The decoded body. Raises Refused where it is not plain JSON: nothing else is decoded, least of all pickle."""
+    if message.get("content-type") != "application/json":
+        raise Refused(f"The arguments are {message.get('content-type')!r}, not JSON: they can be replayed, not edited.")
+    if message["headers"].get("compression"):
+        raise Refused("The arguments are compressed: they can be replayed, not edited.")
+    try:
+        text = message["body"]
+        if message["properties"].get("body_encoding") == "base64":
+            text = base64.b64decode(text).decode(message.get("content-encoding") or "utf-8")
+        args, kwargs, embed = json.loads(text)
+    except (ValueError, TypeError, LookupError, RecursionError, binascii.Error) as error:
+        raise Refused("The arguments cannot be decoded: they can be replayed, not edited.") from error
+    if not (isinstance(args, list) and isinstance(kwargs, dict)):
+        raise Refused("The arguments have another shape than Celery's: they can be replayed, not edited.")
+    return Body(args, kwargs, embed if isinstance(embed, dict) else {})
+
+
+def priority_of(message: dict[str, Any]) -> int:
+    """0 to 9, as kombu reads it."""
+    try:
+        return max(min(int(message["properties"]["priority"]), 9), 0)
+    except (TypeError, ValueError, KeyError):
+        return 0
+
+
+def renew(letter: Letter) -> tuple[dict[str, Any], bytes]:
+    """The letter's message under its new id, and its bytes for the broker. Raises Refused (with the token)."""
+    try:
+        message = parse(letter.raw)
+        headers, properties = message["headers"], message["properties"]
+        old_id = headers.get("id")
+        for name in STRIPPED_HEADERS:
+            headers.pop(name, None)
+        headers.update(
+            id=letter.job_id,
+            parent_id=old_id,
+            root_id=headers.get("root_id") or old_id,
+            retries=0,
+            eta=None,
+            expires=None,
+            redrive=letter.lineage,
+        )
+        # A result waits under correlation_id, an unacknowledged message under delivery_tag: both must be of this run.
+        properties["correlation_id"] = letter.job_id
+        properties["delivery_tag"] = str(uuid.uuid4())
+        if letter.args is not None or letter.kwargs is not None:
+            _replace_arguments(message, letter)
+        return message, json.dumps(message).encode()
+    except Refused as error:
+        raise Refused(str(error), token=letter.token) from error
+    except RecursionError as error:
+        raise Refused("The message is nested too deep to be written. Nothing was sent.", token=letter.token) from error
+
+
+def _replace_arguments(message: dict[str, Any], letter: Letter) -> None:
+    body = body_of(message)
+    args = body.args if letter.args is None else letter.args
+    kwargs = body.kwargs if letter.kwargs is None else letter.kwargs
+    text = json.dumps([args, kwargs, body.embed])
+    if message["properties"].get("body_encoding") == "base64":
+        text = base64.b64encode(text.encode(message.get("content-encoding") or "utf-8")).decode()
+    message["body"] = text
+    message["headers"]["argsrepr"] = saferepr(tuple(args), _REPR_LENGTH)
+    message["headers"]["kwargsrepr"] = saferepr(kwargs, _REPR_LENGTH)

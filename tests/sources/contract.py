@@ -1,0 +1,64 @@
+"""What every source must do. A subclass supplies `source`, `raw` (a captured message) and `waiting(queue)`."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin.sources.base import Letter, Refused, SourceUnreachable
+
+
+class SourceContract:
+    queue = "emails"
+
+    def letter(self, token=1, **changes):
+        lineage = {"queue": self.queue, "job_id": "old", "run": 2, "item": token, "replay": "r"}
+        values = {"token": token, "raw": self.raw, "queue": self.queue, "job_id": f"new-{token}", "lineage": lineage}
+        return Letter(**values | changes)
+
+    def depth(self, source, queue=None):
+        return next(d for d in source.depths() if d.queue == (queue or self.queue))
+
+    def test_a_sent_job_waits_in_its_queue_under_its_new_id(self, source):
+        assert source.send("r", [self.letter(7)]) == {7: "sent"}
+        assert self.waiting(self.queue) == ["new-7"]
+        assert self.depth(source).waiting == 1
+
+    def test_the_same_token_enqueues_once(self, source):
+        source.send("r", [self.letter(1), self.letter(2)])
+        assert source.send("r", [self.letter(1), self.letter(3)]) == {1: "already", 3: "sent"}
+        assert sorted(self.waiting(self.queue)) == ["new-1", "new-2", "new-3"]
+
+    def test_another_replay_has_a_ledger_of_its_own(self, source):
+        source.send("r", [self.letter(1)])
+        assert source.send("s", [self.letter(1, job_id="other")]) == {1: "sent"}
+
+    def test_jobs_run_in_the_order_of_the_batch(self, source):
+        source.send("r", [self.letter(n) for n in range(5)])
+        assert self.waiting(self.queue) == [f"new-{n}" for n in range(5)]
+
+    def test_the_ledger_tells_what_was_sent(self, source):
+        source.send("r", [self.letter(1)])
+        assert source.was_sent("r", [1, 2]) == {1}
+        assert source.was_sent("r", []) == set()
+
+    def test_the_epoch_stays_until_the_ledger_is_lost(self, source):
+        before = source.epoch("r")
+        source.send("r", [self.letter(1)])
+        assert source.epoch("r") == before
+        self.lose_everything()
+        assert source.epoch("r") != before
+
+    def test_a_letter_that_is_refused_leaves_the_whole_batch_unsent(self, source):
+        with pytest.raises(Refused) as refused:
+            source.send("r", [self.letter(1), self.letter(2, raw=b"\x80 not a message")])
+        assert refused.value.token == 2
+        assert self.waiting(self.queue) == []
+        assert source.was_sent("r", [1, 2]) == set()
+
+    def test_a_system_that_does_not_answer_is_unreachable(self, source):
+        self.unplug(source)
+        for question in (source.depths, source.findings, lambda: source.epoch("r")):
+            with pytest.raises(SourceUnreachable):
+                question()
+        with pytest.raises(SourceUnreachable):
+            source.send("r", [self.letter(1)])

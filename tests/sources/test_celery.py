@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import base64
+import json
+import time
+
+import pytest
+import redis
+from celery import Celery, chain
+
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Refused, SourceUnreachable
+from tests.sources.contract import SourceContract
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def broker(engine):
+    client = redis.Redis.from_url(engine.url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def app(engine, broker):
+    app = Celery("shop", broker=engine.url)
+    app.conf.task_default_queue = "emails"
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def source(engine, broker):
+    source = connect("shop", "celery", engine.url)
+    yield source
+    source.close()
+
+
+def captured(broker, queue="emails"):
+    """The message that waits, taken from its queue as a worker would."""
+    return broker.rpop(queue)
+
+
+def publish(app, broker, *args, queue="emails", **options):
+    app.send_task("shop.send", args, {"to": "ann"}, queue=queue, **options)
+    return captured(broker, queue)
+
+
+def body(message):
+    return json.loads(base64.b64decode(message["body"]))
+
+
+class TestCeleryOnRedis(SourceContract):
+    @pytest.fixture(autouse=True)
+    def here(self, app, broker):
+        self.broker = broker
+        self.raw = publish(app, broker, 1)
+
+    def waiting(self, queue):
+        return [json.loads(m)["headers"]["id"] for m in reversed(self.broker.lrange(queue, 0, -1))]
+
+    def lose_everything(self):
+        self.broker.flushall()
+
+    def unplug(self, source):
+        source._client.connection_pool.disconnect()
+        source._client.connection_pool.connection_kwargs["port"] = 1
+
+
+def letter(raw, **changes):
+    return SourceContract().letter.__func__(type("C", (), {"queue": "emails", "raw": raw})(), **changes)
+
+
+def test_a_new_run_changes_only_what_names_the_run(source, app, broker):
+    before = json.loads(
+        publish(app, broker, "é", expires=60, countdown=5, priority=4) or captured(broker, "emails\x06\x163")
+    )
+    before["headers"]["redelivered"] = True
+    before["headers"]["retries"] = 3
+    source.send("r", [letter(json.dumps(before).encode(), job_id="new")])
+    after = json.loads(captured(broker, "emails\x06\x163"))
+    changed = {k for k in after["headers"] | before["headers"] if after["headers"].get(k) != before["headers"].get(k)}
+    assert changed == {"id", "parent_id", "retries", "eta", "expires", "redrive", "redelivered"}
+    assert (after["headers"]["id"], after["headers"]["parent_id"]) == ("new", before["headers"]["id"])
+    assert (after["headers"]["root_id"], after["headers"]["retries"]) == (before["headers"]["id"], 0)
+    assert after["properties"]["correlation_id"] == "new"
+    assert after["properties"]["delivery_tag"] != before["properties"]["delivery_tag"]
+    assert after["body"] == before["body"]
+
+
+@pytest.mark.parametrize(
+    "priority, key", [(0, "emails"), (2, "emails"), (3, "emails\x06\x163"), (9, "emails\x06\x169")]
+)
+def test_a_priority_goes_to_its_own_list(source, app, broker, priority, key):
+    app.send_task("shop.send", queue="emails", priority=priority)
+    raw = captured(broker, key)
+    source.send("r", [letter(raw)])
+    assert broker.llen(key) == 1
+    (depth,) = source.depths()
+    assert (depth.queue, depth.waiting) == ("emails", 1)
+
+
+def test_edited_arguments_keep_callbacks_and_chain(source, app, broker):
+    chain(app.signature("shop.send", (1,), queue="emails"), app.signature("shop.next")).apply_async()
+    raw = captured(broker)
+    source.send("r", [letter(raw, args=["new"], kwargs={"to": "bob"})])
+    message = json.loads(captured(broker))
+    args, kwargs, embed = body(message)
+    assert (args, kwargs) == (["new"], {"to": "bob"})
+    assert embed == body(json.loads(raw))[2] and embed["chain"]
+    assert (message["headers"]["argsrepr"], message["headers"]["kwargsrepr"]) == ("('new',)", "{'to': 'bob'}")
+
+
+def test_a_message_that_is_not_json_inside_is_replayed_but_not_edited(source, app, broker):
+    message = json.loads(publish(app, broker, 1))
+    message |= {"content-type": "application/x-python-serialize", "body": base64.b64encode(b"\x80\x04.").decode()}
+    raw = json.dumps(message).encode()
+    with pytest.raises(Refused, match="not edited") as refused:
+        source.send("r", [letter(raw, token=4, args=[])])
+    assert refused.value.token == 4
+    assert source.send("r", [letter(raw, token=5)]) == {5: "sent"}
+    assert json.loads(captured(broker))["body"] == message["body"]
+
+
+def test_a_message_nested_too_deep_is_refused(source):
+    with pytest.raises(Refused):
+        source.send("r", [letter(b"[" * 20_000 + b"]" * 20_000)])
+
+
+def test_a_key_that_is_no_queue_sends_nothing_of_the_batch(source, app, broker):
+    raw = publish(app, broker, 1)
+    broker.set("taken", "a string")
+    with pytest.raises(Refused, match="taken"):
+        source.send("r", [letter(raw, token=1), letter(raw, token=2, queue="taken")])
+    assert broker.llen("emails") == 0 and source.was_sent("r", [1, 2]) == set()
+
+
+def test_every_ledger_has_an_end(source, app, broker):
+    source.send("r", [letter(publish(app, broker, 1))])
+    assert 0 < broker.ttl("redrive:{shop}:ledger:r") <= 7 * 86400
+
+
+def test_queues_are_discovered_without_celery_s_own(source, app, broker):
+    app.send_task("shop.send", queue="emails")
+    broker.sadd("_kombu.binding.x", "webhooks\x06\x16\x06\x16webhooks")
+    broker.lpush("somebody-elses", "a string")
+    broker.lpush("a-number", 1)
+    broker.sadd("_kombu.binding.celery.pidbox", "\x06\x16\x06\x16celery@host.celery.pidbox")
+    assert [d.queue for d in source.depths()] == ["emails", "webhooks"]
+
+
+def test_a_configured_queue_is_shown_though_nothing_was_ever_sent_to_it(engine, broker):
+    source = connect("shop", "celery", engine.url, queues=["later"])
+    assert [(d.queue, d.waiting) for d in source.depths()] == [("later", 0)]
+
+
+def test_fetched_jobs_are_active_or_wait_for_their_time(source, app, broker):
+    broker.sadd("_kombu.binding.emails", "emails\x06\x16\x06\x16emails")
+    for countdown in (None, 3600):
+        raw = publish(app, broker, 1, countdown=countdown)
+        broker.hset("unacked", f"tag-{countdown}", json.dumps([json.loads(raw), "emails", "emails"]))
+    broker.hset("unacked", "strange", "not kombu's")
+    (depth,) = source.depths()
+    assert (depth.active, depth.delayed) == (1, 1)
+
+
+def test_too_many_fetched_jobs_are_not_split_rather_than_guessed(source, app, broker):
+    app.send_task("shop.send", queue="emails")
+    broker.hset("unacked", mapping={f"t{n}": "x" for n in range(2_001)})
+    (depth,) = source.depths()
+    assert (depth.active, depth.delayed) == (None, None)
+
+
+def test_a_key_prefix_is_obeyed(engine, broker):
+    app = Celery("p", broker=engine.url)
+    app.conf.broker_transport_options = {"global_keyprefix": "acme:"}
+    app.send_task("shop.send", queue="emails")
+    source = connect("shop", "celery", engine.url, options={"global_keyprefix": "acme:"})
+    raw = captured(broker, "acme:emails")
+    source.send("r", [letter(raw)])
+    assert broker.llen("acme:emails") == 1
+    assert [(d.queue, d.waiting) for d in source.depths()] == [("emails", 1)]
+    app.close()
+
+
+def test_a_sent_job_is_run_by_celery(source, app, broker):
+    source.send("r", [letter(publish(app, broker, 1), job_id="new")])
+    with app.connection_for_read() as connection, connection.SimpleQueue("emails") as queue:
+        message = queue.get(timeout=5)
+        assert message.headers["id"] == "new" and message.decode()[0] == [1]
+        message.ack()
+
+
+def test_unsafe_settings_are_found(source, broker):
+    try:
+        broker.config_set("maxmemory-policy", "allkeys-lru")
+        broker.config_set("appendonly", "no")
+        broker.config_set("save", "")
+        assert {(f.id, f.severity) for f in source.findings()} == {("eviction", "high"), ("no-persistence", "high")}
+    finally:
+        broker.config_set("maxmemory-policy", "noeviction")
+        broker.config_set("appendonly", "yes")
+    assert source.findings() == []
+
+
+def test_a_broker_that_tells_no_settings_is_said_to_be_unknown(engine, broker):
+    broker.execute_command("ACL", "SETUSER", "shy", "on", ">pw", "~*", "+@all", "-config")
+    try:
+        source = connect("shop", "celery", engine.url.replace(f":{engine.password}@", "shy:pw@"))
+        assert [(f.id, f.severity) for f in source.findings()] == [("settings-unknown", "info")]
+    finally:
+        broker.execute_command("ACL", "DELUSER", "shy")
+
+
+def test_a_wrong_password_is_said_without_telling_it(engine):
+    source = connect("shop", "celery", engine.url.replace(engine.password, "s3cret"))
+    with pytest.raises(SourceUnreachable, match="login") as error:
+        source.depths()
+    assert "s3cret" not in str(error.value)
+
+
+def test_a_server_that_hangs_is_given_up_after_five_seconds(engine, source, broker):
+    broker.execute_command("CLIENT", "PAUSE", "7000", "ALL")
+    begun = time.monotonic()
+    with pytest.raises(SourceUnreachable, match="within 5 s"):
+        source.depths()
+    assert time.monotonic() - begun < 6.5
+    time.sleep(max(0, 7.1 - (time.monotonic() - begun)))
+
+
+@pytest.mark.parametrize(
+    "url, says",
+    [
+        ("amqp://guest@localhost//", "RabbitMQ"),
+        ("redis+cluster://a:1", "Cluster"),
+        ("redis://a:1,b:2/0", "Cluster"),
+        ("http://localhost", "begins with"),
+        ("redis://localhost:notaport/0", "cannot be read"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_with_a_sentence(url, says):
+    with pytest.raises(Refused, match=says):
+        connect("shop", "celery", url)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobs_admin.sources import connect
+from tests.sources.contract import SourceContract
+
+
+class TestMemory(SourceContract):
+    raw = json.dumps({"args": [1], "kwargs": {}}).encode()
+
+    @pytest.fixture
+    def source(self):
+        self.running = connect("here", "memory", "", queues=[self.queue])
+        return self.running
+
+    def waiting(self, queue):
+        return [job["id"] for job in self.running.waiting[queue]]
+
+    def lose_everything(self):
+        self.running.forget()
+
+    def unplug(self, source):
+        source.reachable = False
