@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs_admin.core import query
+from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time, Value, format, parse, pin
+
+NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
+
+
+def is_(field, *values, **more):
+    return Match(field, tuple(Value(v) for v in values), **more)
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("timeout", [Text("timeout")]),
+        ('"connection refused"', [Text("connection refused")]),
+        ('-"connection refused"', [Text("connection refused", negated=True)]),
+        ("queue:emails,webhooks", [is_("queue", "emails", "webhooks")]),
+        ('queue:"a b",c', [is_("queue", "a b", "c")]),
+        ("-error:KeyError", [is_("error", "KeyError", negated=True)]),
+        ("task:billing.*", [Match("task", (Value("billing.*", glob=True),))]),
+        ('task:"billing.*"', [is_("task", "billing.*")]),
+        ("error:=KeyError", [Match("error", (Value("KeyError", exact=True),))]),
+        ("attempts:>=3", [Numbers("attempts", ((3, None),))]),
+        ("attempts:>3", [Numbers("attempts", ((4, None),))]),
+        ("attempts:2..5,9", [Numbers("attempts", ((2, 5), (9, 9)))]),
+        ("age:<2d", [Age(True, 172800)]),
+        ("since:2026-11-20T10:00Z", [Time("since", at=datetime(2026, 11, 20, 10, tzinfo=UTC))]),
+        ("until:90m", [Time("until", ago=5400)]),
+        ("error:A OR error:B", [Any((is_("error", "A"), is_("error", "B")))]),
+        ("queue:q error:A OR error:B", [is_("queue", "q"), Any((is_("error", "A"), is_("error", "B")))]),
+        ("(error:A OR error:B) queue:q", [Any((is_("error", "A"), is_("error", "B"))), is_("queue", "q")]),
+        (
+            "(queue:a task:b) OR (queue:c task:d)",
+            [Any((All((is_("queue", "a"), is_("task", "b"))), All((is_("queue", "c"), is_("task", "d")))))],
+        ),
+        ("((queue:a))", [is_("queue", "a")]),
+        ("-2", [Text("-2")]),
+        ("-word", [Text("-word")]),
+        ("OR", [Text("OR")]),
+        ("a OR", [Text("a"), Text("OR")]),
+        ("(a OR b)", [Any((Text("a"), Text("b")))]),
+        ("foo:bar", [Text("foo"), Text("bar")]),
+        ("queue:", [Text("queue")]),
+        ("attempts:many", [Text("attempts"), Text("many")]),
+        ("Read*Error", [Text("Read*Error", glob=True)]),
+        ("*", []),
+        ("", []),
+        ("->", [Text("->")]),
+    ],
+)
+def test_text_is_read_as(text, terms):
+    assert list(parse(text, NOW).terms) == terms
+
+
+# The error as it is stored (type, message), and the line as people copy it from logs, consoles and trackers.
+PASTED = [
+    ("socket.gaierror", "[Errno -2] Name or service not known", "[Errno -2] Name or service not known"),
+    ("KeyError", "'foo'", "KeyError: 'foo'"),
+    ("TimeoutError", "x", "TimeoutError('x')"),
+    (
+        "ConnectionRefusedError",
+        "[Errno 111] Connection refused",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+    ),
+    (
+        "ValueError",
+        "invalid literal for int() with base 10: ''",
+        "ValueError: invalid literal for int() with base 10: ''",
+    ),
+    ("ValueError", 'bad value: "a b"', 'ValueError: bad value: "a b"'),
+    ("ZeroDivisionError", "division by zero", "ZeroDivisionError: division by zero"),
+    (
+        "AttributeError",
+        "'NoneType' object has no attribute 'id'",
+        "AttributeError: 'NoneType' object has no attribute 'id'",
+    ),
+    (
+        "TypeError",
+        "f() got an unexpected keyword argument 'x'",
+        "TypeError: f() got an unexpected keyword argument 'x'",
+    ),
+    (
+        "TypeError",
+        "unsupported operand type(s) for +: 'int' and 'str'",
+        "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+    ),
+    ("IndexError", "list index out of range", "IndexError: list index out of range"),
+    (
+        "json.decoder.JSONDecodeError",
+        "Expecting value: line 1 column 1 (char 0)",
+        "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+    ),
+    (
+        "UnicodeDecodeError",
+        "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+    ),
+    (
+        "FileNotFoundError",
+        "[Errno 2] No such file or directory: 'C:\\\\tmp\\\\x.csv'",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'C:\\\\tmp\\\\x.csv'",
+    ),
+    (
+        "PermissionError",
+        "[Errno 13] Permission denied: '/var/x'",
+        "PermissionError: [Errno 13] Permission denied: '/var/x'",
+    ),
+    ("OSError", "[Errno 28] No space left on device", "OSError(28, 'No space left on device')"),
+    (
+        "requests.exceptions.ConnectionError",
+        "('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))",
+        "requests.exceptions.ConnectionError: ('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))",
+    ),
+    (
+        "requests.exceptions.ConnectTimeout",
+        "HTTPSConnectionPool(host='api.example.com', port=443): Max retries exceeded with url: /v1/x?a=1&b=2 (Caused by ConnectTimeoutError(<urllib3.connection.HTTPSConnection object at 0x7f>, 'Connection to api.example.com timed out. (connect timeout=5)'))",
+        "HTTPSConnectionPool(host='api.example.com', port=443): Max retries exceeded with url: /v1/x?a=1&b=2 (Caused by ConnectTimeoutError(<urllib3.connection.HTTPSConnection object at 0x7f>, 'Connection to api.example.com timed out. (connect timeout=5)'))",
+    ),
+    (
+        "requests.exceptions.HTTPError",
+        "503 Server Error: Service Unavailable for url: https://api.example.com/hooks",
+        "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://api.example.com/hooks",
+    ),
+    (
+        "requests.exceptions.HTTPError",
+        "429 Client Error: Too Many Requests for url: http://127.0.0.1:9000/",
+        "429 Client Error: Too Many Requests for url: http://127.0.0.1:9000/",
+    ),
+    ("httpx.ReadTimeout", "The read operation timed out", "httpx.ReadTimeout: The read operation timed out"),
+    (
+        "httpx.ConnectError",
+        "[Errno -3] Temporary failure in name resolution",
+        "httpx.ConnectError: [Errno -3] Temporary failure in name resolution",
+    ),
+    (
+        "ssl.SSLCertVerificationError",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate (_ssl.c:992)",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate (_ssl.c:992)",
+    ),
+    (
+        "smtplib.SMTPServerDisconnected",
+        "Connection unexpectedly closed",
+        "smtplib.SMTPServerDisconnected: Connection unexpectedly closed",
+    ),
+    (
+        "smtplib.SMTPRecipientsRefused",
+        "{'a@b.example': (550, b'5.1.1 User unknown')}",
+        "smtplib.SMTPRecipientsRefused: {'a@b.example': (550, b'5.1.1 User unknown')}",
+    ),
+    (
+        "smtplib.SMTPAuthenticationError",
+        "(535, b'5.7.8 Authentication failed')",
+        "SMTPAuthenticationError(535, b'5.7.8 Authentication failed')",
+    ),
+    (
+        "redis.exceptions.ConnectionError",
+        "Error 111 connecting to localhost:6379. Connection refused.",
+        "redis.exceptions.ConnectionError: Error 111 connecting to localhost:6379. Connection refused.",
+    ),
+    (
+        "redis.exceptions.ResponseError",
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        "redis.exceptions.ResponseError: WRONGTYPE Operation against a key holding the wrong kind of value",
+    ),
+    (
+        "redis.exceptions.OutOfMemoryError",
+        "command not allowed when used memory > 'maxmemory'.",
+        "OutOfMemoryError: command not allowed when used memory > 'maxmemory'.",
+    ),
+    (
+        "psycopg.OperationalError",
+        'connection failed: connection to server at "10.0.0.5", port 5432 failed: FATAL:  sorry, too many clients already',
+        'psycopg.OperationalError: connection failed: connection to server at "10.0.0.5", port 5432 failed: FATAL:  sorry, too many clients already',
+    ),
+    (
+        "psycopg.errors.UniqueViolation",
+        'duplicate key value violates unique constraint "users_email_key"\nDETAIL:  Key (email)=(a@b.example) already exists.',
+        'duplicate key value violates unique constraint "users_email_key" DETAIL:  Key (email)=(a@b.example) already exists.',
+    ),
+    (
+        "psycopg.errors.DeadlockDetected",
+        "deadlock detected\nDETAIL:  Process 1 waits for ShareLock on transaction 2; blocked by process 3.",
+        "deadlock detected DETAIL:  Process 1 waits for ShareLock on transaction 2; blocked by process 3.",
+    ),
+    (
+        "psycopg.errors.SyntaxError",
+        'syntax error at or near "FROM"\nLINE 1: SELECT * FROM FROM x',
+        'syntax error at or near "FROM" LINE 1: SELECT * FROM FROM x',
+    ),
+    ("django.db.utils.OperationalError", "database is locked", "django.db.utils.OperationalError: database is locked"),
+    (
+        "django.db.utils.IntegrityError",
+        "UNIQUE constraint failed: shop_order.number",
+        "IntegrityError at /orders/ UNIQUE constraint failed: shop_order.number".replace(" at /orders/", ""),
+    ),
+    (
+        "shop.models.Order.DoesNotExist",
+        "Order matching query does not exist.",
+        "shop.models.Order.DoesNotExist: Order matching query does not exist.",
+    ),
+    (
+        "sqlalchemy.exc.OperationalError",
+        "(psycopg2.OperationalError) server closed the connection unexpectedly\n(Background on this error at: https://sqlalche.me/e/20/e3q8)",
+        "sqlalchemy.exc.OperationalError: (psycopg2.OperationalError) server closed the connection unexpectedly (Background on this error at: https://sqlalche.me/e/20/e3q8)",
+    ),
+    (
+        "sqlalchemy.exc.TimeoutError",
+        "QueuePool limit of size 5 overflow 10 reached, connection timed out, timeout 30.00",
+        "QueuePool limit of size 5 overflow 10 reached, connection timed out, timeout 30.00",
+    ),
+    (
+        "botocore.exceptions.ClientError",
+        "An error occurred (AccessDenied) when calling the PutObject operation: Access Denied",
+        "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the PutObject operation: Access Denied",
+    ),
+    (
+        "botocore.exceptions.EndpointConnectionError",
+        'Could not connect to the endpoint URL: "https://s3.example.com/x"',
+        'Could not connect to the endpoint URL: "https://s3.example.com/x"',
+    ),
+    ("celery.exceptions.SoftTimeLimitExceeded", "SoftTimeLimitExceeded()", "SoftTimeLimitExceeded()"),
+    (
+        "billiard.exceptions.WorkerLostError",
+        "Worker exited prematurely: signal 9 (SIGKILL) Job: 14.",
+        "WorkerLostError('Worker exited prematurely: signal 9 (SIGKILL) Job: 14.')",
+    ),
+    ("billiard.exceptions.TimeLimitExceeded", "TimeLimitExceeded(30,)", "TimeLimitExceeded(30,)"),
+    (
+        "kombu.exceptions.OperationalError",
+        "Error 111 connecting to localhost:6379. Connection refused.",
+        "kombu.exceptions.OperationalError: Error 111 connecting to localhost:6379.",
+    ),
+    (
+        "stripe.error.CardError",
+        "Request req_1: Your card was declined.",
+        "stripe.error.CardError: Request req_1: Your card was declined.",
+    ),
+    (
+        "stripe.error.RateLimitError",
+        "Request rate limit exceeded -- see https://stripe.com/docs",
+        "Request rate limit exceeded -- see https://stripe.com/docs",
+    ),
+    ("AssertionError", "assert 1 == 2", "AssertionError: assert 1 == 2"),
+    ("AssertionError", "-1 is not >= 0", "AssertionError: -1 is not >= 0"),
+    ("RuntimeError", "maximum recursion depth exceeded", "RuntimeError: maximum recursion depth exceeded"),
+    (
+        "RecursionError",
+        "maximum recursion depth exceeded while calling a Python object",
+        "RecursionError: maximum recursion depth exceeded while calling a Python object",
+    ),
+    ("MemoryError", "", "MemoryError"),
+    ("MemoryError", "", "MemoryError()"),
+    (
+        "ImportError",
+        "cannot import name 'x' from partially initialized module 'y' (most likely due to a circular import) (/app/y.py)",
+        "ImportError: cannot import name 'x' from partially initialized module 'y' (most likely due to a circular import) (/app/y.py)",
+    ),
+    ("ModuleNotFoundError", "No module named 'packaging'", "ModuleNotFoundError: No module named 'packaging'"),
+    (
+        "jinja2.exceptions.UndefinedError",
+        "'dict object' has no attribute 'name'",
+        "'dict object' has no attribute 'name'",
+    ),
+    (
+        "pydantic.ValidationError",
+        "1 validation error for Order\namount\n  Input should be a valid number [type=float_type, input_value='x', input_type=str]",
+        "1 validation error for Order amount Input should be a valid number [type=float_type, input_value='x', input_type=str]",
+    ),
+    (
+        "shop.errors.PaymentRefused",
+        "amount 10.00 OR currency EUR refused (code: -17)",
+        "amount 10.00 OR currency EUR refused (code: -17)",
+    ),
+    ("shop.errors.Broken", 'said: "{\\"a\\": 1}"', 'said: "{\\"a\\": 1}"'),
+    ("Error", "connect ECONNREFUSED 127.0.0.1:6379", "Error: connect ECONNREFUSED 127.0.0.1:6379"),
+    (
+        "TypeError",
+        "Cannot read properties of undefined (reading 'id')",
+        "Uncaught TypeError: Cannot read properties of undefined (reading 'id')".removeprefix("Uncaught "),
+    ),
+    ("struct.error", "unpack requires a buffer of 4 bytes", "struct.error: unpack requires a buffer of 4 bytes"),
+    ("zipfile.BadZipFile", "File is not a zip file", "zipfile.BadZipFile: File is not a zip file"),
+]
+
+
+@pytest.mark.parametrize(("error_type", "message", "pasted"), PASTED)
+def test_a_pasted_error_finds_itself(error_type, message, pasted):
+    stored = f"{error_type}: {message}".lower()
+    assert parse(pasted, NOW).terms
+    assert all(holds(term, stored) for term in parse(pasted, NOW).terms)
+
+
+def holds(term, stored):
+    if isinstance(term, Any):
+        # `OR` inside a pasted sentence joins its neighbours, both of which the error holds.
+        return all(holds(t, stored) for t in term.of)
+    assert isinstance(term, Text) and not term.negated, term
+    where = 0
+    for part in term.value.lower().split("*"):
+        where = stored.find(part, where)
+        if where < 0:
+            return False
+    return True
+
+
+PIECES = st.sampled_from(
+    ["queue:", "error:", "-error:", "message:", "attempts:", "age:", "since:", "state:", "OR", " OR ", "(", ")", '"', "\\",
+     '\\"', "-", '-"', "*", ",", " ", "  ", "a", "b.c", "x y", ":", "=", ">=", "<2d", "3", "2..5", "foo:", "'", "dead",
+     "2026-11-20T10:00Z", "\n", "é", "\u2028", "[", "]"]
+)  # fmt: skip
+TANGLED = st.lists(PIECES, max_size=14).map("".join)
+
+
+@settings(max_examples=3000, deadline=None)
+@given(TANGLED | st.text(max_size=60))
+def test_what_is_formatted_is_read_as_the_same_query(text):
+    read = parse(text, NOW)
+    assert parse(format(read), NOW) == read
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(["queue", "error", "tenant", "message"]), st.text(min_size=1, max_size=30), st.booleans())
+def test_a_link_to_a_value_finds_that_value(field, value, exact):
+    value = value.replace("\0", "?").encode("utf-8", "replace").decode()
+    (term,) = parse(query.qualifier(field, value, exact=exact), NOW).terms
+    assert term == Match(field, (Value(value, exact=exact and field in query.CONTAINED),))
+
+
+@settings(max_examples=300, deadline=None)
+@given(TANGLED)
+def test_a_pinned_query_has_no_relative_time_and_reads_back(text):
+    pinned = pin(parse(text, NOW), NOW)
+    again = parse(format(pinned), NOW + timedelta(days=1))
+    assert again == pinned
+    assert not any(isinstance(t, Age) or getattr(t, "ago", None) is not None for t in query.leaves(again.terms))
+
+
+def test_the_reading_says_what_was_understood():
+    read = parse("[Errno -2] queue:emails -error:KeyError attempts:>=3", NOW).reading
+    assert read == (
+        'message has "Errno" and "-2" · queue emails · error has not "KeyError" · attempts at least 3 · '
+        "state dead, retrying, replaying or quarantined"
+    )
+
+
+def test_naming_a_state_lifts_the_default_scope():
+    assert not parse("queue:a", NOW).names_state
+    assert parse("-state:recovered", NOW).names_state
+    assert parse("queue:a OR state:dead", NOW).names_state
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("foo:bar", "“foo:”"),
+        ("args.customer.id:42", "“args” is not indexed yet"),
+        ("trace:billing.py", "“trace” is not indexed yet"),
+        ("attempts:many", "takes a number"),
+        ("age:2d", "takes a duration"),
+        ("since:yesterday", "takes a time"),
+        ("state:deed", "is no state"),
+        ("queue:", "has no value"),
+        ("x" * 1_000_000, "first 4,000 characters"),
+        ("x " * 1_000, "first 100 terms"),
+    ],
+)
+def test_what_was_not_understood_is_said(text, hint):
+    assert any(hint in said for said in parse(text, NOW).hints)
+
+
+def test_a_web_address_gives_no_hint():
+    assert parse("refused by http://localhost:5432/x", NOW).hints == ()
+
+
+def test_text_that_is_cut_says_that_it_matches_more():
+    assert parse("queue:emails " + "x" * 5_000, NOW).is_cut
+    assert not parse("queue:emails", NOW).is_cut
+
+
+@pytest.mark.parametrize(
+    "piece", ['"a ', "(queue:a ", "((", 'queue:"a ', "a OR ", "queue:a,", '\\"', "-", "*", "(queue:a) "]
+)
+def test_a_megabyte_of_anything_is_read_at_once(piece):
+    started = time.process_time()
+    parse(piece * (1_000_000 // len(piece)), NOW)
+    assert time.process_time() - started < 0.5
+
+
+def test_a_moment_before_all_time_is_the_beginning_of_time():
+    (term,) = pin(parse("since:999999w", NOW), NOW).terms
+    assert term.at.year == 1
