@@ -3,4 +3,15 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from dashboard.views import errors, overview, session
+
+urlpatterns = [
+    path("", overview.index, name="overview"),
+    path("login/", session.Login.as_view(), name="login"),
+    path("logout/", session.Logout.as_view(), name="logout"),
+    path("admin/", admin.site.urls),
+]
+
+handler403 = errors.not_allowed
+handler404 = errors.not_found
+handler500 = errors.failed

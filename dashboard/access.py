@@ -1,0 +1,43 @@
+"""Who may open a page or do an act. The tables decide (roles per source); this is only the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+
+from jobs_admin import config
+from jobs_admin.models.access import viewer_of
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class ReadOnly(PermissionDenied):
+    """The desk changes nothing at the moment (REDRIVE_READ_ONLY)."""
+
+
+def can(role: str) -> Callable:
+    """The view needs `role` on at least one source; it finds who asks in `request.viewer`.
+
+    What the viewer may do on *which* source is asked again by the service that does it. What the page
+    shows may be private, so no cache keeps it. `view.right` tells the role, for tests and for people.
+    """
+
+    def guard(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+            request.viewer = viewer_of(request.user)
+            if not request.viewer.may_anywhere(role):
+                raise PermissionDenied(f"This needs the role {role}. Ask an admin of this desk for it.")
+            if request.method not in READS and config.is_read_only():
+                raise ReadOnly("The desk is read-only at the moment (REDRIVE_READ_ONLY). Nothing was changed.")
+            response = view(request, *args, **kwargs)
+            response.headers.setdefault("Cache-Control", "no-store")
+            return response
+
+        guarded.right = role
+        return guarded
+
+    return guard

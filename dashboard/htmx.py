@@ -1,0 +1,50 @@
+"""Pages and their parts: what htmx gets, what a browser without it gets, and what stays the same between two looks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified, HttpResponseRedirect
+from django.shortcuts import render
+from django.template.loader import render_to_string
+from django.utils.cache import patch_vary_headers
+
+# The CSRF token is masked anew in each answer: what differs only by it is the same part.
+_TOKEN = re.compile(rb'csrfmiddlewaretoken" value="[^"]*"')
+
+
+def render_page(request: HttpRequest, page: str, context: dict, *, part: str, status: int = 200) -> HttpResponse:
+    """Render `page`, or only its `part` when htmx asked for a swap.
+
+    The back button is a page, not a swap: htmx re-fetches a forgotten entry with
+    HX-Request set, and would put a bare part where the document belongs.
+    A part that is what the asker already has (If-None-Match) is answered with 304.
+    """
+    swap = request.htmx and not request.htmx.history_restore_request and not request.htmx.boosted
+    response = render(request, f"{page}#{part}" if swap else page, context, status=status)
+    if swap:
+        # Read only now: rendering may have said something.
+        said = render_to_string("parts/messages_out_of_band.html", request=request)
+        if said.strip():
+            response.write(said)
+        elif request.method == "GET" and status == 200:
+            response = _unless_known(request, response)
+    patch_vary_headers(response, ["HX-Request", "HX-History-Restore-Request"])
+    return response
+
+
+def go(request: HttpRequest, url: str) -> HttpResponse:
+    """After an act: on to `url`, for a form and for htmx alike (a redirect would be followed inside the swap)."""
+    if request.htmx:
+        return HttpResponse(headers={"HX-Redirect": url})
+    return HttpResponseRedirect(url)
+
+
+def _unless_known(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    digest = hashlib.sha256(_TOKEN.sub(b"", response.content)).hexdigest()[:32]
+    etag = f'"{digest}"'
+    if request.headers.get("If-None-Match") == etag:
+        return HttpResponseNotModified(headers={"ETag": etag})
+    response.headers["ETag"] = etag
+    return response

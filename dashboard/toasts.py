@@ -1,0 +1,52 @@
+"""What an act answers: a sentence, a link to what it made, and the way back where there is one.
+
+Carried by Django's messages, so that it also survives a redirect without JavaScript.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from django.contrib import messages
+from django.http import HttpRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Toast:
+    text: str
+    level: str  # success, warning, error, info
+    link: str = ""
+    link_text: str = ""
+    undo: str = ""  # where to POST to take it back
+    undo_fields: tuple[tuple[str, str], ...] = ()
+
+
+def say(
+    request: HttpRequest,
+    text: str,
+    *,
+    level: str = "success",
+    link: str = "",
+    link_text: str = "Open",
+    undo: str = "",
+    undo_fields: list[tuple[str, object]] | None = None,
+) -> None:
+    """Tell the person who acts; `undo` is the URL to POST `undo_fields` to."""
+    parts = {"link": link, "link_text": link_text, "undo": undo, "fields": [[k, str(v)] for k, v in undo_fields or ()]}
+    tags = json.dumps(parts) if link or undo else ""
+    messages.add_message(request, getattr(messages, level.upper()), text, extra_tags=tags)
+
+
+def toasts(request: HttpRequest) -> list[Toast]:
+    """What is to be said now; said once."""
+    said = []
+    for message in messages.get_messages(request):
+        try:
+            parts = json.loads(message.extra_tags or "{}")
+        except ValueError:  # somebody else's tags (Django's admin)
+            parts = {}
+        fields = tuple((k, v) for k, v in parts.get("fields", ()))
+        link, undo = parts.get("link", ""), parts.get("undo", "")
+        said.append(Toast(str(message), message.level_tag, link, parts.get("link_text", ""), undo, fields))
+    return said
