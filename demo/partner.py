@@ -1,0 +1,170 @@
+"""The shop's partner: a small HTTP service that one can break and mend. `python -m demo.partner --port P`.
+
+POST /hook, /charge and /mail are what the shop calls; the mode (see `temper`) decides how well that goes, and
+what the shop sends decides the rest: a declined card, an endpoint that is gone. GET /state says what the
+partner sees, PUT /mode with JSON such as {"mode": "slow", "delay_s": 4} changes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from demo.temper import Temper
+
+LARGEST_BODY = 1_000_000
+
+
+class Partner(ThreadingHTTPServer):
+    """The service, listening. `serve_in_thread` for tests and the played history; port 0 takes a free one."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Request)
+        self.temper = Temper(time.monotonic())
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def serve_in_thread(self) -> Partner:
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def change(self, mode: str, **numbers: float) -> None:
+        with self.lock:
+            self.temper.change(mode, time.monotonic(), **numbers)
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Partner
+    timeout = 10  # a client that says nothing does not hold a thread for ever
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(self._length())
+        with self.server.lock:
+            answer = self.server.temper.answer(time.monotonic())
+        if answer.delay_s:
+            time.sleep(answer.delay_s)
+        if answer.status == 0:
+            self._cut()
+        elif answer.status == 429:
+            self._say(429, {"error": "too many requests"}, {"Retry-After": str(answer.retry_after_s)})
+        elif answer.status != 200:
+            self._say(answer.status, {"error": "service unavailable"})
+        else:
+            self._serve(urlsplit(self.path).path, body)
+
+    def _serve(self, path: str, body: bytes) -> None:
+        if path == "/hook/gone":
+            self._say(410, {"error": "this endpoint was deleted"})
+        elif path == "/hook/moved":
+            self._say(308, {}, {"Location": "/hook/moved"})
+        elif path == "/hook/late":
+            time.sleep(4)
+            self._say(200, {"accepted": True})
+        elif path == "/hook/verbose":
+            self._say(200, b'{"accepted": true, "events": [{"id": 1')  # cut off by the partner's proxy
+        elif path == "/charge":
+            self._charge(body)
+        elif path in {"/hook", "/mail"}:
+            self._say(200, {"accepted": True})
+        else:
+            self._say(404, {"error": "no such endpoint"})
+
+    def _charge(self, body: bytes) -> None:
+        try:
+            card = json.loads(body)["card"]
+        except (ValueError, KeyError, TypeError):
+            self._say(422, {"error": "a charge needs a card"})
+            return
+        if card == "card_declined":
+            self._say(402, {"error": "card declined", "code": "insufficient_funds"})
+        elif card == "card_sandbox":
+            self._say(200, {"status": "ok"})  # the sandbox forgets the receipt
+        elif card == "card_gateway":
+            self._say(200, b"<html><body>502 Bad Gateway</body></html>")
+        else:
+            self._say(200, {"status": "ok", "receipt_id": f"rc_{time.monotonic_ns() % 10**8:08d}"})
+
+    def do_GET(self) -> None:
+        if self.path != "/state":
+            self._say(404, {"error": "no such page"})
+            return
+        self._say_state()
+
+    def do_PUT(self) -> None:
+        # PUT, because no form on another site can send one without the browser asking us first.
+        if self.path != "/mode":
+            self._say(404, {"error": "no such page"})
+            return
+        try:
+            wish = json.loads(self.rfile.read(self._length()))
+            numbers = {name: float(wish[name]) for name in ("delay_s", "limit") if wish.get(name) is not None}
+            self.server.change(str(wish["mode"]), **numbers)
+        except (ValueError, KeyError, TypeError) as error:
+            self._say(422, {"error": str(error)})
+            return
+        self._say_state()
+
+    def _say_state(self) -> None:
+        with self.server.lock:
+            seen = self.server.temper.seen(time.monotonic())
+        self._say(200, seen)
+
+    def _length(self) -> int:
+        try:
+            return min(int(self.headers.get("Content-Length") or 0), LARGEST_BODY)
+        except ValueError:
+            return 0
+
+    def _say(self, status: int, body: dict[str, Any] | bytes, headers: dict[str, str] | None = None) -> None:
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(sent)))
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(sent)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the shop did not wait
+
+    def _cut(self) -> None:
+        """Reset the connection, as a crashed process behind a load balancer does."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        os.close(self.connection.detach())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silent: an outage would fill the terminal of `up`."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m demo.partner", description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, required=True)
+    partner = Partner(parser.parse_args().port)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=partner.shutdown).start())
+    try:
+        partner.serve_forever(0.1)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        partner.server_close()
+
+
+if __name__ == "__main__":
+    main()

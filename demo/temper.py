@@ -1,0 +1,146 @@
+"""How the demo's partner feels: its modes, and what it gives a request in each. Pure: it is told the time.
+
+well        answers at once
+outage      answers 503, or cuts the connection, in turn
+slow        answers after `delay_s`, longer than the shop waits
+rate_limit  answers 429 with Retry-After above `limit` requests a second
+warming     just back: tolerates a rate that rises over a minute, and falls over when it gets more
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+MODES = ("well", "outage", "slow", "rate_limit", "warming")
+
+WARMING_S = 60.0  # from the first request it dares to answer until it is well
+COLD_RATE, WARM_RATE = 5.0, 50.0  # requests/s it can carry at the beginning and the end of warming
+STRAIN = 1.3  # more than this times its capacity …
+STRAIN_S = 2.0  # … for so long, and it falls over
+FALLEN_S = 20.0
+KEPT_S = 60  # how far back /state reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request gets. Status 0 means that the connection is cut."""
+
+    status: int
+    delay_s: float = 0.0
+    retry_after_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    name: str = "well"
+    since: float = 0.0
+    delay_s: float = 4.0  # only for `slow`
+    limit: float = 2.0  # requests/s, only for `rate_limit`
+    until: float | None = None  # a fall while warming ends by itself; then it warms again
+
+
+class Temper:
+    """How the partner feels. Pure: it is told the time (seconds, any clock that only goes forward)."""
+
+    def __init__(self, now: float) -> None:
+        self.mode = Mode(since=now)
+        self.falls = 0
+        self._arrived: deque[float] = deque()  # the last STRAIN_S
+        self._taken: deque[float] = deque()  # requests that the rate limit let through
+        self._seconds: dict[int, Counter[str]] = {}
+        self._last_cut = False
+
+    def change(self, name: str, now: float, *, delay_s: float | None = None, limit: float | None = None) -> None:
+        """Raises ValueError for a mode there is not, or a number that makes no sense."""
+        if name not in MODES:
+            raise ValueError(f"{name!r} is not one of {', '.join(MODES)}. Nothing was changed.")
+        delay_s = self.mode.delay_s if delay_s is None else delay_s
+        limit = self.mode.limit if limit is None else limit
+        if not 0 <= delay_s <= 60 or not 0 < limit <= 10_000:
+            raise ValueError("delay_s must be 0 to 60 seconds, limit 0.1 to 10,000 requests/s. Nothing was changed.")
+        self.mode = Mode(name, now, delay_s, limit)
+        self._arrived.clear()
+
+    def capacity(self, now: float) -> float | None:
+        """Requests/s that it can carry now; None where it has no bound."""
+        if self.mode.name == "rate_limit":
+            return self.mode.limit
+        if self.mode.name != "warming":
+            return None
+        return COLD_RATE + (WARM_RATE - COLD_RATE) * min(1.0, (now - self.mode.since) / WARMING_S)
+
+    def answer(self, now: float) -> Answer:
+        self._settle(now)
+        self._arrived.append(now)
+        while self._arrived and self._arrived[0] <= now - STRAIN_S:
+            self._arrived.popleft()
+        answer = self._decide(now)
+        second = self._seconds.setdefault(int(now), Counter())
+        second["cut" if answer.status == 0 else str(answer.status)] += 1
+        self._seconds = {at: seen for at, seen in self._seconds.items() if at > now - KEPT_S}
+        return answer
+
+    def _settle(self, now: float) -> None:
+        """Changes that come by themselves with time."""
+        mode = self.mode
+        if mode.until is not None and now >= mode.until:
+            self.mode = Mode("warming", mode.until, mode.delay_s, mode.limit)
+            self._arrived.clear()
+        elif mode.name == "warming" and now - mode.since >= WARMING_S:
+            self.mode = Mode("well", now, mode.delay_s, mode.limit)
+
+    def _decide(self, now: float) -> Answer:
+        mode, capacity = self.mode, self.capacity(now)
+        if mode.name == "warming" and capacity and len(self._arrived) > STRAIN * capacity * STRAIN_S:
+            self.falls += 1
+            self.mode = mode = Mode("outage", now, mode.delay_s, mode.limit, until=now + FALLEN_S)
+        if mode.name == "outage":
+            self._last_cut = not self._last_cut
+            return Answer(0 if self._last_cut else 503)
+        if mode.name == "slow":
+            return Answer(200, delay_s=mode.delay_s)
+        if mode.name == "rate_limit":
+            return self._limited(now, mode.limit)
+        return Answer(200)
+
+    def _limited(self, now: float, limit: float) -> Answer:
+        # A window of at least a second, so that a limit below 1/s still lets one request through.
+        window = max(1.0, 1 / limit)
+        while self._taken and self._taken[0] <= now - window:
+            self._taken.popleft()
+        if len(self._taken) < math.ceil(limit * window):
+            self._taken.append(now)
+            return Answer(200)
+        return Answer(429, retry_after_s=max(1, math.ceil(self._taken[0] + window - now)))
+
+    def seen(self, now: float) -> dict[str, Any]:
+        """What it sees, for a picture: oldest second first; rates are means of the last five whole seconds."""
+        self._settle(now)
+        this_second = int(now)
+        series = []
+        for at in range(this_second - KEPT_S, this_second):
+            second = self._seconds.get(at, Counter())
+            series.append({"ago_s": this_second - at, "requests": second.total(), "by_status": dict(second)})
+        recent: Counter[str] = Counter()
+        for point in series[-5:]:
+            recent.update(point["by_status"])
+        minute = Counter[str]()
+        for point in series:
+            minute.update(point["by_status"])
+        return {
+            "mode": self.mode.name,
+            "for_s": round(now - self.mode.since, 1),
+            "fell_over": self.mode.until is not None,
+            "back_in_s": None if self.mode.until is None else round(max(0.0, self.mode.until - now), 1),
+            "falls": self.falls,
+            "delay_s": self.mode.delay_s,
+            "limit": self.mode.limit,
+            "capacity": self.capacity(now),
+            "requests_per_s": round(recent.total() / 5, 1),
+            "refused_per_s": round((recent.total() - recent["200"]) / 5, 1),
+            "by_status": dict(sorted(minute.items())),
+            "series": series,
+        }
