@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-import os
+"""Redrive's commands. Needs Python 3.11 or newer and nothing else: `up` installs what it needs into `.venv`."""
+
+from __future__ import annotations
+
 import sys
 
 if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-    from django.core.management import execute_from_command_line
+    from dashboard import bootstrap
 
-    execute_from_command_line(sys.argv)
+    sys.exit(bootstrap.main(sys.argv))

@@ -68,11 +68,27 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def is_free(port: int) -> bool:
+    """Whether a server of ours could listen on this loopback port now."""
+    with socket.socket() as probe:
+        # As servers do: the remains of closed connections are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
 class Engine:
     """A running server. `url` has its password; `stop` ends it in order."""
 
-    def __init__(self, folder: Path, port: int | None = None, password: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, port: int | None = None, password: str | None = None, keep_open: tuple[int, ...] = ()
+    ) -> None:
         self.folder = folder
+        self.keep_open = keep_open  # descriptors that it holds as long as it lives, such as a lock
         self.port = port or free_port()
         self.password = password or secrets.token_urlsafe(24)
         self.process: subprocess.Popen[bytes] | None = None
@@ -88,8 +104,8 @@ class Engine:
         # In a file, not on the command line, where every user of the machine could read the password.
         settings.touch(mode=0o600)
         settings.write_text(
-            f"port {self.port}\nbind 127.0.0.1\nrequirepass {self.password}\ndir {self.folder}\n"
-            "appendonly yes\nappendfsync everysec\nmaxmemory-policy noeviction\nsave \"\"\n"
+            f'port {self.port}\nbind 127.0.0.1\nrequirepass {self.password}\ndir "{self.folder}"\n'
+            'appendonly yes\nappendfsync everysec\nmaxmemory-policy noeviction\nsave ""\n'
             "daemonize no\nloglevel warning\n"
         )
         log = (self.folder / "valkey.log").open("ab")
@@ -99,7 +115,8 @@ class Engine:
             stdout=log,
             stderr=log,
             process_group=0,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
+            pass_fds=self.keep_open,
+            preexec_fn=die_with_parent,
         )
         log.close()
         ends = time.monotonic() + deadline_s

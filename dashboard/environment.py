@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,16 +24,21 @@ def data_folder() -> Path:
     return Path(os.environ.get("REDRIVE_DATA") or ROOT / "var").resolve()
 
 
+@cache
 def _made_by_up() -> dict[str, str]:
     try:
         return json.loads((data_folder() / "up.json").read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise Misconfigured(f"{data_folder() / 'up.json'} cannot be read ({error}). Delete it and run `up` again.") from error
+        raise Misconfigured(
+            f"{data_folder() / 'up.json'} cannot be read ({error}). Restore it, or start with another --data."
+        ) from error
 
 
-_up = _made_by_up()
+def forget() -> None:
+    """Read what `up` made anew, after it was changed."""
+    _made_by_up.cache_clear()
 
 
 def get(name: str, default: str = "") -> str:
@@ -45,7 +51,12 @@ def get(name: str, default: str = "") -> str:
             return Path(path).read_text().strip()
         except OSError as error:
             raise Misconfigured(f"{name}_FILE cannot be read: {error}. Nothing was started.") from error
-    return _up.get(name) or default
+    return _made_by_up().get(name) or default
+
+
+def is_given(name: str) -> bool:
+    """Whether the environment itself sets `name`, as opposed to what `up` made."""
+    return bool(os.environ.get(name) or os.environ.get(f"{name}_FILE"))
 
 
 def get_list(name: str, default: str = "") -> list[str]:

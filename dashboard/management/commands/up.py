@@ -1,0 +1,372 @@
+"""`manage.py up`: the whole desk on one command, from nothing to a page that shows failures."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import http.client
+import json
+import os
+import secrets
+import sys
+import time
+import webbrowser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.staticfiles.finders import get_finders
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import OperationalError, connections
+
+from dashboard import connections as reachable
+from dashboard import environment, first_run
+from dashboard.engine import Engine, EngineFailed, free_port, is_free
+from dashboard.environment import Misconfigured
+from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
+from jobs_admin.models import ApiToken, Failure
+from jobs_admin.models.access import ADMIN
+
+ROOT = environment.ROOT
+READY_WITHIN_S = 60.0
+FAILURE_WITHIN_S = 60.0
+# The desk's pages poll; a few slow ones must not keep the others waiting.
+WEB_THREADS = 8
+
+
+class Command(BaseCommand):
+    help = "Start Redrive: engine, database, watch, web, and a demo shop that really fails. Ctrl-C stops all of it."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--port", type=int, default=8000, help="where the pages are; the next free one if it is busy"
+        )
+        parser.add_argument("--data", help="folder for the database, secrets and logs (default: var)")
+        parser.add_argument("--no-demo", action="store_true", help="without the demo shop")
+        parser.add_argument("--open", action="store_true", help="open the page in a browser")
+
+    def handle(self, *, port: int, no_demo: bool, open: bool, **options: object) -> None:
+        desk = Desk(environment.data_folder(), wanted_port=port, has_demo=not no_demo)
+        try:
+            desk.take_lock()
+            desk.start()
+            if open:
+                webbrowser.open(desk.url)
+            desk.run()
+        except Stopping:
+            say("Stopping …")
+        except (StartFailed, EngineFailed) as error:
+            say(f"{error}\nRedrive did not start; what had started is stopped.")
+            raise SystemExit(1) from error
+        finally:
+            desk.stop()
+        say("Stopped. Nothing of it is left running.")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class Desk:
+    """The processes of one data folder."""
+
+    def __init__(self, folder: Path, *, wanted_port: int, has_demo: bool) -> None:
+        self.folder = folder
+        self.wanted_port = wanted_port
+        self.has_demo = has_demo
+        self.made = first_run.read(folder)
+        self.engine: Engine | None = None
+        self.engine_due_at: float | None = None
+        self.engine_failures = 0
+        self.supervisor: Supervisor | None = None
+        self.lock: int | None = None
+        self.url = ""
+
+    # Start --------------------------------------------------------------------------------------------------------
+
+    def take_lock(self) -> None:
+        """One desk a folder. The lock is held by the reaper and the engine too: as long as anything of it lives."""
+        path = self.folder / "up.lock"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        ends = time.monotonic() + 15
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                text = path.read_text() or "{}"
+                holder = json.loads(text)
+                # Killed a moment ago: what it left is just being ended. Else somebody is at work.
+                if _is_alive(holder.get("pid")) or time.monotonic() > ends:
+                    where = holder.get("url") or "it is still starting"
+                    raise Misconfigured(
+                        f"Redrive already runs on {self.folder}: {where} (process {holder.get('pid')}). "
+                        "Nothing was started; give another --data for a second one."
+                    ) from None
+                time.sleep(0.1)
+        self.lock = lock
+        self._note_in_lock()
+
+    def _note_in_lock(self) -> None:
+        assert self.lock is not None
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, json.dumps({"pid": os.getpid(), "url": self.url}).encode(), 0)
+
+    def start(self) -> None:
+        """Everything, in order; returns when the page answers and, with the demo, a failure is visible."""
+        assert self.lock is not None
+        reachable.check_given()
+        supervisor = self.supervisor = Supervisor(self.folder / "log", say, keep_open=(self.lock,))
+        supervisor.heed_signals()
+        self._choose_addresses()
+        self._start_engine()
+        partner = worker = None
+        if self.has_demo:
+            partner = supervisor.start(
+                self._child("partner", python("-m", "demo.partner", "--port", self.partner_port))
+            )
+        self._migrate()
+        watch = supervisor.start(self._child("watch", manage("watch")))
+        if self.has_demo:
+            worker = supervisor.start(self._worker())
+        self._collect_static()
+        history = self._history()
+        load = supervisor.start(self._child("load", python("-m", "demo.load"), speaks=False)) if self.has_demo else None
+        web = supervisor.start(self._web())
+        needed = [child for child in (partner, worker, watch, load, web) if child]
+        supervisor.wait_until(self._page_answers, "the page answers", READY_WITHIN_S, needed)
+        if self.has_demo:
+            supervisor.wait_until(_a_failure_is_visible, "a failure is visible", FAILURE_WITHIN_S, needed, every_s=0.2)
+            if history is not None:
+                supervisor.turn(0)
+        _make_token()
+        password = _make_admin()
+        self._note_in_lock()
+        if password:
+            say(f"Log in as admin with the password {password} (it is shown only now).")
+        say(f"Redrive is ready: {self.url}")
+
+    def _choose_addresses(self) -> None:
+        port = self.wanted_port
+        while not is_free(port):
+            port += 1
+            if port > min(self.wanted_port + 100, 65535):
+                raise StartFailed(f"Ports {self.wanted_port} to {port - 1} are all busy. Give another with --port.")
+        if port != self.wanted_port:
+            say(f"Port {self.wanted_port} is busy: using {port}.")
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.given_store = environment.is_given("REDRIVE_REDIS_URL") or environment.is_given("REDIS_URL")
+        self.needs_engine = self.has_demo or not self.given_store
+        kept = self.made["engine"]
+        if not kept.get("port") or not is_free(kept["port"]):
+            kept["port"] = free_port()
+        partner = self.made.get("REDRIVE_DEMO_PARTNER_PORT", "")
+        self.partner_port = partner if partner and is_free(int(partner)) else str(free_port())
+        engine_url = f"redis://:{kept['password']}@127.0.0.1:{kept['port']}"
+        # Redrive's store is the engine's database 0, the demo's broker its database 1.
+        ours = {"REDRIVE_URL": self.url}
+        if not self.given_store:
+            ours["REDRIVE_REDIS_URL"] = f"{engine_url}/0"
+        if self.has_demo:
+            ours["REDRIVE_DEMO_BROKER_URL"] = f"{engine_url}/1"
+            ours["REDRIVE_DEMO_PARTNER_PORT"] = self.partner_port
+            ours["REDRIVE_DEMO_PARTNER_URL"] = f"http://127.0.0.1:{self.partner_port}"
+        for name in ("REDRIVE_URL", "REDRIVE_REDIS_URL", *_DEMO):
+            self.made.pop(name, None)
+        self.made.update(ours)
+        first_run.write(self.folder, self.made)
+
+    def _environment(self) -> dict[str, str]:
+        """What every process is told, beside what we were told ourselves."""
+        names = ("SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "REDRIVE_URL", "CELERY_BROKER_URL", *_DEMO)
+        told = {name: environment.get(name) for name in names if environment.get(name)}
+        told["REDRIVE_REDIS_URL"] = environment.get("REDRIVE_REDIS_URL") or environment.get("REDIS_URL")
+        told["PYTHONUNBUFFERED"] = "1"
+        # A value from a file is handed on as the value: both at once would contradict each other some day.
+        return told
+
+    def _child(self, name: str, command: list[str], **more: object) -> Child:
+        return Child(name, command, self.folder / "log" / f"{name}.log", self._environment(), **more)  # type: ignore[arg-type]
+
+    def _worker(self) -> Child:
+        command = python("-m", "celery", "-A", "demo.shop", "worker", "-c", "4", "-l", "INFO", "-n", "shop@%h")
+        child = self._child("worker", command, speaks=False)
+        child.environment = {**child.environment, "CELERY_BROKER_URL": environment.get("REDRIVE_DEMO_BROKER_URL")}
+        return child
+
+    def _web(self) -> Child:
+        command = python("-m", "granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(self.port))
+        command += ["--workers", "1", "--blocking-threads", str(WEB_THREADS), "--workers-kill-timeout", "2"]
+        return self._child("web", [*command, "--log-level", "warning", "dashboard.wsgi:application"])
+
+    def _history(self) -> Child | None:
+        """The demo's labelled day before, once a data folder."""
+        done = self.folder / "demo-history"
+        if not self.has_demo or done.exists():
+            return None
+        assert self.supervisor is not None
+        done.touch(mode=0o600)
+        return self.supervisor.start(self._child("history", python("-m", "demo.history"), is_once=True))
+
+    def _start_engine(self) -> None:
+        if not self.needs_engine:
+            return
+        assert self.lock is not None
+        assert self.supervisor is not None
+        kept = self.made["engine"]
+        self.engine = Engine(self.folder / "engine", kept["port"], kept["password"], keep_open=(self.lock,))
+        self.engine.start()
+        assert self.engine.process is not None
+        self.supervisor.mind(self.engine.process.pid)
+
+    def _migrate(self) -> None:
+        call_command("migrate", interactive=False, verbosity=0)
+        # A connection that a fork inherits would be shared with the child.
+        connections.close_all()
+
+    def _collect_static(self) -> None:
+        """Only when a file changed: names, sizes and times are the fingerprint."""
+        seen = hashlib.sha256()
+        for finder in get_finders():
+            for path, storage in finder.list([]):
+                about = Path(storage.path(path)).stat()
+                seen.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
+        target = Path(settings.STATIC_ROOT)
+        stamp = target / ".collected"
+        if stamp.exists() and stamp.read_text() == seen.hexdigest():
+            return
+        call_command("collectstatic", interactive=False, verbosity=0, clear=target.exists())
+        stamp.write_text(seen.hexdigest())
+
+    def _page_answers(self) -> bool:
+        """Whether the first page, or the login that it sends one to, is a page."""
+        path = "/"
+        host = settings.ALLOWED_HOSTS[0].lstrip(".") if settings.ALLOWED_HOSTS else "127.0.0.1"
+        for _ in range(3):
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+                connection.request("GET", path, headers={"Host": "127.0.0.1" if host == "*" else host})
+                answer = connection.getresponse()
+                answer.read()
+                connection.close()
+            except (OSError, http.client.HTTPException):
+                return False
+            if answer.status not in {301, 302}:
+                break
+            target = urlsplit(answer.headers["Location"]).path
+            path = target.removeprefix(settings.FORCE_SCRIPT_NAME or "")
+        if answer.status >= 400:
+            assert self.supervisor is not None
+            self.supervisor.turn(0.2)
+            raise StartFailed(
+                f"The page answers with HTTP status {answer.status} at {path}. Its log: {self.folder}/log/web.log"
+            )
+        return True
+
+    # Run and stop -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Keep everything running until Stopping is raised."""
+        assert self.supervisor is not None
+        self.supervisor.restarts = True
+        while True:
+            self.supervisor.turn(0.5)
+            self._keep_engine()
+
+    def _keep_engine(self) -> None:
+        if self.engine is None or self.engine.process is None or self.engine.process.poll() is None:
+            return
+        assert self.supervisor is not None
+        now = time.monotonic()
+        if self.engine_due_at is None:
+            self.engine_failures += 1
+            delay = min(2.0 ** (self.engine_failures - 1), 30.0)
+            self.engine_due_at = now + delay
+            self.supervisor.forget(self.engine.process.pid)
+            say(f"The engine ended (exit {self.engine.process.returncode}); starting it again in {delay:.0f} s.")
+        elif now >= self.engine_due_at:
+            self.engine_due_at = None
+            try:
+                self.engine.start()
+            except EngineFailed as error:
+                say(str(error))
+                return
+            self.supervisor.mind(self.engine.process.pid)
+
+    def stop(self) -> None:
+        """End everything: web, load, worker, watch, partner, then the engine they all use."""
+        if self.supervisor is not None:
+            self.supervisor.stop_all()
+        if self.engine is not None:
+            self.engine.stop()
+        if self.supervisor is not None:
+            self.supervisor.release()
+        if self.lock is not None:
+            os.ftruncate(self.lock, 0)
+            os.close(self.lock)
+            self.lock = None
+
+
+_DEMO = ("REDRIVE_DEMO_BROKER_URL", "REDRIVE_DEMO_PARTNER_PORT", "REDRIVE_DEMO_PARTNER_URL")
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, *arguments]
+
+
+def manage(*arguments: str) -> list[str]:
+    return python(str(ROOT / "manage.py"), *arguments)
+
+
+def _is_alive(pid: int | None) -> bool:
+    if not pid:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _a_failure_is_visible() -> bool:
+    try:
+        return Failure.objects.exists()
+    except OperationalError:  # SQLite, locked by a long write: ask again
+        return False
+    finally:
+        connections.close_all()
+
+
+def _make_admin() -> str:
+    """The user `admin`; the password that was generated for it, or nothing if none had to be."""
+    users = get_user_model().objects
+    given = environment.get("REDRIVE_ADMIN_PASSWORD")
+    try:
+        admin = users.filter(username="admin").first()
+        if admin is None and users.filter(is_superuser=True).exists():
+            return ""
+        if admin is None:
+            password = given or secrets.token_urlsafe(12)
+            users.create_superuser("admin", password=password)
+            return "" if given else password
+        if given and not admin.check_password(given):
+            admin.set_password(given)
+            admin.save(update_fields=["password"])
+        return ""
+    finally:
+        connections.close_all()
+
+
+def _make_token() -> None:
+    token = environment.get("REDRIVE_API_TOKEN")
+    if not token:
+        return
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    ApiToken.objects.update_or_create(name="up", defaults={"sha256": digest, "role": ADMIN, "revoked_at": None})

@@ -1,0 +1,303 @@
+"""Starts, watches and ends the processes of `up`. None of them outlives it, however it ends.
+
+Three lines of defence: `stop` ends them in order; `reaper.py` ends their process groups when this process was killed;
+on Linux the kernel ends the direct children when reaper and supervisor die together.
+One thread: forking with `preexec_fn` is only safe without others, so output is read between the waits (`turn`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dashboard.engine import die_with_parent
+
+LOG_BYTES = 5 * 1024 * 1024  # a log and the one before it: at most twice this per process
+TURN_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+STEADY_AFTER_S = 60.0
+_LOUD = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception): ")
+
+
+class StartFailed(Exception):
+    """A process did not come up. The text says which, why, and what its log says last."""
+
+
+class Stopping(BaseException):
+    """Somebody asked us to end (Ctrl-C, SIGTERM, SIGHUP)."""
+
+
+@dataclass
+class Child:
+    """One process, its log, and what is to happen when it ends."""
+
+    name: str
+    command: list[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patience_s: float = 4.0
+    is_once: bool = False  # it does one thing and ends; not restarted
+    speaks: bool = True  # its errors are said in the terminal (not of a shop that fails on purpose)
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    exit_code: int | None = None  # of its last end
+    failures: int = 0
+    due_at: float | None = None  # when it is started again
+    unfinished_line: bytes = b""
+    said_at: float = float("-inf")
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def last_words(self, lines: int = 8) -> str:
+        try:
+            text = self.log.read_text(errors="replace")[-4000:]
+        except OSError:
+            return ""
+        return "\n".join(text.strip().splitlines()[-lines:])
+
+
+class Supervisor:
+    def __init__(self, logs: Path, say: Callable[[str], None], keep_open: Iterable[int] = ()) -> None:
+        self.logs = logs
+        self.say = say
+        self.keep_open = tuple(keep_open)  # descriptors that the reaper holds until everything is gone
+        self.children: list[Child] = []
+        self.selector = selectors.DefaultSelector()
+        self.reaper: subprocess.Popen[bytes] | None = None
+        self.groups: set[int] = set()
+        self.is_stopping = False
+        self.restarts = False  # from when everything has started: before that, an end is a failed start
+        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    # Starting -----------------------------------------------------------------------------------------------------
+
+    def heed_signals(self) -> None:
+        """From now on the first Ctrl-C, SIGTERM or SIGHUP raises Stopping; the next ones shorten the patience."""
+
+        def heed(number: int, frame: object) -> None:
+            if self.is_stopping:
+                for child in self.children:
+                    child.patience_s = 0.0
+                return
+            self.is_stopping = True
+            raise Stopping
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, heed)
+
+    def start(self, child: Child) -> Child:
+        if child not in self.children:
+            self.children.append(child)
+        child.due_at = None
+        child.started_at = time.monotonic()
+        child.process = subprocess.Popen(
+            child.command,
+            cwd=Path(__file__).resolve().parent.parent,
+            env={**os.environ, **child.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,  # so that its own children can be found, and Ctrl-C reaches only us
+            preexec_fn=die_with_parent,
+        )
+        self.mind(child.process.pid)
+        assert child.process.stdout is not None
+        os.set_blocking(child.process.stdout.fileno(), False)
+        self.selector.register(child.process.stdout, selectors.EVENT_READ, child)
+        return child
+
+    def mind(self, group: int) -> None:
+        """From now on the reaper ends this process group when we are killed."""
+        self.groups.add(group)
+        if self.reaper is None or self.reaper.poll() is not None:
+            self._start_reaper()
+        else:
+            self._tell(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        self.groups.discard(group)
+        self._tell(f"-{group}\n")
+
+    def _start_reaper(self) -> None:
+        self.reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            process_group=0,
+            pass_fds=self.keep_open,
+        )
+        self._tell("".join(f"+{group}\n" for group in sorted(self.groups)))
+
+    def _tell(self, text: str) -> None:
+        if self.reaper is None or self.reaper.stdin is None:
+            return
+        with contextlib.suppress(OSError):  # it died: the next turn starts another
+            self.reaper.stdin.write(text.encode())
+            self.reaper.stdin.flush()
+
+    # Running ------------------------------------------------------------------------------------------------------
+
+    def wait_until(
+        self,
+        is_true: Callable[[], bool],
+        what: str,
+        deadline_s: float,
+        needs: Iterable[Child] = (),
+        every_s: float = TURN_S,
+    ) -> None:
+        """Go on when it is true. Raises StartFailed if one of the children it needs ends, or the time is over."""
+        needs = list(needs)
+        ends = time.monotonic() + deadline_s
+        while not is_true():
+            for child in needs:
+                if not child.is_running:
+                    self.turn(0)
+                    raise StartFailed(
+                        f"{child.last_words()}\nThe {child.name} process ended while it was starting "
+                        f"(exit {child.exit_code}). Its log: {child.log}"
+                    )
+            if time.monotonic() > ends:
+                logs = "\n".join(child.last_words(4) for child in needs)
+                raise StartFailed(
+                    f"{logs}\nGave up after {deadline_s:.0f} s of waiting until {what}. Logs: {self.logs}"
+                )
+            self.turn(every_s)
+
+    def turn(self, wait_s: float = TURN_S) -> None:
+        """Read what the children say, and start again those that died."""
+        for key, _ in self.selector.select(wait_s):
+            self._read(key.data, key.fileobj)
+        now = time.monotonic()
+        if self.groups and self.reaper is not None and self.reaper.poll() is not None and not self.is_stopping:
+            self._start_reaper()
+        for child in self.children:
+            if child.process is not None and child.process.poll() is not None:
+                self._ended(child, now)
+            elif child.process is None and child.due_at is not None and now >= child.due_at and not self.is_stopping:
+                self.start(child)
+
+    def _read(self, child: Child, pipe: object) -> None:
+        try:
+            chunk = os.read(pipe.fileno(), 65536)  # type: ignore[attr-defined]
+        except BlockingIOError:
+            return
+        if not chunk:
+            self.selector.unregister(pipe)  # type: ignore[arg-type]
+            pipe.close()  # type: ignore[attr-defined]
+            return
+        self._write_log(child, chunk)
+        *lines, child.unfinished_line = (child.unfinished_line + chunk).split(b"\n")
+        child.unfinished_line = child.unfinished_line[-2000:]
+        if child.speaks:
+            for line in lines:
+                self._repeat_error(child, line.decode(errors="replace"))
+
+    def _write_log(self, child: Child, chunk: bytes) -> None:
+        with contextlib.suppress(OSError):
+            if child.log.exists() and child.log.stat().st_size > LOG_BYTES:
+                child.log.replace(child.log.with_name(child.log.name + ".1"))
+        try:
+            with open(os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(chunk)
+        except OSError as error:  # a full disk must not end the desk
+            if time.monotonic() - child.said_at > 60:
+                child.said_at = time.monotonic()
+                self.say(f"{child.name}: its log cannot be written ({error.strerror}).")
+
+    def _repeat_error(self, child: Child, line: str) -> None:
+        if not _LOUD.search(line) or time.monotonic() - child.said_at < 10:
+            return
+        child.said_at = time.monotonic()
+        self.say(f"{child.name}: {line.strip()[:300]}  (more in {child.log})")
+
+    def _ended(self, child: Child, now: float) -> None:
+        assert child.process is not None
+        code, group = child.process.returncode, child.process.pid
+        self._drain(child)
+        _signal_group(group, signal.SIGKILL)  # children that it left behind
+        self.forget(group)
+        child.process, child.exit_code = None, code
+        if self.is_stopping:
+            return
+        if child.is_once:
+            if code:
+                self.say(f"{child.name} ended with exit {code}. Its log: {child.log}")
+            return
+        if not self.restarts:
+            return
+        child.failures = 1 if now - child.started_at > STEADY_AFTER_S else child.failures + 1
+        delay = min(2.0 ** (child.failures - 1), LONGEST_BACKOFF_S)
+        child.due_at = now + delay
+        self.say(f"{child.name} ended (exit {code}); starting it again in {delay:.0f} s. Its log: {child.log}")
+
+    def _drain(self, child: Child) -> None:
+        """What a child said last. Its own children may still hold the pipe open: never wait for its end."""
+        assert child.process is not None
+        pipe = child.process.stdout
+        if pipe is None or pipe.closed:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            while chunk := os.read(pipe.fileno(), 65536):
+                self._write_log(child, chunk)
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(pipe)
+        pipe.close()
+
+    # Ending -------------------------------------------------------------------------------------------------------
+
+    def stop(self, child: Child) -> None:
+        """End one child: asked first, made to after its patience, its own children with it."""
+        child.due_at = None
+        process = child.process
+        if process is None:
+            return
+        if process.poll() is None:
+            _signal_process(process.pid, signal.SIGTERM)
+            began = time.monotonic()
+            while process.poll() is None and time.monotonic() - began < child.patience_s:
+                self._pump()
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+        self._drain(child)
+        self.forget(process.pid)
+        child.process = None
+
+    def _pump(self) -> None:
+        # Its pipe must go on being read, or a talkative child could not end.
+        for key, _ in self.selector.select(0.05):
+            self._read(key.data, key.fileobj)
+
+    def stop_all(self) -> None:
+        """End every child, the last started first."""
+        self.is_stopping = True
+        for child in reversed(self.children):
+            self.stop(child)
+
+    def release(self) -> None:
+        """Let the reaper go, after everything has ended."""
+        if self.reaper is not None and self.reaper.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.reaper.stdin.close()
+            self.reaper.wait()
+            self.reaper = None
+
+
+def _signal_process(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
