@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs_admin.core.pacing import Bucket, PaceRefused, estimate, parse
+
+rates = st.floats(0.001, 100_000)
+
+
+def sendings(rate, pauses, wanted=10**9):
+    """Moments at which jobs go when somebody asks after each of these pauses."""
+    now, sent = 100.0, []
+    bucket = Bucket(rate, now)
+    for pause in pauses:
+        now += pause
+        sent.append((now, bucket.take(wanted, now)))
+    return sent
+
+
+def most_in_a_second(sent):
+    most = 0
+    for first, (start, _) in enumerate(sent):
+        most = max(most, sum(n for at, n in sent[first:] if at <= start + 1))
+    return most
+
+
+@settings(max_examples=300)
+@given(rates, st.lists(st.one_of(st.floats(0, 0.05), st.floats(0, 3), st.just(0.0)), max_size=80))
+def test_no_second_ever_holds_more_than_the_rate_allows(rate, pauses):
+    assert most_in_a_second(sendings(rate, pauses)) <= 1.05 * rate + 3
+
+
+@settings(max_examples=300)
+@given(rates, rates, st.lists(st.floats(0, 1), min_size=2, max_size=40))
+def test_changing_the_rate_never_bunches(first, second, pauses):
+    now, sent = 0.0, []
+    bucket = Bucket(first, now)
+    for index, pause in enumerate(pauses):
+        now += pause
+        if index == len(pauses) // 2:
+            bucket.change(second, now)
+        sent.append((now, bucket.take(10**9, now)))
+    assert most_in_a_second(sent) <= 1.05 * max(first, second) + 4
+
+
+@pytest.mark.parametrize("rate", [0.5, 7, 50, 500, 5_000])
+def test_a_steady_sender_takes_as_long_as_the_rate_says(rate):
+    jobs = math.ceil(rate * 10)
+    now, bucket, sent = 0.0, Bucket(rate, 0.0), 0
+    while sent < jobs:
+        now += max(0.004, bucket.wait(now))
+        sent += bucket.take(jobs - sent, now)
+    assert now == pytest.approx((jobs - 1) / rate, rel=0.02)
+
+
+def test_small_stalls_are_made_good():
+    now, bucket, sent = 0.0, Bucket(100, 0.0), 0
+    for step in range(1, 2_001):
+        now += 0.01 if step % 100 else 0.03
+        sent += bucket.take(10**6, now)
+    assert sent == pytest.approx(now * 100, rel=0.01)
+
+
+def test_an_hour_s_pause_is_not_made_good():
+    sent = sendings(50, [0.02] * 50 + [3600] + [0.02] * 50)
+    assert sum(n for _, n in sent[50:]) <= 55
+
+
+def test_waiting_as_long_as_told_is_enough():
+    bucket = Bucket(3, 0.0)
+    bucket.take(1, 0.0)
+    assert bucket.take(1, bucket.wait(0.0)) == 1
+
+
+def test_ahead_tells_what_will_be_granted():
+    bucket = Bucket(100, 0.0)
+    told = bucket.ahead(0.25, 0.0)
+    granted = sum(bucket.take(10**6, step / 100) for step in range(26))
+    assert granted == pytest.approx(told, abs=1) and told == 26
+
+
+def test_without_a_rate_everything_goes():
+    assert Bucket(None, 0.0).take(45_000, 0.0) == 45_000
+
+
+@pytest.mark.parametrize(
+    "pace, rate",
+    [
+        (None, 50),
+        ({}, 50),
+        ({"style": "steady"}, 50),
+        ({"rate": "12.5"}, 12.5),
+        ({"style": "steady", "every": 0.02}, 50),
+        ({"style": "steady", "every": 20}, 0.05),
+        ({"style": "at_once"}, None),
+    ],
+)
+def test_a_pace_is_read_as_the_contract_writes_it(pace, rate):
+    read = parse(pace)
+    assert read.rate == (rate if rate is None else pytest.approx(rate))
+    assert parse(read.as_dict()) == read
+
+
+@pytest.mark.parametrize(
+    "pace, field, says",
+    [
+        ({"rate": 0}, "rate", "0.001 to 100,000"),
+        ({"rate": -1}, "rate", "0.001"),
+        ({"rate": math.nan}, "rate", "number"),
+        ({"rate": "inf"}, "rate", "100,000"),
+        ({"rate": 100_001}, "rate", "100,000"),
+        ({"rate": True}, "rate", "number"),
+        ({"rate": [1]}, "rate", "number"),
+        ({"rate": "fast"}, "rate", "number"),
+        ({"rate": 10**400}, "rate", "number"),
+        ({"every": 0}, "every", "1,000"),
+        ({"rate": 1, "every": 1}, "every", "not both"),
+        ({"style": "careful"}, "style", "not available yet"),
+        ({"style": "wild"}, "style", "steady"),
+        ({"style": ["steady"]}, "style", "steady"),
+        ({"canary": {"jobs": 5}}, "canary", "not available yet"),
+        ({"rat": 5}, "rat", "no 'rat'"),
+        ({"style": "at_once", "rate": 5}, "rate", "at_once has no rate"),
+        ("fast", "pace", "object"),
+    ],
+)
+def test_what_a_pace_cannot_say_is_refused_by_name(pace, field, says):
+    with pytest.raises(PaceRefused, match=says) as refused:
+        parse(pace)
+    assert refused.value.field == field
+
+
+def test_the_estimate_counts_the_gaps_between_jobs():
+    assert estimate(101, parse({"rate": 10})).duration_s == 10
+    assert estimate(1, parse({"rate": 10})).duration_s == 0
+    assert estimate(0, parse(None)).peak_per_second == 0
+    assert estimate(45_000, parse({"rate": 50})).peak_per_second == 50
