@@ -174,6 +174,13 @@ class Supervisor:
                 )
             self.turn(every_s)
 
+    def keep_running(self) -> None:
+        """From now on a child that ends is started again, also one that ended since it was waited for."""
+        self.restarts = True
+        for child in self.children:
+            if child.process is None and not child.is_once:
+                child.due_at = time.monotonic()
+
     def turn(self, wait_s: float = TURN_S) -> None:
         """Read what the children say, and start again those that died."""
         for key, _ in self.selector.select(wait_s):

@@ -273,7 +273,7 @@ class Desk:
     def run(self) -> None:
         """Keep everything running until Stopping is raised."""
         assert self.supervisor is not None
-        self.supervisor.restarts = True
+        self.supervisor.keep_running()
         while True:
             self.supervisor.turn(0.5)
             self._keep_engine()
