@@ -1,0 +1,274 @@
+"""Find failures: search, page, one failure, facets, and the scope of acts.
+
+A page costs the same however many failures there are: rows come by key, newest first, in slices that each follow
+an index, and counts come from counters wherever they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connection
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import Left
+
+from jobs_admin import scope as scopes
+from jobs_admin.core import query as language
+from jobs_admin.core.query import Match, Query, parse
+from jobs_admin.groups import GroupDetail, GroupPage, GroupRow, NoSuchGroup, group, group_named, groups
+from jobs_admin.models import Attempt, Failure, FailureCount, Group, Payload
+from jobs_admin.models.access import VIEWER, Viewer
+
+__all__ = [
+    "Facets",
+    "GroupDetail",
+    "GroupPage",
+    "GroupRow",
+    "NoSuchGroup",
+    "Page",
+    "attempts",
+    "count",
+    "facets",
+    "get",
+    "group",
+    "group_named",
+    "groups",
+    "payload_of",
+    "scope",
+    "search",
+]
+
+PAGE = 50
+LARGEST_PAGE = 500
+CAP = 10_000  # counts are exact up to here, and where a counter knows
+MESSAGE_SHOWN = 300  # characters of the message in a row of a list
+
+# What a row of a list shows. Arguments, headers and the whole message stay in the table.
+_LIGHT = (
+    "source", "queue", "first_job_id", "job_id", "run", "state", "task", "error_type", "kind", "reason", "attempts",
+    "max_attempts", "due_at", "first_failed_at", "failed_at", "received_at", "worker", "host", "release", "tenant",
+    "priority", "labels", "group__fingerprint", "group__error_type", "group__state",
+)  # fmt: skip
+
+# Fields whose index is (field, state, id): a slice of one value and one state comes sorted from it.
+_SLICED = ("group", "queue", "task", "tenant")
+_MOST_SLICES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some failures that match, newest first, and what is known of the rest."""
+
+    rows: list[Failure]
+    next: str | None  # hand it to `search` as `after`; None on the last page
+    count: int
+    count_is_capped: bool  # there are more than `count`
+    query: Query
+    reading: str
+    hints: tuple[str, ...]
+    why_empty: str = ""
+
+
+def search(
+    viewer: Viewer, text: str = "", *, after: str | None = None, limit: int = PAGE, now: datetime | None = None
+) -> Page:
+    """A page of the failures that match `text`. An `after` that is no cursor gives the first page."""
+    query = parse(text, now or datetime.now(UTC))
+    limit = max(1, min(limit, LARGEST_PAGE))
+    found = _page_of_ids(viewer, query, _cursor(after), limit + 1)
+    total, capped = count(viewer, query)
+    rows = _rows(found[:limit])
+    return Page(
+        rows=rows,
+        next=str(found[limit - 1]) if len(found) > limit else None,
+        count=total,
+        count_is_capped=capped,
+        query=query,
+        reading=query.reading,
+        hints=query.hints,
+        why_empty="" if rows else _why_empty(viewer, query),
+    )
+
+
+def get(viewer: Viewer, pk: int) -> Failure:
+    """One failure with its group and stack. Raises Failure.DoesNotExist, also for what the viewer may not see."""
+    if not -(2**63) <= int(pk) < 2**63:
+        raise Failure.DoesNotExist
+    return Failure.objects.select_related("group", "traceback").get(scopes.visible(viewer), pk=pk)
+
+
+def attempts(failure: Failure) -> list[Attempt]:
+    """Every attempt of every run, oldest first."""
+    found = failure.attempt_set.select_related("group", "traceback", "item__replay")
+    return list(found.order_by("run", "attempt", "ended_at", "id"))
+
+
+def payload_of(failure: Failure) -> Payload | None:
+    """The raw message that a replay would send: the latest run's; None where none was kept."""
+    return failure.payloads.order_by("-run").first()
+
+
+def scope(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failure]:
+    """Everything that the query matches where the viewer holds `role`: for acts and exports.
+
+    A query that had to be cut short matches more than was asked. As a scope of acts it matches nothing.
+    """
+    if query.is_cut and role != VIEWER:
+        return Failure.objects.none()
+    return Failure.objects.filter(scopes.visible(viewer, role), scopes.compiled(query))
+
+
+def count(viewer: Viewer, query: Query) -> tuple[int, bool]:
+    """How many match, and whether there are more: exact where counters know, else exact up to CAP."""
+    if scopes.is_counted(query):
+        return scopes.counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0, False
+    found = scope(viewer, query).order_by().values("pk")[: CAP + 1].count()
+    return min(found, CAP), found > CAP
+
+
+class Facets(dict[str, list[tuple[str, int]]]):
+    """Field -> its most frequent values with their counts. `counted_over` is None where every match was counted."""
+
+    counted_over: dict[str, int | None]
+
+
+def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit: int = 12) -> Facets:
+    """How what matches is spread over queue, task, state, error and tenant.
+
+    Counters answer for all but the tenant where they know; the rest is counted over the first CAP that match.
+    """
+    query = parse(text, now or datetime.now(UTC))
+    found = Facets()
+    found.counted_over = {}
+    if scopes.is_counted(query):
+        counters = scopes.counts(viewer, query)
+        for name in ("queue", "task", "state"):
+            rows = counters.values_list(name).annotate(n=Sum("count")).order_by("-n", name)[:limit]
+            found[name] = [(value, n) for value, n in rows]
+            found.counted_over[name] = None
+        found["error"] = _errors(counters, limit)
+        found.counted_over["error"] = None
+        counted = ("tenant",)
+    else:
+        counted = ("queue", "task", "state", "error_type", "tenant")
+    newest = _page_of_ids(viewer, query, None, CAP + 1)
+    over = CAP if len(newest) > CAP else None
+    for name in counted:
+        shown = "error" if name == "error_type" else name
+        found[shown] = _spread(newest[:CAP], name, limit)
+        found.counted_over[shown] = over
+    return found
+
+
+def _errors(counters: QuerySet[FailureCount], limit: int) -> list[tuple[str, int]]:
+    by_group = dict(counters.exclude(group_id=0).values_list("group_id").annotate(n=Sum("count")))
+    by_type: dict[str, int] = {}
+    for pk, error_type in Group.objects.values_list("pk", "error_type"):
+        if pk in by_group:
+            by_type[error_type] = by_type.get(error_type, 0) + by_group[pk]
+    return sorted(by_type.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
+
+
+def _spread(ids: Sequence[int], name: str, limit: int) -> list[tuple[str, int]]:
+    """The most frequent values of a column among these failures."""
+    if not ids:
+        return []
+    totals: dict[str, int] = {}
+    for start in range(0, len(ids), 900):
+        some = Failure.objects.filter(pk__in=ids[start : start + 900]).exclude(**{name: ""})
+        for value, n in some.order_by().values_list(name).annotate(n=Count("pk")):
+            totals[value] = totals.get(value, 0) + n
+    return sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
+
+
+def _cursor(after: str | None) -> int | None:
+    return int(after) if after and after.isascii() and after.isdigit() and len(after) < 19 else None
+
+
+def _page_of_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
+    """The ids of the newest that match, below `after`, highest first.
+
+    `state IN (…) ORDER BY id DESC` has no index that serves both: where most rows have recovered it would walk all of
+    them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at `limit`.
+    """
+    slices = _slices(query)
+    if not slices:
+        return []
+    rest = Failure.objects.filter(scopes.visible(viewer), scopes.compiled(query, states=False))
+    if after is not None:
+        rest = rest.filter(pk__lt=after)
+    statements, parameters = [], []
+    for one in slices:
+        found = rest.filter(one).order_by("-id").values("id")[:limit]
+        try:
+            sql, values = found.query.sql_with_params()
+        except EmptyResultSet:  # it contradicts itself, or the viewer has no role anywhere
+            continue
+        statements.append(f"SELECT id FROM ({sql}) AS slice_{len(statements)}")
+        parameters += values
+    if not statements:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(f"{' UNION ALL '.join(statements)} ORDER BY id DESC LIMIT {int(limit)}", parameters)
+        return [row[0] for row in cursor.fetchall()]
+
+
+def _slices(query: Query) -> list[Q]:
+    """Conditions that do not overlap, together hold all that the query can match, and each follow one index."""
+    states = scopes.states_of(query)
+    by_value = _values_to_slice(query, len(states))
+    if by_value is None and len(states) == len(language.STATES):
+        return [Q()]  # every state: the primary key itself is in order
+    if by_value is None:
+        return [Q(state=state) for state in states]
+    name, values = by_value
+    return [Q(**{name: value, "state": state}) for value, state in product(values, states)]
+
+
+def _values_to_slice(query: Query, states: int) -> tuple[str, list[object]] | None:
+    """The field, and its values, that narrows the most and has an index; None where no term names plain values."""
+    terms = [t for t in query.terms if isinstance(t, Match) and not t.negated and not any(v.glob for v in t.values)]
+    for name in _SLICED:
+        for term in terms:
+            if term.field != name or len(set(term.values)) * states > _MOST_SLICES:
+                continue
+            if name == "group":
+                return "group_id", list(
+                    Group.objects.filter(pk__in=scopes.groups_named(term)).values_list("pk", flat=True)
+                )
+            return name, sorted({v.text for v in term.values})
+    return None
+
+
+def _rows(ids: list[int]) -> list[Failure]:
+    """The light rows of these ids, highest first."""
+    if not ids:
+        return []
+    found = Failure.objects.filter(pk__in=ids).select_related("group").only(*_LIGHT)
+    rows = list(found.annotate(message_head=Left("message", MESSAGE_SHOWN)).order_by("-pk"))
+    for row in rows:
+        row.message = row.message_head  # in place of the deferred one, which would cost a query a row
+    return rows
+
+
+def _why_empty(viewer: Viewer, query: Query) -> str:
+    if viewer.sources() == []:
+        return "You have no role on any source yet. An administrator can give you one."
+    everything = FailureCount.objects.filter(scopes.visible(viewer), count__gt=0)
+    if not everything.exists():
+        return "No job has failed yet."
+    if not query.names_state and scopes.is_counted(query):
+        elsewhere = Match(
+            "state", tuple(language.Value(s) for s in language.STATES if s not in language.DEFAULT_STATES)
+        )
+        wider = Query((*query.terms, elsewhere), now=query.now)
+        by_state = dict(scopes.counts(viewer, wider).values_list("state").annotate(n=Sum("count")).order_by("-n"))
+        if by_state:
+            return "None here: " + ", ".join(f"{n:,} {state}" for state, n in by_state.items()) + "."
+        if not query.terms:
+            return "Nothing waits here: no job is dead, retrying, replaying or quarantined."
+    return f"Nothing matches: {query.reading}."

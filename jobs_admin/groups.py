@@ -1,0 +1,310 @@
+"""Groups of failures that are the same thing: the list, and one group. Read from counters, never by scanning failures.
+
+`count`, trend and rate are of the whole group: they are kept per group, not per source. What is dead, and where,
+counts only the sources that the viewer may see, and a group without any of those is not shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import BigIntegerField, Exists, F, OuterRef, Q, Subquery, Sum, Value
+from django.db.models.functions import Coalesce
+
+from jobs_admin import scope as scopes
+from jobs_admin.core import query as language
+from jobs_admin.core.query import Match, Query, parse
+from jobs_admin.models import Failure, FailureCount, Group, GroupCounter
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.group import GroupState
+
+PAGE = 50
+LARGEST_PAGE = 500
+ORDERS = ("last_seen", "first_seen", "count", "dead")
+SAMPLE = 1_000  # the newest failures of a group that tenants, releases and hosts are counted over
+RATE_OVER_MIN = 5
+
+
+class NoSuchGroup(LookupError):
+    """No group has this fingerprint, or none that the viewer may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    group: Group
+    count: int  # failed attempts ever seen
+    dead: int
+    jobs_by_state: dict[str, int]
+    per_minute: float  # failed attempts, over the last five minutes
+    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first
+    queues: list[str]  # the fullest first
+    tasks: list[str]
+    sources: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    rows: list[GroupRow]
+    next: str | None
+    count: int
+    count_is_capped: bool
+    query: Query
+    reading: str
+    hints: tuple[str, ...]
+    why_empty: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDetail:
+    group: Group
+    count: int
+    dead: int
+    jobs_by_state: dict[str, int]
+    share_of_dead: float  # 0 to 1, of all dead that the viewer may see
+    per_minute: float
+    trend: list[int]
+    queues: list[tuple[str, int]]  # value and jobs in the default states, the fullest first
+    tasks: list[tuple[str, int]]
+    sources: list[tuple[str, int]]
+    tenants: list[tuple[str, int]]  # these three: counted over `counted_over` jobs where that is not None
+    releases: list[tuple[str, int]]
+    hosts: list[tuple[str, int]]
+    counted_over: int | None
+    representative: Failure | None
+
+
+def groups(
+    viewer: Viewer,
+    text: str = "",
+    *,
+    order: str = "last_seen",
+    after: str | None = None,
+    limit: int = PAGE,
+    now: datetime | None = None,
+) -> GroupPage:
+    """A page of groups. Words search the title and the representative failure; `state:` takes states of groups too."""
+    now = now or datetime.now(UTC)
+    query = parse(text, now)
+    order = order if order in ORDERS else "last_seen"
+    limit = max(1, min(limit, LARGEST_PAGE))
+    where, hints = _condition(viewer, query)
+    found = Group.objects.filter(where)
+    total = found.count()
+    if order == "dead":
+        found = found.annotate(dead=_dead(viewer))
+    found = found.filter(_below(order, after)).order_by(F(order).desc(), F("pk").desc())
+    page = list(found.select_related("assignee")[: limit + 1])
+    rows = _rows(viewer, page[:limit], now)
+    last = page[limit - 1] if len(page) > limit else None
+    return GroupPage(
+        rows=rows,
+        next=_cursor_of(last, order) if last else None,
+        count=total,
+        count_is_capped=False,
+        query=query,
+        reading=_reading(query),
+        hints=hints,
+        why_empty="" if rows else _why_empty(viewer, query),
+    )
+
+
+def group_named(viewer: Viewer, fingerprint: str) -> Group:
+    """The group of a fingerprint, or of one that it used to have. Raises NoSuchGroup, also for one out of sight."""
+    named = Q(fingerprint=fingerprint) | Q(aliases__fingerprint=fingerprint)
+    seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
+    clean = "\0" not in fingerprint
+    found = (
+        Group.objects.filter(named, Exists(seen)).select_related("assignee", "representative").first()
+        if clean
+        else None
+    )
+    if found is None:
+        raise NoSuchGroup(fingerprint)
+    return found
+
+
+def group(viewer: Viewer, fingerprint: str, *, now: datetime | None = None) -> GroupDetail:
+    """All about one group. Raises NoSuchGroup, also for one that the viewer may not see."""
+    now = now or datetime.now(UTC)
+    found = group_named(viewer, fingerprint)
+    counters = list(_counters(viewer, [found.pk]))
+    by_state = _totals(counters, "state")
+    all_dead = FailureCount.objects.filter(scopes.visible(viewer), state="dead").aggregate(n=Sum("count"))["n"] or 0
+    open_ = [c for c in counters if c.state in language.DEFAULT_STATES] or counters
+    newest, is_all = _newest(viewer, found)
+    return GroupDetail(
+        group=found,
+        count=found.count,
+        dead=by_state.get("dead", 0),
+        jobs_by_state=by_state,
+        share_of_dead=by_state.get("dead", 0) / all_dead if all_dead else 0.0,
+        per_minute=_rates([found.pk], now)[found.pk],
+        trend=_trends([found.pk], now)[found.pk],
+        queues=_ranked(_totals(open_, "queue")),
+        tasks=_ranked(_totals(open_, "task")),
+        sources=_ranked(_totals(open_, "source")),
+        tenants=_ranked(Counter(f["tenant"] for f in newest if f["tenant"])),
+        releases=_ranked(Counter(f["release"] for f in newest if f["release"])),
+        hosts=_ranked(Counter(f["host"] for f in newest if f["host"])),
+        counted_over=None if is_all else SAMPLE,
+        representative=_representative(viewer, found, newest),
+    )
+
+
+def _condition(viewer: Viewer, query: Query) -> tuple[Q, tuple[str, ...]]:
+    """Which groups match, and hints with what could not be asked of a group."""
+    counted, where, ignored = [], Q(), []
+    for term in query.terms:
+        if isinstance(term, Match) and term.field == "state" and _group_states(term):
+            one = Q(state__in=_group_states(term))
+            where &= ~one if term.negated else one
+        elif all(scopes.asks_text(leaf) for leaf in language.leaves((term,))):
+            where &= _titled(term)
+        elif all(getattr(leaf, "field", "text") in scopes.COUNTED for leaf in language.leaves((term,))):
+            counted.append(term)
+        else:
+            ignored.append(language.format_term(term))
+    named = Query((*counted, *(() if any(_names_state(t) for t in counted) else (_ANY_STATE,))), now=query.now)
+    seen = scopes.counts(viewer, named).filter(group_id=OuterRef("pk"))
+    hints = query.hints + tuple(f"Groups are not searched by {text}: see the failures." for text in ignored[:3])
+    return where & Q(Exists(seen)), hints
+
+
+_ANY_STATE = Match("state", (language.Value("*", glob=True),))
+
+
+def _names_state(term: language.Term) -> bool:
+    return any(isinstance(leaf, Match) and leaf.field == "state" for leaf in language.leaves((term,)))
+
+
+def _group_states(term: Match) -> list[str]:
+    return [v.text for v in term.values if v.text in GroupState.values]
+
+
+def _titled(term: language.Term) -> Q:
+    """The group's title holds it, or the failure that stands for the group does: its message has the real values."""
+    title = scopes.text_condition(term)
+    own = Failure.objects.filter(scopes.text_condition(term), pk=OuterRef("representative_id"))
+    return title | Q(Exists(own))
+
+
+def _reading(query: Query) -> str:
+    return " · ".join(language.in_words(term) for term in query.terms) or "every group"
+
+
+def _dead(viewer: Viewer):
+    counted = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), state="dead")
+    total = counted.order_by().values("group_id").annotate(n=Sum("count")).values("n")
+    return Coalesce(Subquery(total, output_field=BigIntegerField()), Value(0), output_field=BigIntegerField())
+
+
+def _cursor_of(row: Group, order: str) -> str:
+    value = getattr(row, order)
+    return f"{value.isoformat() if isinstance(value, datetime) else value}~{row.pk}"
+
+
+def _below(order: str, after: str | None) -> Q:
+    """What comes after the cursor; everything where it is none."""
+    value, _, pk = (after or "").rpartition("~")
+    try:
+        at: object = datetime.fromisoformat(value) if order.endswith("_seen") else int(value)
+        return Q(**{f"{order}__lt": at}) | Q(**{order: at, "pk__lt": int(pk)})
+    except (ValueError, TypeError):
+        return Q()
+
+
+def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
+    pks = [g.pk for g in page]
+    counters = list(_counters(viewer, pks)) if pks else []
+    rates, trends = _rates(pks, now), _trends(pks, now)
+    rows = []
+    for found in page:
+        own = [c for c in counters if c.group_id == found.pk]
+        by_state = _totals(own, "state")
+        rows.append(
+            GroupRow(
+                group=found,
+                count=found.count,
+                dead=by_state.get("dead", 0),
+                jobs_by_state=by_state,
+                per_minute=rates[found.pk],
+                trend=trends[found.pk],
+                queues=[value for value, _ in _ranked(_totals(own, "queue"))],
+                tasks=[value for value, _ in _ranked(_totals(own, "task"))],
+                sources=[value for value, _ in _ranked(_totals(own, "source"))],
+            )
+        )
+    return rows
+
+
+def _counters(viewer: Viewer, pks: list[int]):
+    return FailureCount.objects.filter(scopes.visible(viewer), group_id__in=pks, count__gt=0)
+
+
+def _totals(counters: Iterable[FailureCount], name: str) -> dict[str, int]:
+    totals: Counter[str] = Counter()
+    for counter in counters:
+        totals[getattr(counter, name)] += counter.count
+    return dict(totals)
+
+
+def _ranked(totals: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _rates(pks: list[int], now: datetime) -> dict[int, float]:
+    """Failed attempts per minute, over the last whole minutes and the one that runs."""
+    since = (now - timedelta(minutes=RATE_OVER_MIN)).replace(second=0, microsecond=0)
+    rows = _counted(pks, since).values_list("group_id").annotate(n=Sum(F("failed") + F("retried")))
+    minutes = (now - since).total_seconds() / 60
+    return dict.fromkeys(pks, 0.0) | {pk: n / minutes for pk, n in rows}
+
+
+def _trends(pks: list[int], now: datetime) -> dict[int, list[int]]:
+    """Failed attempts in each of the last 24 hours, the oldest first; the last is the hour that runs."""
+    first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
+    trends = {pk: [0] * 24 for pk in pks}
+    rows = _counted(pks, first).values_list("group_id", "at", "failed", "retried")
+    for pk, at, failed, retried in rows.iterator():
+        hour = int((at - first).total_seconds() // 3600)
+        if 0 <= hour < 24:
+            trends[pk][hour] += failed + retried
+    return trends
+
+
+def _counted(pks: list[int], since: datetime):
+    # Minutes are folded into hours and then gone, so both steps together count each attempt once.
+    return GroupCounter.objects.filter(group_id__in=pks, at__gte=since)
+
+
+def _newest(viewer: Viewer, found: Group) -> tuple[list[dict[str, object]], bool]:
+    """The newest failures of the group, bounded, and whether that is all of them. Open ones go first."""
+    newest: list[dict[str, object]] = []
+    for state in (*language.DEFAULT_STATES, "recovered", "discarded", "gone"):
+        room = SAMPLE + 1 - len(newest)
+        if room <= 0:
+            break
+        some = Failure.objects.filter(scopes.visible(viewer), group=found, state=state).order_by("-pk")
+        newest += some.values("pk", "tenant", "release", "host")[:room]
+    return newest[:SAMPLE], len(newest) <= SAMPLE
+
+
+def _representative(viewer: Viewer, found: Group, newest: list[dict[str, object]]) -> Failure | None:
+    chosen = found.representative
+    if chosen is not None and viewer.role_on(chosen.source) is None:
+        chosen = None
+    pk = chosen.pk if chosen is not None else (newest[0]["pk"] if newest else None)
+    if pk is None:
+        return None
+    return Failure.objects.select_related("traceback", "group").filter(pk=pk).first()
+
+
+def _why_empty(viewer: Viewer, query: Query) -> str:
+    if viewer.sources() == []:
+        return "You have no role on any source yet. An administrator can give you one."
+    if not query.terms:
+        return "No job has failed yet."
+    return f"No group matches: {_reading(query)}."

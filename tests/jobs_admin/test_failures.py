@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobs_admin import failures
+from jobs_admin.core.query import format, parse
+from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, Replay, ReplayItem
+from jobs_admin.models.access import ENGINE, Viewer
+from tests.jobs_admin.core.test_query import PASTED, TANGLED
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
+SHOP_ONLY = Viewer("ann", {"shop": "operator", "bank": "viewer"})
+
+
+def make_group(name="a", error_type="KeyError", message="<str>", **more):
+    values = {"first_seen": NOW - timedelta(hours=5), "last_seen": NOW, "count": 1}
+    return Group.objects.create(fingerprint=f"v1-{name}", error_type=error_type, message=message, **(values | more))
+
+
+def bury(n=1, **changes):
+    values = {
+        "source": "shop",
+        "queue": "emails",
+        "task": "mail.send",
+        "state": "dead",
+        "kind": "exception",
+        "error_type": "KeyError",
+        "message": "'foo'",
+        "first_failed_at": NOW,
+        "failed_at": NOW,
+        "received_at": NOW,
+        "args": '["secret"]',
+        "headers": "{}",
+    }
+    start = Failure.objects.count()
+    ids = [f"j{start + i}" for i in range(n)]
+    return Failure.objects.bulk_create(Failure(**(values | changes), first_job_id=i, job_id=i) for i in ids)
+
+
+def found(text="", viewer=ENGINE, **more):
+    return [f.pk for f in failures.search(viewer, text, now=NOW, **more).rows]
+
+
+def test_the_newest_come_first_and_pages_meet_without_gap_or_overlap():
+    bury(40), bury(40, state="retrying"), bury(5, state="recovered"), bury(40, queue="webhooks")
+    pages, after = [], None
+    while True:
+        page = failures.search(ENGINE, after=after, now=NOW)
+        pages += [f.pk for f in page.rows]
+        if not (after := page.next):
+            break
+    expected = Failure.objects.exclude(state="recovered").order_by("-pk").values_list("pk", flat=True)
+    assert pages == list(expected) and page.count == 120
+
+
+def test_a_row_of_a_list_carries_no_arguments_and_a_short_message():
+    bury(message="x" * 5000)
+    (row,) = failures.search(ENGINE, now=NOW).rows
+    assert len(row.message) == 300
+    assert row.get_deferred_fields() >= {"args", "kwargs", "headers"}
+
+
+@pytest.mark.parametrize("n", [1, 50])
+def test_a_page_costs_the_same_number_of_queries_however_many_rows(n, django_assert_num_queries):
+    group = make_group()
+    bury(n, group=group)
+    with django_assert_num_queries(3):  # ids, rows, count
+        page = failures.search(ENGINE, "queue:emails", now=NOW)
+        assert all(row.group.error_type and row.message and row.group.fingerprint for row in page.rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "queue:emails",
+        "queue:emails,webhooks",
+        "state:dead",
+        "state:*",
+        "tenant:acme",
+        "task:mail.send state:recovered",
+        "-state:recovered",
+        "group:v1-a",
+    ],
+)
+def test_every_slice_of_a_page_comes_sorted_from_its_index(text):
+    if connection.vendor != "sqlite":
+        pytest.skip("reads SQLite's plans")
+    make_group(), bury(30), bury(30, state="recovered", queue="webhooks", tenant="acme")
+    with CaptureQueriesContext(connection) as seen:
+        failures.search(ENGINE, text, now=NOW)
+    (page,) = [q["sql"] for q in seen if "slice_0" in q["sql"]]
+    with connection.cursor() as cursor:
+        plan = [row[3] for row in cursor.execute(f"EXPLAIN QUERY PLAN {page}").fetchall()]
+    whole = ["SCAN jobs_admin_failure"] if text == "state:*" else []
+    assert [line for line in plan if line.startswith("SCAN jobs_admin_failure")] == whole
+    assert sum("TEMP B-TREE" in line for line in plan) <= 1  # only the merge of the slices
+
+
+def test_a_word_is_found_inside_the_type_and_the_message_without_regard_to_case():
+    (a,) = bury(error_type="requests.ReadTimeoutError", message="boom")
+    (b,) = bury(message="Timed out: TIMEOUT of 5 s")
+    bury()
+    assert found("timeout") == [b.pk, a.pk]
+    assert found("error:ReadTimeout") == [a.pk]
+    assert found("message:timeout") == [b.pk]
+    assert found("-error:timeout") != found("")[:2] and len(found("-error:timeout")) == 1
+
+
+@pytest.mark.parametrize("text", ["100%", "a_b", r"C:\x", "[x]", "?", "é", "'; DROP TABLE jobs_admin_failure; --"])
+def test_text_is_never_a_pattern(text):
+    (one,) = bury(message=f"before {text} after")
+    bury(message="before 100x a-b Cx x after")
+    assert found(f'"{text}"') == [one.pk]
+
+
+@pytest.mark.parametrize("text", ["a?c", "a[b]c", "a%c", "a_c", "a\\c"])
+def test_a_name_with_a_star_is_matched_whole_and_with_regard_to_case(text):
+    (one,) = bury(queue=f"x-{text}-y")
+    bury(queue="x-abc-y"), bury(queue=f"X-{text}-y")
+    assert found(f"queue:x-{text}*") == [one.pk]
+    assert found(f"queue:{text}*") == []
+
+
+def test_case_is_ignored_for_ascii_only_on_either_database():
+    bury(message="Ärger mit É")
+    assert found('"ärger"') == [] and len(found('"Ärger MIT"')) == 1
+
+
+def test_every_qualifier_narrows_to_its_own():
+    group = make_group()
+    GroupAlias.objects.create(fingerprint="v0-a", group=group)
+    (one,) = bury(
+        queue="q",
+        task="t",
+        source="bank",
+        state="retrying",
+        group=group,
+        worker="w",
+        host="h",
+        tenant="acme",
+        priority=3,
+        release="r1",
+        kind="retry",
+        attempts=4,
+        failed_at=NOW - timedelta(hours=1),
+    )
+    Attempt.objects.create(
+        failure=one, run=1, attempt=1, kind="retry", job_id="j", ended_at=NOW, received_at=NOW, policy="slow@3"
+    )
+    replay = Replay.objects.create(scope_max_id=one.pk, actor="ann")
+    ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2)
+    bury(failed_at=NOW - timedelta(days=3))
+    for text in (
+        "queue:q",
+        "task:t",
+        "source:bank",
+        "state:retrying",
+        "group:v1-a",
+        "group:v0-a",
+        "group:v1-*",
+        "worker:w",
+        "host:h",
+        "tenant:acme",
+        "priority:>=3",
+        "release:r1",
+        "kind:retry",
+        "attempts:>=3",
+        "attempts:2..9",
+        "age:<2d",
+        "since:2h",
+        "policy:slow",
+        "policy:slow@3",
+        f"replay:{replay.pk}",
+        "(queue:q task:t) OR tenant:none",
+        "-priority:7 tenant:ac*",
+        "until:2026-11-21T02:00Z since:2026-11-20",
+        "-age:>2d",
+        "-state:dead",
+    ):
+        assert found(text) == [one.pk], text
+    assert len(found("-priority:3")) == len(found("-group:v1-a")) == len(found("-replay:1..999999")) == 1
+
+
+def test_a_viewer_finds_only_what_the_roles_allow():
+    bury(3), bury(2, source="bank"), bury(4, source="other")
+    page = failures.search(SHOP_ONLY, now=NOW)
+    assert len(page.rows) == page.count == 5
+    assert len(failures.scope(SHOP_ONLY, parse("", NOW), role="operator")) == 3
+    assert failures.search(Viewer("nobody"), now=NOW).rows == []
+    with pytest.raises(Failure.DoesNotExist):
+        failures.get(SHOP_ONLY, Failure.objects.filter(source="other").first().pk)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "queue:emails", "state:dead,recovered", "foo", "group:v1-a OR queue:webhooks", "attempts:1"]
+)
+def test_the_count_is_the_number_of_rows(text):
+    bury(7, group=make_group()), bury(5, queue="webhooks", state="recovered"), bury(3, source="other")
+    page = failures.search(SHOP_ONLY, text, now=NOW, limit=500)
+    assert page.count == len(page.rows) == len(failures.scope(SHOP_ONLY, parse(text, NOW)))
+    assert not page.count_is_capped
+
+
+def test_a_count_that_no_counter_knows_stops_at_the_cap(monkeypatch):
+    bury(12)
+    monkeypatch.setattr(failures, "CAP", 10)
+    page = failures.search(ENGINE, "foo", now=NOW)
+    assert (page.count, page.count_is_capped) == (10, True)
+    assert failures.search(ENGINE, "queue:emails", now=NOW).count == 12
+
+
+def test_facets_say_what_they_were_counted_over(monkeypatch):
+    bury(8, group=make_group(), tenant="acme"), bury(4, queue="webhooks", tenant="zeta")
+    everything = failures.facets(ENGINE, now=NOW)
+    assert everything["queue"] == [("emails", 8), ("webhooks", 4)] and everything["error"] == [("KeyError", 8)]
+    monkeypatch.setattr(failures, "CAP", 6)
+    some = failures.facets(ENGINE, "foo", now=NOW)
+    assert some["tenant"] == [("zeta", 4), ("acme", 2)] and some.counted_over["tenant"] == 6
+    assert everything.counted_over["queue"] is None
+
+
+def test_a_query_that_was_cut_is_no_scope_for_acts():
+    bury()
+    cut = parse("queue:emails " * 1000, NOW)
+    assert list(failures.scope(ENGINE, cut)) and not list(failures.scope(ENGINE, cut, role="operator"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("queue:none", "Nothing matches"), ("queue:emails", "2 recovered"), ("state:dead", "Nothing matches: state dead")],
+)
+def test_an_empty_page_says_why(text, why):
+    bury(2, state="recovered")
+    assert why in failures.search(ENGINE, text, now=NOW).why_empty
+
+
+def test_an_empty_desk_and_a_stranger_are_told_apart():
+    assert failures.search(ENGINE, now=NOW).why_empty == "No job has failed yet."
+    assert "no role" in failures.search(Viewer("nobody"), now=NOW).why_empty
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "9" * 40, "1e3", "\0", "٣"])
+def test_a_cursor_that_is_none_gives_the_first_page(after):
+    (one,) = bury()
+    assert found(after=after) == [one.pk]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=40) | TANGLED)
+def test_no_text_breaks_a_search(text):
+    for page in (failures.search(ENGINE, text, now=NOW), failures.groups(ENGINE, text, now=NOW)):
+        assert page.rows == []
+        assert parse(format(page.query), NOW) == page.query
+
+
+def test_pasted_errors_find_the_failure_that_they_came_from():
+    for error_type, message, pasted in PASTED:
+        (one,) = bury(error_type=error_type, message=message)
+        assert one.pk in found(pasted, limit=500), pasted
+
+
+def test_groups_come_with_counts_trend_and_places():
+    group, other = make_group(count=9), make_group("b", last_seen=NOW - timedelta(hours=1), count=30)
+    bury(5, group=group), bury(2, group=group, queue="webhooks", state="recovered"), bury(1, group=other)
+    GroupCounter.objects.create(group=group, at=NOW - timedelta(minutes=2), failed=10)
+    GroupCounter.objects.create(group=group, at=NOW - timedelta(hours=3), failed=4)
+    first, second = failures.groups(ENGINE, now=NOW).rows
+    assert (first.group, first.dead, first.jobs_by_state) == (group, 5, {"dead": 5, "recovered": 2})
+    assert (first.trend[-1], first.trend[-4], sum(first.trend)) == (10, 4, 14)
+    assert first.queues == ["emails", "webhooks"] and first.per_minute == 2
+    assert second.group == other
+    assert [row.group for row in failures.groups(ENGINE, order="count", now=NOW).rows] == [other, group]
+    assert [row.group for row in failures.groups(ENGINE, "queue:webhooks", now=NOW).rows] == [group]
+
+
+@pytest.mark.parametrize("order", ["last_seen", "first_seen", "count", "dead"])
+def test_pages_of_groups_meet_without_gap_or_overlap(order):
+    for n in range(7):
+        bury(n % 3 + 1, group=make_group(str(n), count=n % 2, last_seen=NOW - timedelta(minutes=n % 4)))
+    seen, after = [], None
+    while True:
+        page = failures.groups(ENGINE, order=order, after=after, limit=2, now=NOW)
+        seen += [row.group.pk for row in page.rows]
+        if not (after := page.next):
+            break
+    assert len(seen) == len(set(seen)) == page.count == 7
+
+
+def test_groups_cost_the_same_number_of_queries_however_many(django_assert_num_queries):
+    for n in range(20):
+        bury(1, group=make_group(str(n)))
+    with django_assert_num_queries(5):
+        assert len(failures.groups(ENGINE, now=NOW).rows) == 20
+
+
+def test_a_group_is_found_by_its_title_and_by_the_words_of_its_representative():
+    group = make_group()
+    (one,) = bury(group=group, message="'order-4711'")
+    Group.objects.update(representative=one)
+    for text in ("keyerror", "order-4711", "error:KeyError", "state:new", "-message:other"):
+        assert len(failures.groups(ENGINE, text, now=NOW).rows) == 1, text
+    assert failures.groups(ENGINE, "state:resolved", now=NOW).rows == []
+    assert "worker:w" in failures.groups(ENGINE, "worker:w", now=NOW).hints[0]
+
+
+def test_one_group_in_full_and_by_its_former_name():
+    group = make_group()
+    GroupAlias.objects.create(fingerprint="v0-a", group=group)
+    bury(3, group=group, tenant="acme", release="r1"), bury(1, group=group, tenant="zeta"), bury(4, queue="webhooks")
+    detail = failures.group(ENGINE, "v0-a", now=NOW)
+    assert detail.dead == 4 and detail.share_of_dead == 0.5
+    assert detail.tenants == [("acme", 3), ("zeta", 1)] and detail.releases == [("r1", 3)]
+    assert detail.counted_over is None and detail.representative.group == group
+
+
+def test_a_group_without_a_visible_failure_does_not_exist():
+    bury(group=make_group(), source="other")
+    assert failures.groups(SHOP_ONLY, now=NOW).rows == []
+    for name in ("v1-a", "v1-none", "\0"):
+        with pytest.raises(failures.NoSuchGroup):
+            failures.group(SHOP_ONLY, name, now=NOW)
