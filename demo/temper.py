@@ -64,6 +64,14 @@ class Temper:
         self.mode = Mode(name, now, delay_s, limit)
         self._arrived.clear()
 
+    def cut_next(self, cut: bool) -> None:
+        """In an outage, whether the next request is cut rather than answered 503."""
+        self._last_cut = not cut
+
+    def exhaust(self, now: float) -> None:
+        """As if the rate limit had just been used up."""
+        self._taken.extend([now] * math.ceil(self.mode.limit * max(1.0, 1 / self.mode.limit)))
+
     def capacity(self, now: float) -> float | None:
         """Requests/s that it can carry now; None where it has no bound."""
         if self.mode.name == "rate_limit":

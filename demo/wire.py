@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -22,7 +24,24 @@ class RateLimited(Exception):
         return f"{self.args[0]}; come back in {self.retry_after:g} s"
 
 
+_called: str | None = None  # in place of the partner that the environment names
+
+
+@contextmanager
+def calling(url: str, *, patience_s: float) -> Iterator[None]:
+    """Call another partner for the time of the block, with another patience (this process only)."""
+    global _called
+    was, _called = _called, url
+    _client().timeout = patience_s
+    try:
+        yield
+    finally:
+        _called, _client().timeout = was, PATIENCE_S
+
+
 def partner_url() -> str:
+    if _called is not None:
+        return _called
     port = os.environ.get("REDRIVE_DEMO_PARTNER_PORT")
     return os.environ.get("REDRIVE_DEMO_PARTNER_URL") or f"http://127.0.0.1:{port or 9}"
 
