@@ -1,0 +1,460 @@
+"""Reports become rows, in one transaction: failures, attempts, payloads, groups, counters.
+
+The same reports twice, or in another order, or split over several transactions and processes, give the same rows:
+
+- a failure has a name of its own (source, queue and job id of run 1), and so has an attempt;
+- the state of a failure is decided by its highest attempt (`report.rank`), never by which report came last;
+- counters move only with an attempt row that was not there before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as changed_copy
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection
+
+from jobs_admin import config, statements
+from jobs_admin.models import (
+    Attempt,
+    Failure,
+    Group,
+    GroupAlias,
+    GroupCounter,
+    Payload,
+    QueueCounter,
+    Release,
+    ReplayItem,
+    Source,
+    Traceback,
+)
+from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.group import GroupState
+from jobs_admin.report import Report, rank
+
+Name = tuple[str, str, str]  # source, queue and job id of run 1
+Rank = tuple[int, int, int]
+
+_NEW_FOR = timedelta(hours=1)
+
+_NAME = ("source", "queue", "first_job_id")
+# What the list shows of a failure: from its latest attempt that failed.
+_FACE = (
+    "task", "group_id", "error_type", "message", "traceback_id", "max_attempts", "failed_at", "worker", "host",
+    "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted",
+)  # fmt: skip
+_STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at")
+_COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at")
+_ATTEMPT = (
+    "failure_id", "run", "attempt", "kind", "job_id", "item_id", "group_id", "traceback_id", "error_type", "message",
+    "reason", "ended_at", "received_at", "duration_s", "delay_s", "worker", "host", "release", "policy",
+)  # fmt: skip
+_PAYLOAD = ("failure_id", "run", "body", "size", "sha256", "is_whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    failures: int  # that were not known
+    attempts: int
+
+
+def write(reports: Sequence[Report], now: datetime) -> Written:
+    """File the reports inside the caller's transaction. After an error nothing remains once that is rolled back."""
+    _register(reports, now)
+    marks = _Marks(_groups(reports), _stacks(reports))
+    known, by_name = _homes(reports)
+    unknown = {name: mine for name, mine in by_name.items() if name not in known and _is_news(mine)}
+    fresh = _insert(unknown, marks, now)
+    # Another process may have written the same failures since we looked: they are known after all.
+    raced = _ids(set(unknown) - set(fresh))
+    known = {**known, **raced}
+    of_failure = {known[name]: by_name[name] for name in by_name if name in known}
+    before = _move(of_failure, marks, now)
+    of_failure.update({fresh[name]: mine for name, mine in unknown.items() if name in fresh})
+    counted = _attempts(of_failure, marks, now)
+    _payloads(of_failure, before)
+    _count(counted, marks, {pk: name[:2] for name, pk in {**known, **fresh}.items()}, now)
+    return Written(len(fresh), len(counted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    groups: dict[str, int]  # by fingerprint
+    stacks: dict[str, int]  # by hash
+
+    def group(self, report: Report) -> int | None:
+        return self.groups[report.fingerprint.value] if report.fingerprint else None
+
+    def stack(self, report: Report) -> int | None:
+        return self.stacks.get(report.stack_sha256)
+
+
+# -- what failures refer to -------------------------------------------------------------------------------------
+
+
+def _register(reports: Iterable[Report], now: datetime) -> None:
+    """Sources and releases that were never heard of make themselves known."""
+    sources = sorted({r.source for r in reports})
+    known = set(Source.objects.filter(name__in=sources).values_list("name", flat=True))
+    Source.objects.bulk_create(
+        [Source(name=s, is_configured=s in config.sources()) for s in sources if s not in known], ignore_conflicts=True
+    )
+    first: dict[tuple[str, str], datetime] = {}
+    for r in reports:
+        if r.release:
+            first[r.source, r.release] = min(r.ended_at, first.get((r.source, r.release), now))
+    seen = Release.objects.filter(source__in=sources, version__in={v for _, v in first})
+    news = set(first) - set(seen.values_list("source", "version"))
+    Release.objects.bulk_create(
+        [Release(source=s, version=v, at=first[s, v]) for s, v in sorted(news)], ignore_conflicts=True
+    )
+
+
+def _groups(reports: Iterable[Report]) -> dict[str, int]:
+    first: dict[str, Report] = {}
+    for r in reports:
+        if r.fingerprint:
+            first.setdefault(r.fingerprint.value, r)
+
+    def find(values: Iterable[str]) -> dict[str, int]:
+        found = dict(Group.objects.filter(fingerprint__in=list(values)).values_list("fingerprint", "id"))
+        if len(found) < len(list(values)):
+            found |= dict(
+                GroupAlias.objects.filter(fingerprint__in=list(values)).values_list("fingerprint", "group_id")
+            )
+        return found
+
+    found = find(first.keys())
+    news = sorted(first.keys() - found.keys())
+    Group.objects.bulk_create(
+        [
+            Group(
+                fingerprint=value,
+                error_type=r.error_type,
+                message=r.fingerprint.title_message,
+                culprit=r.fingerprint.culprit,
+                first_seen=r.ended_at,
+                last_seen=r.ended_at,
+            )
+            for value in news
+            if (r := first[value]).fingerprint
+        ],
+        ignore_conflicts=True,
+    )
+    return found | find(news) if news else found
+
+
+def _stacks(reports: Iterable[Report]) -> dict[str, int]:
+    texts = {r.stack_sha256: r.stack for r in reports if r.stack_sha256}
+
+    def find(hashes: Iterable[str]) -> dict[str, int]:
+        return dict(Traceback.objects.filter(sha256__in=list(hashes)).values_list("sha256", "id"))
+
+    found = find(texts)
+    news = sorted(texts.keys() - found.keys())
+    Traceback.objects.bulk_create([Traceback(sha256=h, text=texts[h]) for h in news], ignore_conflicts=True)
+    return found | find(news) if news else found
+
+
+# -- failures ---------------------------------------------------------------------------------------------------
+
+
+def _homes(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[Report]]]:
+    """The ids of the failures that are known, and the reports of each failure in order of arrival.
+
+    A report without lineage belongs to the job that it names; else, after a replay whose header was lost on the
+    way, to the failure whose present run has that job id.
+    """
+    known = _ids({r.name for r in reports})
+    strays = defaultdict(set)
+    for r in reports:
+        if not r.has_lineage and r.name not in known:
+            strays[r.source].add(r.job_id)
+    by_job: dict[tuple[str, str], tuple[Name, int]] = {}  # -> name and current run
+    for source, job_ids in strays.items():
+        rows = Failure.objects.filter(source=source, job_id__in=job_ids).order_by("-id")
+        for pk, queue, first, job_id, run in rows.values_list("id", "queue", "first_job_id", "job_id", "run"):
+            by_job[source, job_id] = (source, queue, first), run
+            known[source, queue, first] = pk
+    by_name: dict[Name, list[Report]] = defaultdict(list)
+    for r in reports:
+        name, run = r.name, r.run
+        if not r.has_lineage and name not in known:
+            # The first report of a job names it, should a later one of the same job come from another queue.
+            name, run = by_job.setdefault((r.source, r.job_id), (name, 1))
+        by_name[name].append(r if run == r.run else changed_copy(r, run=run))
+    return known, by_name
+
+
+def _ids(names: Iterable[Name]) -> dict[Name, int]:
+    by_queue: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for source, queue, job_id in names:
+        by_queue[source, queue].append(job_id)
+    found: dict[Name, int] = {}
+    for (source, queue), job_ids in by_queue.items():
+        rows = Failure.objects.filter(source=source, queue=queue, first_job_id__in=job_ids)
+        found |= {(source, queue, job_id): pk for job_id, pk in rows.values_list("first_job_id", "id")}
+    return found
+
+
+def _is_news(reports: Iterable[Report]) -> bool:
+    """Whether these are about a job that failed. A job that ran well at once is none of our business.
+
+    A success at a second attempt is: its failure is on the way, held up in a worker's spool. Dropping the success would
+    leave the job `retrying`, then `lost`, and somebody would run it again.
+    """
+    return any(r.kind != "success" or r.attempt > 1 or r.has_lineage for r in reports)
+
+
+def _state(kind: str) -> str:
+    return {"retry": FailureState.RETRYING, "success": FailureState.RECOVERED}.get(kind, FailureState.DEAD).value
+
+
+def _standing(top: Report) -> dict[str, Any]:
+    return {
+        "job_id": top.job_id,
+        "run": top.run,
+        "state": _state(top.kind),
+        "kind": top.kind,
+        "reason": top.reason,
+        "attempts": top.attempt,
+        "due_at": top.due_at,
+    }
+
+
+def _face(report: Report, marks: _Marks) -> dict[str, Any]:
+    return {
+        "task": report.task,
+        "group_id": marks.group(report),
+        "error_type": report.error_type,
+        "message": report.message,
+        "traceback_id": marks.stack(report),
+        "max_attempts": report.max_attempts,
+        "failed_at": report.ended_at,
+        "worker": report.worker,
+        "host": report.host,
+        "release": report.release,
+        "tenant": report.tenant,
+        "priority": report.priority,
+        "labels": report.labels,
+        "args": report.args,
+        "kwargs": report.kwargs,
+        "headers": report.headers,
+        "redacted": report.redacted,
+    }
+
+
+def _failing(reports: Iterable[Report]) -> list[Report]:
+    return [r for r in reports if r.kind != "success"]
+
+
+def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> dict[Name, int]:
+    """Write the failures that are not known; answers the ids of those that were indeed not there."""
+    rows = []
+    for name in sorted(unknown):
+        mine = unknown[name]
+        failed = _failing(mine) or mine
+        row = dict(zip(_NAME, name, strict=True))
+        row |= _standing(max(mine, key=_rank_of)) | _face(max(failed, key=_rank_of), marks)
+        row |= {"first_failed_at": min(r.ended_at for r in failed), "received_at": now}
+        rows.append([row[column] for column in _COLUMNS])
+    written = statements.insert(Failure, _COLUMNS, rows, conflict="DO NOTHING", returning=("id", *_NAME))
+    return {(source, queue, job_id): pk for pk, source, queue, job_id in written}
+
+
+def _rank_of(report: Report) -> Rank:
+    return report.rank
+
+
+@dataclass(slots=True)
+class _Before:
+    """What was known of a failure: its attempts that failed, highest first in `face`, and the highest of each run."""
+
+    face: Rank | None = None
+    runs: dict[int, Rank] = field(default_factory=dict)
+
+
+def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> dict[int, _Before]:
+    """Fold the reports into failures that are known. Answers what was known of them before."""
+    before: dict[int, _Before] = {pk: _Before() for pk in of_failure}
+    if not of_failure:
+        return before
+    rows = Failure.objects.filter(pk__in=of_failure).order_by("pk")
+    if connection.features.has_select_for_update:
+        # In one order for all; what others write to these waits until we are through.
+        rows = rows.select_for_update(of=("self",))
+    held = [dict(zip(("id", *_COLUMNS), values, strict=True)) for values in rows.values_list("id", *_COLUMNS)]
+    known = Attempt.objects.filter(failure__in=of_failure).exclude(kind="success")
+    for pk, run, attempt, kind in known.values_list("failure_id", "run", "attempt", "kind"):
+        it, place = before[pk], rank(run, attempt, kind)
+        it.face = max(place, it.face or place)
+        it.runs[run] = max(place, it.runs.get(run, place))
+    changed = []
+    for row in held:
+        new = row | _folded(row, of_failure[row["id"]], before[row["id"]], marks)
+        if new != row:
+            changed.append([new[column] for column in _COLUMNS])
+    statements.insert(Failure, _COLUMNS, changed, conflict=statements.replace(_COLUMNS, key=(*_NAME,)))
+    return before
+
+
+def _folded(row: dict[str, Any], reports: list[Report], before: _Before, marks: _Marks) -> dict[str, Any]:
+    """What changes in a failure by these reports."""
+    change: dict[str, Any] = {}
+    top = max(reports, key=_rank_of)
+    if _overrules(top, row):
+        change |= _standing(top)
+    failed = _failing(reports)
+    if failed:
+        latest = max(failed, key=_rank_of)
+        if before.face is None or latest.rank > before.face:
+            change |= _face(latest, marks)
+        first = min(r.ended_at for r in failed)
+        change["first_failed_at"] = first if before.face is None else min(first, row["first_failed_at"])
+    return change
+
+
+def _overrules(top: Report, row: dict[str, Any]) -> bool:
+    if row["state"] == FailureState.REPLAYING:
+        return top.run >= row["run"]  # nothing of this run has been heard yet
+    stands = rank(row["run"], row["attempts"], row["kind"])
+    if row["state"] == FailureState.DISCARDED:
+        return top.rank[:2] > stands[:2]
+    return top.rank > stands
+
+
+# -- attempts, payloads, counters -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    failure: int
+    report: Report
+
+
+def _attempts(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> list[_Counted]:
+    """Write the attempts; answers those that were not there before, each once."""
+    first: dict[tuple[int, int, int, str], Report] = {}
+    for pk in sorted(of_failure):
+        for r in of_failure[pk]:
+            first.setdefault((pk, r.run, r.attempt, r.kind), r)
+    rows = [
+        (
+            pk, r.run, r.attempt, r.kind, r.job_id, r.item, marks.group(r), marks.stack(r), r.error_type, r.message,
+            r.reason, r.ended_at, now, r.duration_s, r.delay_s, r.worker, r.host, r.release, r.policy,
+        )
+        for (pk, *_), r in first.items()
+    ]  # fmt: skip
+    written = statements.insert(Attempt, _ATTEMPT, rows, conflict="DO NOTHING", returning=_ATTEMPT[:4])
+    return [_Counted(row[0], first[row]) for row in written]
+
+
+def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -> None:
+    """Keep the raw message of each run: that of its newest attempt."""
+    newest: dict[tuple[int, int], Report] = {}
+    for pk, reports in of_failure.items():
+        for r in reports:
+            if r.raw is not None:
+                held = newest.get((pk, r.run))
+                if held is None or r.rank > held.rank:
+                    newest[pk, r.run] = r
+    encrypt = config.payload_keys().encrypt
+    rows = []
+    for (pk, run), r in sorted(newest.items(), key=lambda entry: entry[0]):
+        known = before[pk].runs.get(run) if pk in before else None
+        if known is None or r.rank > known:
+            rows.append((pk, run, encrypt(r.raw), r.raw_size, r.raw_sha256, r.raw_is_whole))
+    statements.insert(Payload, _PAYLOAD, rows, conflict=statements.replace(_PAYLOAD, key=("failure_id", "run")))
+
+
+def _count(counted: list[_Counted], marks: _Marks, queues: dict[int, tuple[str, str]], now: datetime) -> None:
+    groups: dict[tuple[int, datetime], list[int]] = defaultdict(lambda: [0, 0])
+    by_queue: dict[tuple[str, str, datetime], list[int]] = defaultdict(lambda: [0, 0, 0])
+    seen: dict[int, list[_Counted]] = defaultdict(list)
+    for it in counted:
+        r = it.report
+        minute = r.ended_at.replace(second=0, microsecond=0)
+        place = {"retry": 1, "success": 2}.get(r.kind, 0)
+        by_queue[*queues[it.failure], minute][place] += 1
+        group = marks.group(r)
+        if group is not None:
+            groups[group, minute][place] += 1
+            seen[group].append(it)
+    _see(seen)
+    count_groups(groups)
+    count_queues({key: dict(zip(("failed", "retried", "recovered"), n, strict=True)) for key, n in by_queue.items()})
+
+
+def count_groups(counts: dict[tuple[int, datetime], list[int]]) -> None:
+    """Add [failed, retried] to the minutes of groups."""
+    columns = ("group_id", "step", "at", "failed", "retried")
+    rows = [(group, MINUTE, at, *n) for (group, at), n in sorted(counts.items())]
+    conflict = statements.add(GroupCounter, columns, key=columns[:3])
+    statements.insert(GroupCounter, columns, rows, conflict=conflict)
+
+
+def count_queues(counts: dict[tuple[str, str, datetime], dict[str, float]]) -> None:
+    """Add numbers to the minutes of queues: {(source, queue, minute): {column: number}}."""
+    columns = (
+        "source",
+        "queue",
+        "step",
+        "at",
+        "started",
+        "succeeded",
+        "failed",
+        "retried",
+        "recovered",
+        "sent",
+        "busy_s",
+    )
+    rows = [
+        (source, queue, MINUTE, at, *(n.get(column, 0) for column in columns[4:]))
+        for (source, queue, at), n in sorted(counts.items(), key=lambda entry: entry[0])
+    ]
+    conflict = statements.add(QueueCounter, columns, key=columns[:4])
+    statements.insert(QueueCounter, columns, rows, conflict=conflict)
+
+
+def _see(seen: dict[int, list[_Counted]]) -> None:
+    """Groups were seen again: counts, times, and what that means for their state."""
+    rows = Group.objects.filter(pk__in=seen).order_by("pk")
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(of=("self",))
+    changed = []
+    for group in rows:
+        mine = seen[group.pk]
+        latest = max(mine, key=lambda it: (it.report.ended_at, it.failure))
+        if group.count == 0 or latest.report.ended_at >= group.last_seen:
+            group.representative_id = latest.failure
+        group.count += len(mine)
+        group.first_seen = min(group.first_seen, *(it.report.ended_at for it in mine))
+        group.last_seen = max(group.last_seen, latest.report.ended_at)
+        if group.state == GroupState.NEW and group.last_seen - group.first_seen >= _NEW_FOR:
+            group.state = GroupState.ONGOING
+        elif group.state == GroupState.RESOLVED:
+            _regress(group, mine)
+        changed.append(
+            (group.count, group.first_seen, group.last_seen, group.state, group.regressed_after,
+             group.representative_id, group.pk)
+        )  # fmt: skip
+    columns = ("count", "first_seen", "last_seen", "state", "regressed_after", "representative_id")
+    statements.update(Group, columns, changed)
+
+
+def _regress(group: Group, seen: list[_Counted]) -> None:
+    """A resolved group came back, unless these failed before it was resolved and only arrived late."""
+    later = [it.report for it in seen if group.resolved_at is None or it.report.ended_at > group.resolved_at]
+    if not later:
+        return
+    first = min(later, key=lambda report: report.ended_at)
+    group.state = GroupState.REGRESSED
+    replay = (
+        ReplayItem.objects.filter(pk=first.item).values_list("replay_id", flat=True).first() if first.item else None
+    )
+    group.regressed_after = f"replay:{replay}" if replay else f"release:{first.release}" if first.release else ""

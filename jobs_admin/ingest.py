@@ -1,0 +1,177 @@
+"""Stream -> failures, attempts, groups, counters. Nothing is taken off the stream before it is committed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import redis
+from django.db import DataError, Error, IntegrityError, OperationalError, transaction
+from django.utils import timezone
+
+from jobs_admin import config, filing
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import Unreadable
+from jobs_admin.core.text import representable
+from jobs_admin.models import Unfiled
+from jobs_admin.report import NotOurs, Report, read
+
+log = logging.getLogger(__name__)
+
+GROUP = "ingest"
+_BATCH = 500
+_BYTES_AT_ONCE = 32 * 2**20
+# An entry that a process took and did not finish for so long belongs to whoever asks next.
+_ABANDONED_S = 30
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    new_failures: int = 0
+    new_attempts: int = 0
+    unfiled: int = 0
+
+    def __add__(self, other: Filed) -> Filed:
+        return Filed(
+            self.new_failures + other.new_failures,
+            self.new_attempts + other.new_attempts,
+            self.unfiled + other.unfiled,
+        )
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What this process remembers between batches."""
+
+    claimed_at: float = -1e9  # monotonic
+    count: int = 100
+
+
+_reading = _Reading()
+
+
+def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> bool:
+    """Read one batch from the stream and file it; True if there was something.
+
+    `consumer` names the process. Waits up to `wait_s` for the first entry. Raises what Redis or the database raise
+    when they are away: nothing is acknowledged then, and the same entries come again.
+    """
+    store = config.store()
+    entries = _take(store, consumer, wait_s)
+    if not entries:
+        return False
+    whole = [(entry_id, fields) for entry_id, fields in entries if fields]
+    file(whole, now or timezone.now())
+    with store.pipeline(transaction=False) as pipe:
+        ids = [entry_id for entry_id, _ in entries]
+        pipe.xack(keys.failures(), GROUP, *ids)
+        pipe.xdel(keys.failures(), *ids)
+        pipe.execute()
+    return True
+
+
+def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
+    try:
+        if time.monotonic() - _reading.claimed_at > _ABANDONED_S:
+            abandoned = _claim(store, consumer)
+            if abandoned:
+                return abandoned
+            _reading.claimed_at = time.monotonic()
+        # BLOCK 0 would be for ever.
+        answer: Any = store.xreadgroup(
+            GROUP, consumer, {keys.failures(): ">"}, count=_reading.count, block=max(1, round(wait_s * 1000))
+        )
+    except redis.ResponseError as error:
+        if not str(error).startswith("NOGROUP"):
+            raise
+        _make_group(store)  # the first time, or the store came back empty
+        return []
+    entries: list[Entry] = answer[0][1] if answer else []
+    if entries:
+        # Few large entries or many small ones: a batch stays within memory.
+        size = sum(len(value) for _, fields in entries for value in fields.values()) / len(entries)
+        _reading.count = int(max(1, min(_BATCH, _BYTES_AT_ONCE // max(size, 1))))
+    return entries
+
+
+def _claim(store: redis.Redis, consumer: str) -> list[Entry]:
+    """Entries that another process took and did not finish: it died, or hangs."""
+    answer: Any = store.xautoclaim(keys.failures(), GROUP, consumer, _ABANDONED_S * 1000, "0-0", count=_reading.count)
+    return [(entry_id, fields or {}) for entry_id, fields in answer[1] if entry_id is not None]
+
+
+def _make_group(store: redis.Redis) -> None:
+    try:
+        store.xgroup_create(keys.failures(), GROUP, id="0", mkstream=True)
+    except redis.ResponseError as error:
+        if not str(error).startswith("BUSYGROUP"):  # another process was first
+            raise
+
+
+def file(entries: Sequence[Entry], now: datetime | None = None) -> Filed:
+    """Put the entries into the tables, all of them: what cannot be filed is kept raw as Unfiled, with the reason.
+
+    Idempotent. Raises OperationalError when the database is away; the entries before that are then filed or not, and
+    giving all of them again is right.
+    """
+    now = now or timezone.now()
+    reports: list[tuple[Report, dict[bytes, bytes]]] = []
+    filed = Filed()
+    for entry_id, fields in entries:
+        try:
+            reports.append((read(entry_id, fields, now), fields))
+        except (NotOurs, Unreadable) as error:
+            filed += _keep_raw(entry_id, fields, str(error), now)
+    return filed + _file(reports, now)
+
+
+def _file(reports: Sequence[tuple[Report, dict[bytes, bytes]]], now: datetime) -> Filed:
+    """One transaction; where the database refuses a row, halve until it stands alone."""
+    if not reports:
+        return Filed()
+    try:
+        with transaction.atomic():
+            written = filing.write([report for report, _ in reports], now)
+        return Filed(written.failures, written.attempts)
+    except (Error, ValueError, OverflowError) as error:
+        if not _is_refusal(error):
+            raise
+        if len(reports) == 1:
+            report, fields = reports[0]
+            return _keep_raw(report.entry_id, fields, f"the database refused it: {error}", now)
+    half = len(reports) // 2
+    return _file(reports[:half], now) + _file(reports[half:], now)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the database answered no to a value, rather than not at all."""
+    if isinstance(error, OperationalError):
+        # PostgreSQL: class 54 is "program limit exceeded" (a value too large for an index).
+        return (getattr(error.__cause__, "sqlstate", None) or "").startswith("54")
+    return isinstance(error, DataError | IntegrityError | ValueError | OverflowError) or "bind" in str(error).lower()
+
+
+def _keep_raw(entry_id: bytes, fields: dict[bytes, bytes], why: str, now: datetime) -> Filed:
+    whole = json.dumps({k.decode("latin-1"): base64.b64encode(v).decode() for k, v in fields.items()}).encode()
+    _, is_new = Unfiled.objects.get_or_create(
+        entry_id=entry_id.decode("ascii", "replace")[:40],
+        defaults={
+            "received_at": now,
+            "why": representable(why)[:2000],
+            "body": config.payload_keys().encrypt(whole),
+            "size": sum(len(v) for v in fields.values()),
+        },
+    )
+    if is_new:
+        log.warning(
+            "A report (%s) could not be filed and is kept raw: %s", entry_id.decode("ascii", "replace"), why[:300]
+        )
+    return Filed(unfiled=int(is_new))

@@ -1,0 +1,178 @@
+"""What a stream entry says, made fit for the tables: text both databases take, lengths and numbers in bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from jobs_admin.core import envelope as wire
+from jobs_admin.core import keys
+from jobs_admin.core.fingerprint import Fingerprint, fingerprint, stack
+from jobs_admin.core.text import representable
+
+_MOST_INT = 2**31 - 1
+_MOST_BIGINT = 2**63 - 1
+_MOST_PAYLOAD = 16 * 2**20
+_HEAD_OF_PAYLOAD = 64 * 1024
+_MOST_TRACE = 256 * 1024
+_MOST_TEXT = 64 * 1024
+
+# What a later report of the same attempt overrules. `lost` is only our guess: any word from a worker is better.
+_STANDING = {"lost": 0, "retry": 1, "success": 3}
+
+
+class NotOurs(ValueError):
+    """The entry cannot be filed under any source. Nothing was changed; keep it raw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One attempt that ended."""
+
+    entry_id: bytes
+    source: str
+    queue: str  # with `first_job_id` names the failure: of run 1
+    first_job_id: str
+    ran_on: str  # the queue of this run
+    job_id: str  # of this run
+    run: int
+    has_lineage: bool
+    item: int | None
+    attempt: int
+    kind: str
+    task: str
+    ended_at: datetime  # the worker's clock, never later than the arrival
+    due_at: datetime | None
+    delay_s: float | None
+    duration_s: float | None
+    error_type: str
+    message: str
+    reason: str
+    fingerprint: Fingerprint | None  # None for a success
+    stack: str
+    stack_sha256: str  # "" where there is no trace
+    max_attempts: int | None
+    worker: str
+    host: str
+    release: str
+    tenant: str
+    priority: int | None
+    labels: str
+    args: str
+    kwargs: str
+    headers: str
+    redacted: int
+    policy: str
+    raw: bytes | None
+    raw_size: int
+    raw_sha256: str
+    raw_is_whole: bool
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        return self.source, self.queue, self.first_job_id
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        return rank(self.run, self.attempt, self.kind)
+
+
+def rank(run: int, attempt: int, kind: str) -> tuple[int, int, int]:
+    """The higher of two attempts decides the state of the failure, whichever arrives first."""
+    return run, attempt, _STANDING.get(kind, 2)
+
+
+def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime) -> Report:
+    """The report in an entry that arrived at `now`. Raises NotOurs or envelope.Unreadable for one to be kept raw."""
+    said = wire.decode(entry)
+    source = _text(said.source, 63)
+    if not keys.valid_source(source):
+        raise NotOurs(f"{source!r} cannot name a source: use a-z, 0-9, - and _")
+    queue, job_id = _text(said.queue, 200), _text(said.job_id, 255)
+    if not job_id:
+        raise NotOurs("the report names no job")
+    home = said.lineage
+    kind = said.kind
+    ended_at = min(_time(said.at) or now, now)
+    # The wait is a difference of two readings of one clock, so that clock need not be right.
+    delay_s = max(0.0, said.due_at - said.at) if kind == "retry" and _finite(said.due_at, said.at) else None
+    error_type, message = _text(said.error_type, 255), _text(said.message, _MOST_TEXT)
+    trace = _text(said.trace, _MOST_TRACE)
+    ran_well = kind == "success"
+    words = stack(trace, message) if trace else ""
+    raw, is_whole = said.raw, said.raw_is_whole
+    if raw is not None and len(raw) > _MOST_PAYLOAD:
+        raw, is_whole = raw[:_HEAD_OF_PAYLOAD], False
+    return Report(
+        entry_id=entry_id,
+        source=source,
+        queue=_text(home.queue, 200) if home else queue,
+        first_job_id=_text(home.job_id, 255) if home else job_id,
+        ran_on=queue,
+        job_id=job_id,
+        run=min(home.run, _MOST_INT) if home else 1,
+        has_lineage=home is not None,
+        item=home.item if home and home.item is not None and 0 < home.item <= _MOST_BIGINT else None,
+        attempt=min(said.attempt, _MOST_INT),
+        kind=kind,
+        task=_text(said.task, 255),
+        ended_at=ended_at,
+        due_at=_later(ended_at, delay_s or 0.0) if kind == "retry" else None,
+        delay_s=delay_s,
+        duration_s=said.duration_s if _finite(said.duration_s) else None,
+        error_type=error_type,
+        message=message,
+        reason=_text(said.reason, 200),
+        fingerprint=None if ran_well else fingerprint(error_type, message, trace),
+        stack=words,
+        stack_sha256=hashlib.sha256(words.encode()).hexdigest() if words and not ran_well else "",
+        max_attempts=_count(said.max_attempts) or None,
+        worker=_text(said.worker, 255),
+        host=_text(said.host, 255),
+        release=_text(said.release, 100),
+        tenant=_text(said.tenant, 200),
+        priority=_integer(said.priority),
+        labels=_text(" ".join(str(label) for label in said.labels), 200),
+        args=_text(said.args, _MOST_TEXT),
+        kwargs=_text(said.kwargs, _MOST_TEXT),
+        headers=_text(said.headers, _MOST_TEXT),
+        redacted=_count(said.redacted),
+        policy=_text(said.policy, 120),
+        raw=raw,
+        raw_size=max(_count(said.raw_size), len(raw or b"")),
+        raw_sha256=_text(said.raw_sha256, 64),
+        raw_is_whole=is_whole,
+    )
+
+
+def _text(value: Any, most: int) -> str:
+    return "" if value is None else representable(value if isinstance(value, str) else str(value))[:most]
+
+
+def _finite(*values: Any) -> bool:
+    return all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+
+
+def _integer(value: Any) -> int | None:
+    return int(value) if _finite(value) and abs(value) <= _MOST_INT else None
+
+
+def _count(value: Any) -> int:
+    return max(0, _integer(value) or 0)
+
+
+def _time(seconds: Any) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
+def _later(at: datetime, seconds: float) -> datetime:
+    try:
+        return at + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

@@ -1,0 +1,91 @@
+"""Many rows in one statement, written the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import connection, models
+
+# SQLite takes 32,766 parameters in a statement (its default since 3.32).
+_MOST_PARAMETERS = 32_000
+
+
+def insert(
+    model: type[models.Model],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    conflict: str,
+    returning: Sequence[str] = (),
+) -> list[tuple[Any, ...]]:
+    """Insert `rows`; what happens to a row that is there already is said by `conflict` (`DO NOTHING`, …).
+
+    Answers the `returning` columns of the rows that were written. Give the rows in one order everywhere:
+    two writers that lock the same rows in different orders would lock each other out.
+    """
+    written: list[tuple[Any, ...]] = []
+    if not rows:
+        return written
+    names = ", ".join(f'"{name}"' for name in columns)
+    head = f'INSERT INTO "{model._meta.db_table}" ({names}) VALUES '
+    tail = f" ON CONFLICT {conflict}"
+    if returning:
+        tail += " RETURNING " + ", ".join(f'"{name}"' for name in returning)
+    one = f"({', '.join(['%s'] * len(columns))})"
+    at_once = _MOST_PARAMETERS // len(columns)
+    times = [i for i, name in enumerate(columns) if isinstance(_field(model, name), models.DateTimeField)]
+    with connection.cursor() as cursor:
+        for start in range(0, len(rows), at_once):
+            part = rows[start : start + at_once]
+            cursor.execute(head + ", ".join([one] * len(part)) + tail, _parameters(part, times))
+            if returning:
+                written += cursor.fetchall()
+    return written
+
+
+def replace(columns: Sequence[str], *, key: Sequence[str]) -> str:
+    """The `conflict` that gives an existing row the new values of all columns but its key."""
+    changed = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in key)
+    return f"({', '.join(key)}) DO UPDATE SET {changed}"
+
+
+def add(model: type[models.Model], columns: Sequence[str], *, key: Sequence[str]) -> str:
+    """The `conflict` that adds the new row's numbers to those of an existing row."""
+    table = model._meta.db_table
+    changed = ", ".join(f'"{name}" = "{table}"."{name}" + excluded."{name}"' for name in columns if name not in key)
+    return f"({', '.join(key)}) DO UPDATE SET {changed}"
+
+
+def _field(model: type[models.Model], column: str) -> Any:
+    return next(field for field in model._meta.concrete_fields if field.column == column)
+
+
+def _parameters(rows: Sequence[Sequence[Any]], times: Sequence[int]) -> list[Any]:
+    if not times or connection.vendor != "sqlite":
+        return [value for row in rows for value in row]
+    # SQLite has no type for times; this is the text that Django writes and compares.
+    adapt = connection.ops.adapt_datetimefield_value
+    flat: list[Any] = []
+    for row in rows:
+        values = list(row)
+        for i in times:
+            if values[i] is not None:
+                values[i] = adapt(values[i])
+        flat += values
+    return flat
+
+
+def update(model: type[models.Model], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Give each row, named by its id in the last place, new values of `columns`."""
+    if not rows:
+        return
+    changed = ", ".join(f'"{name}" = %s' for name in columns)
+    times = [i for i, name in enumerate(columns) if isinstance(_field(model, name), models.DateTimeField)]
+    width = len(columns) + 1
+    flat = _parameters(rows, times)
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f'UPDATE "{model._meta.db_table}" SET {changed} WHERE id = %s',
+            [flat[start : start + width] for start in range(0, len(flat), width)],
+        )

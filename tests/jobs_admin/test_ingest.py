@@ -1,0 +1,468 @@
+from __future__ import annotations
+
+import random
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection, connections
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobs_admin import config, ingest
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import Envelope, Lineage, encode
+from jobs_admin.models import (
+    Attempt,
+    Failure,
+    FailureCount,
+    Group,
+    GroupAlias,
+    GroupCounter,
+    Payload,
+    QueueCounter,
+    Release,
+    Source,
+    Traceback,
+    Unfiled,
+)
+from tests.jobs_admin.test_failure_count import held, recount
+
+NOW = datetime(2026, 11, 21, 2, 7, 30, tzinfo=UTC)
+TRACE = """Traceback (most recent call last):
+  File "/srv/shop/tasks.py", line 88, in charge
+    partner.post(order)
+shop.Refused: order {} refused
+"""
+
+
+def report(job_id="j1", kind="exception", attempt=1, *, order=17, ago=0.0, **said):
+    values = {
+        "source": "shop", "queue": "emails", "task": "shop.send", "job_id": job_id, "kind": kind, "attempt": attempt,
+        "at": NOW.timestamp() - ago, "release": "r1", "tenant": "acme",
+    }  # fmt: skip
+    if kind != "success":
+        raw = b"raw of attempt %d" % attempt
+        values |= {"error_type": "shop.Refused", "message": f"order {order} refused", "trace": TRACE.format(order)}
+        values |= {"raw": raw, "raw_size": len(raw)}
+    if kind == "retry":
+        values["due_at"] = values["at"] + 60
+    return Envelope(**{**values, **said})
+
+
+_ids = iter(range(1, 10**9))
+
+
+def entries(*reports):
+    return [(f"{next(_ids)}-0".encode(), encode(r)) for r in reports]
+
+
+def file(*reports, now=NOW):
+    filed = ingest.file(entries(*reports), now)
+    assert held() == recount()
+    return filed
+
+
+def of_run(n, job_id="j1", kind="exception", attempt=1, item=None, of="j1", **said):
+    home = Lineage(queue="emails", job_id=of, run=n, item=item)
+    return report(job_id, kind, attempt, lineage=home, **said)
+
+
+# -- what a failure becomes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_failed_job_is_a_dead_failure_with_its_attempt_message_stack_and_group():
+    assert file(report(args="[17]", worker="w1")) == ingest.Filed(1, 1, 0)
+    failure = Failure.objects.get()
+    assert (failure.state, failure.kind, failure.run, failure.attempts) == ("dead", "exception", 1, 1)
+    assert (failure.args, failure.worker, failure.tenant, failure.failed_at) == ("[17]", "w1", "acme", NOW)
+    assert failure.group.title == "shop.Refused: order <number> refused"
+    assert failure.group.representative == failure and failure.group.state == "new"
+    assert failure.traceback.text.endswith("\nshop.Refused\n")
+    payload = failure.payloads.get()
+    assert config.payload_keys().decrypt(bytes(payload.body)) == b"raw of attempt 1" and payload.is_whole
+    assert failure.attempt_set.get().group == failure.group
+
+
+@pytest.mark.django_db
+def test_a_retry_waits_for_its_time_and_a_success_brings_the_job_home():
+    file(report(kind="retry"))
+    failure = Failure.objects.get()
+    assert (failure.state, failure.due_at) == ("retrying", NOW + timedelta(seconds=60))
+    file(report(kind="success", attempt=2))
+    failure.refresh_from_db()
+    assert (failure.state, failure.due_at, failure.message) == ("recovered", None, "order 17 refused")
+    assert list(failure.attempt_set.order_by("attempt").values_list("kind", "delay_s")) == [
+        ("retry", 60),
+        ("success", None),
+    ]
+
+
+@pytest.mark.django_db
+def test_a_late_retry_does_not_undo_the_success_that_came_before_it():
+    file(report(kind="success", attempt=2))
+    assert Failure.objects.get().state == "recovered"
+    file(report(kind="retry", attempt=1))
+    failure = Failure.objects.get()
+    assert (failure.state, failure.message, failure.group.count) == ("recovered", "order 17 refused", 1)
+
+
+@pytest.mark.django_db
+def test_a_job_that_ran_well_at_once_is_none_of_our_business():
+    assert file(report(kind="success")) == ingest.Filed()
+    assert not Failure.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_replayed_job_that_fails_again_is_the_same_row_with_one_run_more():
+    file(report())
+    Failure.objects.update(state="replaying", run=2, job_id="j2", attempts=1)
+    assert file(of_run(2, "j2", item=5, message="other")).new_failures == 0
+    failure = Failure.objects.get()
+    assert (failure.state, failure.run, failure.job_id, failure.message) == ("dead", 2, "j2", "other")
+    assert failure.attempt_set.get(run=2).item_id == 5
+    assert failure.payloads.count() == 2
+
+
+@pytest.mark.django_db
+def test_a_replay_that_ran_well_recovers_the_failure():
+    file(report())
+    Failure.objects.update(state="replaying", run=2, job_id="j2")
+    file(of_run(2, "j2", "success", item=5))
+    assert Failure.objects.get().state == "recovered"
+
+
+@pytest.mark.django_db
+def test_a_run_whose_header_was_lost_comes_home_by_its_job_id():
+    file(report())
+    Failure.objects.update(state="replaying", run=2, job_id="j2")
+    assert file(report("j2", "worker_lost")).new_failures == 0
+    failure = Failure.objects.get()
+    assert (failure.state, failure.run, failure.kind) == ("dead", 2, "worker_lost")
+
+
+@pytest.mark.django_db
+def test_news_of_an_earlier_run_changes_nothing_now():
+    file(report())
+    Failure.objects.update(state="replaying", run=2, job_id="j2")
+    file(report(attempt=2, kind="success"))
+    failure = Failure.objects.get()
+    assert (failure.state, failure.run, failure.attempt_set.count()) == ("replaying", 2, 2)
+
+
+@pytest.mark.django_db
+def test_only_something_newer_moves_a_discarded_failure():
+    file(report(kind="retry"))
+    Failure.objects.update(state="discarded")
+    file(report(kind="exception", attempt=1))
+    assert Failure.objects.get().state == "discarded"
+    file(report(attempt=2))
+    assert Failure.objects.get().state == "dead"
+
+
+@pytest.mark.django_db
+def test_the_newest_attempt_s_message_is_kept_whichever_comes_first():
+    file(report(attempt=3), report(kind="retry", attempt=1))
+    file(report(kind="retry", attempt=2))
+    assert config.payload_keys().decrypt(bytes(Payload.objects.get().body)) == b"raw of attempt 3"
+
+
+@pytest.mark.django_db
+def test_a_message_that_was_cut_is_marked_so():
+    file(report(raw=b"head", raw_size=99))
+    assert (Payload.objects.get().is_whole, Payload.objects.get().size) == (False, 99)
+
+
+@pytest.mark.django_db
+def test_a_worker_s_clock_that_is_ahead_is_not_believed():
+    file(report(ago=-600), report("j2", "retry", ago=-600))
+    assert Failure.objects.filter(failed_at=NOW).count() == 2
+    assert Failure.objects.get(job_id="j2").due_at == NOW + timedelta(seconds=60)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_the_same_break_in_two_tasks_and_sources_is_one_group():
+    file(report(), report("j2", source="other", task="x", order=18))
+    assert Group.objects.get().count == 2
+    assert Traceback.objects.count() == 1
+    assert set(Source.objects.values_list("name", "is_configured")) == {("shop", False), ("other", False)}
+    assert Release.objects.count() == 2
+
+
+@pytest.mark.django_db
+def test_a_group_seen_over_an_hour_is_no_longer_new():
+    file(report(ago=3601))
+    file(report("j2"))
+    group = Group.objects.get()
+    assert (group.state, group.last_seen - group.first_seen) == ("ongoing", timedelta(seconds=3601))
+
+
+@pytest.mark.django_db
+def test_a_resolved_group_that_comes_back_says_after_what():
+    file(report(ago=500))
+    Group.objects.update(state="resolved", resolved_at=NOW - timedelta(seconds=100))
+    file(report("late", ago=200))
+    assert Group.objects.get().state == "resolved"
+    file(report("j2", release="r2"))
+    assert (Group.objects.get().state, Group.objects.get().regressed_after) == ("regressed", "release:r2")
+
+
+@pytest.mark.django_db
+def test_an_old_fingerprint_leads_to_its_group():
+    file(report())
+    group = Group.objects.get()
+    GroupAlias.objects.create(fingerprint=group.fingerprint, group=group)
+    Group.objects.update(fingerprint="v2-x")
+    file(report("j2"))
+    assert Group.objects.get().count == 2
+
+
+# -- idempotence ------------------------------------------------------------------------------------------------
+
+JOBS = [
+    [report("j1", "retry", 1, ago=90), report("j1", "retry", 2, ago=60), report("j1", "success", 3, ago=30)],
+    [report("j2", "retry", 1, ago=100), report("j2", "exception", 2, order=99)],
+    [report("j3")],
+    [report("j4", "retry", 1), report("j4", "success", 2, ago=-5)],
+    [
+        report("j1x", ago=200),
+        *(of_run(2, f"j1b{n}", k, n, item=3, ago=50 - n) for n, k in [(1, "retry"), (2, "exception")]),
+    ],
+]
+
+
+def everything():
+    """All that the tables say, without ids and arrival times."""
+    return {
+        "failures": sorted(
+            Failure.objects.values_list(
+                "first_job_id", "state", "run", "job_id", "kind", "attempts", "message", "group__fingerprint",
+                "failed_at", "first_failed_at", "due_at",
+            )
+        ),
+        "attempts": sorted(Attempt.objects.values_list("failure__first_job_id", "run", "attempt", "kind", "ended_at")),
+        "payloads": sorted(
+            (f, r, config.payload_keys().decrypt(bytes(b)))
+            for f, r, b in Payload.objects.values_list("failure__first_job_id", "run", "body")
+        ),
+        "groups": sorted(Group.objects.values_list("fingerprint", "count", "first_seen", "last_seen", "state")),
+        "group minutes": sorted(GroupCounter.objects.values_list("group__fingerprint", "at", "failed", "retried")),
+        "queue minutes": sorted(QueueCounter.objects.values_list("queue", "at", "failed", "retried", "recovered")),
+    }  # fmt: skip
+
+
+def forget():
+    for model in (Attempt, Payload, GroupCounter, QueueCounter, Failure, Group, Traceback, FailureCount):
+        model.objects.all()._raw_delete("default")
+
+
+@pytest.mark.django_db
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False), st.integers(1, 5), st.integers(1, 40))
+def test_any_order_any_batches_and_any_repetition_give_the_same_rows(pick, times, batch):
+    forget()
+    flat = [r for job in JOBS for r in job]
+    for r in flat:
+        ingest.file(entries(r), NOW)
+    expected = everything()
+    assert len(expected["failures"]) == 5 and expected["queue minutes"]
+    forget()
+    many = [(f"{pick.getrandbits(60)}-0".encode(), encode(r)) for r in flat * times]
+    pick.shuffle(many)
+    for start in range(0, len(many), batch):
+        ingest.file(many[start : start + batch], NOW)
+    assert everything() == expected
+    assert held() == recount()
+
+
+@pytest.mark.django_db
+def test_counters_equal_a_recount_of_the_attempts():
+    pick = random.Random(3)
+    many = [
+        report(
+            f"j{pick.randrange(60)}",
+            pick.choice(["retry", "exception", "success"]),
+            pick.randint(1, 4),
+            ago=pick.randrange(600),
+        )
+        for _ in range(400)
+    ]
+    file(*many)
+    kinds = list(Attempt.objects.values_list("kind", flat=True))
+    told = {"failed": 0, "retried": 0, "recovered": 0}
+    for row in QueueCounter.objects.values(*told):
+        told = {k: told[k] + row[k] for k in told}
+    assert told == {
+        "failed": kinds.count("exception"),
+        "retried": kinds.count("retry"),
+        "recovered": kinds.count("success"),
+    }
+    assert Group.objects.get().count == told["failed"] + told["retried"]
+
+
+# -- what cannot be filed ---------------------------------------------------------------------------------------
+
+DEEP = {b"v": b"1", b"meta": b"[" * 20_000, b"raw": b"whole"}
+
+
+@pytest.mark.django_db
+def test_a_damaged_entry_is_kept_raw_and_the_rest_of_its_batch_lands():
+    batch = entries(*(report(f"j{n}") for n in range(20)))
+    batch[7] = (b"7-7", DEEP)
+    batch[9] = (b"9-9", {b"v": b"99", b"meta": b"{}"})
+    batch[11] = (b"11-1", encode(report(source="not a name!")))
+    assert ingest.file(batch, NOW) == ingest.Filed(17, 17, 3)
+    kept = Unfiled.objects.get(entry_id="7-7")
+    assert b"d2hvbGU=" in config.payload_keys().decrypt(bytes(kept.body))
+    assert "99" in Unfiled.objects.get(entry_id="9-9").why
+    assert ingest.file(batch, NOW) == ingest.Filed()
+
+
+@pytest.mark.django_db
+def test_text_that_no_database_takes_is_shown_for_what_it_is():
+    file(report(message="a\x00b\ud800", args='["\x00"]', queue="q\x00", tenant="\udfff", trace="x\x00"))
+    failure = Failure.objects.get()
+    assert (failure.message, failure.queue, failure.tenant) == ("a␀b\\ud800", "q␀", "\\udfff")
+
+
+@pytest.mark.django_db
+def test_absurd_values_are_bounded():
+    file(
+        report(
+            "a" * 900,
+            task="t" * 900,
+            attempt=10**30,
+            priority=10**30,
+            max_attempts=-1,
+            at=float("nan"),
+            duration_s=float("inf"),
+        ),
+        report("b", "retry", at=1e300, due_at=1e308, release="r" * 500, error_type="E" * 900, message="m" * 10**6),
+        report(
+            "c",
+            task=None,
+            duration_s=float("inf"),
+            worker=["x"],
+            labels=(1, 2),
+            lineage=Lineage("q", "c", 10**30, item=10**30),
+        ),
+    )
+    assert Failure.objects.count() == 3
+
+
+@pytest.mark.django_db
+def test_a_row_that_the_database_refuses_is_found_by_halves_and_kept_raw(monkeypatch):
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute(
+                "CREATE TRIGGER refuse BEFORE INSERT ON jobs_admin_attempt WHEN NEW.job_id = 'j13' "
+                "BEGIN SELECT RAISE(ABORT, 'no 13'); END"
+            )
+        else:
+            cursor.execute("ALTER TABLE jobs_admin_attempt ADD CONSTRAINT refuse CHECK (job_id <> 'j13')")
+    filed = ingest.file(entries(*(report(f"j{n}") for n in range(100))), NOW)
+    assert filed == ingest.Filed(99, 99, 1)
+    assert "refused" in Unfiled.objects.get().why
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DROP TRIGGER refuse" if connection.vendor == "sqlite"
+            else "ALTER TABLE jobs_admin_attempt DROP CONSTRAINT refuse"
+        )  # fmt: skip
+
+
+# -- the stream -------------------------------------------------------------------------------------------------
+
+
+def write(store, *reports):
+    with store.pipeline() as pipe:
+        for r in reports:
+            pipe.xadd(keys.failures(), encode(r))
+        pipe.execute()
+
+
+def drain(consumer="c1"):
+    rounds = 0
+    while ingest.step(consumer, NOW, wait_s=0.01) or rounds < 2:
+        rounds += 1
+        assert rounds < 100
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_the_stream_is_emptied_into_the_tables(store):
+    write(store, *(report(f"j{n}") for n in range(1200)))
+    drain()
+    assert Failure.objects.count() == 1200
+    assert store.xlen(keys.failures()) == 0
+    assert store.xpending(keys.failures(), ingest.GROUP)["pending"] == 0
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_what_a_dead_process_took_is_taken_over(store, monkeypatch):
+    drain()
+    write(store, report())
+    assert store.xreadgroup(ingest.GROUP, "dead", {keys.failures(): ">"})
+    monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
+    drain("c2")
+    assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_a_stream_that_vanished_is_begun_again(store):
+    drain()
+    store.flushall()
+    write(store, report())
+    drain()
+    assert Failure.objects.count() == 1
+
+
+@pytest.mark.server
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_acknowledged_while_the_database_says_no(store):
+    write(store, report())
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE jobs_admin_attempt RENAME TO elsewhere")
+    try:
+        with pytest.raises(Exception, match="jobs_admin_attempt"):
+            drain()
+        assert store.xlen(keys.failures()) == 1
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO jobs_admin_attempt")
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(
+    connection.vendor != "postgresql", reason="needs PostgreSQL: set DATABASE_URL (an in-memory SQLite has one writer)"
+)
+def test_several_processes_file_the_same_reports_at_once_and_each_is_counted_once():
+    many = entries(
+        *(report(f"j{n}", kind, attempt) for n in range(200) for kind, attempt in [("retry", 1), ("exception", 2)])
+    )
+    problems = []
+
+    def work(seed):
+        try:
+            mine = many * 2
+            random.Random(seed).shuffle(mine)
+            for start in range(0, len(mine), 50):
+                ingest.file(mine[start : start + 50], NOW)
+        except Exception as error:
+            problems.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    [t.start() for t in threads]
+    [t.join(60) for t in threads]
+    assert not problems
+    assert (Failure.objects.filter(state="dead").count(), Attempt.objects.count()) == (200, 400)
+    assert Group.objects.get().count == 400
+    assert held() == recount()
