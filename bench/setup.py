@@ -43,13 +43,19 @@ def main() -> None:
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.platform(terse=True)}",
             "python": platform.python_version()
             if chosen.python == sys.executable
-            else subprocess.run([chosen.python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1],
+            else subprocess.run(
+                [chosen.python, "--version"], capture_output=True, text=True, check=True
+            ).stdout.split()[1],
             "commit": git("rev-parse", "--short", "HEAD"),
             "user": "nobody" if user else os.environ.get("USER", str(os.getuid())),
             "demo": not chosen.no_demo,
             "uv_on_path": shutil.which("uv", path="/usr/local/bin:/usr/bin:/bin") is not None,
         }
-        for name, number in (("first_run", signal.SIGINT), ("second_run", signal.SIGTERM), ("third_run", signal.SIGKILL)):
+        for name, number in (
+            ("first_run", signal.SIGINT),
+            ("second_run", signal.SIGTERM),
+            ("third_run", signal.SIGKILL),
+        ):
             figures[name] = measure(command, clone, home, number)
         figures["venv_mb"] = size_mb(clone / ".venv")
         if chosen.tests:

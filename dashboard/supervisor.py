@@ -46,6 +46,7 @@ class Child:
     environment: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = 4.0
     is_once: bool = False  # it does one thing and ends; not restarted
+    done: Path | None = None  # made when a child that runs once has ended well
     speaks: bool = True  # its errors are said in the terminal (not of a shop that fails on purpose)
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
@@ -240,6 +241,8 @@ class Supervisor:
         if child.is_once:
             if code:
                 self.say(f"{child.name} ended with exit {code}. Its log: {child.log}")
+            elif child.done is not None:
+                child.done.touch(mode=0o600)
             return
         if not self.restarts:
             return

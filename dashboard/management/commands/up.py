@@ -124,26 +124,22 @@ class Desk:
         supervisor.heed_signals()
         self._choose_addresses()
         self._start_engine()
-        partner = worker = None
+        shop: list[Child] = []
         if self.has_demo:
-            partner = supervisor.start(
-                self._child("partner", python("-m", "demo.partner", "--port", self.partner_port))
-            )
+            shop.append(supervisor.start(self._of_the_shop("partner", "demo.partner", "--port", self.partner_port)))
         self._migrate()
         watch = supervisor.start(self._child("watch", manage("watch")))
         if self.has_demo:
-            worker = supervisor.start(self._worker())
+            shop.append(supervisor.start(self._worker()))
         self._collect_static()
-        history = self._history()
-        load = supervisor.start(self._child("load", python("-m", "demo.load"), speaks=False)) if self.has_demo else None
-        web = supervisor.start(self._web())
-        needed = [child for child in (partner, worker, watch, load, web) if child]
+        if self.has_demo:
+            shop.append(supervisor.start(self._of_the_shop("load", "demo.load")))
+        needed = [*shop, watch, supervisor.start(self._web())]
         supervisor.wait_until(self._page_answers, "the page answers", READY_WITHIN_S, needed)
         if self.has_demo:
+            self._play_history()
             supervisor.wait_until(_a_failure_is_visible, "a failure is visible", FAILURE_WITHIN_S, needed, every_s=0.2)
-            if history is not None:
-                supervisor.turn(0)
-        _make_token()
+        _set_token()
         password = _make_admin()
         self._note_in_lock()
         if password:
@@ -194,8 +190,13 @@ class Desk:
         return Child(name, command, self.folder / "log" / f"{name}.log", self._environment(), **more)  # type: ignore[arg-type]
 
     def _worker(self) -> Child:
-        command = python("-m", "celery", "-A", "demo.shop", "worker", "-c", "4", "-l", "INFO", "-n", "shop@%h")
-        child = self._child("worker", command, speaks=False)
+        # Alone on its broker, so it need not wait a second for greetings.
+        alone = ("--without-mingle", "--without-gossip")
+        return self._of_the_shop("worker", "celery", "-A", "demo.shop", "worker", "-c", "4", "-l", "INFO", *alone)
+
+    def _of_the_shop(self, name: str, *module: str) -> Child:
+        """A process of the demo: `python -m module`, its broker the demo's. It fails on purpose, so it is quiet here."""
+        child = self._child(name, python("-m", *module), speaks=False)
         child.environment = {**child.environment, "CELERY_BROKER_URL": environment.get("REDRIVE_DEMO_BROKER_URL")}
         return child
 
@@ -204,14 +205,15 @@ class Desk:
         command += ["--workers", "1", "--blocking-threads", str(WEB_THREADS), "--workers-kill-timeout", "2"]
         return self._child("web", [*command, "--log-level", "warning", "dashboard.wsgi:application"])
 
-    def _history(self) -> Child | None:
+    def _play_history(self) -> None:
         """The demo's labelled day before, once a data folder."""
         done = self.folder / "demo-history"
-        if not self.has_demo or done.exists():
-            return None
+        if done.exists():
+            return
         assert self.supervisor is not None
-        done.touch(mode=0o600)
-        return self.supervisor.start(self._child("history", python("-m", "demo.history"), is_once=True))
+        history = self._of_the_shop("history", "demo.history")
+        history.is_once, history.done = True, done
+        self.supervisor.start(history)
 
     def _start_engine(self) -> None:
         if not self.needs_engine:
@@ -364,7 +366,7 @@ def _make_admin() -> str:
         connections.close_all()
 
 
-def _make_token() -> None:
+def _set_token() -> None:
     token = environment.get("REDRIVE_API_TOKEN")
     if not token:
         return
