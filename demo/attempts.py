@@ -6,6 +6,7 @@ written by Celery's own producer, so that a replay of it works.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -30,13 +31,13 @@ IMPATIENCE_S = 0.15  # the shop's patience while a history is made; two seconds 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one attempt ended, redacted as a worker does. `wait_s` is how long Celery waits before the next; None: there is no next."""
+    """How one attempt ended, redacted as a worker does."""
 
     kind: str
     error_type: str
     message: str
     trace: str
-    wait_s: float | None
+    wait_s: float | None  # until Celery makes the next; None: there is no next
     kwargs: dict[str, Any]
 
     def told_of(self, kwargs: dict[str, Any]) -> Attempt:
@@ -61,7 +62,7 @@ class Stage:
     def __init__(self, partner: Partner, public_url: str) -> None:
         self._partner = partner
         self._public_url = public_url
-        self._connection = app.connection_for_write()
+        self._connection = app.connection_for_write("memory://")
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
         for queue in app.conf.task_queues:
             queue(self._connection.default_channel).declare()
@@ -80,7 +81,7 @@ class Stage:
         wait_s = None
         kind = "soft_limit" if isinstance(ended, SoftTimeLimitExceeded) else "exception"
         if isinstance(ended, Retry):
-            # Retry carries a copy that survives pickling, which may be of a base class; its context is the error itself.
+            # Retry carries a copy that can be pickled, maybe of a base class; its context is the error itself.
             kind, wait_s, ended = "retry", float(ended.when or 0), ended.__context__ or ended.exc
         error_type = type(ended).__qualname__
         if type(ended).__module__ != "builtins":
@@ -124,9 +125,11 @@ class Stage:
 
 @contextmanager
 def stage(public_url: str) -> Iterator[Stage]:
-    """A stage for the time of the block. The shop's app of this process has no other broker afterwards."""
-    app.loader.import_default_modules()
+    """A stage for the time of the block. For a process of its own: the shop's app has no other broker afterwards."""
+    # Celery lets the environment overrule the app, and a retry on this stage must not reach a real queue.
+    os.environ.pop("CELERY_BROKER_URL", None)
     app.conf.update(broker_url="memory://", broker_transport_options={})
+    app.loader.import_default_modules()
     partner = Partner().serve_in_thread()
     try:
         with wire.calling(partner.url, patience_s=IMPATIENCE_S):
