@@ -1,0 +1,228 @@
+"""One line in a Celery app: `install(app, source="shop")`. Failures are recorded; nothing else changes.
+
+`install` only leaves a note in the app. What it asks for is done when a worker starts from that app: nothing is
+imported, connected or changed in a producer, in beat or in a web process. It never raises into the app: what
+cannot be done is said in the log, and the worker starts without the guard.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery import __version__ as CELERY_VERSION
+from celery import bootsteps, signals
+from celery.utils.imports import symbol_by_name
+
+from jobs_admin.core import keys
+
+if TYPE_CHECKING:
+    from jobs_admin.worker.heartbeat import Heartbeat
+    from jobs_admin.worker.store import Store
+
+GUARD_VERSION = "0.1.0"
+OLDEST, NEWEST = (5, 3), (5, 7)  # versions of Celery that the tests cover
+MODES = ("off", "capture", "observe", "enforce")
+
+logger = logging.getLogger("redrive.worker")
+
+
+class NotInstalled(Exception):
+    """The guard cannot work here. Nothing was changed; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What `install` was called with."""
+
+    source: str
+    redis_url: str | None
+    tenant: tuple[str, ...]
+    release: str | None
+
+
+def install(
+    app: Any,
+    source: str = "celery",
+    redis_url: str | None = None,
+    *,
+    tenant: str | Iterable[str] = (),
+    release: str | None = None,
+) -> None:
+    """Record the failures of this app's workers in Redrive.
+
+    `source` is the name that Redrive knows this app by. The store is `redis_url`, else REDRIVE_REDIS_URL;
+    `redis_url="broker"` uses the broker's own Redis. `tenant` names where a job says whose it is
+    (`kwargs.customer_id`, `args.0.tenant`; of several paths the first that is there). `release` is the deployed
+    version of your code, else REDRIVE_RELEASE. REDRIVE_MODE=off leaves the app as it is.
+    """
+    if getattr(app, "redrive_wish", None) is not None:
+        return  # a module imported twice, or a second line: the first one holds
+    paths = (tenant,) if isinstance(tenant, str) else tuple(tenant)
+    app.redrive_wish = Wish(source, redis_url, paths, release)
+    app.steps["consumer"].add(GuardStep)
+
+
+def is_supported(version: str) -> bool:
+    """Whether this version of Celery is one that the guard was tested with."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST
+
+
+class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Made by a worker's consumer, before it connects; started when the pool has been forked."""
+
+    label = "Redrive"
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self.heartbeat: Heartbeat | None = None
+        try:
+            self.heartbeat = _attach(parent)
+        except NotInstalled as reason:
+            logger.warning("Redrive's guard is not installed: %s", reason)
+        except Exception:  # the border: whatever we did not think of must not keep a worker from starting
+            logger.exception("Redrive's guard is not installed.")
+
+    def start(self, parent: Any) -> None:
+        """Also called after each reconnection to the broker."""
+        heartbeat = self.heartbeat
+        if heartbeat is None:
+            return
+        controller = parent.controller
+
+        def stop(sender: Any, **_: Any) -> None:
+            if sender is controller:
+                heartbeat.stop()
+
+        # The consumer stops before the pool has finished its jobs; their reports are still to come then.
+        signals.worker_shutdown.connect(stop, weak=False, dispatch_uid=f"redrive-{id(heartbeat)}")
+        heartbeat.start()
+
+    def stop(self, parent: Any) -> None:
+        """The consumer stops at each lost connection; the guard ends with the worker."""
+
+    terminate = stop
+
+
+def _attach(consumer: Any) -> Heartbeat | None:
+    """Put the guard in front of every task's request class. Connects to nothing yet."""
+    app = consumer.app
+    wish: Wish = app.redrive_wish
+    mode = _mode()
+    if mode == "off":
+        logger.info("Redrive's guard is off (REDRIVE_MODE).")
+        return None
+    if not is_supported(CELERY_VERSION):
+        raise NotInstalled(f"Celery {CELERY_VERSION} is not one of 5.3 to 5.7, which it was tested with.")
+    if not keys.valid_source(wish.source):
+        raise NotInstalled(f"{wish.source!r} cannot name a source: use a-z, 0-9, - and _.")
+    # Imported here: a producer that calls `install` does not pay for them.
+    from jobs_admin.worker.guard import Guard
+    from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
+    from jobs_admin.worker.report import Origin
+
+    release = wish.release or os.environ.get("REDRIVE_RELEASE", "")
+    guard = Guard(Origin(wish.source, release, wish.tenant, _bindings(app)), _store(app, wish), mode)
+    count = _guard_tasks(app, guard)
+    pool = type(consumer.pool).__module__.rpartition(".")[2]
+    logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", count, wish.source, mode)
+    return Heartbeat(
+        guard,
+        Identity(
+            name=consumer.hostname,
+            release=release,
+            celery=CELERY_VERSION,
+            guard=GUARD_VERSION,
+            pool="threads" if pool == "thread" else pool,
+            concurrency=getattr(consumer.controller, "concurrency", None),
+            queues=lambda: sorted(app.amqp.queues.consume_from),
+            late_ack=frozenset(bool(t.acks_late) for t in app.tasks.values() if not t.name.startswith("celery.")),
+            boot=new_boot(),
+        ),
+    )
+
+
+def _guard_tasks(app: Any, guard: Any) -> int:
+    from jobs_admin.worker.request import NotARequest, guarded
+
+    count = 0
+    for task in app.tasks.values():
+        try:
+            # On the task, not on a class of Celery: other apps in this process stay as they are.
+            task.Request = guarded(symbol_by_name(task.Request), guard)
+            count += 1
+        except (NotARequest, ImportError, AttributeError) as error:
+            logger.warning("Redrive's guard leaves the task %s alone: %s.", task.name, error)
+    return count
+
+
+def _mode() -> str:
+    mode = os.environ.get("REDRIVE_MODE", "").strip().lower() or "capture"
+    if mode not in MODES:
+        # Someone meant to hold the guard back and mistyped: the most careful reading of that is `off`.
+        raise NotInstalled(f"REDRIVE_MODE={mode!r} is none of {', '.join(MODES)}.")
+    return mode
+
+
+def _store(app: Any, wish: Wish) -> Store:
+    from jobs_admin.worker.spool import MAX_BYTES, Spool, directory_for
+    from jobs_admin.worker.store import STREAM_BYTES, Store
+
+    spool = Spool(
+        directory_for(wish.source, os.environ.get("REDRIVE_SPOOL", "")),
+        _megabytes("REDRIVE_SPOOL_MB", MAX_BYTES),
+    )
+    url = _store_url(app, wish)
+    try:
+        return Store(url, spool, _megabytes("REDRIVE_STREAM_MB", STREAM_BYTES))
+    except ValueError as error:  # says the scheme, never the URL
+        raise NotInstalled(f"the store's URL cannot be used: {error}") from error
+
+
+def _store_url(app: Any, wish: Wish) -> str:
+    url = wish.redis_url or os.environ.get("REDRIVE_REDIS_URL", "") or _from_file("REDRIVE_REDIS_URL_FILE")
+    if url == "broker":
+        url = str(app.conf.broker_read_url or app.conf.broker_url or "")
+        if not url.startswith(("redis://", "rediss://")):
+            raise NotInstalled('redis_url="broker" needs a broker on Redis; set REDRIVE_REDIS_URL instead.')
+        logger.warning(
+            "Redrive keeps its reports in the broker's own Redis: when that is full or lost, so are they. "
+            "Set REDRIVE_REDIS_URL to a Redis of its own for production."
+        )
+    if not url:
+        raise NotInstalled("it knows no store. Set REDRIVE_REDIS_URL, or give install() a redis_url.")
+    return url
+
+
+def _from_file(name: str) -> str:
+    path = os.environ.get(name)
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise NotInstalled(f"{name} ({path}) cannot be read: {error.strerror}.") from error
+
+
+def _megabytes(name: str, otherwise: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return otherwise
+    if not text.isdecimal() or int(text) < 1:
+        raise NotInstalled(f"{name}={text!r} is not a whole number of megabytes.")
+    return int(text) * 1024**2
+
+
+def _bindings(app: Any) -> dict[tuple[str, str], str]:
+    """(exchange, routing key) -> queue, for queues that are not called what their jobs are routed by."""
+    found: dict[tuple[str, str], str] = {}
+    for name, queue in app.amqp.queues.items():
+        exchange = getattr(queue.exchange, "name", "") or ""
+        found[(exchange, queue.routing_key or name)] = name
+    return found

@@ -1,0 +1,62 @@
+"""What a worker's jobs came to, per queue, counted in memory: no call for a job that went well."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class QueueCount:
+    """Since this worker started."""
+
+    started: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    busy_s: float = 0.0
+
+
+class Counts:
+    """Cumulative, so that a heartbeat which gets lost loses nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # thread pools end jobs in many threads
+        self._queues: dict[str, QueueCount] = {}
+        self._late_ack: dict[str, set[bool]] = {}
+
+    def started(self, queue: str, *, late_ack: bool) -> None:
+        with self._lock:
+            self._of(queue).started += 1
+            self._late_ack.setdefault(queue, set()).add(late_ack)
+
+    def ended(self, queue: str, outcome: str, duration: float | None) -> None:
+        """`outcome`: succeeded, failed, retried, or "" for one that is none of them (ignored, terminated)."""
+        with self._lock:
+            count = self._of(queue)
+            count.busy_s += duration or 0.0
+            if outcome == "succeeded":
+                count.succeeded += 1
+            elif outcome == "failed":
+                count.failed += 1
+            elif outcome == "retried":
+                count.retried += 1
+
+    def snapshot(self) -> dict[str, dict[str, float]]:
+        with self._lock:
+            counts = {queue: asdict(count) for queue, count in self._queues.items()}
+        for count in counts.values():
+            count["busy_s"] = round(count["busy_s"], 3)
+        return counts
+
+    def late_ack(self, queue: str, configured: set[bool]) -> bool | None:
+        """Whether the jobs of a queue are acknowledged late; None where they differ.
+
+        Told from those that ran; `configured` is what the app's tasks say, for a queue on which none did.
+        """
+        with self._lock:
+            seen = self._late_ack.get(queue) or configured
+            return next(iter(seen)) if len(seen) == 1 else None
+
+    def _of(self, queue: str) -> QueueCount:
+        return self._queues.setdefault(queue, QueueCount())

@@ -1,0 +1,88 @@
+"""The guard of one worker: decides what is reported, and never lets a report break or hold up a job."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from jobs_admin.core import envelope
+from jobs_admin.worker import report
+from jobs_admin.worker.counts import Counts
+from jobs_admin.worker.outcome import Outcome, hard_limit, outcome_of
+from jobs_admin.worker.report import Origin
+from jobs_admin.worker.store import Store
+
+logger = logging.getLogger("redrive.worker")
+
+
+class Guard:
+    """Called by the requests of a worker's main process. No method raises."""
+
+    def __init__(self, origin: Origin, store: Store, mode: str) -> None:
+        self.origin = origin
+        self.store = store
+        self.mode = mode  # the ceiling: capture, observe or enforce
+        self.is_silenced = False  # by `manage.py off`
+        self.counts = Counts()
+        self.broken = 0  # reports that could not even be written down, for an error of ours
+
+    def job_started(self, request: Any) -> None:
+        try:
+            self.counts.started(report.queue_of(request, self.origin), late_ack=bool(request.task.acks_late))
+        except Exception as error:
+            self._note(error)
+
+    def job_failed(self, request: Any, exc_info: Any) -> None:
+        """Before Celery acknowledges the message: what is durable here is forgotten there only afterwards."""
+        try:
+            self._ended_badly(request, outcome_of(request, exc_info))
+        except Exception as error:
+            self._note(error)
+
+    def job_timed_out(self, request: Any, seconds: float | None) -> None:
+        try:
+            self._ended_badly(request, hard_limit(seconds))
+        except Exception as error:
+            self._note(error)
+
+    def job_succeeded(self, request: Any, duration: float | None) -> None:
+        try:
+            self.counts.ended(report.queue_of(request, self.origin), "succeeded", duration)
+            if not self.is_silenced and _follows_trouble(request):
+                self.store.write(envelope.encode(report.success(request, self.origin, duration)))
+        except Exception as error:
+            self._note(error)
+
+    def _ended_badly(self, request: Any, outcome: Outcome | None) -> None:
+        # The pool tells of some ends twice: a hard limit as an error and as a time-out.
+        if request.__dict__.get("_redrive_told"):
+            return
+        request._redrive_told = True
+        duration = None if request.time_start is None else max(0.0, time.time() - request.time_start)
+        queue = report.queue_of(request, self.origin)
+        if outcome is None:
+            self.counts.ended(queue, "", duration)
+            return
+        self.counts.ended(queue, outcome.counts_as, duration)
+        if not self.is_silenced:
+            self.store.write(envelope.encode(report.failure(request, outcome, self.origin, duration)))
+
+    def _note(self, error: Exception) -> None:
+        """A report must never break a job: this is the border where everything is caught, counted and said."""
+        self.broken += 1
+        if self.broken == 1 or self.broken % 1000 == 0:
+            logger.error(
+                "Redrive could not report a job (%d so far); the job itself is not touched.",
+                self.broken,
+                exc_info=error,
+            )
+
+
+def _follows_trouble(request: Any) -> bool:
+    """Whether a success is news: it ends a retry, a replay, or a run whose worker was lost."""
+    return (
+        report.attempt_of(request) > 1
+        or report.lineage_of(request) is not None
+        or bool(request.delivery_info.get("redelivered"))
+    )

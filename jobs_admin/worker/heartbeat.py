@@ -1,0 +1,135 @@
+"""The guard's one thread: obeys the switch, tells that the worker lives, ships the spool. Jobs never wait for it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+import redis
+
+from jobs_admin.core import keys
+from jobs_admin.worker.guard import Guard
+
+POLL_SECONDS = 1.0  # of the switch; `off` must reach every worker within two
+BEAT_SECONDS = 5.0
+FORGET_SECONDS = 86_400
+
+logger = logging.getLogger("redrive.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker is; the same from its start to its end."""
+
+    name: str  # Celery's node name
+    release: str
+    celery: str
+    guard: str  # version of this package
+    pool: str
+    concurrency: int | None
+    queues: Callable[[], list[str]]  # may change by remote control
+    late_ack: frozenset[bool]  # what the app's tasks say, for queues on which none has run yet
+    boot: str
+
+
+def new_boot() -> str:
+    """Distinguishes two lives of one worker name."""
+    return uuid4().hex
+
+
+class Heartbeat:
+    def __init__(self, guard: Guard, identity: Identity) -> None:
+        self.guard = guard
+        self.identity = identity
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, once. Called when the pool has been forked: a thread does not survive a fork, nor should it."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="redrive-heartbeat", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Last words: ship the spool, tell the final counts, let go of the files. Takes a few seconds at most."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(3)
+            if self._thread.is_alive():
+                return  # it is hung in a call; its connection is not ours to use
+        self._attempt(self._ship)
+        self._attempt(self._tell)
+        self.guard.store.close()
+
+    def _run(self) -> None:
+        beat_due = 0.0
+        while not self._stop.is_set():
+            is_reached = self._attempt(self._obey)
+            if time.monotonic() >= beat_due:
+                beat_due = time.monotonic() + BEAT_SECONDS
+                is_reached = self._attempt(self._tell) and self._attempt(self.guard.store.measure)
+            if is_reached:
+                self._attempt(self._ship)
+            # Jitter, so that a fleet that was started together does not ask together.
+            self._stop.wait(POLL_SECONDS * random.uniform(0.8, 1.2))
+
+    def _attempt(self, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except (redis.RedisError, OSError):
+            return False  # the store is away: what it last said holds, and reports go to the spool
+        except Exception:
+            # This thread must outlive everything: without it no `off` would be obeyed.
+            self.guard.broken += 1
+            logger.exception("Redrive's heartbeat failed; it goes on.")
+            return False
+        return True
+
+    def _obey(self) -> None:
+        is_silenced = self.guard.store.background.get(keys.switch()) == b"off"
+        if is_silenced != self.guard.is_silenced:
+            self.guard.is_silenced = is_silenced
+            logger.warning("Redrive's guard was switched %s.", "off" if is_silenced else "on")
+
+    def _tell(self) -> None:
+        guard, identity = self.guard, self.identity
+        queues = identity.queues()
+        counts = guard.counts.snapshot()
+        said = {
+            "v": 1,
+            "source": guard.origin.source,
+            "name": identity.name,
+            "boot": identity.boot,
+            "at": time.time(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "release": identity.release,
+            "celery": identity.celery,
+            "guard": identity.guard,
+            "mode": "off" if guard.is_silenced else guard.mode,
+            "pool": identity.pool,
+            "concurrency": identity.concurrency,
+            "queues": queues,
+            "late_ack": {queue: guard.counts.late_ack(queue, set(identity.late_ack)) for queue in {*queues, *counts}},
+            "counts": counts,
+            "spooled": guard.store.spool.waiting,
+            "dropped": guard.store.dropped,
+            "broken": guard.broken,
+        }
+        pipeline = guard.store.background.pipeline(transaction=False)
+        pipeline.hset(keys.workers(), f"{guard.origin.source}/{identity.name}", json.dumps(said))
+        pipeline.expire(keys.workers(), FORGET_SECONDS)
+        pipeline.execute()
+
+    def _ship(self) -> None:
+        shipped = self.guard.store.drain()
+        if shipped:
+            logger.info("Redrive shipped %d reports from the spool.", shipped)

@@ -1,0 +1,168 @@
+"""What a Celery request ended with, in words of ours: kind, error, message, trace. Text only.
+
+Everything is read from the text that the pool's child made of the exception. Nothing of the exception itself is
+called here: its `__str__` is a user's code, and this runs in the main process of a worker, which must not wait
+for it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.serialization import UnpickleableExceptionWrapper
+
+# What Python writes between an error and the one that was raised while handling it.
+_WHILE_HANDLING = "\nDuring handling of the above exception, another exception occurred:\n"
+_DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
+
+_POOL_JOB = re.compile(r" Job: \d+\.\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    kind: str  # one of core.envelope.KINDS
+    error_type: str
+    message: str
+    trace: str
+    due_at: float | None = None  # seconds since 1970; only for `retry`
+
+    @property
+    def counts_as(self) -> str:
+        return "retried" if self.kind == "retry" else "failed"
+
+
+def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
+    """How a job ended badly; None where it did not: ignored, put back, or ended by an operator."""
+    error = exc_info.exception
+    if isinstance(error, ExceptionWithTraceback):
+        error = error.exc
+    trace = exc_info.traceback if isinstance(exc_info.traceback, str) else ""
+    if isinstance(error, Retry):
+        return _retry(request, error, trace)
+    if isinstance(error, Reject):
+        # A message that is put back will be seen again: nothing has ended.
+        return None if error.requeue else _outcome("rejected", error, trace)
+    if isinstance(error, Ignore | Terminated):
+        return None
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        was_asked_to = getattr(request, "_already_cancelled", False) or getattr(request, "_already_revoked", False)
+        return None if was_asked_to else _outcome("worker_lost", error, trace)
+    if isinstance(error, WorkerLostError):
+        return _worker_lost(request, error, trace)
+    if isinstance(error, TimeLimitExceeded):
+        return Outcome("hard_limit", _qualified(TimeLimitExceeded), _limit_exceeded(error.args), trace)
+    if isinstance(error, SoftTimeLimitExceeded):
+        told = _outcome("soft_limit", error, trace)
+        return _with_message(told, "soft time limit exceeded") if told.message == "SoftTimeLimitExceeded()" else told
+    if isinstance(error, MemoryError):
+        return _outcome("memory", error, trace)
+    return _outcome("exception", error, trace)
+
+
+def hard_limit(seconds: float | None) -> Outcome:
+    """For pools that tell of a hard limit without an exception (gevent, eventlet)."""
+    return Outcome("hard_limit", _qualified(TimeLimitExceeded), _limit_exceeded((seconds,)), "")
+
+
+def _limit_exceeded(args: tuple[object, ...]) -> str:
+    seconds = next((a for a in args if isinstance(a, int | float)), None)
+    return "hard time limit exceeded" if seconds is None else f"hard time limit of {seconds} s exceeded"
+
+
+def _outcome(kind: str, error: Any, trace: str, due_at: float | None = None) -> Outcome:
+    if isinstance(error, UnpickleableExceptionWrapper):
+        module, name = str(error.exc_module or ""), str(error.exc_cls_name)
+        error_type = name if module in {"", "builtins", "__main__"} else f"{module}.{name}"
+        message = str(error.text or "")  # made by the child; usually `Name(arguments)`
+        return Outcome(kind, error_type, message, trace, due_at)
+    error_type = _qualified(type(error))
+    return Outcome(kind, error_type, _message(error_type, trace), trace, due_at)
+
+
+def _retry(request: Any, retry: Retry, trace: str) -> Outcome:
+    """Celery's own retry, told as the error that caused it: so it joins the group of its last attempt."""
+    due_at = _due_at(retry.when)
+    original = _before_the_retry(trace)
+    if retry.exc is not None:
+        told = _outcome("retry", retry.exc, original, due_at)
+        return told if told.message else _with_message(told, _without_name(str(retry.excs or ""), told.error_type))
+    if original != trace:  # `self.retry()` inside `except`: the error stands in the text
+        error_type, message = _last_error(original)
+        if error_type:
+            return Outcome("retry", error_type, message, original, due_at)
+    return _outcome("retry", retry, trace, due_at)
+
+
+def _with_message(outcome: Outcome, message: str) -> Outcome:
+    return Outcome(outcome.kind, outcome.error_type, message, outcome.trace, outcome.due_at)
+
+
+def _without_name(text: str, error_type: str) -> str:
+    """`ValueError('no')` as `'no'`: what repr gives of an exception, without the name that stands beside it."""
+    name = error_type.rpartition(".")[2]
+    if text.startswith(f"{name}(") and text.endswith(")"):
+        return text[len(name) + 1 : -1].rstrip(",")
+    return text
+
+
+def _worker_lost(request: Any, error: WorkerLostError, trace: str) -> Outcome:
+    task = request.task
+    retries = int(request.request_dict.get("retries") or 0)
+    most = getattr(task, "max_retries", None)
+    if getattr(task, "retry_on_worker_lost", False) and (most is None or retries < most):
+        # Celery 5.7 publishes a retry for it right after this: the job is not dead.
+        return _outcome("retry", error, trace, time.time() + float(task.default_retry_delay or 0))
+    told = _outcome("worker_lost", error, trace)
+    return _with_message(told, _POOL_JOB.sub("", told.message))  # the pool's own number says nothing
+
+
+def _due_at(when: object) -> float | None:
+    if isinstance(when, int | float):
+        return time.time() + when
+    if isinstance(when, datetime):
+        # Celery publishes a naive eta as it is, in its own zone; UTC unless told otherwise.
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    return None
+
+
+def _qualified(error: type) -> str:
+    """The class as a traceback names it: without a module for those that are built in."""
+    module, name = error.__module__, error.__qualname__
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+
+
+def _message(error_type: str, trace: str) -> str:
+    """What stands behind the error's name at the end of its traceback; it may have many lines."""
+    for ending in (":", "\n"):
+        at = trace.rfind(f"\n{error_type}{ending}")
+        if at >= 0:
+            return trace[at + len(error_type) + 2 :].strip()
+    return ""
+
+
+def _before_the_retry(trace: str) -> str:
+    """The traceback without its last part, when that only tells that somebody asked for a retry."""
+    for between in (_WHILE_HANDLING, _DIRECT_CAUSE):
+        before, found, last = trace.rpartition(between)
+        if found and "Retry" in last[last.rfind("\n", 0, len(last) - 1) :]:
+            return before.rstrip("\n") + "\n"
+    return trace
+
+
+def _last_error(trace: str) -> tuple[str, str]:
+    """Name and message of the error at the end of a traceback, ("", "") where it cannot be told."""
+    lines = trace[trace.rfind('\n  File "') + 1 :].splitlines()
+    for index, line in enumerate(lines):
+        if line and not line.startswith(" "):
+            name, _, message = line.partition(":")
+            if name.replace(".", "").replace("_", "").isalnum():
+                return name, "\n".join([message.strip(), *lines[index + 1 :]]).strip()
+            break
+    return "", ""

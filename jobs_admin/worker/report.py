@@ -1,0 +1,193 @@
+"""From a Celery request to the envelope that tells about it: the raw message byte for byte, and a copy to show."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from kombu.utils.json import dumps
+
+from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.worker.display import Shown, shown_json, shown_message, shown_trace
+from jobs_admin.worker.outcome import Outcome
+
+RAW_BYTES = 16 * 1024**2
+RAW_HEAD = 64 * 1024  # of a message that is larger: enough to recognise it; a replay is refused
+HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive"})  # unredacted copies, and our own
+
+_HOST = socket.gethostname()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is the same in every report of a worker."""
+
+    source: str
+    release: str
+    tenant_paths: tuple[str, ...]
+    queues: dict[tuple[str, str], str]  # (exchange, routing key) -> queue
+
+
+def queue_of(request: Any, origin: Origin) -> str:
+    """The queue a job came from. kombu tells only the exchange and the routing key; the bindings tell the rest."""
+    delivery = request.delivery_info
+    key = str(delivery.get("routing_key") or "")
+    found = origin.queues.get((str(delivery.get("exchange") or ""), key), "")
+    # `emails\x06\x163` is the list of one priority of `emails`.
+    return (found or key).partition("\x06\x16")[0]
+
+
+def lineage_of(request: Any) -> Lineage | None:
+    """Where a replayed job comes from. Celery hands custom headers on to the message of a retry (tested)."""
+    sent = request.request_dict
+    inner = sent.get("headers")
+    return Lineage.from_header(sent.get("redrive") or (inner.get("redrive") if isinstance(inner, dict) else None))
+
+
+def attempt_of(request: Any) -> int:
+    """Executions so far in this run; the first is 1."""
+    try:
+        return max(0, int(request.request_dict.get("retries") or 0)) + 1
+    except (TypeError, ValueError):
+        return 1
+
+
+def failure(request: Any, outcome: Outcome, origin: Origin, duration: float | None) -> Envelope:
+    """The report of a job that ended badly, or will be tried again."""
+    raw = raw_message(request.message)
+    args, kwargs = _arguments(request)
+    shown_args, shown_kwargs = _shown(args), _shown(kwargs)
+    headers = _shown({k: v for k, v in (request.message.headers or {}).items() if k not in HIDDEN_HEADERS})
+    message, trace = shown_message(outcome.message), shown_trace(outcome.trace)
+    attempt = attempt_of(request)
+    return Envelope(
+        **_common(request, origin),
+        kind=outcome.kind,
+        attempt=attempt,
+        at=time.time(),
+        error_type=outcome.error_type[:500],
+        message=message.text,
+        max_attempts=_max_attempts(request.task, attempt, outcome.kind),
+        due_at=outcome.due_at,
+        duration_s=duration,
+        tenant=_tenant(args, kwargs, origin.tenant_paths),
+        priority=_priority(request),
+        args=shown_args.text,
+        kwargs=shown_kwargs.text,
+        headers=headers.text,
+        redacted=sum(s.redacted for s in (shown_args, shown_kwargs, headers, message, trace)),
+        late_ack=not request.acknowledged,
+        raw_size=len(raw),
+        raw_sha256=hashlib.sha256(raw).hexdigest(),
+        raw=raw if len(raw) <= RAW_BYTES else raw[:RAW_HEAD],
+        trace=trace.text,
+    )
+
+
+def success(request: Any, origin: Origin, duration: float | None) -> Envelope:
+    """The report that ends a trouble: small, since the message is known already."""
+    return Envelope(
+        **_common(request, origin),
+        kind="success",
+        attempt=attempt_of(request),
+        at=time.time(),
+        duration_s=duration,
+        late_ack=not request.acknowledged,
+    )
+
+
+def _common(request: Any, origin: Origin) -> dict[str, Any]:
+    return {
+        "source": origin.source,
+        "queue": queue_of(request, origin),
+        "task": str(request.type)[:500],
+        "job_id": str(request.id),
+        "worker": str(request.hostname),
+        "host": _HOST,
+        "release": origin.release,
+        "lineage": lineage_of(request),
+    }
+
+
+def raw_message(message: Any) -> bytes:
+    """The broker's message. On Redis: the element of the list, as kombu wrote it.
+
+    Elsewhere the same shape is put together from the parts that the broker delivered.
+    """
+    payload = getattr(message, "_raw", None)
+    if payload is None:
+        body = message.body
+        payload = {
+            "body": base64.b64encode(body.encode() if isinstance(body, str) else bytes(body)).decode(),
+            "content-encoding": message.content_encoding,
+            "content-type": message.content_type,
+            "headers": message.headers,
+            "properties": {
+                **message.properties,
+                "delivery_info": {k: message.delivery_info.get(k) for k in ("exchange", "routing_key")},
+                "body_encoding": "base64",
+                "delivery_tag": message.delivery_tag,
+            },
+        }
+    text: str = dumps(payload)  # type: ignore[no-untyped-call]
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _arguments(request: Any) -> tuple[Any, Any]:
+    """Arguments as the message has them, (None, None) where they are not JSON. Nothing is ever unpickled here."""
+    message = request.message
+    if message.content_type != "application/json":
+        return None, None
+    try:
+        body = json.loads(message.body)
+    except (ValueError, TypeError, RecursionError):
+        return None, None
+    if isinstance(body, list) and len(body) >= 2:
+        return body[0], body[1]
+    if isinstance(body, dict):  # the first protocol, and other languages' producers
+        return body.get("args"), body.get("kwargs")
+    return None, None
+
+
+def _shown(value: Any) -> Shown:
+    if value is None:
+        return Shown("", 0)
+    try:
+        return shown_json(value)
+    except (ValueError, TypeError, RecursionError):
+        return Shown("", 0)
+
+
+def _max_attempts(task: Any, attempt: int, kind: str) -> int | None:
+    """Every Celery task has `max_retries` 3, also those that never retry: only a task that does is bounded by it."""
+    retries = kind == "retry" or attempt > 1 or bool(getattr(task, "autoretry_for", ()))
+    if not retries:
+        return 1
+    most = getattr(task, "max_retries", None)
+    return None if most is None else max(int(most) + 1, attempt)
+
+
+def _tenant(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
+    for path in paths:
+        value: Any = {"args": args, "kwargs": kwargs}
+        for part in path.split("."):
+            if isinstance(value, dict):
+                value = value.get(part)
+            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                value = None
+                break
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return shown_message(str(value)[:200]).text
+    return ""
+
+
+def _priority(request: Any) -> int | None:
+    priority = request.delivery_info.get("priority")
+    return priority if isinstance(priority, int) else None

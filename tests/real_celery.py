@@ -1,0 +1,285 @@
+"""A real Celery worker for tests: an app of tasks that fail in every way, and the process that runs them.
+
+    worker = RealWorker(broker_url, store_url).start()
+    worker.send("fail", "no such customer", queue="emails")
+
+As a module it is the app itself: `celery -A tests.real_celery worker` (settings come from the environment).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.worker.request import Request
+
+ROOT = Path(__file__).resolve().parent.parent
+QUEUES = "celery,emails,webhooks"
+
+
+class ShopTask(Task):
+    """A user's own base class, with a user's own request class: the guard must live with both."""
+
+    abstract = True
+
+
+class ShopRequest(Request):
+    """Leaves a mark, so that a test can tell that it was still called."""
+
+    def on_failure(self, exc_info, *args, **options):
+        _mark("shop_request", self.id)
+        return super().on_failure(exc_info, *args, **options)
+
+
+def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
+    made = Celery("real", broker=broker_url, set_as_current=False)
+    made.conf.update(
+        task_acks_late=late_ack,
+        task_default_queue="celery",
+        broker_connection_retry_on_startup=True,
+        worker_hijack_root_logger=False,
+        broker_transport_options={"visibility_timeout": int(os.environ.get("REAL_VISIBILITY", "3600"))},
+    )
+    if os.environ.get("REAL_REQUEST"):
+        made.Task.Request = ShopRequest
+    _define(made)
+    return made
+
+
+def _mark(name: str, value: str) -> None:
+    folder = os.environ.get("REAL_MARKS")
+    if folder:
+        with (Path(folder) / name).open("a") as file:
+            file.write(f"{value}\n")
+
+
+class Unpicklable(Exception):
+    def __init__(self, why: str, thing: Any) -> None:
+        super().__init__(why)
+        self.thing = lambda: thing
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+    __repr__ = __str__
+
+
+class PartnerDown(Exception):
+    pass
+
+
+def _define(app: Celery) -> None:
+    @app.task(name="ok")
+    def ok(*args, **kwargs):
+        _mark("ok", str(args))
+        return "ok"
+
+    @app.task(name="fail", base=ShopTask)
+    def fail(message="it failed", **kwargs):
+        raise PartnerDown(message)
+
+    @app.task(name="flaky", bind=True, max_retries=5)
+    def flaky(self, failures, countdown=0):
+        if self.request.retries < failures:
+            try:
+                raise PartnerDown(f"not yet ({self.request.retries})")
+            except PartnerDown as error:
+                raise self.retry(exc=error, countdown=countdown)
+        return "at last"
+
+    @app.task(name="autoretry", bind=True, autoretry_for=(PartnerDown,), retry_backoff=False, max_retries=2,
+              default_retry_delay=0)  # fmt: skip
+    def autoretry(self, failures):
+        if self.request.retries < failures:
+            raise PartnerDown("again")
+
+    @app.task(name="exhaust", bind=True, max_retries=1)
+    def exhaust(self):
+        try:
+            raise PartnerDown("never")
+        except PartnerDown as error:
+            raise self.retry(exc=error, countdown=0)
+
+    @app.task(name="bare_retry", bind=True, max_retries=1)
+    def bare_retry(self):
+        if self.request.retries == 0:
+            try:
+                raise PartnerDown("in passing")
+            except PartnerDown:
+                self.retry(countdown=0)
+
+    @app.task(name="soft", soft_time_limit=1)
+    def soft():
+        time.sleep(30)
+
+    @app.task(name="soft_caught", soft_time_limit=1)
+    def soft_caught():
+        try:
+            time.sleep(30)
+        except SoftTimeLimitExceeded:
+            return "cleaned up"
+
+    @app.task(name="hard", time_limit=1)
+    def hard():
+        time.sleep(30)
+
+    @app.task(name="killed")
+    def killed():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.task(name="leaves")
+    def leaves():
+        sys.exit(3)
+
+    @app.task(name="unpicklable")
+    def unpicklable():
+        raise Unpicklable("cannot travel", object())
+
+    @app.task(name="unprintable")
+    def unprintable():
+        raise Unprintable
+
+    @app.task(name="reject")
+    def reject():
+        raise Reject("not for me", requeue=False)
+
+    @app.task(name="ignore")
+    def ignore():
+        raise Ignore
+
+    @app.task(name="memory")
+    def memory():
+        raise MemoryError("no room")
+
+    @app.task(name="slow")
+    def slow(seconds):
+        time.sleep(seconds)
+
+    @app.task(name="fail_slowly")
+    def fail_slowly(seconds):
+        time.sleep(seconds)
+        raise PartnerDown("after a while")
+
+    @app.task(name="hostile")
+    def hostile(size=0):
+        raise ValueError("a\x00b\ud800c password=hunter2 " + "x" * size)
+
+    @app.task(name="late", acks_late=True)
+    def late(message="it failed late"):
+        raise PartnerDown(message)
+
+
+class RealWorker:
+    """`celery worker` as its own process group. Every wait ends when the process dies, or at its deadline."""
+
+    def __init__(
+        self,
+        broker_url: str,
+        store_url: str | None,
+        *,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        queues: str = QUEUES,
+        late_ack: bool = False,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.broker_url = broker_url
+        self.app = make_app(broker_url, late_ack=late_ack)
+        self.folder = Path(tempfile.mkdtemp(prefix="real-worker-"))
+        self.log = self.folder / "worker.log"
+        self._command = [
+            sys.executable, "-m", "celery", "-A", "tests.real_celery:app", "worker", "-P", pool, "-c", str(concurrency),
+            "-Q", queues, "-l", "INFO", "--without-gossip", "--without-mingle", "-n", f"w{os.getpid()}-{id(self):x}@%h",
+        ]  # fmt: skip
+        self.environment = {
+            **os.environ,
+            "REAL_BROKER": broker_url,
+            "REAL_LATE_ACK": "1" if late_ack else "",
+            "REAL_MARKS": str(self.folder),
+            "REDRIVE_SPOOL": str(self.folder / "spool"),
+            "REDRIVE_REDIS_URL": store_url or "",
+            **(environment or {}),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def spool(self) -> Path:
+        return self.folder / "spool" / "shop"
+
+    def start(self, deadline_s: float = 30) -> RealWorker:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, cwd=ROOT, env=self.environment, stdout=log, stderr=log, process_group=0
+            )
+        seen = self.text().count(" ready.")
+        self.wait(lambda: self.text().count(" ready.") > seen, deadline_s, "the worker to be ready")
+        return self
+
+    def send(self, task: str, *args: Any, queue: str = "celery", **options: Any) -> str:
+        kwargs = options.pop("kwargs", None)
+        return self.app.send_task(task, args=args, kwargs=kwargs, queue=queue, **options).id
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def marks(self, name: str) -> list[str]:
+        file = self.folder / name
+        return file.read_text().splitlines() if file.exists() else []
+
+    def wait(
+        self, reached: Callable[[], Any], deadline_s: float = 20, what: str = "it", *, may_die: bool = False
+    ) -> Any:
+        """What `reached` answers once it is true. Fails when the worker dies or the deadline passes."""
+        ends = time.monotonic() + deadline_s
+        while time.monotonic() < ends:
+            if answer := reached():
+                return answer
+            if not may_die and self.process is not None and self.process.poll() is not None:
+                raise AssertionError(f"the worker ended ({self.process.returncode}):\n{self.text()[-3000:]}")
+            time.sleep(0.03)
+        raise AssertionError(f"waited {deadline_s} s for {what}:\n{self.text()[-3000:]}")
+
+    def stop(self, deadline_s: float = 15) -> None:
+        """Warm shutdown, then none left of the group."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(deadline_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the main process and its children, and to nothing else."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _app_of_the_environment() -> Celery | None:
+    if not os.environ.get("REAL_BROKER"):
+        return None
+    made = make_app(os.environ["REAL_BROKER"], late_ack=bool(os.environ.get("REAL_LATE_ACK")))
+    if not os.environ.get("REAL_STOCK"):
+        from jobs_admin.worker.celery import install
+
+        for _ in range(2):  # the second line must change nothing
+            install(made, source="shop", tenant=["kwargs.customer.id", "kwargs.tenant"], release="2026.11")
+    return made
+
+
+app = _app_of_the_environment()
