@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import unicodedata
 from dataclasses import dataclass
 
@@ -240,6 +241,41 @@ def visible(value):
             for code, words in pieces
         ),
     )
+
+
+@register.filter
+def dotted(value):
+    """A dotted name in large letters: it may break after a dot, not within a word."""
+    return format_html_join(
+        format_html("<wbr>"), "{}", ((visible(part),) for part in re.findall(r"[^.]*\.?", str(value)))
+    )
+
+
+@register.filter
+def visible_text(value) -> str:
+    """The same for an attribute, where there is no markup."""
+    text = str(value if value is not None else "")
+    return "".join(f"⟨U+{ord(c):04X}⟩" if _is_invisible(c) else c for c in text)
+
+
+@register.inclusion_tag("parts/hours.html")
+def hours(values, words: str = "", look: str = "dead"):
+    """A picture of counts per hour, the oldest first, the last one the hour that runs."""
+    values = [max(0, int(v or 0)) for v in values or ()]
+    top = max(values, default=0)
+    width, height = 960, 100
+    step = width / max(len(values), 1)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    bars = []
+    for n, value in enumerate(values):
+        tall = max(round(value / top * height, 1), 1.5) if top and value else 0
+        hour = now - dt.timedelta(hours=len(values) - 1 - n)
+        words_of_bar = f"{hour:%H:%M}: {value:,}"
+        bars.append(
+            {"x": round(n * step, 1), "y": height - tall, "w": round(step - 3, 1), "h": tall, "words": words_of_bar}
+        )
+    marks = [now - dt.timedelta(hours=len(values) - 1 - n) for n in range(0, len(values), 6)]
+    return {"bars": bars, "width": width, "height": height, "top": top, "words": words, "look": look, "marks": marks}
 
 
 @register.inclusion_tag("parts/sparkline.html")
