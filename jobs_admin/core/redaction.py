@@ -139,6 +139,9 @@ def _hide_named(found: re.Match[str]) -> str | None:
     # `password=password` is a line of code in a traceback; a scheme before its secret is left to the next pattern.
     if bare.lower() in {name.lower(), "bearer", "basic", "digest", "negotiate", PLACEHOLDER}:
         return None
+    # "invalid token: expected …" is a sentence of every parser.
+    if name.lower() == "token" and bare.isalpha() and between.endswith(": ") and value[0] not in "\"'":
+        return None
     quote = value[0] if value[0] in "\"'" else ""
     return f"{name}{between}{quote}{PLACEHOLDER}{quote}"
 

@@ -1,0 +1,152 @@
+"""Secrets do not leave the worker in what is shown; ordinary text does, unharmed."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from jobs_admin.core.redaction import PLACEHOLDER, is_secret_name, redact, redact_text
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA7bq\nc2VjcmV0\n-----END RSA PRIVATE KEY-----"
+
+# What stands in the text, and the part of it that must not be read afterwards.
+CANARIES = [
+    (f"token was {JWT} today", JWT),
+    ("Bearer abcdef0123456789", "abcdef0123456789"),
+    ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNzd29yZA"),
+    ("key AKIAIOSFODNN7EXAMPLE refused", "AKIAIOSFODNN7EXAMPLE"),
+    (f"cannot load {PEM} here", "c2VjcmV0"),
+    ("-----BEGIN PRIVATE KEY-----\ncutoffsecret", "cutoffsecret"),
+    ("redis://:s3cr3tpass@10.0.0.1:6379/0", "s3cr3tpass"),
+    ("postgresql://bob:hunter2@db/shop", "hunter2"),
+    ("card 4111 1111 1111 1111 declined", "4111 1111 1111 1111"),
+    ("card 4111-1111-1111-1111 declined", "1111-1111"),
+    ("amex 378282246310005 declined", "378282246310005"),
+    ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "ghp_abcdefghijklmnop"),
+    ("sk_live_abcdefghijklmnopqrstuvwx", "abcdefghijklmnop"),
+    ("xoxb-123456789012-abcdefghijkl", "123456789012"),
+    ("password=hunter2hunter2", "hunter2"),
+    ("login failed (password: 'correct horse')", "correct horse"),
+    ('{"api_key": "k-0123456789"}', "k-0123456789"),
+    ("https://api.example.com/?access_token=abc123def&x=1", "abc123def"),
+    ("DB_PASSWORD=tr0ub4dor", "tr0ub4dor"),
+    ("client_secret='zzz-yyy-xxx'", "zzz-yyy-xxx"),
+    ("Set-Cookie: sid=abcdef; Path=/", "abcdef"),
+]
+
+CLEAN = [
+    "TimeoutError: timed out after 30.0 seconds",
+    "[Errno -2] Name or service not known",
+    "HTTPSConnectionPool(host='api.example.com', port=443): Max retries exceeded with url: /v1/orders?page=2",
+    "order 1234567890123456 not found",
+    "Basic authentication failed for user bob",
+    "the token has expired",
+    "invalid token: expected ',' or '}' at line 3",
+    "password must have 12 characters",
+    "could not convert string to float: '12,50'",
+    "2026-11-21T03:40:00.123456+00:00 c0ffee00-1111-4222-8333-444455556666",
+    "    password = password",
+    "    token = self.fetch_token()",
+    "https://shop.example.com:8443/a/b@2x.png",
+    "KeyError: 'customer_id'",
+    "psycopg.errors.UniqueViolation: duplicate key value violates unique constraint",
+    "1.2.3.4:5432 refused",
+]
+
+
+@pytest.mark.parametrize(("text", "secret"), CANARIES)
+def test_a_secret_in_text_is_hidden_visibly(text, secret):
+    shown, hidden = redact_text(text)
+    assert secret not in shown
+    assert PLACEHOLDER in shown
+    assert hidden >= 1
+
+
+@pytest.mark.parametrize("text", CLEAN)
+def test_ordinary_text_stays_as_it_is(text):
+    assert redact_text(text) == (text, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "Password2", "X-Api-Key", "apiKey", "AUTHORIZATION", "set-cookie", "sessionid", "csrfToken",
+             "credit_card", "client_secret", "aws_secret_access_key", "PIN", "cvv", "private-key"],
+)  # fmt: skip
+def test_a_name_tells_that_its_value_is_secret(name):
+    assert redact({name: "value"}) == ({name: PLACEHOLDER}, 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["author", "passenger", "keyboard", "spinner", "customer_id", "compass", "company", "authors"]
+)
+def test_a_harmless_name_keeps_its_value(name):
+    assert not is_secret_name(name)
+    assert redact({name: "value"}) == ({name: "value"}, 0)
+
+
+def test_an_amount_of_tokens_is_no_secret_but_a_pin_is():
+    assert redact({"max_tokens": 100, "token_count": 3, "pin": 1234})[0] == {
+        "max_tokens": 100,
+        "token_count": 3,
+        "pin": PLACEHOLDER,
+    }
+
+
+def test_nothing_true_and_false_are_shown_under_a_secret_name():
+    value = {"token": None, "password": "", "session": False}
+    assert redact(value) == (value, 0)
+
+
+def test_secrets_are_found_at_every_depth_and_counted():
+    value = {"a": [{"b": {"password": "x"}}, "redis://:pw1@h"], "c": ({"d": JWT},)}
+    shown, hidden = redact(value)
+    assert hidden == 3
+    assert "pw1" not in json.dumps(shown)
+    assert JWT not in json.dumps(shown)
+
+
+def test_a_secret_used_as_a_name_is_hidden_too():
+    assert JWT not in json.dumps(redact({JWT: 1})[0])
+
+
+def test_the_value_itself_is_never_changed():
+    value = {"password": "x", "list": ["Bearer abc123456789"]}
+    redact(value)
+    assert value == {"password": "x", "list": ["Bearer abc123456789"]}
+
+
+def test_a_whole_branch_under_a_secret_name_is_hidden():
+    assert redact({"credentials": {"user": "bob", "key": "k"}})[0] == {"credentials": PLACEHOLDER}
+
+
+def test_nesting_without_end_does_not_overflow():
+    value: object = "end"
+    for _ in range(20_000):
+        value = [value]
+    shown, hidden = redact(value)
+    assert hidden == 1
+    assert "end" not in json.dumps(shown)
+
+
+def test_redacting_twice_changes_nothing_more():
+    for text, _ in CANARIES:
+        once = redact_text(text)[0]
+        assert redact_text(once)[0] == once
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "eyJ", "eyJa.", "eyJ-", "1 ", "4111 ", "4111111111111111", "password", "password=", "token: ", "Bearer ", "Basic a", "://a:", "://",
+     "ghp_", "sk-", "SG.", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "AKIA", "=", ":'", '"', "pwd", "\\\\", "access_", "x" * 99 + " "],
+)  # fmt: skip
+def test_a_megabyte_of_hostile_text_is_read_in_linear_time(piece):
+    def seconds(size: int) -> float:
+        text = (piece * (size // len(piece) + 1))[:size]
+        started = time.process_time()
+        redact_text(text)
+        return time.process_time() - started
+
+    # Generous: a quadratic pattern needs minutes here, not seconds.
+    assert seconds(1_000_000) < 3
