@@ -1,0 +1,149 @@
+"""A whole desk, as `up` starts it, and a browser to look at it with. One desk for all journeys of a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dashboard.engine import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_WITHIN_S = 100
+STOPS_WITHIN_S = 20
+
+
+@dataclass
+class Desk:
+    """A running `up`. `get` asks its API as an admin."""
+
+    url: str
+    password: str
+    token: str
+    folder: Path
+    process: subprocess.Popen[str]
+    said: list[str] = field(default_factory=list)
+
+    def get(self, path: str, **query: object) -> Any:
+        """What the API answers, e.g. `get("failures", q="queue:webhooks")`; any status but 200 is an error."""
+        answer = httpx.get(
+            f"{self.url}/api/{path}",
+            params=query,
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=10,
+            trust_env=False,
+        )
+        assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:300]}"
+        return answer.json()
+
+    def log(self, name: str) -> str:
+        path = self.folder / "log" / f"{name}.log"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+
+    def wait_until(self, truth: Callable[[], Any], what: str, within_s: float) -> Any:
+        """The first true answer; fails when it does not come in time, and at once when the desk has died."""
+        ends = time.monotonic() + within_s
+        while True:
+            found = truth()
+            if found:
+                return found
+            assert self.process.poll() is None, f"up ended (exit {self.process.returncode}): {''.join(self.said)}"
+            assert time.monotonic() < ends, f"not within {within_s:g} s: {what}"
+            time.sleep(0.1)
+
+
+def _missing(what: str, how: str) -> None:
+    """Skip by name what this machine lacks; in the strict suite that is a failure."""
+    (pytest.fail if os.environ.get("REDRIVE_STRICT") else pytest.skip)(f"needs {what}: {how}")
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory):
+    """`manage.py up` with its demo, on a free port and a folder of its own. Ready: a failure is visible."""
+    folder = tmp_path_factory.mktemp("desk")
+    password, token = secrets.token_urlsafe(12), secrets.token_urlsafe(24)
+    ours = ("SECRET_KEY", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "PYTEST_CURRENT_TEST", "CELERY_BROKER_URL")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REDRIVE_") and k not in ours}
+    environment |= {"REDRIVE_ADMIN_PASSWORD": password, "REDRIVE_API_TOKEN": token}
+    command = [sys.executable, "manage.py", "up", "--port", str(free_port()), "--data", str(folder)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    running = Desk("", password, token, folder, process)
+    reader = threading.Thread(target=lambda: running.said.extend(process.stdout), daemon=True)
+    reader.start()
+    try:
+        said = running.wait_until(
+            lambda: re.search(r"Redrive is ready: (http\S+)", "".join(running.said)),
+            "the desk is ready",
+            READY_WITHIN_S,
+        )
+        running.url = said[1].rstrip("/")
+        yield running
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOPS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()  # its reaper ends what it started
+                process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium. For a module, not for the run: while it lives, Django's database calls are refused in this process."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _missing("playwright", "`python3 manage.py test --strict` installs it")
+    with sync_playwright() as play:
+        path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+        path = path or play.chromium.executable_path
+        if not Path(path).exists():
+            _missing("a browser", "apt-get install chromium")
+        chromium = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def logged_in(desk, browser):
+    """What the browser remembers of having logged in as admin."""
+    context = browser.new_context(base_url=desk.url)
+    page = context.new_page()
+    page.goto("/login/")
+    page.get_by_label("Name").fill("admin")
+    page.get_by_label("Password").fill(desk.password)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(lambda url: "/login" not in url)
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+@pytest.fixture
+def page(desk, browser, logged_in):
+    """A page of an admin who is logged in. Fails at the end if the browser complained: a script, the CSP, a part."""
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in, viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(10_000)
+    opened = context.new_page()
+    complaints: list[str] = []
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    yield opened
+    context.close()
+    assert complaints == []
