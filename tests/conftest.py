@@ -11,6 +11,25 @@ from cryptography.fernet import Fernet
 
 from dashboard.engine import Engine
 
+IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`: nothing may be left out
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return _nothing_left_out((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _nothing_left_out((yield))
+
+
+def _nothing_left_out(report):
+    if IS_STRICT and report.skipped and not hasattr(report, "wasxfail"):
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"The strict suite leaves nothing out. {why}"
+    return report
+
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory):

@@ -1,0 +1,100 @@
+"""Who may import whom (pyproject.toml), and workers without Django."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTRACTS = (
+    "Everything points down",
+    "The engine does not know the face",
+    "Workers and adapters run without Django",
+    "The core touches nothing outside the standard library",
+    "Screens never talk to a queue",
+)
+
+
+def test_every_import_contract_is_kept():
+    verdict = lint_imports(ROOT)
+    assert verdict.returncode == 0, verdict.stdout
+
+
+def test_every_import_contract_notices_an_offence(tmp_path):
+    for package in ("jobs_admin", "dashboard", "demo"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    offend(tmp_path / "jobs_admin/triage.py", "import jobs_admin.alerts")
+    offend(tmp_path / "jobs_admin/models/group.py", "import dashboard.htmx")
+    offend(tmp_path / "jobs_admin/worker/spool.py", "import django.db")
+    offend(tmp_path / "jobs_admin/core/keys.py", "import redis")
+    offend(tmp_path / "dashboard/views/errors.py", "import jobs_admin.sources.celery")
+    verdict = lint_imports(tmp_path)
+    assert [name for name in CONTRACTS if f"{name} BROKEN" not in verdict.stdout] == []
+
+
+def test_a_module_without_a_place_in_the_layers_is_noticed(tmp_path):
+    for package in ("jobs_admin", "dashboard", "demo"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "jobs_admin/placeless.py").touch()
+    assert "placeless" in lint_imports(tmp_path).stdout
+
+
+def test_workers_and_adapters_import_where_django_is_absent(tmp_path):
+    for entry in Path(packages()).iterdir():
+        if not entry.name.lower().startswith("django"):
+            (tmp_path / entry.name).symlink_to(entry)
+    program = f"""
+import importlib, importlib.util, pkgutil, sys
+sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]
+assert importlib.util.find_spec("django") is None
+for name in ("jobs_admin.core", "jobs_admin.worker", "jobs_admin.sources"):
+    package = importlib.import_module(name)
+    for found in pkgutil.walk_packages(package.__path__, name + "."):
+        importlib.import_module(found.name)
+        print(found.name)
+"""
+    # -S: without the site-packages that has Django.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "jobs_admin.worker.celery" in done.stdout
+
+
+def test_types_of_core_worker_and_sources_hold():
+    run_tool("mypy")
+
+
+def test_the_code_has_no_lint():
+    run_tool("ruff", "check", "--output-format", "concise")
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    program = "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command as c; c()"
+    command = [sys.executable, "-c", program, "--no-cache"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def offend(module: Path, line: str) -> None:
+    assert module.exists(), module
+    module.write_text(module.read_text() + f"\n{line}\n")
+
+
+def packages() -> str:
+    return next(path for path in site.getsitepackages() if (Path(path) / "celery").exists())
+
+
+def run_tool(name: str, *arguments: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed: `python3 manage.py test --strict` installs it")
+    command = [sys.executable, "-m", name, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
