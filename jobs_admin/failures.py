@@ -7,7 +7,7 @@ an index, and counts come from counters wherever they know.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
 
@@ -195,17 +195,15 @@ def _page_of_ids(viewer: Viewer, query: Query, after: int | None, limit: int) ->
     `state IN (…) ORDER BY id DESC` has no index that serves both: where most rows have recovered it would walk all of
     them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at `limit`.
     """
-    slices = _slices(query)
-    if not slices:
-        return []
-    rest = Failure.objects.filter(scopes.visible(viewer), scopes.compiled(query, states=False))
+    slices, rest = _slices(query)
+    found = Failure.objects.filter(scopes.visible(viewer), scopes.compiled(rest, states=False))
     if after is not None:
-        rest = rest.filter(pk__lt=after)
+        found = found.filter(pk__lt=after)
     statements, parameters = [], []
     for one in slices:
-        found = rest.filter(one).order_by("-id").values("id")[:limit]
+        page = found.filter(one).order_by("-id").values("id")[:limit]
         try:
-            sql, values = found.query.sql_with_params()
+            sql, values = page.query.sql_with_params()
         except EmptyResultSet:  # it contradicts itself, or the viewer has no role anywhere
             continue
         statements.append(f"SELECT id FROM ({sql}) AS slice_{len(statements)}")
@@ -217,31 +215,33 @@ def _page_of_ids(viewer: Viewer, query: Query, after: int | None, limit: int) ->
         return [row[0] for row in cursor.fetchall()]
 
 
-def _slices(query: Query) -> list[Q]:
-    """Conditions that do not overlap, together hold all that the query can match, and each follow one index."""
+def _slices(query: Query) -> tuple[list[Q], Query]:
+    """Conditions that do not overlap and each follow one index, and what of the query they leave to be asked.
+
+    Together they hold all that the query can match.
+    """
     states = scopes.states_of(query)
-    by_value = _values_to_slice(query, len(states))
-    if by_value is None and len(states) == len(language.STATES):
-        return [Q()]  # every state: the primary key itself is in order
-    if by_value is None:
-        return [Q(state=state) for state in states]
-    name, values = by_value
-    return [Q(**{name: value, "state": state}) for value, state in product(values, states)]
+    term = _term_to_slice(query, len(states))
+    if term is not None:
+        rest = replace(query, terms=tuple(t for t in query.terms if t is not term))
+        name, values = _values(term)
+        return [Q(**{name: value, "state": state}) for value, state in product(values, states)], rest
+    if len(states) == len(language.STATES):
+        return [Q()], query  # every state: the primary key itself is in order
+    return [Q(state=state) for state in states], query
 
 
-def _values_to_slice(query: Query, states: int) -> tuple[str, list[object]] | None:
-    """The field, and its values, that narrows the most and has an index; None where no term names plain values."""
+def _term_to_slice(query: Query, states: int) -> Match | None:
+    """The term that narrows the most and has an index; None where no term names a few plain values."""
     terms = [t for t in query.terms if isinstance(t, Match) and not t.negated and not any(v.glob for v in t.values)]
-    for name in _SLICED:
-        for term in terms:
-            if term.field != name or len(set(term.values)) * states > _MOST_SLICES:
-                continue
-            if name == "group":
-                return "group_id", list(
-                    Group.objects.filter(pk__in=scopes.groups_named(term)).values_list("pk", flat=True)
-                )
-            return name, sorted({v.text for v in term.values})
-    return None
+    few = [t for t in terms if t.field in _SLICED and len(set(t.values)) * states <= _MOST_SLICES]
+    return min(few, key=lambda t: _SLICED.index(t.field), default=None)
+
+
+def _values(term: Match) -> tuple[str, list[object]]:
+    if term.field == "group":
+        return "group_id", [row["pk"] for row in scopes.groups_named(term)]
+    return term.field, sorted({v.text for v in term.values})
 
 
 def _rows(ids: list[int]) -> list[Failure]:

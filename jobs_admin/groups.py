@@ -17,6 +17,7 @@ from django.db.models.functions import Coalesce
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, parse
+from jobs_admin.counting import StepOf
 from jobs_admin.models import Failure, FailureCount, Group, GroupCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.group import GroupState
@@ -113,11 +114,11 @@ def groups(
 
 def group_named(viewer: Viewer, fingerprint: str) -> Group:
     """The group of a fingerprint, or of one that it used to have. Raises NoSuchGroup, also for one out of sight."""
-    named = Q(fingerprint=fingerprint) | Q(aliases__fingerprint=fingerprint)
+    named = scopes.groups_named(Match("group", (language.Value(fingerprint),)))
     seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
     clean = "\0" not in fingerprint
     found = (
-        Group.objects.filter(named, Exists(seen)).select_related("assignee", "representative").first()
+        Group.objects.filter(Exists(seen), pk__in=named).select_related("assignee", "representative").first()
         if clean
         else None
     )
@@ -267,11 +268,11 @@ def _trends(pks: list[int], now: datetime) -> dict[int, list[int]]:
     """Failed attempts in each of the last 24 hours, the oldest first; the last is the hour that runs."""
     first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
     trends = {pk: [0] * 24 for pk in pks}
-    rows = _counted(pks, first).values_list("group_id", "at", "failed", "retried")
-    for pk, at, failed, retried in rows.iterator():
-        hour = int((at - first).total_seconds() // 3600)
-        if 0 <= hour < 24:
-            trends[pk][hour] += failed + retried
+    rows = _counted(pks, first).annotate(hour=StepOf("at", 3600)).values_list("group_id", "hour")
+    for pk, hour, n in rows.annotate(n=Sum(F("failed") + F("retried"))):
+        place = hour - int(first.timestamp()) // 3600
+        if 0 <= place < 24:
+            trends[pk][place] += n
     return trends
 
 
@@ -281,9 +282,11 @@ def _counted(pks: list[int], since: datetime):
 
 
 def _newest(viewer: Viewer, found: Group) -> tuple[list[dict[str, object]], bool]:
-    """The newest failures of the group, bounded, and whether that is all of them. Open ones go first."""
+    """The newest open failures of the group, bounded, and whether that is all; closed ones where none is open."""
     newest: list[dict[str, object]] = []
     for state in (*language.DEFAULT_STATES, "recovered", "discarded", "gone"):
+        if newest and state not in language.DEFAULT_STATES:
+            break
         room = SAMPLE + 1 - len(newest)
         if room <= 0:
             break

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, Value
+from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, TextField, Value
 from django.db.models.functions import Concat
 
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Query, Term, Text, Time
-from jobs_admin.models import Attempt, FailureCount, Group, ReplayItem
+from jobs_admin.models import Attempt, FailureCount, Group, GroupAlias, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 
 # What `FailureCount` can answer, without looking at a single failure.
@@ -141,7 +141,7 @@ def text_condition(term: Term) -> Q:
 
 def error_text():
     """`Type: message`, as people copy it."""
-    return Concat(F("error_type"), Value(": "), F("message"))
+    return Concat(F("error_type"), Value(": "), F("message"), output_field=TextField())
 
 
 def _holds(text, pattern: str) -> Q:
@@ -193,7 +193,8 @@ def groups_named(term: Match):
         if value.glob:
             named |= Q(Fits(F("fingerprint"), Value(value.text)))
         else:
-            named |= Q(fingerprint=value.text) | Q(aliases__fingerprint=value.text)
+            former = GroupAlias.objects.filter(fingerprint=value.text).values("group_id")
+            named |= Q(fingerprint=value.text) | Q(pk__in=former)
     return Group.objects.filter(named).values("pk")
 
 

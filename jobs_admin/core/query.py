@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+from jobs_admin.core.text import representable
+
 MAX_CHARS = 4_000
 MAX_TERMS = 100
 MAX_DEPTH = 5
@@ -162,8 +164,7 @@ class _Reader:
     def __init__(self, text: str, now: datetime | None) -> None:
         self.hints: list[str] = []
         self.now = now
-        # Neither can be in a database; neither may break a search.
-        text = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+        text = representable(text)  # as what it searches was stored
         self.is_cut = len(text) > MAX_CHARS
         if self.is_cut:
             text = text[:MAX_CHARS]

@@ -99,9 +99,12 @@ def test_every_slice_of_a_page_comes_sorted_from_its_index(text):
     (page,) = [q["sql"] for q in seen if "slice_0" in q["sql"]]
     with connection.cursor() as cursor:
         plan = [row[3] for row in cursor.execute(f"EXPLAIN QUERY PLAN {page}").fetchall()]
-    whole = ["SCAN jobs_admin_failure"] if text == "state:*" else []
-    assert [line for line in plan if line.startswith("SCAN jobs_admin_failure")] == whole
-    assert sum("TEMP B-TREE" in line for line in plan) <= 1  # only the merge of the slices
+    slices = " ".join(plan).split("CO-ROUTINE ")[1:]
+    assert slices
+    for one in slices:  # what stands before "SCAN slice" reads the table; what comes after merges 51 ids
+        reads = one.split("SCAN slice")[0]
+        assert "TEMP B-TREE" not in reads
+        assert "SEARCH jobs_admin_failure USING" in reads or text == "state:*"
 
 
 def test_a_word_is_found_inside_the_type_and_the_message_without_regard_to_case():

@@ -1,0 +1,432 @@
+"""What is broken now, and is it getting worse: the overview's sentence and the numbers behind its pictures.
+
+Everything here reads counters, samples and a bounded number of rows: it costs the same at any number of failures.
+"Failures" of a rate or a picture are failed attempts, those that will be retried included.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import redis
+from django.db.models import Count, Exists, F, Max, OuterRef, Q, Sum
+
+from jobs_admin import config, failures
+from jobs_admin import scope as scopes
+from jobs_admin.core import keys
+from jobs_admin.core import query as language
+from jobs_admin.counting import StepOf
+from jobs_admin.groups import GroupRow
+from jobs_admin.models import (
+    DepthSample,
+    Failure,
+    FailureCount,
+    Group,
+    QueueCounter,
+    Replay,
+    ReplayItem,
+    Source,
+    Worker,
+)
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.replay import ReplayState
+
+RATE_OVER = timedelta(minutes=3)
+BEFORE = timedelta(minutes=10)  # what the rate is compared with: the ten minutes before
+LOUD_PER_MIN = 1.0
+NEW_WITHIN = timedelta(minutes=30)
+SAMPLE = 1_000
+LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
+WORKER_LOST_AFTER_S = 30  # a heartbeat comes every five
+NOT_RUNNING = ("draft", "done", "stopped", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What is going on, in one sentence, and the search that shows it."""
+
+    text: str
+    tone: str  # calm, trouble, stale
+    query: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The watch, or the store it works on, is not alive: what the screens show may be old."""
+
+    text: str
+    since: datetime | None  # None: never seen alive
+    steps: tuple[str, ...] = ()  # those that are late
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    source: str
+    queue: str
+    reachable: bool | None  # None: never sampled
+    why: str
+    sampled_at: datetime | None
+    waiting: int | None
+    active: int | None
+    delayed: int | None
+    dead: int
+    retrying: int
+    source_dead: int | None
+    oldest_dead_age_s: int | None
+    failed_per_minute: float
+    succeeded_per_minute: float
+    workers: int | None
+    guarded_workers: int | None
+    durability: str
+    by_priority: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    name: str
+    backend: str
+    is_configured: bool
+    reachable: bool | None
+    why: str
+    changed_at: datetime | None
+    sampled_at: datetime | None
+    age_s: int | None  # of the last sample
+    dead: int
+    workers: int  # guarded ones whose heart beats
+    findings: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Numbers over time, one a step; `times` are the steps' beginnings, seconds since 1970."""
+
+    step_s: int
+    times: list[int]
+    queues: dict[str, list[int]]  # "source/queue", or only "queue" where there is one source -> one number a step
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    source: str
+    queue: str
+    now: float  # failed attempts per minute
+    before: float
+
+
+def sentence(viewer: Viewer, now: datetime | None = None) -> Sentence:
+    """One sentence for the person who was just woken up."""
+    now = now or datetime.now(UTC)
+    late = stale(now)
+    if late is not None:
+        return Sentence(late.text, "stale")
+    rates = _rates(viewer, now)
+    loudest = max(rates, key=lambda rate: rate.now, default=None)
+    if loudest is not None and loudest.now >= LOUD_PER_MIN:
+        return _trouble(viewer, loudest, len([r for r in rates if r.now >= LOUD_PER_MIN]), now)
+    return _calm(viewer, now)
+
+
+def _trouble(viewer: Viewer, rate: _Rate, loud: int, now: datetime) -> Sentence:
+    parts = [f"{rate.queue}: {_number(rate.now)} failures/min"]
+    if rate.before and rate.now / rate.before >= 1.5:
+        parts.append(f"{_number(rate.now / rate.before)} × in 10 min")
+    elif rate.before and rate.now / rate.before <= 0.67:
+        parts.append("getting better")
+    elif rate.before:
+        parts.append("as in the 10 min before")
+    else:
+        parts.append("none in the 10 min before")
+    new = _new_groups(viewer, rate, now)
+    if new:
+        how_many = "one group" if len(new) == 1 else f"{len(new)} groups"
+        parts.append(f"{how_many} new since {min(new):%H:%M}")
+    tenants, is_all = _tenants_hit(viewer, rate, now)
+    if tenants:
+        parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'}")
+    if loud > 1:
+        parts.append(f"{loud - 1} more {'queue fails' if loud == 2 else 'queues fail'}")
+    query = language.qualifier("queue", rate.queue)
+    return Sentence(", ".join(parts), "trouble", f"{query} since:{_iso(now - RATE_OVER - BEFORE)}")
+
+
+def _calm(viewer: Viewer, now: datetime) -> Sentence:
+    hour = _counters(viewer, now - timedelta(hours=1))
+    lately = hour.values("queue").annotate(n=Sum(F("failed") + F("retried"))).filter(n__gt=0).order_by("-n")
+    failed, waits = list(lately[:20]), _waiting_dead(viewer)
+    if not failed and not waits and not FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).exists():
+        return Sentence("No job has failed yet.", "calm")
+    if failed:
+        total = sum(row["n"] for row in failed)
+        times = "One attempt" if total == 1 else f"{total:,} attempts"
+        where = f"in {failed[0]['queue']}" if len(failed) == 1 else f"most in {failed[0]['queue']}"
+        said = f"{times} failed in the last hour, {where}; less than one a minute now."
+    else:
+        said = "Nothing has failed in the last hour."
+    return Sentence(f"{said} {waits or 'No dead job waits.'}", "calm", "state:dead" if waits else "")
+
+
+def _waiting_dead(viewer: Viewer) -> str:
+    dead = _dead(viewer)
+    if not dead:
+        return ""
+    oldest = (
+        Failure.objects.filter(scopes.visible(viewer), state="dead").order_by("id").values_list("failed_at").first()
+    )
+    since = f" since {oldest[0]:%a %d %b %H:%M}" if oldest else ""
+    return f"One dead job waits{since}." if dead == 1 else f"{dead:,} dead jobs wait{since}."
+
+
+def _dead(viewer: Viewer) -> int:
+    counted = FailureCount.objects.filter(scopes.visible(viewer), state="dead")
+    return counted.aggregate(n=Sum("count"))["n"] or 0
+
+
+def _rates(viewer: Viewer, now: datetime) -> list[_Rate]:
+    """Failed attempts per minute of each queue, over the last three minutes and over the ten before."""
+    split = (now - RATE_OVER).replace(second=0, microsecond=0)
+    minutes = (now - split).total_seconds() / 60
+    failed = F("failed") + F("retried")
+    rows = _counters(viewer, split - BEFORE).filter(at__lte=now).values_list("source", "queue")
+    counted = rows.annotate(now=Sum(failed, filter=Q(at__gte=split)), before=Sum(failed, filter=Q(at__lt=split)))
+    return [_Rate(s, q, (n or 0) / minutes, (b or 0) / (BEFORE.total_seconds() / 60)) for s, q, n, b in counted]
+
+
+def _counters(viewer: Viewer, since: datetime):
+    # Minutes are folded into hours and then gone, so both steps together count each attempt once.
+    return QueueCounter.objects.filter(scopes.visible(viewer), at__gte=since)
+
+
+def _new_groups(viewer: Viewer, rate: _Rate, now: datetime) -> list[datetime]:
+    """When each group that is new, and has open failures in this queue, was first seen."""
+    found = Group.objects.filter(first_seen__gte=now - NEW_WITHIN, last_seen__gte=now - NEW_WITHIN)
+    first_seen = dict(found.values_list("pk", "first_seen")[:500])
+    here = FailureCount.objects.filter(
+        scopes.visible(viewer), source=rate.source, queue=rate.queue, group_id__in=list(first_seen), count__gt=0
+    )
+    return [first_seen[pk] for pk in here.values_list("group_id", flat=True).distinct()]
+
+
+def _tenants_hit(viewer: Viewer, rate: _Rate, now: datetime) -> tuple[int, bool]:
+    """How many tenants this queue's newest failures name, and whether all of the last minutes were looked at."""
+    tenants: set[str] = set()
+    is_all = True
+    for state in ("dead", "retrying"):
+        newest = Failure.objects.filter(source=rate.source, queue=rate.queue, state=state).order_by("-id")
+        rows = list(newest.values_list("tenant", "failed_at")[:SAMPLE])
+        recent = [tenant for tenant, at in rows if at >= now - RATE_OVER - BEFORE]
+        tenants.update(tenant for tenant in recent if tenant)
+        is_all = is_all and len(recent) < SAMPLE
+    return len(tenants), is_all
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 9.5 else f"{value:.1f}".removesuffix(".0")
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- is anybody watching ----------------------------------------------------------------------------------------
+
+
+def steps(now: datetime | None = None) -> dict[str, datetime]:
+    """When each step of watch last ended a round. Raises redis.RedisError where the store does not answer."""
+    found = {}
+    for name, value in config.store().hgetall(keys.steps()).items():
+        moment = _moment(value)
+        if moment is not None:
+            found[name.decode("utf-8", "replace")] = moment
+    return found
+
+
+def _moment(value: bytes) -> datetime | None:
+    try:
+        read = json.loads(value)
+        read = read.get("at") if isinstance(read, dict) else read
+        return datetime.fromtimestamp(read, UTC) if isinstance(read, int | float) else datetime.fromisoformat(read)
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+
+
+def stale(now: datetime | None = None) -> Stale | None:
+    """What is late, or None while everything is watched."""
+    now = now or datetime.now(UTC)
+    try:
+        ended = steps(now)
+    except (redis.RedisError, config.BadConfiguration):
+        return Stale("Redrive's own Redis does not answer: nothing new is seen.", None)
+    late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
+    if not ended:
+        return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
+    if not late:
+        return None
+    since = min(late.values())
+    when = f"{since:%H:%M}" if now - since < timedelta(hours=20) else f"{since:%a %d %b %H:%M}"
+    if len(late) == len(ended):
+        return Stale(f"Not watching since {when}.", since, tuple(sorted(late)))
+    return Stale(f"Not watching since {when}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
+
+
+def ingest_lag_s(now: datetime | None = None) -> float:
+    """Age in seconds of the oldest report that is not filed yet; 0 where none waits. Raises redis.RedisError."""
+    now = now or datetime.now(UTC)
+    oldest = config.store().xrange(keys.failures(), count=1)  # what is filed is deleted from the stream
+    return max(0.0, now.timestamp() - int(oldest[0][0].split(b"-")[0]) / 1000) if oldest else 0.0
+
+
+# --- sources and queues -----------------------------------------------------------------------------------------
+
+
+def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
+    """A line per source: whether it answers, since when, and how old its last sample is."""
+    now = now or datetime.now(UTC)
+    allowed = viewer.sources()
+    found = Source.objects.order_by("name")
+    if allowed is not None:
+        found = found.filter(name__in=allowed)
+    dead = dict(_counted_dead(viewer).values_list("source").annotate(n=Sum("count")))
+    alive = Worker.objects.filter(scopes.visible(viewer), seen_at__gte=now - timedelta(seconds=WORKER_LOST_AFTER_S))
+    workers = dict(alive.values_list("source").annotate(n=Count("pk")))
+    return [
+        SourceRow(
+            name=source.name,
+            backend=source.backend,
+            is_configured=source.is_configured,
+            reachable=source.is_reachable,
+            why=source.why_unreachable,
+            changed_at=source.changed_at,
+            sampled_at=source.sampled_at,
+            age_s=int((now - source.sampled_at).total_seconds()) if source.sampled_at else None,
+            dead=dead.get(source.name, 0),
+            workers=workers.get(source.name, 0),
+            findings=list(source.findings),
+        )
+        for source in found
+    ]
+
+
+def findings(viewer: Viewer) -> list[dict[str, str]]:
+    """Unsafe settings of the sources that the viewer sees, the worst first: source, id, severity, text, fix."""
+    rank = {"high": 0, "warning": 1, "info": 2}
+    found = [{"source": row.name, **finding} for row in sources(viewer) for finding in row.findings]
+    return sorted(found, key=lambda finding: rank.get(finding.get("severity", ""), 3))
+
+
+def queues(viewer: Viewer, now: datetime | None = None) -> list[QueueRow]:
+    """A line per queue: the latest sample, with the dead as they are counted now. By name."""
+    now = now or datetime.now(UTC)
+    samples = _latest_samples(viewer, now)
+    states: dict[tuple[str, str], dict[str, int]] = {}
+    counted = FailureCount.objects.filter(scopes.visible(viewer), state__in=("dead", "retrying"), count__gt=0)
+    for source, queue, state, n in counted.values_list("source", "queue", "state").annotate(n=Sum("count")):
+        states.setdefault((source, queue), {})[state] = n
+    since = (now - timedelta(minutes=5)).replace(second=0, microsecond=0)
+    minutes = (now - since).total_seconds() / 60
+    rates = {
+        (source, queue): ((failed or 0) / minutes, (succeeded or 0) / minutes)
+        for source, queue, failed, succeeded in _counters(viewer, since)
+        .values_list("source", "queue")
+        .annotate(failures=Sum(F("failed") + F("retried")), successes=Sum("succeeded"))
+    }
+    names = sorted(set(samples) | set(states) | set(rates))
+    return [
+        _queue_row(name, samples.get(name), states.get(name, {}), rates.get(name, (0.0, 0.0)), now) for name in names
+    ]
+
+
+def _queue_row(
+    name: tuple[str, str], sample: DepthSample | None, states: dict[str, int], rates: tuple[float, float], now: datetime
+) -> QueueRow:
+    dead = states.get("dead", 0)
+    oldest = sample.oldest_dead_at if sample and dead else None
+    return QueueRow(
+        source=name[0],
+        queue=name[1],
+        reachable=sample.is_reachable if sample else None,
+        why=sample.why if sample else "",
+        sampled_at=sample.at if sample else None,
+        waiting=sample.waiting if sample else None,
+        active=sample.active if sample else None,
+        delayed=sample.delayed if sample else None,
+        dead=dead,
+        retrying=states.get("retrying", 0),
+        source_dead=sample.source_dead if sample else None,
+        oldest_dead_age_s=max(0, int((now - oldest).total_seconds())) if oldest else None,
+        failed_per_minute=rates[0],
+        succeeded_per_minute=rates[1],
+        workers=sample.workers if sample else None,
+        guarded_workers=sample.guarded_workers if sample else None,
+        durability=sample.durability if sample else "",
+        by_priority=dict(sample.by_priority) if sample else {},
+    )
+
+
+def _latest_samples(viewer: Viewer, now: datetime) -> dict[tuple[str, str], DepthSample]:
+    """The latest sample of each queue, of the last five minutes; of the last day where sampling stopped."""
+    for window in (timedelta(minutes=5), timedelta(days=1)):
+        recent = DepthSample.objects.filter(scopes.visible(viewer), step=10, at__gte=now - window)
+        latest = list(recent.values_list("source", "queue").annotate(last=Max("at")))
+        if latest:
+            break
+    else:
+        return {}
+    moments = {at for _, _, at in latest}
+    found = DepthSample.objects.filter(scopes.visible(viewer), step=10, at__in=moments)
+    wanted = set(latest)
+    return {(s.source, s.queue): s for s in found if (s.source, s.queue, s.at) in wanted}
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------
+
+
+def _counted_dead(viewer: Viewer):
+    return FailureCount.objects.filter(scopes.visible(viewer), state="dead", count__gt=0)
+
+
+def dead_by_queue(viewer: Viewer) -> list[tuple[str, str, int]]:
+    """(source, queue, dead jobs), the fullest first."""
+    rows = _counted_dead(viewer).values_list("source", "queue").annotate(n=Sum("count"))
+    return list(rows.order_by("-n", "source", "queue"))
+
+
+def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int = 24) -> Series:
+    """Failed attempts per queue, in at most 96 steps that end with the one that runs."""
+    now = now or datetime.now(UTC)
+    step_s = max(60, hours * 3600 // 96 // 60 * 60)
+    last = int(now.timestamp()) // step_s
+    first = last - hours * 3600 // step_s + 1
+    rows = _counters(viewer, datetime.fromtimestamp(first * step_s, UTC)).annotate(place=StepOf("at", step_s))
+    counted = list(rows.values_list("source", "queue", "place").annotate(n=Sum(F("failed") + F("retried"))))
+    many = len({source for source, *_ in counted}) > 1
+    found: dict[str, list[int]] = {}
+    for source, queue, place, n in counted:
+        if first <= place <= last and n:
+            line = found.setdefault(f"{source}/{queue}" if many else queue, [0] * (last - first + 1))
+            line[place - first] += n
+    fullest = sorted(found.items(), key=lambda pair: (-sum(pair[1]), pair[0]))
+    return Series(step_s, [n * step_s for n in range(first, last + 1)], dict(fullest))
+
+
+def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10) -> list[GroupRow]:
+    """The groups that hold the most dead jobs; where none is dead, those seen last."""
+    now = now or datetime.now(UTC)
+    dead = failures.groups(viewer, order="dead", limit=limit, now=now).rows
+    if any(row.dead for row in dead):
+        return dead
+    return failures.groups(viewer, order="last_seen", limit=limit, now=now).rows
+
+
+def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
+    """The replays that are not over, the newest first, with those of other sources left out."""
+    open_ = [state for state in ReplayState.values if state not in NOT_RUNNING]
+    found = Replay.objects.filter(state__in=open_).order_by("-id")
+    allowed = viewer.sources()
+    if allowed is not None:
+        found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))
+    return list(found[:limit])

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+
+from jobs_admin import config, overview
+from jobs_admin.core import keys
+from jobs_admin.models import DepthSample, Failure, Group, QueueCounter, Replay, ReplayItem, Source, Worker
+from jobs_admin.models.access import ENGINE, Viewer
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
+BANKER = Viewer("ann", {"bank": "viewer"})
+
+
+@pytest.fixture(autouse=True)
+def watched(store):
+    """The watch ended a round a second ago."""
+    tick(store, NOW - timedelta(seconds=1))
+    return store
+
+
+def tick(store, at, *names):
+    for name in names or ("ingest", "sample"):
+        store.hset(keys.steps(), name, json.dumps({"at": at.timestamp()}))
+
+
+def count(failed, minutes_ago, queue="webhooks", source="shop", **more):
+    at = (NOW - timedelta(minutes=minutes_ago)).replace(second=0)
+    QueueCounter.objects.create(source=source, queue=queue, at=at, failed=failed, **more)
+
+
+def bury(n=1, **changes):
+    values = {"source": "shop", "queue": "webhooks", "task": "t", "state": "dead", "kind": "exception"}
+    values |= {"first_failed_at": NOW, "failed_at": NOW, "received_at": NOW} | changes
+    start = Failure.objects.count()
+    ids = [f"j{start + i}" for i in range(n)]
+    return Failure.objects.bulk_create(Failure(**values, first_job_id=i, job_id=i) for i in ids)
+
+
+def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_tenants():
+    for minute in (1, 2, 3):
+        count(312, minute)
+        count(1, minute, queue="emails")
+    count(78, 5)
+    group = Group.objects.create(
+        fingerprint="v1-a", error_type="E", message="", first_seen=NOW - timedelta(minutes=7), last_seen=NOW
+    )
+    for tenant in ("a", "b", "c", ""):
+        bury(group=group, tenant=tenant)
+    said = overview.sentence(ENGINE, NOW)
+    assert str(said) == (
+        "webhooks: 312 failures/min, 40 × in 10 min, one group new since 02:07, 3 tenants, 1 more queue fails"
+    )
+    assert said.tone == "trouble" and said.query.startswith("queue:webhooks since:2026-11-21T02:01")
+
+
+@pytest.mark.parametrize(
+    ("before", "words"), [(0, "none in the 10 min before"), (300, "as in the 10 min before"), (900, "getting better")]
+)
+def test_the_sentence_says_whether_it_gets_worse(before, words):
+    count(90, 2)
+    if before:
+        count(before, 6)
+    assert words in str(overview.sentence(ENGINE, NOW))
+
+
+def test_the_sentence_is_calm_when_nothing_is_wrong():
+    assert str(overview.sentence(ENGINE, NOW)) == "No job has failed yet."
+    bury(1204, failed_at=datetime(2026, 11, 19, 10, 2, tzinfo=UTC))
+    said = overview.sentence(ENGINE, NOW)
+    assert str(said) == "Nothing has failed in the last hour. 1,204 dead jobs wait since Thu 19 Nov 10:02."
+    assert (said.tone, said.query) == ("calm", "state:dead")
+    count(3, 40)
+    assert str(overview.sentence(ENGINE, NOW)).startswith("3 attempts failed in the last hour, in webhooks; less than")
+
+
+def test_nobody_hears_of_a_source_they_may_not_see():
+    count(500, 1), bury(9)
+    assert str(overview.sentence(BANKER, NOW)) == "No job has failed yet."
+    assert overview.queues(BANKER, NOW) == overview.dead_by_queue(BANKER) == []
+    assert overview.failures_over_time(BANKER, NOW).queues == {}
+
+
+def test_a_watch_that_stopped_is_said_with_the_time(watched):
+    tick(watched, NOW - timedelta(minutes=20))
+    assert str(overview.sentence(ENGINE, NOW)) == "Not watching since 01:54."
+    tick(watched, NOW, "sample")
+    assert overview.stale(NOW).steps == ("ingest",)
+    watched.delete(keys.steps())
+    assert "has not run yet" in str(overview.sentence(ENGINE, NOW))
+
+
+def test_a_store_that_does_not_answer_is_said(settings):
+    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    config.store.cache_clear()
+    assert "does not answer" in str(overview.sentence(ENGINE, NOW))
+    with pytest.raises(redis.RedisError):
+        overview.ingest_lag_s(NOW)
+
+
+def test_the_ingest_lag_is_the_age_of_the_oldest_report(watched):
+    assert overview.ingest_lag_s(NOW) == 0
+    watched.xadd(keys.failures(), {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 90_000}-0")
+    assert overview.ingest_lag_s(NOW) == 90
+
+
+def test_queues_show_the_latest_sample_the_live_dead_and_the_rates():
+    for age, waiting in ((20, 9), (10, 4)):
+        at = NOW - timedelta(seconds=age)
+        DepthSample.objects.create(
+            source="shop", queue="webhooks", at=at, waiting=waiting, dead=0, oldest_dead_at=NOW - timedelta(hours=1)
+        )
+    bury(3), bury(2, state="retrying"), bury(1, queue="emails")
+    count(50, 2, succeeded=100)
+    emails, webhooks = overview.queues(ENGINE, NOW)
+    assert (webhooks.waiting, webhooks.dead, webhooks.retrying, webhooks.oldest_dead_age_s) == (4, 3, 2, 3600)
+    assert (webhooks.failed_per_minute, webhooks.succeeded_per_minute) == (10, 20)
+    assert (emails.dead, emails.reachable, emails.waiting) == (1, None, None)
+
+
+def test_a_queue_that_is_no_longer_sampled_shows_its_last_sample_with_its_age():
+    DepthSample.objects.create(source="shop", queue="webhooks", at=NOW - timedelta(hours=2), waiting=4)
+    (row,) = overview.queues(ENGINE, NOW)
+    assert row.sampled_at == NOW - timedelta(hours=2)
+
+
+def test_sources_tell_reachability_workers_and_unsafe_settings():
+    finding = {"id": "eviction", "severity": "high", "text": "t", "fix": "f"}
+    Source.objects.create(
+        name="shop", is_reachable=False, why_unreachable="refused", findings=[finding], sampled_at=NOW
+    )
+    Worker.objects.create(source="shop", name="w1", boot="b", seen_at=NOW)
+    Worker.objects.create(source="shop", name="w2", boot="b", seen_at=NOW - timedelta(hours=1))
+    bury(2)
+    (row,) = overview.sources(ENGINE, NOW)
+    assert (row.reachable, row.why, row.workers, row.dead, row.age_s) == (False, "refused", 1, 2, 0)
+    assert overview.findings(ENGINE) == [{"source": "shop", **finding}]
+    assert overview.sources(BANKER, NOW) == []
+
+
+def test_failures_over_time_are_summed_into_steps_up_to_now():
+    count(5, 1), count(7, 2), count(1, 23 * 60), count(9, 25 * 60), count(2, 1, queue="emails")
+    series = overview.failures_over_time(ENGINE, NOW)
+    assert (series.step_s, len(series.times)) == (900, 96)
+    assert series.times[-1] <= NOW.timestamp() < series.times[-1] + 900
+    assert list(series.queues) == ["webhooks", "emails"] and sum(series.queues["webhooks"]) == 13
+    assert series.queues["webhooks"][-1] == 12
+
+
+def test_the_overview_costs_the_same_however_many_queues(django_assert_max_num_queries):
+    for n in range(30):
+        bury(queue=f"q{n}"), count(5, 1, queue=f"q{n}")
+        DepthSample.objects.create(source="shop", queue=f"q{n}", at=NOW, waiting=4)
+    with django_assert_max_num_queries(4):
+        assert len(overview.queues(ENGINE, NOW)) == 30
+    with django_assert_max_num_queries(6):
+        overview.sentence(ENGINE, NOW)
+
+
+def test_only_open_replays_that_touch_a_visible_source_are_running():
+    (one,) = bury()
+    for state in ("draft", "running", "held", "done"):
+        replay = Replay.objects.create(scope_max_id=1, actor="ann", state=state)
+        if state == "running":
+            ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2)
+    assert [r.state for r in overview.running_replays(ENGINE)] == ["held", "running"]
+    assert overview.running_replays(BANKER) == []
