@@ -15,7 +15,7 @@ from django.conf import settings
 from jobs_admin.core import keys
 from jobs_admin.sources import Source, connect
 
-BACKENDS = ("celery",)
+BACKENDS = ("celery", "memory")  # memory lives in one process: for tests
 
 
 class BadConfiguration(ValueError):

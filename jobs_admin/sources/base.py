@@ -106,6 +106,9 @@ class Source(Protocol):
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
         """Those of the tokens that the ledger knows."""
 
+    def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments in a captured message, as they can be edited. Raises Refused where they cannot be."""
+
     def findings(self) -> list[Finding]:
         """Unsafe settings of the system, as far as it tells them."""
 

@@ -262,6 +262,10 @@ class CeleryOnRedis:
         known = self._ask(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
         return {token for token, mark in zip(tokens, known, strict=True) if mark is not None}
 
+    def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        body = celery_message.body_of(celery_message.parse(raw))
+        return body.args, body.kwargs
+
     def close(self) -> None:
         self._client.close()
 

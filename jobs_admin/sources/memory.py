@@ -56,6 +56,10 @@ class MemorySource:
         self._dial()
         return self._ledgers[replay] & set(tokens)
 
+    def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        message = json.loads(raw)
+        return message["args"], message["kwargs"]
+
     def forget(self) -> None:
         """As a flushed server would: ledgers and jobs are gone."""
         self._ledgers.clear()

@@ -1,0 +1,107 @@
+"""Edited arguments, laid over the real ones: what was shown redacted or cut is never sent as it was shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
+
+# How `worker.display` says that it left something out. Sent as a value, each of them would be nonsense.
+_LEFT_OUT = (
+    PLACEHOLDER,
+    TOO_DEEP,
+    "… (cut)",
+    "… nested too deep to show …",
+    " more …",
+    " bits …",
+    "too many to show …",
+)
+
+
+class EditRefused(ValueError):
+    """The edit cannot be carried over to the real arguments. `path` says where: `kwargs.card.number`."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def merge(real: Any, shown: Any, edited: Any, path: str) -> Any:
+    """The value to send: `edited`, in which whatever is still as it was `shown` takes its real value back.
+
+    Raises EditRefused for a placeholder that is not where it was shown (its real value is not known there), and for a
+    list or mapping of which only a part was shown.
+    """
+    if _same(edited, shown):
+        return real
+    if isinstance(edited, dict):
+        return _merge_mapping(real, shown, edited, path)
+    if isinstance(edited, list):
+        return _merge_list(real, shown, edited, path)
+    _refuse_placeholder(edited, path)
+    return edited
+
+
+def _merge_mapping(real: Any, shown: Any, edited: dict[str, Any], path: str) -> dict[str, Any]:
+    if isinstance(real, dict) and isinstance(shown, dict):
+        if "…" in shown and "…" not in real:
+            raise EditRefused(path, f"{path} is too long to be shown whole, so it cannot be edited.")
+        known = shown.keys() & real.keys()
+    else:
+        known = set()
+    merged = {}
+    for name, value in edited.items():
+        inner = f"{path}.{name}"
+        if name in known:
+            merged[name] = merge(real[name], shown[name], value, inner)
+        else:
+            # Also a name that was itself redacted: its real spelling is not known.
+            _refuse_placeholder(name, inner)
+            _refuse_placeholder(value, inner)
+            merged[name] = value
+    return merged
+
+
+def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any]:
+    if not (isinstance(real, list) and isinstance(shown, list)):
+        _refuse_placeholder(edited, path)
+        return edited
+    if len(shown) != len(real):
+        raise EditRefused(path, f"{path} is too long to be shown whole, so it cannot be edited.")
+    if len(edited) != len(shown):
+        # Places have moved, unless everything shown still stands where it stood and the rest is new.
+        kept = edited[: len(shown)]
+        if len(edited) > len(shown) and _same(kept, shown):
+            _refuse_placeholder(edited[len(shown) :], path)
+            return [*real, *edited[len(shown) :]]
+        _refuse_placeholder(edited, path)
+        return edited
+    return [merge(*values, f"{path}.{i}") for i, values in enumerate(zip(real, shown, edited, strict=True))]
+
+
+def _refuse_placeholder(value: Any, path: str) -> None:
+    """Refuse a value in which something hidden or cut was typed, moved or left beside a change."""
+    if isinstance(value, str):
+        for mark in _LEFT_OUT:
+            if mark in value:
+                raise EditRefused(
+                    path,
+                    f"{path} holds {mark.strip()!r}, which stands for something that is not shown. Leave it where it "
+                    "was, unchanged, or write the real value.",
+                )
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            _refuse_placeholder(name, f"{path}.{name}")
+            _refuse_placeholder(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _refuse_placeholder(inner, f"{path}.{index}")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: `1`, `1.0` and `true` are three values."""
+    try:
+        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return False

@@ -1,0 +1,30 @@
+"""Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
+
+from jobs_admin.replays.acts import cancel, change_pace, draft, pause, resolve_item, resume, start
+from jobs_admin.replays.previewing import Preview, preview
+from jobs_admin.replays.reading import ItemPage, ReplayPage, failed_again_groups, find, items, listing
+from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
+from jobs_admin.replays.sending import send
+from jobs_admin.replays.settling import settle
+
+__all__ = [
+    "AlreadyOpen",
+    "ItemPage",
+    "Preview",
+    "ReplayPage",
+    "ReplayRefused",
+    "cancel",
+    "change_pace",
+    "draft",
+    "failed_again_groups",
+    "find",
+    "items",
+    "listing",
+    "pause",
+    "preview",
+    "resolve_item",
+    "resume",
+    "send",
+    "settle",
+    "start",
+]

@@ -1,0 +1,371 @@
+"""What people do with replays. Each act checks the right, changes rows by one conditional statement, and is audited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, connection, transaction
+from django.db.models import F, IntegerField, QuerySet, Value, Window
+from django.db.models.functions import RowNumber
+from django.utils import timezone
+
+from jobs_admin import audit, config
+from jobs_admin.core.text import representable
+from jobs_admin.models import Failure, Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import OPEN_ITEM, SENDING, ItemState, ReplayState
+from jobs_admin.replays import letters, scoping
+from jobs_admin.replays.previewing import Preview, previewed, read_pace
+from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
+from jobs_admin.replays.scoping import Scope
+
+_OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+_CHANGED_TOO_MUCH = 0.01  # of what the preview showed
+
+
+def draft(
+    viewer: Viewer,
+    *,
+    query: str = "",
+    selection: Sequence[int] = (),
+    pace: object = None,
+    reason: str = "",
+    edit: dict[str, Any] | None = None,
+    snapshot: str = "",
+    idempotency_key: str | None = None,
+    accept_unguarded: bool = False,
+    now: datetime | None = None,
+) -> Replay:
+    """A replay that is not started. The one entrance: whatever is replayed passes here. Raises ReplayRefused.
+
+    `snapshot` (of a preview) fixes the scope to what that preview saw. `edit` replaces the arguments of one job:
+    {"args": […], "kwargs": {…}}. The same idempotency key again gives the replay made before.
+    `accept_unguarded` says that a queue with workers without our guard is known to the caller; nothing asks for it yet.
+    """
+    now = now or timezone.now()
+    _writable(viewer, "replay.draft", reason)
+    read = read_pace(pace)
+    scope = scoping.scope_of(query, selection, now)
+    if idempotency_key and (made := _made_before(viewer, idempotency_key, scope)):
+        return made
+    max_id = _seen_until(snapshot, scope)
+    _may_all(viewer, scope)
+    reason = representable(reason.strip())
+    if len(reason) > 500:
+        raise ReplayRefused("reason_required", "The reason is longer than 500 characters. Shorten it.", field="reason")
+    seen = previewed(viewer, scope, read, scoping.highest_failure() if max_id is None else max_id, now)
+    if not seen.replayable:
+        raise _nothing(scope, seen)
+    if seen.replayable > 1 and not reason:
+        raise ReplayRefused("reason_required", "Say why: a replay of more than one job needs a reason.", field="reason")
+    if edit is not None:
+        letters.check_edit(scope, edit)
+    replay = Replay(
+        query=scope.query,
+        selection=list(scope.selection),
+        scope_max_id=seen.scope_max_id,
+        matched=seen.matched,
+        blocked=seen.blocked,
+        pace=seen.pace,
+        rate=read.rate,
+        edit=edit,
+        snapshot=snapshot,
+        idempotency_key=idempotency_key or None,
+        reason=reason,
+        actor=viewer.name,
+        created_by_id=viewer.user_id,
+    )
+    try:
+        with transaction.atomic():
+            replay.save(force_insert=True)
+            audit.record(
+                viewer,
+                "replay.draft",
+                f"replay:{replay.pk}",
+                reason=reason,
+                after={
+                    "query": scope.query,
+                    "selected": len(scope.selection),
+                    "replayable": seen.replayable,
+                    "pace": seen.pace,
+                }
+                | ({"edited": True} if edit is not None else {}),
+            )
+    except IntegrityError:
+        # The same request twice at the same moment: the other one made it.
+        if idempotency_key and (made := _made_before(viewer, idempotency_key, scope)):
+            return made
+        raise
+    return replay
+
+
+def _made_before(viewer: Viewer, key: str, scope: Scope) -> Replay | None:
+    made = Replay.objects.filter(idempotency_key=key).first()
+    if made is None:
+        return None
+    # A relative time is pinned anew with each request, so only the selection can be compared word for word.
+    if made.actor != viewer.name or made.selection != list(scope.selection):
+        raise ReplayRefused(
+            "key_reused", "This idempotency key was used for another replay. Take a new one.", field="idempotency_key"
+        )
+    return made
+
+
+def _seen_until(snapshot: str, scope: Scope) -> int | None:
+    """The highest failure that the preview saw; None without a preview."""
+    if not snapshot:
+        return None
+    try:
+        max_id, _, _, digest = snapshot.split(".")
+        highest = int(max_id)
+    except ValueError as error:
+        raise ReplayRefused(
+            "changed", "The snapshot is not one that a preview gave. Preview again.", field="snapshot"
+        ) from error
+    if digest != scope.digest:
+        raise ReplayRefused(
+            "changed", "The snapshot belongs to another search or selection. Preview again.", field="snapshot"
+        )
+    return highest
+
+
+def _nothing(scope: Scope, seen: Preview) -> ReplayRefused:
+    if opened := _open_item(scope.selection):
+        return opened
+    if not seen.matched:
+        return ReplayRefused("nothing_to_replay", "Nothing matches that you may replay. Nothing was changed.")
+    why = "; ".join(f"{row['count']:,} {row['reason']}" for row in seen.blocked[:3])
+    return ReplayRefused("nothing_to_replay", f"None of the {seen.matched:,} can be replayed now: {why}.")
+
+
+def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
+    if len(selection) != 1:
+        return None
+    item = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).select_related("replay").first()
+    if item is None:
+        return None
+    return AlreadyOpen(item.replay_id, item.replay.actor, item.replay.started_at or item.replay.created_at)
+
+
+def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay:
+    """Freeze what is replayed, in one statement, and let it be sent. Raises ReplayRefused; then it is a draft still."""
+    now = now or timezone.now()
+    _may_act(viewer, replay, "replay.start")
+    scope = Scope(replay.query, tuple(replay.selection))
+    with transaction.atomic():
+        begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).update(
+            state=ReplayState.RUNNING, started_at=now
+        )
+        if not begun:
+            raise _wrong_state(replay, "started")
+        total = _freeze(viewer, replay, scope, now)
+        if not total:
+            # The draft was made when something could go: others were first.
+            raise _open_item(scope.selection) or ReplayRefused(
+                "nothing_to_replay", "Meanwhile nothing is left to replay: all were taken, recovered or discarded."
+            )
+        _refuse_if_changed(replay, total)
+        Replay.objects.filter(pk=replay.pk).update(total=total, planned=total)
+        audit.record(
+            viewer,
+            "replay.start",
+            f"replay:{replay.pk}",
+            reason=replay.reason,
+            before={"state": ReplayState.DRAFT},
+            after={"state": ReplayState.RUNNING, "total": total, "pace": replay.pace},
+        )
+    replay.refresh_from_db()
+    return replay
+
+
+def _freeze(viewer: Viewer, replay: Replay, scope: Scope, now: datetime) -> int:
+    """One item for each failure that can go; how many. One INSERT … SELECT: the choice is whole or absent."""
+    chosen = (
+        scoping.replayable(scope.within(viewer, now).filter(pk__lte=replay.scope_max_id))
+        .annotate(
+            of=Value(replay.pk, output_field=IntegerField()),
+            n=Window(RowNumber(), order_by="pk"),
+            next_run=F("run") + 1,
+        )
+        # The same order in every transaction: two that insert crosswise would wait for each other for ever.
+        .order_by("pk")
+        .values_list("of", "n", "pk", "next_run")
+    )
+    sql, parameters = chosen.query.sql_with_params()
+    table = ReplayItem._meta.db_table
+    with connection.cursor() as cursor:
+        # The subquery gives the constant columns, which Django cannot name in one SELECT with the others.
+        cursor.execute(
+            f"INSERT INTO {table} (replay_id, n, failure_id, run, state, job_id, claim_epoch, outcome) "
+            f"SELECT c.*, 'planned', '', '', '' FROM ({sql}) AS c WHERE 1 = 1 ON CONFLICT DO NOTHING",
+            parameters,
+        )
+        return max(0, cursor.rowcount)
+
+
+def _refuse_if_changed(replay: Replay, total: int) -> None:
+    if not replay.snapshot:
+        return
+    previewed_count = int(replay.snapshot.split(".")[2])
+    if abs(previewed_count - total) > _CHANGED_TOO_MUCH * previewed_count:
+        raise ReplayRefused(
+            "changed",
+            f"The preview showed {previewed_count:,} jobs, now {total:,} can be replayed: others replayed, "
+            "recovered or discarded some meanwhile. Nothing was started. Preview again.",
+            field="snapshot",
+        )
+
+
+def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
+    """Send no more until it is resumed. What was sent runs on."""
+    return _move(viewer, replay, "pause", SENDING, ReplayState.PAUSED, reason)
+
+
+def resume(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
+    return _move(viewer, replay, "resume", (ReplayState.PAUSED, ReplayState.HELD), ReplayState.RUNNING, reason)
+
+
+def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
+    """Send no more, for good. What was sent runs on and is still told; the rest is free for another replay."""
+    _may_act(viewer, replay, "replay.cancel")
+    now = timezone.now()
+    with transaction.atomic():
+        stopped = Replay.objects.filter(pk=replay.pk).exclude(state__in=_OVER)
+        if not stopped.update(state=ReplayState.CANCELLED, ended_at=now, held_because=""):
+            raise _wrong_state(replay, "cancelled")
+        # Claimed ones are on their way: the sender, or who takes over from it, says whether they went.
+        dropped = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None).update(
+            state=ItemState.CANCELLED, settled_at=now
+        )
+        Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - dropped, cancelled=F("cancelled") + dropped)
+        audit.record(
+            viewer,
+            "replay.cancel",
+            f"replay:{replay.pk}",
+            reason=reason,
+            before={"state": replay.state},
+            after={"state": ReplayState.CANCELLED, "cancelled": dropped},
+        )
+    replay.refresh_from_db()
+    return replay
+
+
+def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") -> Replay:
+    """Another pace, also while it runs."""
+    read = read_pace(pace)
+    _may_act(viewer, replay, "replay.pace")
+    with transaction.atomic():
+        changed = Replay.objects.filter(pk=replay.pk).exclude(state__in=_OVER)
+        if not changed.update(pace=read.as_dict(), rate=read.rate):
+            raise _wrong_state(replay, "given another pace")
+        audit.record(
+            viewer,
+            "replay.pace",
+            f"replay:{replay.pk}",
+            reason=reason,
+            before={"pace": replay.pace},
+            after={"pace": read.as_dict()},
+        )
+    replay.refresh_from_db()
+    return replay
+
+
+def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime | None = None) -> ReplayItem:
+    """Settle an uncertain item by a person's word: it `ran`, or it was `lost` (then it is dead again)."""
+    if as_ not in {"ran", "lost"}:
+        raise ReplayRefused("bad_scope", "Settle it as ran or as lost.", field="as")
+    _may_act(viewer, replay, "replay.resolve")
+    now = now or timezone.now()
+    item = ReplayItem.objects.filter(replay=replay, n=n).first()
+    if item is None:
+        raise ReplayRefused("bad_scope", f"Replay #{replay.pk} has no item {n}.", field="n")
+    settled, dead_or_not = (
+        (ItemState.SUCCEEDED, FailureState.RECOVERED) if as_ == "ran" else (ItemState.FAILED_AGAIN, FailureState.DEAD)
+    )
+    with transaction.atomic():
+        done = ReplayItem.objects.filter(pk=item.pk, state=ItemState.UNCERTAIN).update(
+            state=settled, settled_at=now, outcome=representable(f"{as_}, says {viewer.name}")[:255]
+        )
+        if not done:
+            raise ReplayRefused(
+                "wrong_state", "Only an uncertain item can be settled by hand; this one is not (any more)."
+            )
+        Failure.objects.filter(pk=item.failure_id, run=item.run, state=FailureState.REPLAYING).update(state=dead_or_not)
+        Replay.objects.filter(pk=replay.pk).update(uncertain=F("uncertain") - 1, **{settled: F(settled) + 1})
+        audit.record(
+            viewer,
+            "replay.resolve",
+            f"replay:{replay.pk}",
+            before={"item": n, "state": ItemState.UNCERTAIN},
+            after={"item": n, "state": settled, "failure": item.failure_id},
+        )
+    item.refresh_from_db()
+    return item
+
+
+def _move(
+    viewer: Viewer, replay: Replay, act: str, allowed: Sequence[ReplayState], to: ReplayState, reason: str
+) -> Replay:
+    _may_act(viewer, replay, f"replay.{act}")
+    with transaction.atomic():
+        moved = Replay.objects.filter(pk=replay.pk, state__in=allowed).update(state=to, held_because="")
+        if not moved:
+            raise _wrong_state(replay, f"{act}d")
+        audit.record(
+            viewer,
+            f"replay.{act}",
+            f"replay:{replay.pk}",
+            reason=reason,
+            before={"state": replay.state},
+            after={"state": to},
+        )
+    replay.refresh_from_db()
+    return replay
+
+
+def _wrong_state(replay: Replay, done: str) -> ReplayRefused:
+    state = Replay.objects.values_list("state", flat=True).get(pk=replay.pk)
+    return ReplayRefused("wrong_state", f"Replay #{replay.pk} is {state}, so it cannot be {done}. Nothing was changed.")
+
+
+# Rights
+
+
+def _writable(viewer: Viewer, act: str, reason: str = "", object: str = "") -> None:
+    if config.is_read_only():
+        _refuse(viewer, act, object, "read_only", "Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.")
+    if not viewer.may_anywhere(OPERATOR):
+        _refuse(viewer, act, object, "forbidden", "You may look, not replay: that needs the role operator.")
+
+
+def _may_all(viewer: Viewer, scope: Scope) -> None:
+    """A single job that the viewer may only look at is refused; of a search, it is simply not in the scope."""
+    if not scope.is_one_job:
+        return
+    source = Failure.objects.filter(pk=scope.selection[0]).values_list("source", flat=True).first()
+    if source is not None and not viewer.may(OPERATOR, source):
+        message = f"You may not replay jobs of {source}: that needs the role operator on it."
+        _refuse(viewer, "replay.draft", f"failure:{scope.selection[0]}", "forbidden", message, source)
+
+
+def _may_act(viewer: Viewer, replay: Replay, act: str) -> None:
+    """Acting on a replay takes the right on every source that it touches."""
+    _writable(viewer, act, object=f"replay:{replay.pk}")
+    for source in sources_of(replay):
+        if not viewer.may(OPERATOR, source):
+            message = f"Replay #{replay.pk} has jobs of {source}, where you are not operator. Nothing was changed."
+            _refuse(viewer, act, f"replay:{replay.pk}", "forbidden", message, source)
+
+
+def sources_of(replay: Replay) -> list[str]:
+    found: QuerySet[Any] = ReplayItem.objects.filter(replay=replay).order_by()
+    return sorted(found.values_list("failure__source", flat=True).distinct())
+
+
+def _refuse(viewer: Viewer, act: str, object: str, code: str, message: str, source: str = "") -> None:
+    with transaction.atomic():
+        audit.record(viewer, act, object, source=source, reason=message, allowed=False)
+    raise ReplayRefused(code, message)

@@ -1,0 +1,183 @@
+"""What a replay would do: what matches, what is left out and why, how long it takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Exists, F, QuerySet
+from django.utils import timezone
+
+from jobs_admin.core import pacing
+from jobs_admin.models import Failure, Payload, ReplayItem
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.replays import scoping
+from jobs_admin.replays.refusals import ReplayRefused
+from jobs_admin.replays.scoping import Scope
+
+_SAMPLED = 10
+_LISTED = 20  # values of a breakdown
+_MOST_S = 10 * 365 * 86400  # an end further away than this is not told as a date
+
+_WHY_NOT = {
+    FailureState.RETRYING: "retrying by themselves: Celery will run them again",
+    FailureState.REPLAYING: "already sent by a replay, outcome awaited",
+    FailureState.QUARANTINED: "in quarantine",
+    FailureState.RECOVERED: "recovered already",
+    FailureState.DISCARDED: "discarded",
+    FailureState.GONE: "no longer in their source",
+}
+
+Breakdown = list[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    query: str  # with absolute times; "" for a selection
+    selection: tuple[int, ...]
+    matched: int
+    replayable: int
+    blocked: list[dict[str, Any]]  # [{"reason", "count"}], most frequent first; with "replay" where one holds them
+    by_queue: Breakdown  # of the replayable, most frequent first
+    by_task: Breakdown
+    by_group: Breakdown  # titles; `groups` has their fingerprints
+    by_tenant: Breakdown
+    groups: list[tuple[str, str, int]]  # (fingerprint, title, count)
+    pace: dict[str, Any]
+    starts_at: datetime
+    ends_at: datetime | None  # None: beyond any calendar
+    duration_s: float
+    peak_per_second: float
+    sample: list[Failure]
+    snapshot: str  # hand it to `draft`: what changed since is then noticed
+    scope_max_id: int
+    warnings: list[str]
+
+
+def preview(
+    viewer: Viewer,
+    *,
+    query: str = "",
+    selection: Sequence[int] = (),
+    pace: object = None,
+    now: datetime | None = None,
+) -> Preview:
+    """What would happen if this were started now. Changes nothing. Raises ReplayRefused for a pace that cannot be."""
+    now = now or timezone.now()
+    scope = scoping.scope_of(query, selection, now)
+    return previewed(viewer, scope, read_pace(pace), scoping.highest_failure(), now)
+
+
+def read_pace(pace: object) -> pacing.Pace:
+    try:
+        return pacing.parse(pace)
+    except pacing.PaceRefused as error:
+        field = "pace" if error.field == "pace" else f"pace.{error.field}"
+        raise ReplayRefused("bad_pace", str(error), field=field) from error
+
+
+def previewed(viewer: Viewer, scope: Scope, pace: pacing.Pace, max_id: int, now: datetime) -> Preview:
+    inside = scope.within(viewer, now).filter(pk__lte=max_id).order_by()
+    matched, blocked = _blocked(inside)
+    ready = scoping.replayable(inside)
+    count = matched - sum(row["count"] for row in blocked)
+    expected = pacing.estimate(count, pace)
+    groups = _groups(ready)
+    return Preview(
+        query=scope.query,
+        selection=scope.selection,
+        matched=matched,
+        replayable=count,
+        blocked=blocked,
+        by_queue=_spread(ready, "queue"),
+        by_task=_spread(ready, "task"),
+        by_group=[(title, n) for _, title, n in groups],
+        by_tenant=_spread(ready.exclude(tenant=""), "tenant"),
+        groups=groups,
+        pace=pace.as_dict(),
+        starts_at=now,
+        ends_at=now + timedelta(seconds=expected.duration_s) if expected.duration_s < _MOST_S else None,
+        duration_s=expected.duration_s,
+        peak_per_second=expected.peak_per_second,
+        sample=list(ready.select_related("group").defer("args", "kwargs", "headers").order_by("-pk")[:_SAMPLED]),
+        snapshot=f"{max_id}.{matched}.{count}.{scope.digest}",
+        scope_max_id=max_id,
+        warnings=_warnings(ready, count),
+    )
+
+
+def _blocked(inside: QuerySet[Failure]) -> tuple[int, list[dict[str, Any]]]:
+    """How many match, and those left out by reason."""
+    unreachable = scoping.unreachable_sources()
+    rows = (
+        inside.annotate(
+            is_open=Exists(scoping.open_items()),
+            is_whole=Exists(scoping.whole_payloads()),
+            has_payload=Exists(Payload.objects.filter(failure=scoping.OuterRef("pk"))),
+        )
+        .values("source", "state", "is_open", "is_whole", "has_payload")
+        .annotate(n=Count("pk"))
+    )
+    matched, held, reasons = 0, False, Counter[str]()
+    for row in rows:
+        matched += row["n"]
+        if row["is_open"]:
+            held = True
+        elif row["state"] != FailureState.DEAD:
+            reasons[_WHY_NOT[row["state"]]] += row["n"]
+        elif row["source"] in unreachable:
+            reasons[f"source {row['source']} {unreachable[row['source']]}"] += row["n"]
+        elif not row["has_payload"]:
+            reasons["no message was kept"] += row["n"]
+        elif not row["is_whole"]:
+            reasons["truncated: the message was too large to be kept whole"] += row["n"]
+    blocked: list[dict[str, Any]] = [{"reason": reason, "count": n} for reason, n in reasons.items()]
+    if held:
+        blocked += _held(inside)
+    return matched, sorted(blocked, key=lambda row: -row["count"])
+
+
+def _held(inside: QuerySet[Failure]) -> list[dict[str, Any]]:
+    found = (
+        ReplayItem.objects.filter(failure__in=inside.values("pk"), state__in=OPEN_ITEM)
+        .order_by()
+        .values("replay", "replay__actor")
+        .annotate(n=Count("pk"))
+    )
+    return [
+        {"reason": f"already in replay #{r['replay']} of {r['replay__actor']}", "count": r["n"], "replay": r["replay"]}
+        for r in found
+    ]
+
+
+def _spread(ready: QuerySet[Failure], name: str) -> Breakdown:
+    return list(ready.values_list(name).annotate(n=Count("pk")).order_by("-n", name)[:_LISTED])
+
+
+def _groups(ready: QuerySet[Failure]) -> list[tuple[str, str, int]]:
+    rows = (
+        ready.filter(group__isnull=False)
+        .values("group__fingerprint", type=F("group__error_type"), text=F("group__message"))
+        .annotate(n=Count("pk"))
+        .order_by("-n", "group__fingerprint")[:_LISTED]
+    )
+    return [(r["group__fingerprint"], f"{r['type']}: {r['text']}" if r["text"] else r["type"], r["n"]) for r in rows]
+
+
+def _warnings(ready: QuerySet[Failure], count: int) -> list[str]:
+    """What is allowed and may still surprise."""
+    if not count:
+        return []
+    found = []
+    chords = ready.filter(headers__contains='"group_index": ').exclude(headers__contains='"group_index": null').count()
+    if chords:
+        found.append(
+            f"{chords:,} {'belongs' if chords == 1 else 'belong'} to a Celery group. If it is the header of a chord, "
+            "the chord has ended already: the job runs again, the chord's body does not."
+        )
+    return found

@@ -1,0 +1,94 @@
+"""How a replay goes over time, the replays that a failure was in, and what its queues managed lately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Count, F, IntegerField, Max, Min, Sum
+from django.db.models.expressions import Func
+from django.utils import timezone
+
+from jobs_admin import scope as scopes
+from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.replay import ItemState
+
+_BUCKETS = 90
+_RATE_OVER_S = 10
+
+
+class _Epoch(Func):
+    """Whole seconds since 1970."""
+
+    output_field = IntegerField()
+    arity = 1
+
+    def as_sqlite(self, compiler, connection, **more):
+        return super().as_sql(compiler, connection, template="CAST(strftime('%%s', %(expressions)s) AS INTEGER)", **more)
+
+    def as_postgresql(self, compiler, connection, **more):
+        return super().as_sql(
+            compiler, connection, template="CAST(FLOOR(EXTRACT(EPOCH FROM %(expressions)s)) AS BIGINT)", **more
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """`buckets`: (begin, sent, succeeded, failed again) of each step, oldest first. Jobs a second: `rate_now`."""
+
+    buckets: list[tuple[datetime, int, int, int]]
+    rate_now: float
+
+
+def of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
+    """The items that this failure was, newest first, each with its replay."""
+    found = ReplayItem.objects.filter(failure=failure).select_related("replay")
+    return list(found.defer("replay__selection", "replay__blocked", "replay__query").order_by("-pk")[:limit])
+
+
+def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
+    """What was sent and what came of it, in at most _BUCKETS steps."""
+    now = now or timezone.now()
+    items = ReplayItem.objects.filter(replay=replay).order_by()
+    ends = items.aggregate(first=Min("sent_at"), last_sent=Max("sent_at"), last_settled=Max("settled_at"))
+    if ends["first"] is None:
+        return OverTime([], 0.0)
+    first = int(ends["first"].timestamp())
+    last = int(max(t for t in (ends["last_sent"], ends["last_settled"]) if t is not None).timestamp())
+    step = max(1, -(-(last - first + 1) // _BUCKETS))
+    sent = _counted(items.filter(sent_at__isnull=False), "sent_at", first, step)
+    ran = _counted(items.filter(state=ItemState.SUCCEEDED), "settled_at", first, step)
+    again = _counted(items.filter(state=ItemState.FAILED_AGAIN), "settled_at", first, step)
+    # One step before the first, so that the picture begins at nought.
+    buckets = [(datetime.fromtimestamp(first - step, UTC), 0, 0, 0)]
+    for n in range((last - first) // step + 1):
+        at = datetime.fromtimestamp(first + n * step, UTC)
+        buckets.append((at, sent.get(n, 0), ran.get(n, 0), again.get(n, 0)))
+    lately = items.filter(sent_at__gte=now - timedelta(seconds=_RATE_OVER_S)).count()
+    return OverTime(buckets, lately / _RATE_OVER_S)
+
+
+def _counted(items, field: str, first: int, step: int) -> dict[int, int]:
+    """Step -> how many. What a worker's news settled before our clock had sent it belongs to step 0."""
+    rows = items.annotate(bucket=(_Epoch(F(field)) - first) / step).values_list("bucket").annotate(n=Count("pk"))
+    found: dict[int, int] = {}
+    for bucket, n in rows:
+        at = max(0, int(bucket or 0))
+        found[at] = found.get(at, 0) + n
+    return found
+
+
+def succeeded_per_minute(
+    viewer: Viewer, queues: Sequence[str], now: datetime | None = None, minutes: int = 60
+) -> list[int]:
+    """Jobs of these queues that ran well, a value for each whole minute before now, oldest first."""
+    end = (now or timezone.now()).replace(second=0, microsecond=0)
+    start = end - timedelta(minutes=minutes)
+    rows = QueueCounter.objects.filter(
+        scopes.visible(viewer), step=MINUTE, queue__in=list(queues), at__gte=start, at__lt=end
+    )
+    counts = dict(rows.values_list("at").annotate(n=Sum("succeeded")))
+    return [int(counts.get(start + timedelta(minutes=n), 0)) for n in range(minutes)]

@@ -1,0 +1,89 @@
+"""Replays and their items, for pages, API and terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+
+from jobs_admin.models import Group, Replay, ReplayItem
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.replay import ItemState
+
+LARGEST_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPage:
+    rows: list[Replay]
+    next: str | None  # hand it over as `after`; None on the last page
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage:
+    rows: list[ReplayItem]  # with their failures, in the order of sending
+    next: str | None
+
+
+def find(viewer: Viewer, pk: int) -> Replay:
+    """Raises Replay.DoesNotExist, also for what the viewer may not see."""
+    if not 0 < int(pk) < 2**63:
+        raise Replay.DoesNotExist
+    return _visible(viewer).get(pk=pk)
+
+
+def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> ReplayPage:
+    """Newest first. An `after` that is no cursor gives the first page."""
+    limit = max(1, min(limit, LARGEST_PAGE))
+    found = _visible(viewer).order_by("-pk")
+    if cursor := _number(after):
+        found = found.filter(pk__lt=cursor)
+    rows = list(found[: limit + 1])
+    return ReplayPage(rows[:limit], str(rows[limit - 1].pk) if len(rows) > limit else None)
+
+
+def items(
+    viewer: Viewer, replay: Replay, state: str | None = None, after: str | None = None, limit: int = 50
+) -> ItemPage:
+    """In the order of sending. Only those of sources that the viewer may see."""
+    limit = max(1, min(limit, LARGEST_PAGE))
+    found = ReplayItem.objects.filter(replay=replay)
+    sources = viewer.sources(VIEWER)
+    if sources is not None:
+        found = found.filter(failure__source__in=sources)
+    if state:
+        found = found.filter(state=state)
+    if cursor := _number(after):
+        found = found.filter(n__gt=cursor)
+    light = found.select_related("failure", "failed_group").defer(
+        "failure__args", "failure__kwargs", "failure__headers", "failure__message"
+    )
+    rows = list(light.order_by("n")[: limit + 1])
+    return ItemPage(rows[:limit], str(rows[limit - 1].n) if len(rows) > limit else None)
+
+
+def failed_again_groups(replay: Replay, limit: int = 20) -> list[tuple[Group, int]]:
+    """The groups that its jobs failed again in, most frequent first."""
+    counted = (
+        ReplayItem.objects.filter(replay=replay, state=ItemState.FAILED_AGAIN, failed_group__isnull=False)
+        .order_by()
+        .values("failed_group")
+        .annotate(n=Count("pk"))
+        .order_by("-n", "failed_group")[:limit]
+    )
+    numbers = [(row["failed_group"], row["n"]) for row in counted]
+    groups = Group.objects.in_bulk([pk for pk, _ in numbers])
+    return [(groups[pk], n) for pk, n in numbers if pk in groups]
+
+
+def _visible(viewer: Viewer) -> QuerySet[Replay]:
+    sources = viewer.sources(VIEWER)
+    if sources is None:
+        return Replay.objects.all()
+    theirs = ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=sources)
+    own = Q(created_by_id=viewer.user_id) if viewer.user_id else Q(pk__in=[])
+    return Replay.objects.filter(own | Exists(theirs))
+
+
+def _number(after: str | None) -> int | None:
+    return int(after) if after and after.isascii() and after.isdigit() and len(after) < 19 else None

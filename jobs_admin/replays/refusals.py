@@ -1,0 +1,33 @@
+"""Why an act on a replay was not done."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+class ReplayRefused(Exception):
+    """Nothing was changed. `code` is for programs, the message for people, `field` names the input that is to blame.
+
+    Codes: forbidden, read_only, bad_pace, bad_edit, reason_required, nothing_to_replay, already_open, changed,
+    wrong_state, too_many, bad_scope, key_reused.
+    """
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+
+
+class AlreadyOpen(ReplayRefused):
+    """Somebody is replaying it: who, in which replay, and since when."""
+
+    def __init__(self, replay_id: int, actor: str, since: datetime) -> None:
+        super().__init__(
+            "already_open",
+            f"{actor} is replaying it already: replay #{replay_id}, since {since:%d %b %H:%M:%S} UTC. "
+            "Nothing was changed.",
+        )
+        self.replay_id = replay_id
+        self.actor = actor
+        self.since = since

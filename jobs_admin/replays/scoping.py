@@ -1,0 +1,100 @@
+"""Which failures a replay means, and which of them can be replayed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db.models import Exists, Max, OuterRef, QuerySet
+
+from jobs_admin import config, failures
+from jobs_admin.core import query as language
+from jobs_admin.models import Failure, Payload, ReplayItem, Source
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.replays.refusals import ReplayRefused
+
+MOST_SELECTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What was asked for: the text of a query with absolute times, or failures chosen by hand."""
+
+    query: str = ""
+    selection: tuple[int, ...] = field(default=())
+
+    @property
+    def is_one_job(self) -> bool:
+        return len(self.selection) == 1
+
+    def within(self, viewer: Viewer, now: datetime, role: str = OPERATOR) -> QuerySet[Failure]:
+        """All of it that the viewer may act on, whatever its state."""
+        if self.selection:
+            own = Failure.objects.filter(pk__in=self.selection)
+            sources = viewer.sources(role)
+            return own if sources is None else own.filter(source__in=sources)
+        return failures.scope(viewer, language.parse(self.query, now), role=role)
+
+    @property
+    def digest(self) -> str:
+        said = f"{self.query}\0{','.join(map(str, sorted(self.selection)))}"
+        return hashlib.sha256(said.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
+    """The scope, with relative times made absolute. Raises ReplayRefused for one that cannot be a scope of acts."""
+    if selection:
+        ids = tuple(dict.fromkeys(int(pk) for pk in selection if 0 < int(pk) < 2**63))
+        if len(ids) > MOST_SELECTED:
+            raise ReplayRefused(
+                "too_many",
+                f"At most {MOST_SELECTED:,} failures can be chosen by hand. Replay all that match a search instead.",
+                field="selection",
+            )
+        return Scope(selection=ids or (0,))
+    read = language.parse(query, now)
+    if read.is_cut:
+        raise ReplayRefused(
+            "bad_scope",
+            "The search was cut short because it is too long, so it would match more than you asked for. Shorten it.",
+            field="query",
+        )
+    return Scope(query=language.format(language.pin(read, now)))
+
+
+def unreachable_sources() -> dict[str, str]:
+    """Source -> why nothing can be sent to it now."""
+    configured = config.sources()
+    found = {
+        name: "cannot be reached"
+        for name in Source.objects.filter(is_reachable=False).values_list("name", flat=True)
+        if name in configured
+    }
+    known = set(Source.objects.values_list("name", flat=True)) | set(
+        Failure.objects.order_by().values_list("source", flat=True).distinct()
+    )
+    found.update(dict.fromkeys(known - configured.keys(), "is not configured here (sources.toml)"))
+    return found
+
+
+def open_items() -> QuerySet[ReplayItem]:
+    return ReplayItem.objects.filter(failure=OuterRef("pk"), state__in=OPEN_ITEM)
+
+
+def whole_payloads() -> QuerySet[Payload]:
+    return Payload.objects.filter(failure=OuterRef("pk"), is_whole=True)
+
+
+def replayable(scope: QuerySet[Failure]) -> QuerySet[Failure]:
+    """Those that can go now: dead, message whole, in no open replay, and on a source that can be reached."""
+    return scope.filter(~Exists(open_items()), Exists(whole_payloads()), state=FailureState.DEAD).exclude(
+        source__in=list(unreachable_sources())
+    )
+
+
+def highest_failure() -> int:
+    return Failure.objects.aggregate(highest=Max("pk"))["highest"] or 0

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import config, replays
+from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
+from jobs_admin.replays import sending
+from tests.jobs_admin.replays.conftest import ANN, came_home
+
+pytestmark = pytest.mark.django_db
+
+AT_ONCE = {"style": "at_once"}
+
+
+def begun(ids, pace=AT_ONCE, **more):
+    return replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="fixed", **more))
+
+
+def sent_all(sender="one"):
+    for _ in range(100):
+        if not replays.send(sender):
+            return
+    raise AssertionError("a hundred rounds were not enough")
+
+
+def counts(replay):
+    replay.refresh_from_db()
+    names = ("planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")
+    return {name: n for name in names if (n := getattr(replay, name))}
+
+
+def test_every_job_is_put_on_its_queue_once_and_in_order(shop, bury):
+    replay = begun(bury(1_200))
+    sent_all()
+    assert counts(replay) == {"sent": 1_200}
+    lineages = [job["redrive"] for job in shop.waiting["emails"]]
+    assert [x["item"] for x in lineages] == list(replay.items.order_by("n").values_list("pk", flat=True))
+
+
+def test_a_sent_job_is_the_second_run_of_the_same_failure(shop, bury):
+    replay = begun(bury())
+    sent_all()
+    (job,), item, failure = shop.waiting["emails"], replay.items.get(), Failure.objects.get()
+    assert (failure.state, failure.run, failure.job_id) == ("replaying", 2, job["id"])
+    assert (item.state, item.job_id) == ("sent", job["id"])
+    assert job["redrive"] == {"queue": "emails", "job_id": "j0", "run": 2, "item": item.pk, "replay": replay.key}
+
+
+def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
+    begun(bury(3))
+    sent_all()
+    assert QueueCounter.objects.get().sent == 3
+
+
+def test_what_ingest_heard_before_the_mark_stands(shop, bury):
+    replay = begun(bury())
+    item = replay.items.get()
+    came_home(item, "success")
+    sending.mark(replay, [item.pk], {}, [], False)
+    failure = Failure.objects.get()
+    assert (failure.state, failure.run) == ("recovered", 2)
+    replays.settle()
+    assert counts(replay) == {"succeeded": 1}
+
+
+def test_a_failure_that_recovered_meanwhile_is_not_sent(shop, bury):
+    first, second = bury(2)
+    replay = begun([first, second])
+    Failure.objects.filter(pk=first).update(state="recovered")
+    sent_all()
+    assert counts(replay) == {"sent": 1, "cancelled": 1}
+    assert "recovered meanwhile" in replay.items.get(failure=first).outcome
+    assert len(shop.waiting["emails"]) == 1
+
+
+def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
+    good = bury(2)
+    (bad,) = bury(raw=b"not json")
+    replay = begun([*good, bad])
+    sent_all()
+    assert counts(replay) == {"sent": 2, "cancelled": 1}
+    assert "not JSON" in replay.items.get(failure=bad).outcome
+    assert Failure.objects.get(pk=bad).state == "dead"
+
+
+def test_an_unreachable_source_is_said_and_sending_goes_on_by_itself(shop, bury):
+    replay = begun(bury(3))
+    shop.reachable = False
+    replays.send("one")
+    assert counts(replay) == {"planned": 3}
+    assert "unplugged" in replay.held_because and replay.state == "running"
+    shop.reachable = True
+    sender = sending._senders["one", os.getpid()]
+    sender._resting.clear()
+    sent_all()
+    assert counts(replay) == {"sent": 3} and replay.held_because == ""
+
+
+def test_one_unreachable_source_does_not_stop_another(shop, bury):
+    ids = bury(2) + bury(2, source="web")
+    replay = begun(ids)
+    config.adapter("web").reachable = False
+    for _ in range(4):
+        replays.send("one")
+    assert counts(replay) == {"planned": 2, "sent": 2}
+
+
+def claims(replay, sender="dead"):
+    """As a sender does before it dies."""
+    now = timezone.now()
+    assert sending.take_lease(replay, sender, now - timedelta(seconds=60))
+    epoch = config.adapter("shop").epoch(replay.key)
+    return sending.claim(replay, sender, 10, {"shop": epoch}, now)
+
+
+def test_who_died_before_sending_leaves_nothing_unsent(shop, bury):
+    replay = begun(bury(3))
+    claims(replay)
+    sent_all("two")
+    assert counts(replay) == {"sent": 3} and len(shop.waiting["emails"]) == 3
+
+
+def test_who_died_after_sending_is_not_repeated(shop, bury):
+    replay = begun(bury(3))
+    items = claims(replay)
+    payloads = sending.letters.payloads_for(items)
+    shop.send(replay.key, [sending.letters.letter(replay, item, payloads[item.failure_id]) for item in items[:2]])
+    sent_all("two")
+    assert counts(replay) == {"sent": 3}
+    assert sorted(j["id"] for j in shop.waiting["emails"]) == sorted(replay.items.values_list("job_id", flat=True))
+
+
+def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury):
+    replay = begun(bury(3))
+    claims(replay)
+    shop.forget()
+    sent_all("two")
+    assert counts(replay) == {"uncertain": 3} and not shop.waiting["emails"]
+    assert set(Failure.objects.values_list("state", flat=True)) == {"replaying"}
+
+
+def test_only_one_sender_holds_a_replay(shop, bury):
+    replay = begun(bury())
+    now = timezone.now()
+    assert sending.take_lease(replay, "one", now)
+    assert not sending.take_lease(replay, "two", now + timedelta(seconds=4))
+    assert sending.take_lease(replay, "one", now + timedelta(seconds=4))
+    assert sending.take_lease(replay, "two", now + timedelta(seconds=10))
+
+
+def test_a_claim_left_in_a_cancelled_replay_is_still_told(shop, bury):
+    replay = begun(bury(12))
+    items = claims(replay)
+    replays.cancel(ANN, replay)
+    assert counts(replay) == {"planned": 10, "cancelled": 2}
+    ReplayItem.objects.filter(pk__in=[i.pk for i in items]).update(claimed_at=timezone.now() - timedelta(minutes=1))
+    replays.send("two")
+    assert counts(replay) == {"cancelled": 12} and not shop.waiting["emails"]
+
+
+def test_a_steady_replay_keeps_its_rate(shop, bury):
+    replay = begun(bury(30), {"rate": 50})
+    started = timezone.now()
+    sent_all()
+    assert 0.5 < (timezone.now() - started).total_seconds() < 2.5
+    assert counts(replay) == {"sent": 30}
+
+
+def test_two_replays_are_paced_side_by_side(shop, bury):
+    one, two = begun(bury(20), {"rate": 50}), begun(bury(20), {"rate": 50})
+    started = timezone.now()
+    sent_all()
+    assert (timezone.now() - started).total_seconds() < 1.5
+    assert counts(one) == counts(two) == {"sent": 20}
+
+
+def test_pausing_takes_effect_with_the_next_slice(shop, bury):
+    replay = begun(bury(100), {"rate": 40})
+    replays.send("one")
+    replays.pause(ANN, replay)
+    before = counts(replay)["sent"]
+    assert not replays.send("one")
+    assert counts(replay)["sent"] == before < 30
+    replays.resume(ANN, replay)
+    replays.send("one")
+    assert before < counts(replay)["sent"] < before + 30
+
+
+def test_edited_arguments_are_sent_and_hidden_ones_stay_real(shop, bury):
+    (pk,) = bury(
+        raw=b'{"args": [1], "kwargs": {"to": "ann", "token": "s3cret"}}', kwargs='{"to": "ann", "token": "[redacted]"}'
+    )
+    begun([pk], edit={"kwargs": {"to": "bob", "token": "[redacted]"}})
+    sent_all()
+    assert shop.waiting["emails"][0]["kwargs"] == {"to": "bob", "token": "s3cret"}
+    assert "s3cret" not in str(Replay.objects.get().edit)
