@@ -21,6 +21,7 @@ REDRIVE_REDIS_URL = env.get("REDRIVE_REDIS_URL") or env.get("REDIS_URL")
 REDRIVE_CELERY_BROKER_URL = env.get("CELERY_BROKER_URL")
 REDRIVE_SOURCES = env.get("REDRIVE_SOURCES")
 REDRIVE_DEMO_BROKER_URL = env.get("REDRIVE_DEMO_BROKER_URL")  # set by `up`: the demo shop's broker
+REDRIVE_DEMO_PARTNER_URL = env.get("REDRIVE_DEMO_PARTNER_URL")  # set by `up`: the partner that /demo/ breaks
 REDRIVE_PAYLOAD_KEYS = env.get_list("REDRIVE_PAYLOAD_KEYS")
 REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")

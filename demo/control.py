@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
@@ -29,6 +30,12 @@ class Load:
     rate: float  # jobs/s wished for
     published_per_s: float | None = None  # None: nothing publishes now
     held_at: int | None = None  # the depth at which publishing waits for the workers; None: it does not wait
+
+
+@cache
+def broker(url: str) -> redis.Redis:
+    """The demo's broker. A call that hangs ends after two seconds."""
+    return redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
 
 
 def load(broker: redis.Redis) -> Load:

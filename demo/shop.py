@@ -8,8 +8,9 @@ import os
 os.environ.setdefault("REDRIVE_RELEASE", "shop@2026.11.2")
 
 from celery import Celery
-from jobs_admin.worker.celery import install
 from kombu import Queue
+
+from jobs_admin.worker.celery import install
 
 SOURCE = "shop"
 QUEUES = ("emails", "webhooks", "payments", "reports")
