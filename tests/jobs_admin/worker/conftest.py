@@ -1,0 +1,65 @@
+"""A broker and a store on servers of their own, so that one can fail while the other goes on, and a worker on both."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from dashboard.engine import Engine
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import Envelope, decode
+from tests.real_celery import RealWorker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    running = Engine(tmp_path_factory.mktemp("broker")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def own_store(tmp_path_factory):
+    """A store that a test may stop, hang and fill."""
+    running = Engine(tmp_path_factory.mktemp("store")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def worker(broker, tmp_path_factory):
+    """A prefork worker with two children, shared by the tests that leave it alive."""
+    store_engine = Engine(tmp_path_factory.mktemp("shared-store")).start()
+    running = RealWorker(broker.url, store_engine.url).start()
+    running.store_engine = store_engine
+    yield running
+    running.stop()
+    store_engine.stop()
+
+
+@pytest.fixture
+def start(broker):
+    """Starts workers on a broker database of their own, and ends them."""
+    started = []
+
+    def start_one(store_url, **options) -> RealWorker:
+        url = options.pop("broker_url", broker.url.removesuffix("/0") + "/1")
+        if not started:
+            redis.Redis.from_url(url).flushdb()
+        made = RealWorker(url, store_url, **options)
+        started.append(made)
+        return made.start() if not options.get("later") else made
+
+    yield start_one
+    for one in started:
+        one.stop()
+
+
+def reports(engine: Engine) -> list[Envelope]:
+    """All that a store's stream holds, in its order."""
+    with redis.Redis.from_url(engine.url, socket_timeout=5) as client:
+        return [decode(fields) for _, fields in client.xrange(keys.failures())]
+
+
+def of_job(engine: Engine, job_id: str) -> list[Envelope]:
+    return [report for report in reports(engine) if report.job_id == job_id]

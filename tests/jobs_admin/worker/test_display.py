@@ -1,0 +1,75 @@
+"""What is shown of a job is valid, redacted and of a bounded size, whatever the job says."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from jobs_admin.core.redaction import PLACEHOLDER
+from jobs_admin.worker.display import (
+    JSON_SIZE,
+    MESSAGE_SIZE,
+    TRACE_HEAD,
+    TRACE_TAIL,
+    shown_json,
+    shown_message,
+    shown_trace,
+)
+
+
+def nested(depth: int) -> object:
+    value: object = "end"
+    for _ in range(depth):
+        value = {"a": [value]}
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["x" * 10_000_000],
+        list(range(1_000_000)),
+        {str(n): "y" * 50 for n in range(100_000)},
+        ["\x00\ud800\u202e" * 5_000] * 50,
+        nested(400),
+        [10**5000, float("nan"), float("inf"), -0.0, 2**53 + 1],
+        ["z" * 4_000] * 100,
+        [["w"] * 3] * 20_000,
+        {"k" * 1_000_000: 1},
+    ],
+    ids=["long", "many", "wide", "odd", "deep", "numbers", "several", "small", "key"],
+)
+def test_arguments_of_any_size_are_shown_in_bounds(value):
+    started = time.process_time()
+    shown = shown_json(value)
+    assert len(shown.text) <= JSON_SIZE
+    json.loads(shown.text, parse_constant=pytest.fail)
+    assert time.process_time() - started < 1
+
+
+def test_ordinary_arguments_are_shown_whole():
+    value = [1, {"customer": {"id": 42, "tags": ["a", None, True, 1.5]}}]
+    assert json.loads(shown_json(value).text) == value
+
+
+def test_a_cut_is_visible():
+    assert "cut" in shown_json(["x" * 100_000]).text
+    assert "more" in shown_json(list(range(100_000))).text
+    assert "cut, 100000 characters" in shown_message("x" * 100_000).text
+
+
+def test_a_secret_that_straddles_the_cut_is_hidden():
+    at_the_edge = "x" * (MESSAGE_SIZE - 30) + " password='" + "s3cr3t" * 20 + "'"
+    assert "s3cr3t" not in shown_message(at_the_edge).text
+    assert "s3cr3t" not in shown_json([at_the_edge]).text
+
+
+def test_a_long_trace_keeps_its_beginning_and_its_error():
+    trace = "Traceback\n" + "  frame\n" * 100_000 + "ValueError: password=hunter2 no"
+    shown = shown_trace(trace)
+    assert shown.text.startswith("Traceback")
+    assert shown.text.endswith(f"password={PLACEHOLDER} no")
+    assert len(shown.text) < TRACE_HEAD + TRACE_TAIL + 100
+    assert "left out" in shown.text
