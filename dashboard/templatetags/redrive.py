@@ -244,6 +244,15 @@ def visible(value):
 
 
 @register.filter
+def with_code(value):
+    """Our own sentences: what stands between backticks is code."""
+    pieces = str(value).split("`")
+    return format_html_join(
+        "", "{}", ((format_html("<code>{}</code>", words) if n % 2 else words,) for n, words in enumerate(pieces))
+    )
+
+
+@register.filter
 def dotted(value):
     """A dotted name in large letters: it may break after a dot, not within a word."""
     return format_html_join(

@@ -2,15 +2,144 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
+from dashboard.views.groups import line_of
+from jobs_admin import overview
+from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import VIEWER
+
+LATE_SAMPLE_S = 60  # an older look at a source is said
+MOST_UNFILED = 1_000
+MOST_SERIES = 6  # queues told apart in the picture; the rest are one
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLine:
+    queue: str
+    source: str
+    count: int
+    url: str
+    part: float  # 0 to 100, of the fullest
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    row: overview.SourceRow
+    state: str
+    url: str  # of its dead jobs
+    is_late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayLine:
+    replay: Replay
+    url: str
+    settled: int
+    part: float  # 0 to 100
+    part_failed: float
 
 
 @require_GET
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    return render_page(request, "overview/index.html", {}, part="overview")
+    viewer, now = request.viewer, timezone.now()
+    sentence = overview.sentence(viewer, now)
+    series = overview.failures_over_time(viewer, now)
+    names, rows = _hours(series)
+    sources = overview.sources(viewer, now)
+    context = {
+        "now": now,
+        "sentence": sentence,
+        "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
+        "stale": overview.stale(now),
+        "sources": [_source_line(row) for row in sources],
+        "findings": overview.findings(viewer),
+        "chart": _chart(series),
+        "chart_words": _chart_words(series),
+        "chart_names": names,
+        "chart_rows": rows,
+        "dead": _dead(overview.dead_by_queue(viewer)),
+        "lines": [line_of(row) for row in overview.loudest_groups(viewer, now)],
+        "replays": [_replay_line(replay) for replay in overview.running_replays(viewer)],
+        "unfiled": Unfiled.objects.order_by()[: MOST_UNFILED + 1].count(),
+        "most_unfiled": MOST_UNFILED,
+    }
+    return render_page(request, "overview/index.html", context, part="overview")
+
+
+def _dead(rows: list[tuple[str, str, int]]) -> list[DeadLine]:
+    most = max((n for *_, n in rows), default=1)
+    return [
+        DeadLine(
+            queue, source, n, links.failures_of(source=source, queue=queue, state="dead"), round(n / most * 100, 1)
+        )
+        for source, queue, n in rows
+    ]
+
+
+def _source_line(row: overview.SourceRow) -> SourceLine:
+    if row.reachable:
+        state = "reachable"
+    else:
+        state = "unknown" if row.reachable is None else "unreachable"
+    is_late = row.age_s is not None and row.age_s > LATE_SAMPLE_S
+    return SourceLine(row, state, links.failures_of(source=row.name, state="dead"), is_late)
+
+
+def _replay_line(replay: Replay) -> ReplayLine:
+    settled = replay.succeeded + replay.failed_again + replay.cancelled + replay.uncertain
+    whole = max(replay.total, 1)
+    return ReplayLine(
+        replay,
+        reverse("replay-detail", args=[replay.pk]),
+        settled,
+        round(settled / whole * 100, 1),
+        round(replay.failed_again / whole * 100, 1),
+    )
+
+
+def _named(series: overview.Series) -> dict[str, list[int]]:
+    """The fullest queues, and the rest as one."""
+    queues = list(series.queues.items())
+    if len(queues) <= MOST_SERIES:
+        return dict(queues)
+    named = dict(queues[: MOST_SERIES - 1])
+    others = queues[MOST_SERIES - 1 :]
+    return named | {f"{len(others)} others": [sum(step) for step in zip(*(y for _, y in others), strict=True)]}
+
+
+def _chart(series: overview.Series) -> str:
+    """For charts.js; empty where there is nothing to draw."""
+    if not series.queues:
+        return ""
+    lines = [{"name": name, "state": "dead", "y": y} for name, y in _named(series).items()]
+    return json.dumps({"x": series.times, "series": lines, "kind": "bars", "stacked": True, "height": 208})
+
+
+def _chart_words(series: overview.Series) -> str:
+    totals = ", ".join(f"{name} {sum(y):,}" for name, y in _named(series).items())
+    return f"Failed attempts of the last 24 h by queue: {totals}"
+
+
+def _hours(series: overview.Series) -> tuple[list[str], list[tuple[datetime, list[int]]]]:
+    """The picture as a table: a row an hour, the latest first."""
+    named = _named(series)
+    by_hour: dict[int, list[int]] = {}
+    for place, at in enumerate(series.times):
+        row = by_hour.setdefault(at // 3600, [0] * len(named))
+        for column, y in enumerate(named.values()):
+            row[column] += y[place]
+    rows = [(datetime.fromtimestamp(hour * 3600, UTC), row) for hour, row in sorted(by_hour.items(), reverse=True)]
+    return list(named), rows
