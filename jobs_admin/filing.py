@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
+from django.db.models import F
 
 from jobs_admin import config, statements
 from jobs_admin.models import (
@@ -286,8 +287,9 @@ def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> 
         return before
     rows = Failure.objects.filter(pk__in=of_failure).order_by("pk")
     if connection.features.has_select_for_update:
-        # In one order for all; what others write to these waits until we are through.
-        rows = rows.select_for_update(of=("self",))
+        # In one order for all; what others write to these waits until we are through. "No key": inserting an attempt
+        # or a failure shares its parent's key, and two that share a key could not both go on to lock it whole.
+        rows = rows.select_for_update(of=("self",), no_key=True)
     held = [dict(zip(("id", *_COLUMNS), values, strict=True)) for values in rows.values_list("id", *_COLUMNS)]
     known = Attempt.objects.filter(failure__in=of_failure).exclude(kind="success")
     for pk, run, attempt, kind in known.values_list("failure_id", "run", "attempt", "kind"):
@@ -425,7 +427,7 @@ def _see(seen: dict[int, list[_Counted]]) -> None:
     """Groups were seen again: counts, times, and what that means for their state."""
     rows = Group.objects.filter(pk__in=seen).order_by("pk")
     if connection.features.has_select_for_update:
-        rows = rows.select_for_update(of=("self",))
+        rows = rows.select_for_update(of=("self",), no_key=True)
     changed = []
     for group in rows:
         mine = seen[group.pk]
@@ -458,3 +460,18 @@ def _regress(group: Group, seen: list[_Counted]) -> None:
         ReplayItem.objects.filter(pk=first.item).values_list("replay_id", flat=True).first() if first.item else None
     )
     group.regressed_after = f"replay:{replay}" if replay else f"release:{first.release}" if first.release else ""
+
+
+def count_lost(lost: Iterable[tuple[int | None, str, str]], now: datetime) -> None:
+    """Count attempts that never reported: (group, source, queue) of each."""
+    minute = now.replace(second=0, microsecond=0)
+    groups: dict[tuple[int, datetime], list[int]] = defaultdict(lambda: [0, 0])
+    queues: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: {"failed": 0})
+    for group, source, queue in lost:
+        queues[source, queue, minute]["failed"] += 1
+        if group is not None:
+            groups[group, minute][0] += 1
+    count_groups(groups)
+    count_queues(queues)
+    for (group, _), (failed, _) in sorted(groups.items()):
+        Group.objects.filter(pk=group).update(count=F("count") + failed)

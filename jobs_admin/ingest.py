@@ -20,7 +20,10 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import Unreadable
 from jobs_admin.core.text import representable
 from jobs_admin.models import Unfiled
+from jobs_admin.reconcile import reconcile
 from jobs_admin.report import NotOurs, Report, read
+
+__all__ = ["Filed", "file", "reconcile", "step"]
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +141,7 @@ def _file(reports: Sequence[tuple[Report, dict[bytes, bytes]]], now: datetime) -
     if not reports:
         return Filed()
     try:
-        with transaction.atomic():
-            written = filing.write([report for report, _ in reports], now)
+        written = _write([report for report, _ in reports], now)
         return Filed(written.failures, written.attempts)
     except (Error, ValueError, OverflowError) as error:
         if not _is_refusal(error):
@@ -151,11 +153,26 @@ def _file(reports: Sequence[tuple[Report, dict[bytes, bytes]]], now: datetime) -
     return _file(reports[:half], now) + _file(reports[half:], now)
 
 
+def _write(reports: list[Report], now: datetime) -> filing.Written:
+    for tries_left in (2, 1, 0):
+        try:
+            with transaction.atomic():
+                return filing.write(reports, now)
+        except OperationalError as error:
+            # Two transactions locked each other out and PostgreSQL ended this one: nothing was written.
+            if not tries_left or _sqlstate(error) not in {"40P01", "40001"}:
+                raise
+
+
+def _sqlstate(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
+
 def _is_refusal(error: Exception) -> bool:
     """Whether the database answered no to a value, rather than not at all."""
     if isinstance(error, OperationalError):
         # PostgreSQL: class 54 is "program limit exceeded" (a value too large for an index).
-        return (getattr(error.__cause__, "sqlstate", None) or "").startswith("54")
+        return _sqlstate(error).startswith("54")
     return isinstance(error, DataError | IntegrityError | ValueError | OverflowError) or "bind" in str(error).lower()
 
 

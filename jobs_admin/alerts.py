@@ -1,0 +1,188 @@
+"""How deep the queues are: one look every ten seconds, at every source within its own deadline."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Min, Sum
+
+from jobs_admin import config, heartbeats
+from jobs_admin.core.text import representable
+from jobs_admin.heartbeats import Heartbeat
+from jobs_admin.models import DepthSample, Failure, FailureCount, QueueCounter, Source
+from jobs_admin.models.failure import FailureState
+from jobs_admin.sources.base import Depth, Finding, SourceError
+
+log = logging.getLogger(__name__)
+
+STEP_S = 10
+_PATIENCE_S = 8.0
+_FINDINGS_EVERY = timedelta(minutes=1)
+
+
+def sample(now: datetime) -> bool:
+    """Look at every configured source and write what was found; a source that cannot be reached is a sample too.
+
+    Several may run at once: a queue has one sample for each ten seconds. Never finds more to do at once (False).
+    """
+    at = datetime.fromtimestamp(now.timestamp() // STEP_S * STEP_S, UTC)
+    looks = _look_at_all(now)
+    alive = heartbeats.fold(now)
+    for name, look in looks.items():
+        _note_source(name, look, now)
+    rows = [row for name, look in looks.items() for row in _samples(name, look, alive, at)]
+    DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
+    return False
+
+
+# -- the look ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Look:
+    """What a source answered. `why` is empty where it did."""
+
+    why: str = ""
+    depths: list[Depth] = field(default_factory=list)
+    findings: list[Finding] | None = None  # None: not asked this time
+
+
+# Looks under way, by source: one that hangs is not asked again beside itself.
+_under_way: dict[str, threading.Thread] = {}
+_findings_at: dict[str, datetime] = {}
+
+
+def _look_at_all(now: datetime, patience_s: float = _PATIENCE_S) -> dict[str, Look]:
+    """Ask all sources at once; whoever has not answered by the deadline is unreachable, and the others are not."""
+    answers: dict[str, Look] = {}
+    threads = {}
+    for name in config.sources():
+        before = _under_way.get(name)
+        if before is not None and before.is_alive():
+            continue
+        with_findings = now - _findings_at.get(name, datetime.min.replace(tzinfo=UTC)) >= _FINDINGS_EVERY
+        thread = threading.Thread(target=_look, args=(name, with_findings, answers), daemon=True, name=f"look {name}")
+        threads[name] = _under_way[name] = thread
+        thread.start()
+    ends = time.monotonic() + patience_s
+    for thread in threads.values():
+        thread.join(max(0.0, ends - time.monotonic()))
+    found = {}
+    for name in config.sources():
+        look = answers.get(name)
+        if look is None:
+            look = Look(why=f"it did not answer within {patience_s:.0f} s")
+        if look.findings is not None:
+            _findings_at[name] = now
+        found[name] = look
+    return found
+
+
+def _look(name: str, with_findings: bool, answers: dict[str, Look]) -> None:
+    """Runs in a thread of its own; touches no table."""
+    try:
+        source = config.adapter(name)
+        look = Look(depths=source.depths())
+        if with_findings:
+            look.findings = source.findings()
+    except SourceError as error:
+        look = Look(why=str(error) or type(error).__name__)
+    except Exception as error:  # a defect of one adapter must not blind us for the others
+        log.exception("Source %s could not be sampled", name)
+        look = Look(why=f"{type(error).__name__}: {error}")
+    answers[name] = look
+
+
+def _note_source(name: str, look: Look, now: datetime) -> None:
+    configured = config.sources()[name]
+    why = representable(look.why)[:2000]
+    row, _ = Source.objects.get_or_create(name=name, defaults={"backend": configured.backend, "is_configured": True})
+    changes: dict[str, Any] = {
+        "backend": configured.backend,
+        "is_configured": True,
+        "is_reachable": not why,
+        "why_unreachable": why,
+        "sampled_at": now,
+    }
+    if row.is_reachable != (not why):
+        changes["changed_at"] = now
+        if why:
+            log.warning("Source %s cannot be reached: %s", name, why)
+        elif row.is_reachable is False:
+            log.info("Source %s is reachable again.", name)
+    if look.findings is not None:
+        changes["findings"] = [asdict(finding) for finding in look.findings]
+    Source.objects.filter(name=name).update(**changes)
+
+
+# -- the rows ---------------------------------------------------------------------------------------------------
+
+
+def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) -> list[DepthSample]:
+    mine = [h for h in alive if h.source == name]
+    depths = {representable(depth.queue)[:200]: depth for depth in look.depths}
+    dead = _dead(name)
+    rates = _rates(name, at)
+    queues = depths.keys() | dead.keys() | rates.keys() | {queue for h in mine for queue in h.queues}
+    if look.why:
+        # Those it had when it last answered: a queue that cannot be seen is not a queue that is gone.
+        last = DepthSample.objects.filter(source=name, at__gte=at - timedelta(hours=1)).order_by()
+        queues |= set(last.values_list("queue", flat=True).distinct())
+    rows = []
+    for queue in sorted(queues - {""}):
+        depth = depths.get(queue, Depth(queue))
+        guards = [h for h in mine if queue in h.queues]
+        succeeded, failed = rates.get(queue, (0.0, 0.0))
+        rows.append(
+            DepthSample(
+                source=name,
+                queue=queue,
+                at=at,
+                step=STEP_S,
+                is_reachable=not look.why,
+                why=representable(look.why)[:300],
+                waiting=depth.waiting,
+                active=depth.active,
+                delayed=depth.delayed,
+                source_dead=depth.source_dead,
+                by_priority=depth.by_priority,
+                dead=dead.get(queue, (0, None))[0],
+                oldest_dead_at=dead.get(queue, (0, None))[1],
+                succeeded_per_min=succeeded,
+                failed_per_min=failed,
+                guarded_workers=len(guards),
+                durability=_durability(queue, guards),
+            )
+        )
+    return rows
+
+
+def _dead(name: str) -> dict[str, tuple[int, datetime | None]]:
+    """Dead jobs of each queue, and since when the oldest is."""
+    counts = FailureCount.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(n=Sum("count"))
+    found = {row["queue"]: row["n"] for row in counts}
+    oldest = Failure.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(at=Min("failed_at"))
+    since = {row["queue"]: row["at"] for row in oldest} if any(found.values()) else {}
+    return {queue: (n, since.get(queue)) for queue, n in found.items()}
+
+
+def _rates(name: str, at: datetime) -> dict[str, tuple[float, float]]:
+    """Succeeded and failed jobs a minute of each queue, over the last two whole minutes."""
+    until = at.replace(second=0, microsecond=0)
+    rows = QueueCounter.objects.filter(source=name, step=60, at__gte=until - timedelta(minutes=2), at__lt=until)
+    totals = rows.values("queue").annotate(ran=Sum("succeeded"), fell=Sum("failed"))
+    return {row["queue"]: (row["ran"] / 2, row["fell"] / 2) for row in totals}
+
+
+def _durability(queue: str, guards: Iterable[Heartbeat]) -> str:
+    """When workers let go of a message: `late` after the job (a crash loses nothing), `early` before it, or `mixed`."""
+    acks = {h.late_ack.get(queue) for h in guards} - {None}
+    if len(acks) == 2:
+        return "mixed"
+    return {True: "late", False: "early"}[acks.pop()] if acks else ""

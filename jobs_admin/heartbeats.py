@@ -1,0 +1,154 @@
+"""What workers say of themselves every five seconds -> Worker rows and the counters of their queues."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+
+from jobs_admin import config, filing
+from jobs_admin.core import keys
+from jobs_admin.core.text import representable
+from jobs_admin.models import Worker
+
+# A worker that said nothing for so long is not there (it says something every five seconds).
+ALIVE_S = 30
+_FORGOTTEN_AFTER = timedelta(hours=1)
+
+# `failed` and `retried` come with each attempt through the stream; counting them here too would double them.
+_COUNTED = ("started", "succeeded", "busy_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    source: str
+    name: str
+    boot: str
+    at: datetime
+    said: dict[str, Any]
+    counts: dict[str, dict[str, float]]  # queue -> cumulative since boot
+
+    @property
+    def queues(self) -> list[str]:
+        named = self.said.get("queues")
+        return [_text(q, 200) for q in named[:500]] if isinstance(named, list) else []
+
+    @property
+    def late_ack(self) -> dict[str, bool | None]:
+        said = self.said.get("late_ack")
+        return (
+            {_text(q, 200): v if isinstance(v, bool) else None for q, v in said.items()}
+            if isinstance(said, dict)
+            else {}
+        )
+
+
+def fold(now: datetime) -> list[Heartbeat]:
+    """Add what workers did since their last heartbeat to the counters, exactly once; answers who is alive.
+
+    Numbers are cumulative since the worker's boot and what was counted stands in its row, locked meanwhile: only the
+    difference is added. A heartbeat that is lost or read twice changes nothing.
+    """
+    store = config.store()
+    raw: dict[bytes, bytes] = store.hgetall(keys.workers())
+    heard, forget = [], []
+    for field, text in raw.items():
+        heartbeat = _read(text, now)
+        if heartbeat is None:
+            continue
+        heard.append(heartbeat)
+        if now - heartbeat.at > _FORGOTTEN_AFTER:
+            forget.append(field)
+    if heard:
+        with transaction.atomic():
+            _count(heard, now)
+    if forget:  # counted by now
+        store.hdel(keys.workers(), *forget)
+    return [h for h in heard if (now - h.at).total_seconds() <= ALIVE_S]
+
+
+def _count(heard: list[Heartbeat], now: datetime) -> None:
+    heard = sorted(heard, key=lambda h: (h.source, h.name))
+    Worker.objects.bulk_create(
+        [Worker(source=h.source, name=h.name, boot="", seen_at=h.at) for h in heard], ignore_conflicts=True
+    )
+    rows = Worker.objects.filter(source__in={h.source for h in heard}, name__in={h.name for h in heard})
+    rows = rows.order_by("source", "name")
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(no_key=True)
+    known = {(w.source, w.name): w for w in rows}
+    minute = now.replace(second=0, microsecond=0)
+    added: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
+    changed = []
+    for h in heard:
+        worker = known[h.source, h.name]
+        is_same = worker.boot == h.boot
+        if is_same and h.at < worker.seen_at:
+            continue  # another process folded a newer one
+        for queue, counts in h.counts.items():
+            before = worker.counted.get(queue, {}) if is_same else {}
+            for column in _COUNTED:
+                more = counts.get(column, 0) - before.get(column, 0)
+                if more > 0:
+                    added[h.source, queue, minute][column] += more
+        _describe(worker, h)
+        changed.append(worker)
+    Worker.objects.bulk_update(changed, _DESCRIBED)
+    filing.count_queues(added)
+
+
+_DESCRIBED = [
+    "boot", "seen_at", "host", "release", "celery", "guard", "mode", "pool", "concurrency", "queues", "counted",
+    "spooled", "dropped",
+]  # fmt: skip
+
+
+def _describe(worker: Worker, h: Heartbeat) -> None:
+    said = h.said
+    worker.boot, worker.seen_at, worker.counted, worker.queues = h.boot, h.at, h.counts, h.queues
+    worker.host, worker.release = _text(said.get("host"), 255), _text(said.get("release"), 100)
+    worker.celery, worker.guard = _text(said.get("celery"), 20), _text(said.get("guard"), 20)
+    worker.mode, worker.pool = _text(said.get("mode"), 10), _text(said.get("pool"), 20)
+    concurrency = said.get("concurrency")
+    worker.concurrency = int(_number(concurrency)) if concurrency is not None else None
+    worker.spooled, worker.dropped = int(_number(said.get("spooled"))), int(_number(said.get("dropped")))
+
+
+def _read(text: bytes, now: datetime) -> Heartbeat | None:
+    """The heartbeat, or None for one that cannot be read (of a later version, or not ours)."""
+    try:
+        said = json.loads(text)
+        source, name = _text(said["source"], 63), _text(said["name"], 255)
+        at = min(datetime.fromtimestamp(float(said["at"]), UTC), now)
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+        return None
+    if not keys.valid_source(source) or not name:
+        return None
+    counts = said.get("counts") if isinstance(said.get("counts"), dict) else {}
+    return Heartbeat(
+        source,
+        name,
+        _text(said.get("boot"), 32),
+        at,
+        said,
+        {
+            _text(queue, 200): {column: _number(n.get(column)) for column in (*_COUNTED, "failed", "retried")}
+            for queue, n in counts.items()
+            if isinstance(n, dict)
+        },
+    )
+
+
+def _text(value: Any, most: int) -> str:
+    return "" if value is None else representable(str(value))[:most]
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return 0
+    return min(max(value, 0), 2**31 - 1)

@@ -1,0 +1,66 @@
+"""What time alone changes: a retry that never came back is lost; a group is not new for ever."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+
+from jobs_admin import config, filing
+from jobs_admin.models import Attempt, Failure, Group
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.group import GroupState
+
+# Celery's default: how long Redis keeps a fetched message from others, so how late a retry may rightly come.
+_VISIBILITY_TIMEOUT_S = 3600
+_MARGIN_S = 60
+_AT_ONCE = 500
+_NEW_FOR = timedelta(hours=1)
+
+
+def reconcile(now: datetime) -> bool:
+    """File overdue retries as lost, and let new groups grow old. True if there may be more to do at once."""
+    lost = overdue(now)
+    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - _NEW_FOR).update(state=GroupState.ONGOING)
+    return lost >= _AT_ONCE
+
+
+def overdue(now: datetime) -> int:
+    """`retrying` past its time, the visibility timeout and a minute -> `dead`, kind `lost`. Answers how many."""
+    found = 0
+    sources = set(Failure.objects.filter(state=FailureState.RETRYING).values_list("source", flat=True).distinct())
+    for source in sorted(sources):
+        timeout_s = _visibility_timeout_s(source)
+        latest = now - timedelta(seconds=timeout_s + _MARGIN_S)
+        with transaction.atomic():
+            found += _lose(source, latest, timeout_s, now)
+    return found
+
+
+def _visibility_timeout_s(source: str) -> float:
+    known = config.sources().get(source)
+    given = known.options.get("visibility_timeout") if known else None
+    return float(given) if isinstance(given, int | float) and given > 0 else _VISIBILITY_TIMEOUT_S
+
+
+def _lose(source: str, latest: datetime, timeout_s: float, now: datetime) -> int:
+    rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest)
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(of=("self",), no_key=True, skip_locked=True)
+    held = list(rows.order_by("pk").only("pk", "queue", "run", "attempts", "job_id", "group_id", "due_at")[:_AT_ONCE])
+    if not held:
+        return 0
+    why = f"The retry did not report within {timeout_s + _MARGIN_S:.0f} s of its due time"
+    attempts = [
+        Attempt(
+            failure=f, run=f.run, attempt=f.attempts + 1, kind="lost", job_id=f.job_id, group_id=f.group_id,
+            reason=why, ended_at=now, received_at=now,
+        )
+        for f in held
+    ]  # fmt: skip
+    Attempt.objects.bulk_create(attempts)
+    for f in held:
+        f.state, f.kind, f.reason, f.attempts, f.due_at = FailureState.DEAD, "lost", why, f.attempts + 1, None
+    Failure.objects.bulk_update(held, ["state", "kind", "reason", "attempts", "due_at"])
+    filing.count_lost([(f.group_id, source, f.queue) for f in held], now)
+    return len(held)

@@ -1,0 +1,283 @@
+"""The engine's steps, each in a process of its own, so that what hangs in one delays no other.
+
+The parent opens no connection: it forks a child for each step, starts it again when it dies, and kills it when it has
+not moved within its deadline. Children die with the parent. Several watches may run side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import mmap
+import os
+import random
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import redis
+from django.db import InterfaceError, OperationalError, connections
+from django.utils import timezone
+
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.core.lifeline import die_with_parent
+from jobs_admin.core.text import representable
+
+log = logging.getLogger(__name__)
+
+# What means "away for now" rather than "wrong".
+_AWAY = (OperationalError, InterfaceError, redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
+
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
+_STEADY_AFTER_S = 60.0
+_PATIENCE_S = 3.0  # from the wish to stop until SIGKILL
+_NOTE_EVERY_S = 1.0
+_SLICE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do again and again. `run` is given the process's name and says whether there was something to do."""
+
+    name: str
+    run: Callable[[str], bool]
+    idle_s: float = 0.0  # the wait after a round with nothing to do
+    every_s: float | None = None  # instead: at each multiple of so many seconds, busy or not
+    deadline_s: float = 60.0  # a round that takes longer hangs
+
+
+def steps() -> dict[str, Step]:
+    """The steps by name. What each needs is imported in its own process."""
+
+    def ingest(name: str) -> bool:
+        from jobs_admin import ingest
+
+        return ingest.step(name)  # waits for the stream itself
+
+    def reconcile(name: str) -> bool:
+        from jobs_admin import ingest
+
+        return ingest.reconcile(timezone.now())
+
+    def sample(name: str) -> bool:
+        from jobs_admin import alerts
+
+        return alerts.sample(timezone.now())
+
+    def send(name: str) -> bool:
+        from jobs_admin import replays
+
+        return replays.send(name, timezone.now())
+
+    def settle(name: str) -> bool:
+        from jobs_admin import replays
+
+        return replays.settle(timezone.now())
+
+    known = (
+        Step("ingest", ingest, deadline_s=120),
+        Step("reconcile", reconcile, every_s=30, deadline_s=120),
+        Step("sample", sample, every_s=10),
+        Step("send", send, idle_s=0.25),
+        Step("settle", settle, idle_s=0.25),
+    )
+    return {step.name: step for step in known}
+
+
+@dataclass(slots=True)
+class _Child:
+    step: Step
+    place: int  # of its sign of life in the shared memory
+    pid: int | None = None
+    started_at: float = 0.0
+    due_at: float = 0.0
+    wait_s: float = _SHORTEST_WAIT_S
+
+
+@dataclass
+class Watch:
+    """Runs the steps until `stop` is called (by SIGTERM or SIGINT)."""
+
+    steps: Sequence[Step]
+    is_stopping: bool = False
+    children: list[_Child] = field(default_factory=list)
+
+    def run(self) -> None:
+        # Anonymous shared memory: a float for each child, when it last showed a sign of life (monotonic, one clock
+        # for all processes of a machine).
+        self._signs = mmap.mmap(-1, 8 * len(self.steps))
+        self.children = [_Child(step, n) for n, step in enumerate(self.steps)]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.stop)
+        log.info("Watching: %s", ", ".join(step.name for step in self.steps))
+        try:
+            while not self.is_stopping:
+                self._turn()
+                time.sleep(_SLICE_S)
+        finally:
+            self._end_all()
+
+    def stop(self, *_: object) -> None:
+        self.is_stopping = True
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        for child in self.children:
+            if child.pid is not None:
+                self._look(child, now)
+            elif now >= child.due_at:
+                self._start(child, now)
+
+    def _start(self, child: _Child, now: float) -> None:
+        # A connection shared by two processes would mix their answers.
+        connections.close_all()
+        self._sign(child.place, now)
+        child.started_at = now
+        parent = os.getpid()
+        child.pid = os.fork()
+        if child.pid == 0:
+            die_with_parent()
+            if os.getppid() != parent:  # it died before we could ask to die with it
+                os._exit(1)
+            _Rounds(child.step, lambda: self._sign(child.place, time.monotonic())).run()
+
+    def _look(self, child: _Child, now: float) -> None:
+        assert child.pid is not None
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+        silent_s = now - struct.unpack_from("d", self._signs, 8 * child.place)[0]
+        if pid == 0 and silent_s <= child.step.deadline_s:
+            return
+        if pid == 0:
+            log.error("Step %s did not move for %.0f s: it is killed and started again.", child.step.name, silent_s)
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+        else:
+            how = os.waitstatus_to_exitcode(status)
+            log.error("Step %s ended (%s): it is started again.", child.step.name, how)
+        child.pid = None
+        child.wait_s = _SHORTEST_WAIT_S if now - child.started_at > _STEADY_AFTER_S else min(child.wait_s * 2, 30.0)
+        child.due_at = now + child.wait_s
+
+    def _sign(self, place: int, at: float) -> None:
+        struct.pack_into("d", self._signs, 8 * place, at)
+
+    def _end_all(self) -> None:
+        running = [child for child in self.children if child.pid]
+        for child in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid or 0, signal.SIGTERM)
+        ends = time.monotonic() + _PATIENCE_S
+        while running and time.monotonic() < ends:
+            running = [c for c in running if os.waitpid(c.pid or 0, os.WNOHANG)[0] == 0]
+            time.sleep(0.02)
+        for child in running:
+            os.kill(child.pid or 0, signal.SIGKILL)
+            os.waitpid(child.pid or 0, 0)
+
+
+class _Rounds:
+    """The life of a child: round after round of one step, until SIGTERM."""
+
+    def __init__(self, step: Step, sign: Callable[[], None]) -> None:
+        self.step = step
+        self.sign = sign
+        self.is_stopping = False
+        self.host = socket.gethostname()
+        self.name = f"{self.host}:{os.getpid()}"
+        self.error = ""
+        self.failed_rounds = 0  # in a row
+        self.busy_at = float("-inf")
+        self.noted: tuple[float, str] = (float("-inf"), "")
+
+    def run(self) -> None:
+        """Never returns: a forked child must not go on in its parent's code."""
+        code = 1
+        try:
+            signal.signal(signal.SIGTERM, self._stop)
+            # Ctrl-C reaches the whole terminal; the parent ends us in order.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            random.seed()
+            while not self.is_stopping:
+                self._round()
+            connections.close_all()
+            code = 0
+        except BaseException:
+            log.exception("Step %s", self.step.name)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _stop(self, *_: object) -> None:
+        self.is_stopping = True
+
+    def _round(self) -> None:
+        self.sign()
+        try:
+            is_busy = self.step.run(self.name)
+        except Exception as error:  # one round must not end the others; it is counted and shown
+            self._went_wrong(error)
+            return
+        if self.failed_rounds:
+            log.info("Step %s goes on, after %d rounds that failed.", self.step.name, self.failed_rounds)
+        self.error, self.failed_rounds = "", 0
+        self._note(is_busy)
+        self._idle(is_busy)
+
+    def _went_wrong(self, error: Exception) -> None:
+        self.failed_rounds += 1
+        text = representable(f"{type(error).__name__}: {error}".strip())[:500]
+        if text.split("\n")[0] != self.error.split("\n")[0]:  # once, however often it comes
+            if isinstance(error, _AWAY):
+                log.error("Step %s waits: %s", self.step.name, text.split("\n")[0])
+            else:
+                log.error("Step %s failed: %s", self.step.name, text, exc_info=error)
+        self.error = text
+        connections.close_all()  # the next round dials anew
+        self._note(False)
+        wait_s = min(_LONGEST_WAIT_S, _SHORTEST_WAIT_S * 2 ** min(self.failed_rounds - 1, 10))
+        self._sleep(wait_s * random.uniform(0.5, 1))
+
+    def _note(self, is_busy: bool) -> None:
+        """Say in Redis that a round ended: what is not said here for long is shown as late."""
+        now = time.monotonic()
+        if now - self.noted[0] < _NOTE_EVERY_S and self.noted[1] == self.error:
+            return
+        word = {
+            "step": self.step.name,
+            "at": time.time(),
+            "pid": os.getpid(),
+            "host": self.host,
+            "busy": is_busy,
+            "error": self.error,
+            "failed_rounds": self.failed_rounds,
+        }
+        try:
+            config.store().hset(keys.steps(), self.step.name, json.dumps(word))
+        except redis.RedisError as error:
+            log.debug("Step %s could not be noted: %s", self.step.name, error)  # its silence says it
+            return
+        self.noted = (now, self.error)
+
+    def _idle(self, is_busy: bool) -> None:
+        if self.step.every_s is not None:
+            now = time.time()
+            self._sleep(self.step.every_s - now % self.step.every_s)
+        elif is_busy:
+            self.busy_at = time.monotonic()
+        elif self.step.idle_s:
+            # While something is going on, look again soon.
+            is_active = time.monotonic() - self.busy_at < 2
+            self._sleep(min(self.step.idle_s, 0.02) if is_active else self.step.idle_s)
+
+    def _sleep(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while not self.is_stopping and (left := ends - time.monotonic()) > 0:
+            self.sign()
+            time.sleep(min(left, _SLICE_S))
