@@ -7,7 +7,6 @@ newer. A server that already runs on this machine is never adopted and never flu
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import secrets
@@ -15,25 +14,18 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import redis
 
-_PR_SET_PDEATHSIG = 1
-# Looked up before any fork: loading a library between fork and exec is not safe.
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+from jobs_admin.core.lifeline import die_with_parent
+
+__all__ = ["Engine", "EngineFailed", "die_with_parent", "free_port", "server_binary"]
 
 
 class EngineFailed(RuntimeError):
     """The engine did not come up. Nothing of ours is left running. The text says what to do."""
-
-
-def die_with_parent() -> None:
-    """For `preexec_fn`: the kernel ends this process when the one that started it dies, even by SIGKILL (Linux)."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def server_binary() -> Path:
@@ -84,6 +76,8 @@ def is_free(port: int) -> bool:
 class Engine:
     """A running server. `url` has its password; `stop` ends it in order."""
 
+    settings = ""  # lines of configuration beside ours
+
     def __init__(
         self, folder: Path, port: int | None = None, password: str | None = None, keep_open: tuple[int, ...] = ()
     ) -> None:
@@ -106,7 +100,7 @@ class Engine:
         settings.write_text(
             f'port {self.port}\nbind 127.0.0.1\nrequirepass {self.password}\ndir "{self.folder}"\n'
             'appendonly yes\nappendfsync everysec\nmaxmemory-policy noeviction\nsave ""\n'
-            "daemonize no\nloglevel warning\n"
+            f"daemonize no\nloglevel warning\n{self.settings}"
         )
         log = (self.folder / "valkey.log").open("ab")
         self.process = subprocess.Popen(
