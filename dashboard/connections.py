@@ -27,6 +27,7 @@ def check_given() -> None:
     if environment.is_given("CELERY_BROKER_URL"):
         check_broker("CELERY_BROKER_URL", environment.get("CELERY_BROKER_URL"))
     check_sources()
+    check_payload_keys()
     check_database()
 
 
@@ -42,6 +43,15 @@ def check_sources() -> None:
     for source in found.values():
         if not source.is_demo and source.backend == "celery":
             check_broker(f"REDRIVE_SOURCES: the url of [sources.{source.name}]", source.url)
+
+
+def check_payload_keys() -> None:
+    try:
+        config.payload_keys()
+    except ValueError as error:
+        raise Misconfigured(
+            f"REDRIVE_PAYLOAD_KEYS: one of them is not a Fernet key ({error}). Nothing was started."
+        ) from error
 
 
 def check_broker(name: str, url: str) -> None:

@@ -1,0 +1,229 @@
+"""`up`: one command to a running desk, and nothing left when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import stat
+import time
+
+import pytest
+
+from dashboard.engine import Engine, free_port
+from tests.dashboard.desk import Desk
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def up(tmp_path):
+    """Starts desks, and ends what a failing test left of them."""
+    started: list[Desk] = []
+
+    def start(*arguments: str, data: str = "data", **environment: str) -> Desk:
+        started.append(Desk(tmp_path / data, *arguments, **environment))
+        return started[-1]
+
+    yield start
+    for desk in started:
+        if desk.process.poll() is None:
+            desk.send(signal.SIGTERM)
+            desk.ends()
+    assert all(desk.is_gone() for desk in started)
+
+
+def test_the_ready_line_is_true_and_ctrl_c_leaves_no_process(up):
+    desk = up("--no-demo").is_ready()
+    assert desk.status() == 200
+    assert len(desk.processes()) >= 5  # up, reaper, engine, watch, web and its worker
+    assert desk.send(signal.SIGINT).ends() == 0
+    assert desk.is_gone(within_s=0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_no_process_is_left_after(up, number):
+    desk = up("--no-demo").is_ready()
+    desk.send(number).ends()
+    assert desk.is_gone()
+
+
+def test_a_signal_during_the_start_leaves_no_process(up):
+    desk = up("--no-demo")
+    desk.wait_until(lambda: (desk.data / "log" / "watch.log").exists() or len(desk.processes()) >= 3, 20)
+    desk.send(signal.SIGTERM).ends()
+    assert desk.is_gone()
+
+
+def test_the_reaper_killed_with_its_supervisor_leaves_no_process(up):
+    desk = up("--no-demo").is_ready()
+    for pid in children_named(desk, "reaper.py"):
+        os.kill(pid, signal.SIGKILL)
+    desk.send(signal.SIGKILL).ends()
+    assert desk.is_gone()
+
+
+def test_the_demo_shows_failures_and_its_pool_ends_with_a_killed_parent(up):
+    desk = up().is_ready(within_s=100)
+    assert failures(desk) > 0
+    desk.send(signal.SIGKILL).ends()
+    assert desk.is_gone()
+
+
+def test_a_second_run_reuses_secrets_and_says_the_password_no_more(up):
+    first = up("--no-demo").is_ready()
+    made = secrets_of(first)
+    assert first.text.count("password") == 1
+    first.send(signal.SIGKILL).ends()
+    # At once: what the killed one left is just being ended, and the engine's port may still be taken.
+    second = up("--no-demo").is_ready()
+    assert secrets_of(second) == made
+    assert "password" not in second.text
+
+
+def test_what_it_makes_is_its_owners_alone(up):
+    desk = up("--no-demo").is_ready()
+    for path in (desk.data, desk.data / "up.json", desk.data / "redrive.sqlite3", desk.data / "log" / "web.log"):
+        if path.exists():
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_a_given_password_and_token_are_used_and_not_shown(up):
+    desk = up("--no-demo", REDRIVE_ADMIN_PASSWORD="chosen-by-hand", REDRIVE_API_TOKEN="token-by-hand").is_ready()
+    assert "by-hand" not in desk.text
+    assert rows(desk, "select name, role from jobs_admin_apitoken") == [("up", "admin")]
+
+
+def test_a_second_desk_on_the_folder_says_where_the_first_runs(up):
+    first = up("--no-demo").is_ready()
+    second = up("--no-demo")
+    assert second.ends() == 1
+    assert f"already runs on {first.data}: {first.url}" in second.text
+
+
+def test_a_busy_port_gives_the_next_free_one(up):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        desk = up("--no-demo", "--port", str(port)).is_ready()
+    assert f"Port {port} is busy" in desk.text
+    assert desk.url != f"http://127.0.0.1:{port}"
+
+
+def test_a_process_that_dies_is_started_again(up):
+    desk = up("--no-demo").is_ready()
+    (watch,) = children_named(desk, "manage.py\0watch", parent=desk.process.pid)
+    os.kill(watch, signal.SIGKILL)
+    desk.wait_until(lambda: children_named(desk, "manage.py\0watch", parent=desk.process.pid) not in ([], [watch]), 15)
+    assert "watch ended (exit -9); starting it again in 1 s" in desk.text
+
+
+def test_the_engine_that_dies_is_started_again_with_what_it_held(up):
+    desk = up("--no-demo").is_ready()
+    client = store_of(desk)
+    client.set("kept", "1")
+    time.sleep(1.1)  # the append-only file is written every second
+    os.kill(client.info()["process_id"], signal.SIGKILL)
+    desk.wait_until(lambda: answers(client), 15)
+    assert client.get("kept") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "says"),
+    [
+        ("REDRIVE_REDIS_URL", "redis://127.0.0.1:1/0", "cannot be used"),
+        ("REDRIVE_REDIS_URL", "http://127.0.0.1/", "cannot be used"),
+        ("REDIS_URL", "redis://127.0.0.1:1/0", "cannot be used"),
+        ("CELERY_BROKER_URL", "redis://:hidden@127.0.0.1:1/0", "cannot be used"),
+        ("CELERY_BROKER_URL", "amqp://guest:hidden@127.0.0.1:1//", "cannot be reached"),
+        ("CELERY_BROKER_URL", "filesystem://", "must begin with"),
+        ("DATABASE_URL", "postgresql://redrive:hidden@127.0.0.1:1/redrive", "cannot be used"),
+        ("DATABASE_URL", "mysql://127.0.0.1/redrive", "must begin with"),
+        ("DATABASE_URL", "sqlite:////nowhere/at/all.sqlite3", "cannot be used"),
+        ("REDRIVE_SOURCES", "/nowhere/sources.toml", "cannot be read"),
+        ("REDRIVE_READ_ONLY", "perhaps", "must be 1 or 0"),
+        ("REDRIVE_PAYLOAD_KEYS", "short", "is not a Fernet key"),
+        ("SECRET_KEY_FILE", "/nowhere/key", "cannot be read"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_ends_the_start_in_one_sentence(up, name, url, says):
+    desk = up("--no-demo", **{name: url})
+    assert desk.ends() == 1
+    assert len(desk.lines) == 1, desk.text
+    assert name in desk.text
+    assert says in desk.text
+    assert "hidden" not in desk.text
+
+
+def test_a_source_that_cannot_be_reached_is_named(up, tmp_path):
+    (tmp_path / "sources.toml").write_text('[sources.billing]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n')
+    desk = up("--no-demo", REDRIVE_SOURCES=str(tmp_path / "sources.toml"))
+    assert desk.ends() == 1
+    assert "REDRIVE_SOURCES: the url of [sources.billing] cannot be used" in desk.text
+
+
+def test_a_redis_cluster_is_refused(up, tmp_path):
+    cluster = ClusterEngine(tmp_path / "cluster", free_port()).start()
+    try:
+        desk = up("--no-demo", REDRIVE_REDIS_URL=cluster.url)
+        assert desk.ends() == 1
+        assert "REDRIVE_REDIS_URL is a Redis Cluster" in desk.text
+    finally:
+        cluster.stop()
+
+
+class ClusterEngine(Engine):
+    settings = "cluster-enabled yes\n"
+
+
+def test_a_given_store_is_used_and_no_engine_started(up, engine):
+    desk = up("--no-demo", REDRIVE_REDIS_URL=engine.url).is_ready()
+    assert not (desk.data / "engine").exists()
+
+
+def secrets_of(desk: Desk) -> dict:
+    made = json.loads((desk.data / "up.json").read_text())
+    return {name: made[name] for name in ("SECRET_KEY", "REDRIVE_PAYLOAD_KEYS")} | {
+        "engine": made["engine"]["password"]
+    }
+
+
+def store_of(desk: Desk):
+    import redis
+
+    return redis.Redis.from_url(json.loads((desk.data / "up.json").read_text())["REDRIVE_REDIS_URL"])
+
+
+def answers(client) -> bool:
+    import redis
+
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def rows(desk: Desk, statement: str) -> list[tuple]:
+    with sqlite3.connect(f"file:{desk.data}/redrive.sqlite3?mode=ro", uri=True, timeout=10) as database:
+        return database.execute(statement).fetchall()
+
+
+def failures(desk: Desk) -> int:
+    return rows(desk, "select count(*) from jobs_admin_failure")[0][0]
+
+
+def children_named(desk: Desk, part: str, parent: int | None = None) -> list[int]:
+    """Its processes with this in their command line (words parted by NUL)."""
+    found = []
+    for pid in desk.processes():
+        try:
+            with open(f"/proc/{pid}/cmdline") as file:
+                command = file.read()
+            with open(f"/proc/{pid}/stat") as file:
+                its_parent = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if part in command and parent in (None, its_parent):
+            found.append(pid)
+    return found
