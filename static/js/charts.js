@@ -22,7 +22,7 @@
     const seen = {};
     return series.map(({ state }) => {
       const nth = (seen[state] = (seen[state] ?? -1) + 1);
-      const strength = [100, 62, 38, 24, 15][Math.min(nth, 4)];
+      const strength = [100, 68, 46, 32, 22][Math.min(nth, 4)];
       const base = state ? `var(--${state})` : "var(--ink-2)";
       return colour(`color-mix(in srgb, ${base} ${strength}%, var(--raised))`);
     });
@@ -75,7 +75,7 @@
         { ...axis, size: 52, space: 36, values: (_, marks) => marks.map(number) },
       ],
       series: [
-        { label: "UTC", value: (_, at) => (at == null ? "–" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) },
+        { label: "UTC", value: (_, at) => (at == null ? "whole picture" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) },
         ...given.series.map((one, n) => ({
           label: one.name,
           stroke: isBars ? undefined : fills[n],

@@ -1,0 +1,90 @@
+"""Where does it pile up?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from dashboard import links
+from dashboard.access import can
+from dashboard.htmx import render_page
+from jobs_admin import overview
+from jobs_admin.models.access import VIEWER
+
+LATE_SAMPLE_S = 60
+
+# What can be lost where a worker dies, by when it acknowledges (facts of Celery, not of ours).
+DURABILITY = {
+    "late": ("late ack", "Acknowledged after the job ended: a worker that dies loses nothing."),
+    "early": ("early ack", "Acknowledged before the job runs: a worker that dies takes its jobs with it, unrecorded."),
+    "mixed": ("mixed ack", "Some tasks acknowledge before they run: a worker that dies takes those with it."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    row: overview.QueueRow
+    dead_url: str
+    retrying_url: str
+    priorities: list[tuple[str, int]]
+    durability: str
+    durability_words: str
+    is_partly_guarded: bool
+
+
+@dataclass(slots=True)
+class SourceLines:
+    name: str
+    state: str
+    why: str
+    since: datetime | None
+    sampled_at: datetime | None
+    is_late: bool
+    is_configured: bool
+    lines: list[Line] = field(default_factory=list)
+
+
+@require_GET
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    now = timezone.now()
+    by_source = {row.name: _source(row) for row in overview.sources(request.viewer, now)}
+    for row in overview.queues(request.viewer, now):
+        if row.source not in by_source:
+            by_source[row.source] = SourceLines(row.source, "unknown", "", None, row.sampled_at, False, False)
+        by_source[row.source].lines.append(_line(row))
+    context = {"sources": list(by_source.values()), "stale": overview.stale(now)}
+    return render_page(request, "queues/list.html", context, part="queues")
+
+
+def _source(row: overview.SourceRow) -> SourceLines:
+    if row.reachable:
+        state = "reachable"
+    else:
+        state = "unknown" if row.reachable is None else "unreachable"
+    is_late = row.age_s is not None and row.age_s > LATE_SAMPLE_S
+    return SourceLines(row.name, state, row.why, row.changed_at, row.sampled_at, is_late, row.is_configured)
+
+
+def _line(row: overview.QueueRow) -> Line:
+    words, title = DURABILITY.get(row.durability, ("", ""))
+    # A single priority says nothing.
+    priorities = sorted(row.by_priority.items(), key=_as_number) if len(row.by_priority) > 1 else []
+    return Line(
+        row,
+        links.failures_of(source=row.source, queue=row.queue, state="dead"),
+        links.failures_of(source=row.source, queue=row.queue, state="retrying"),
+        priorities,
+        words,
+        title,
+        row.workers is not None and row.guarded_workers is not None and row.guarded_workers < row.workers,
+    )
+
+
+def _as_number(priority: tuple[str, int]) -> tuple[int, str]:
+    name = priority[0]
+    return (int(name) if name.lstrip("-").isdigit() else 1_000, name)
