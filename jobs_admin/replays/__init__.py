@@ -2,7 +2,7 @@
 
 from jobs_admin.replays.acts import cancel, change_pace, draft, pause, resolve_item, resume, start
 from jobs_admin.replays.previewing import Preview, preview
-from jobs_admin.replays.reading import ItemPage, ReplayPage, failed_again_groups, find, items, listing
+from jobs_admin.replays.reading import ItemPage, ReplayPage, count, failed_again_groups, find, items, listing
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
@@ -15,6 +15,7 @@ __all__ = [
     "ReplayRefused",
     "cancel",
     "change_pace",
+    "count",
     "draft",
     "failed_again_groups",
     "find",

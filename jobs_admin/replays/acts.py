@@ -184,7 +184,7 @@ def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay
 def _freeze(viewer: Viewer, replay: Replay, scope: Scope, now: datetime) -> int:
     """One item for each failure that can go; how many. One INSERT … SELECT: the choice is whole or absent."""
     chosen = (
-        scoping.replayable(scope.within(viewer, now).filter(pk__lte=replay.scope_max_id))
+        scoping.replayable(scope.within(viewer, now).filter(pk__lte=replay.scope_max_id), scoping.unreachable_sources())
         .annotate(
             of=Value(replay.pk, output_field=IntegerField()),
             n=Window(RowNumber(), order_by="pk"),

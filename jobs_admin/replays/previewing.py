@@ -83,8 +83,9 @@ def read_pace(pace: object) -> pacing.Pace:
 
 def previewed(viewer: Viewer, scope: Scope, pace: pacing.Pace, max_id: int, now: datetime) -> Preview:
     inside = scope.within(viewer, now).filter(pk__lte=max_id).order_by()
-    matched, blocked = _blocked(inside)
-    ready = scoping.replayable(inside)
+    unreachable = scoping.unreachable_sources()
+    matched, blocked = _blocked(inside, unreachable)
+    ready = scoping.replayable(inside, unreachable)
     count = matched - sum(row["count"] for row in blocked)
     expected = pacing.estimate(count, pace)
     groups = _groups(ready)
@@ -111,9 +112,8 @@ def previewed(viewer: Viewer, scope: Scope, pace: pacing.Pace, max_id: int, now:
     )
 
 
-def _blocked(inside: QuerySet[Failure]) -> tuple[int, list[dict[str, Any]]]:
+def _blocked(inside: QuerySet[Failure], unreachable: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
     """How many match, and those left out by reason."""
-    unreachable = scoping.unreachable_sources()
     rows = (
         inside.annotate(
             is_open=Exists(scoping.open_items()),

@@ -27,7 +27,9 @@ class _Epoch(Func):
     arity = 1
 
     def as_sqlite(self, compiler, connection, **more):
-        return super().as_sql(compiler, connection, template="CAST(strftime('%%s', %(expressions)s) AS INTEGER)", **more)
+        return super().as_sql(
+            compiler, connection, template="CAST(strftime('%%s', %(expressions)s) AS INTEGER)", **more
+        )
 
     def as_postgresql(self, compiler, connection, **more):
         return super().as_sql(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
+from jobs_admin import failures
 from jobs_admin.models import Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import ItemState
@@ -40,6 +41,12 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
         found = found.filter(pk__lt=cursor)
     rows = list(found[: limit + 1])
     return ReplayPage(rows[:limit], str(rows[limit - 1].pk) if len(rows) > limit else None)
+
+
+def count(viewer: Viewer) -> tuple[int, bool]:
+    """How many replays the viewer may see, and whether there are more: exact up to 10,000."""
+    found = _visible(viewer).order_by()[: failures.CAP + 1].count()
+    return min(found, failures.CAP), found > failures.CAP
 
 
 def items(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from django.db.models import Exists, Max, OuterRef, QuerySet
 
 from jobs_admin import config, failures
 from jobs_admin.core import query as language
-from jobs_admin.models import Failure, Payload, ReplayItem, Source
+from jobs_admin.models import Failure, FailureCount, Payload, ReplayItem, Source
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM
@@ -74,9 +74,7 @@ def unreachable_sources() -> dict[str, str]:
         for name in Source.objects.filter(is_reachable=False).values_list("name", flat=True)
         if name in configured
     }
-    known = set(Source.objects.values_list("name", flat=True)) | set(
-        Failure.objects.order_by().values_list("source", flat=True).distinct()
-    )
+    known = set(FailureCount.objects.values_list("source", flat=True).distinct())
     found.update(dict.fromkeys(known - configured.keys(), "is not configured here (sources.toml)"))
     return found
 
@@ -89,10 +87,10 @@ def whole_payloads() -> QuerySet[Payload]:
     return Payload.objects.filter(failure=OuterRef("pk"), is_whole=True)
 
 
-def replayable(scope: QuerySet[Failure]) -> QuerySet[Failure]:
+def replayable(scope: QuerySet[Failure], unreachable: Iterable[str]) -> QuerySet[Failure]:
     """Those that can go now: dead, message whole, in no open replay, and on a source that can be reached."""
     return scope.filter(~Exists(open_items()), Exists(whole_payloads()), state=FailureState.DEAD).exclude(
-        source__in=list(unreachable_sources())
+        source__in=list(unreachable)
     )
 
 

@@ -1,0 +1,151 @@
+"""Setting failures aside, and taking that back. Nothing is deleted, and nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+from django.utils import timezone
+
+from jobs_admin import audit, config, failures
+from jobs_admin.core import query as language
+from jobs_admin.core.text import representable
+from jobs_admin.models import Failure, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import OPEN_ITEM
+
+MOST_SELECTED = 10_000
+_AT_ONCE = 1_000  # rows of one statement: on SQLite nobody else writes meanwhile
+_LISTED = 1_000  # ids in one audit row
+
+# What may be discarded. What runs or was sent is not ours to end; what is recovered needs no discarding.
+DISCARDABLE = (FailureState.DEAD, FailureState.QUARANTINED)
+
+
+class TriageRefused(Exception):
+    """Nothing was changed. Codes: forbidden, read_only, bad_scope, too_many, reason_required."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What was really changed: hand `ids` to the opposite act to undo it."""
+
+    count: int
+    ids: list[int]
+
+
+def discard(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
+    """Set dead (or quarantined) failures aside; those in an open replay stay. More than one needs a reason.
+
+    Raises TriageRefused.
+    """
+    return _act(viewer, "failure.discard", selection, query, reason, DISCARDABLE, FailureState.DISCARDED)
+
+
+def restore(viewer: Viewer, *, selection: Sequence[int], reason: str = "") -> Acted:
+    """Discarded failures are dead again. Raises TriageRefused."""
+    if not selection:
+        raise TriageRefused("bad_scope", "Choose the failures to restore. Nothing was changed.", field="selection")
+    return _act(viewer, "failure.restore", selection, "", reason, (FailureState.DISCARDED,), FailureState.DEAD)
+
+
+def _act(
+    viewer: Viewer,
+    act: str,
+    selection: Sequence[int],
+    query: str,
+    reason: str,
+    before: Sequence[FailureState],
+    after: FailureState,
+) -> Acted:
+    _allowed(viewer, act)
+    reason = representable(reason.strip())[:500]
+    scope = _scope(viewer, act, selection, query)
+    ids = list(scope.filter(state__in=before).order_by("pk").values_list("pk", flat=True))
+    if after == FailureState.DISCARDED and len(ids) > 1 and not reason:
+        raise TriageRefused("reason_required", "Say why: discarding more than one job needs a reason.", field="reason")
+    done: list[int] = []
+    for start in range(0, len(ids), _AT_ONCE):
+        done += _move(viewer, act, ids[start : start + _AT_ONCE], reason, before, after)
+    return Acted(len(done), done)
+
+
+def _move(
+    viewer: Viewer,
+    act: str,
+    ids: list[int],
+    reason: str,
+    before: Sequence[FailureState],
+    after: FailureState,
+) -> list[int]:
+    """Those of `ids` that were still in `before` and in no open replay: each is moved once, by whoever is first."""
+    free = ~Exists(ReplayItem.objects.filter(failure=OuterRef("pk"), state__in=OPEN_ITEM))
+    with transaction.atomic():
+        moving = Failure.objects.filter(free, pk__in=ids, state__in=before)
+        # Locked where the database can, so that the ids are those of the rows that the update then changes.
+        rows = list(moving.select_for_update().order_by("pk").values_list("pk", "source", "state"))
+        if not rows:
+            return []
+        moved = [pk for pk, _, _ in rows]
+        changed = Failure.objects.filter(pk__in=moved, state__in=before).update(
+            state=after, reason=f"{act.rpartition('.')[2]}ed by {representable(viewer.name)}"[:200]
+        )
+        if changed != len(moved):
+            raise RuntimeError(
+                f"{act}: {changed} of {len(moved)} locked rows changed; rolled back, nothing was changed."
+            )
+        sources = {source for _, source, _ in rows}
+        audit.record(
+            viewer,
+            act,
+            f"failure:{moved[0]}" if len(moved) == 1 else f"failures:{len(moved)}",
+            source=sources.pop() if len(sources) == 1 else "",
+            reason=reason,
+            before={"states": sorted({state for _, _, state in rows})},
+            after={"state": after, "count": len(moved), "ids": moved[:_LISTED]},
+        )
+    return moved
+
+
+def _scope(viewer: Viewer, act: str, selection: Sequence[int], query: str) -> QuerySet[Failure]:
+    if selection:
+        ids = {int(pk) for pk in selection if 0 < int(pk) < 2**63}
+        if len(ids) > MOST_SELECTED:
+            raise TriageRefused(
+                "too_many", f"At most {MOST_SELECTED:,} failures can be chosen by hand.", field="selection"
+            )
+        chosen = Failure.objects.filter(pk__in=ids)
+        sources = set(chosen.order_by().values_list("source", flat=True).distinct())
+        if sources and not any(viewer.may(OPERATOR, source) for source in sources):
+            _refuse(viewer, act, f"You are not operator of {', '.join(sorted(sources))}. Nothing was changed.")
+        allowed = viewer.sources(OPERATOR)
+        return chosen if allowed is None else chosen.filter(source__in=allowed)
+    now = timezone.now()
+    read = language.parse(query, now)
+    if read.is_cut:
+        raise TriageRefused(
+            "bad_scope", "The search was cut short, so it would match more than you asked.", field="query"
+        )
+    return failures.scope(viewer, read, role=OPERATOR)
+
+
+def _allowed(viewer: Viewer, act: str) -> None:
+    if config.is_read_only():
+        _refuse(viewer, act, "Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.", code="read_only")
+    if not viewer.may_anywhere(OPERATOR):
+        _refuse(viewer, act, "You may look, not change: that needs the role operator.")
+
+
+def _refuse(viewer: Viewer, act: str, message: str, code: str = "forbidden") -> None:
+    with transaction.atomic():
+        audit.record(viewer, act, reason=message, allowed=False)
+    raise TriageRefused(code, message)

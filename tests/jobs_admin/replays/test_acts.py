@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from django.db import connection, transaction
+
+from jobs_admin import config, replays
+from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
+from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
+
+pytestmark = pytest.mark.django_db
+
+
+def refusal(act, *args, **more):
+    with pytest.raises(replays.ReplayRefused) as refused:
+        act(*args, **more)
+    return refused.value
+
+
+def audited():
+    return list(AuditEvent.objects.order_by("pk").values_list("actor", "act", "allowed"))
+
+
+def test_a_started_replay_is_frozen(shop, bury):
+    bury(3)
+    replay = replays.start(ANN, replays.draft(ANN, query="queue:emails", reason="fixed"))
+    bury(2)
+    assert (replay.total, replay.planned, replay.state) == (3, 3, "running")
+    assert [(i.n, i.run) for i in replay.items.order_by("n")] == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_what_came_after_the_preview_is_not_in_it(shop, bury):
+    bury(3)
+    seen = replays.preview(ANN, query="queue:emails")
+    bury(2)
+    assert replays.start(ANN, replays.draft(ANN, query=seen.query, snapshot=seen.snapshot, reason="x")).total == 3
+
+
+def test_a_failure_is_dead_while_it_is_only_planned(shop, bury):
+    begun(bury(2))
+    assert set(Failure.objects.values_list("state", flat=True)) == {"dead"}
+
+
+def test_the_second_of_two_is_told_who_and_when(shop, bury):
+    (pk,) = bury()
+    first = begun([pk])
+    said = refusal(replays.draft, BOB, selection=[pk])
+    assert isinstance(said, replays.AlreadyOpen)
+    assert (said.replay_id, said.actor, said.since) == (first.pk, "ann", first.started_at)
+    assert "ann is replaying it already" in said.message
+
+
+def test_a_draft_that_lost_the_race_is_told_so_too(shop, bury):
+    (pk,) = bury()
+    draft = replays.draft(BOB, selection=[pk])
+    begun([pk])
+    assert refusal(replays.start, BOB, draft).code == "already_open"
+    assert Replay.objects.get(pk=draft.pk).state == "draft"
+
+
+def test_of_a_bulk_only_what_is_free_is_taken(shop, bury):
+    ids = bury(10)
+    begun(ids[:4])
+    replay = begun(ids)
+    assert replay.total == 6 and replay.matched == 10
+    assert [row["count"] for row in replay.blocked] == [4]
+
+
+def test_more_than_one_percent_changed_since_the_preview_is_refused(shop, bury):
+    ids = bury(200)
+    seen = replays.preview(ANN, query="queue:emails")
+    first = replays.draft(ANN, query=seen.query, snapshot=seen.snapshot, reason="x")
+    Failure.objects.filter(pk__in=ids[:3]).update(state="recovered")
+    assert refusal(replays.start, ANN, first).code == "changed"
+    assert not ReplayItem.objects.exists()
+    Failure.objects.filter(pk=ids[0]).update(state="dead")
+    assert replays.start(ANN, first).total == 198
+
+
+def test_a_snapshot_of_another_search_is_refused(shop, bury):
+    bury(2)
+    seen = replays.preview(ANN, query="queue:emails")
+    for snapshot in (seen.snapshot, "nonsense"):
+        said = refusal(replays.draft, ANN, query="queue:webhooks", snapshot=snapshot, reason="x")
+        assert (said.code, said.field) == ("changed", "snapshot")
+
+
+def test_starting_twice_starts_once(shop, bury):
+    replay = begun(bury(2))
+    assert refusal(replays.start, ANN, replay).code == "wrong_state"
+    assert replay.items.count() == 2
+
+
+def test_the_same_idempotency_key_gives_the_same_replay(shop, bury):
+    ids = bury(2)
+    one = replays.draft(ANN, selection=ids, reason="x", idempotency_key="k")
+    assert replays.draft(ANN, selection=ids, reason="x", idempotency_key="k").pk == one.pk
+    assert refusal(replays.draft, BOB, selection=ids, reason="x", idempotency_key="k").code == "key_reused"
+
+
+def test_more_than_one_job_needs_a_reason(shop, bury):
+    ids = bury(2)
+    assert refusal(replays.draft, ANN, selection=ids).field == "reason"
+    assert replays.draft(ANN, selection=ids[:1]).pk
+
+
+def test_who_may_only_look_is_refused_and_that_is_written_down(shop, bury):
+    (pk,) = bury()
+    assert refusal(replays.draft, EVE, selection=[pk]).code == "forbidden"
+    mixed = Viewer("mia", {"web": OPERATOR, "shop": VIEWER})
+    assert refusal(replays.draft, mixed, selection=[pk]).code == "forbidden"
+    assert audited() == [("eve", "replay.draft", False), ("mia", "replay.draft", False)]
+
+
+def test_acting_needs_the_right_on_every_source_of_the_replay(shop, bury):
+    replay = begun(bury(1) + bury(1, source="web"))
+    for act in (replays.pause, replays.cancel):
+        assert refusal(act, BOB, replay).code == "forbidden"
+    assert refusal(replays.change_pace, BOB, replay, {"rate": 1}).code == "forbidden"
+    assert Replay.objects.get().state == "running"
+
+
+def test_nothing_is_replayed_in_a_read_only_desk(shop, bury, settings):
+    settings.REDRIVE_READ_ONLY = True
+    assert refusal(replays.draft, ANN, selection=bury()).code == "read_only"
+
+
+def test_every_act_is_written_down(shop, bury):
+    replay = begun(bury(2))
+    replays.pause(ANN, replay, "lunch")
+    replays.resume(BOB, replay)
+    replays.change_pace(ANN, replay, {"rate": 5})
+    replays.cancel(ANN, replay)
+    acts = [act for _, act, allowed in audited() if allowed]
+    assert acts == [f"replay.{a}" for a in ("draft", "start", "pause", "resume", "pace", "cancel")]
+    assert AuditEvent.objects.get(act="replay.pause").reason == "lunch"
+
+
+def test_an_act_in_the_wrong_state_changes_nothing(shop, bury):
+    replay = begun(bury(2))
+    assert refusal(replays.resume, ANN, replay).code == "wrong_state"
+    replays.cancel(ANN, replay)
+    for act in (replays.pause, replays.resume, replays.cancel):
+        assert "is cancelled, so it cannot be" in refusal(act, ANN, replay).message
+    assert refusal(replays.change_pace, ANN, replay, {"rate": 5}).code == "wrong_state"
+
+
+def test_cancelling_frees_what_was_not_sent(shop, bury):
+    ids = bury(3)
+    replay = begun(ids)
+    replays.cancel(ANN, replay)
+    assert counts(replay) == {"cancelled": 3} and replay.ended_at
+    assert begun(ids).total == 3
+
+
+def test_an_edit_is_for_one_job(shop, bury):
+    assert refusal(replays.draft, ANN, selection=bury(2), reason="x", edit={"args": []}).code == "bad_edit"
+
+
+@pytest.mark.parametrize(
+    "edit, field",
+    [
+        ({"args": {}}, "args"),
+        ({"kwargs": []}, "kwargs"),
+        ({"kwargs": {"other": "[redacted]"}}, "kwargs"),
+        ({"queue": "x"}, "args"),
+    ],
+)
+def test_an_edit_that_cannot_be_is_refused_beside_its_field(shop, bury, edit, field):
+    (pk,) = bury(raw=json.dumps({"args": [1], "kwargs": {"token": "s"}}).encode(), kwargs='{"token": "[redacted]"}')
+    said = refusal(replays.draft, ANN, selection=[pk], edit=edit)
+    assert (said.code, said.field) == ("bad_edit", field)
+
+
+def test_too_many_chosen_by_hand_are_refused(shop):
+    assert refusal(replays.draft, ANN, selection=range(1, 10_002), reason="x").code == "too_many"
+
+
+def test_nothing_to_replay_says_why(shop, bury):
+    bury(2, state="retrying")
+    assert "2 retrying by themselves" in refusal(replays.draft, ANN, query="", reason="x").message
+    assert refusal(replays.draft, ANN, query="queue:none", reason="x").code == "nothing_to_replay"
+
+
+def test_a_replay_is_shown_to_who_may_see_its_source(shop, bury):
+    replay = begun(bury())
+    assert replays.find(EVE, replay.pk) == replay
+    with pytest.raises(Replay.DoesNotExist):
+        replays.find(Viewer("x", {"web": VIEWER}), replay.pk)
+    assert replays.listing(Viewer("x", {"web": VIEWER})).rows == []
+
+
+def test_replays_and_items_come_in_pages(shop, bury):
+    for pk in bury(3):
+        replay = begun([pk])
+    page = replays.listing(ANN, limit=2)
+    assert len(page.rows) == 2 and len(replays.listing(ANN, after=page.next).rows) == 1
+    replay = begun(bury(5))
+    page = replays.items(ANN, replay, limit=3)
+    assert [i.n for i in page.rows] == [1, 2, 3]
+    assert [i.n for i in replays.items(ANN, replay, after=page.next).rows] == [4, 5]
+
+
+@pytest.mark.parametrize("as_, item, failure", [("ran", "succeeded", "recovered"), ("lost", "failed_again", "dead")])
+def test_a_person_settles_what_is_uncertain(shop, bury, as_, item, failure):
+    replay = begun(bury())
+    sent_all()
+    ReplayItem.objects.update(state="uncertain")
+    Replay.objects.update(sent=0, uncertain=1)
+    settled = replays.resolve_item(ANN, replay, 1, as_)
+    assert (settled.state, Failure.objects.get().state) == (item, failure)
+    assert counts(replay) == {item: 1}
+    assert refusal(replays.resolve_item, ANN, replay, 1, as_).code == "wrong_state"
+
+
+def test_a_job_that_failed_again_can_be_replayed_again(shop, bury):
+    (pk,) = bury()
+    first = begun([pk])
+    sent_all()
+    came_home(first.items.get(), "exception")
+    replays.settle()
+    second = begun([pk])
+    assert (counts(first), second.items.get().run) == ({"failed_again": 1}, 3)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_four_operators_with_the_same_scope_take_each_job_once(shop, bury):
+    ids = bury(400)
+    config.payload_keys()
+    drafts = [replays.draft(ANN, query="queue:emails", reason=f"{n}") for n in range(4)]
+    ready, totals = threading.Barrier(4), []
+
+    def begin(draft):
+        try:
+            ready.wait(10)
+            totals.append(replays.start(ANN, draft).total)
+        except replays.ReplayRefused as refused:
+            assert refused.code == "nothing_to_replay"
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=begin, args=[draft]) for draft in drafts]
+    [t.start() for t in threads]
+    [t.join(30) for t in threads]
+    assert sum(totals) == 400 and not any(t.is_alive() for t in threads)
+    assert ReplayItem.objects.values("failure").distinct().count() == len(ids)
+
+
+def test_the_constraint_has_the_last_word(shop, bury):
+    replay = begun(bury())
+    item = replay.items.get()
+    with pytest.raises(Exception, match=r"(?i)unique"), transaction.atomic():
+        ReplayItem.objects.create(replay=replay, n=9, failure_id=item.failure_id, run=2)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.models import Attempt, Failure, Group
+from tests.jobs_admin.replays.conftest import ANN, came_home
+from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def replay(shop, bury):
+    replay = begun(bury(3))
+    sent_all()
+    return replay
+
+
+def test_a_replay_ends_when_every_job_has_ended(replay):
+    one, two, three = replay.items.order_by("n")
+    came_home(one, "success")
+    came_home(two, "exception")
+    replays.settle()
+    assert counts(replay) == {"sent": 1, "succeeded": 1, "failed_again": 1} and replay.state == "running"
+    came_home(three, "success")
+    replays.settle()
+    assert counts(replay) == {"succeeded": 2, "failed_again": 1}
+    assert replay.state == "done" and replay.ended_at
+
+
+def test_a_retry_means_that_it_runs_still(replay):
+    item = replay.items.get(n=1)
+    came_home(item, "retry")
+    replays.settle()
+    assert counts(replay) == {"sent": 2, "running": 1}
+    assert not replays.settle()
+    came_home(item, "exception", attempt=2)
+    replays.settle()
+    assert counts(replay) == {"sent": 2, "failed_again": 1}
+
+
+def test_what_failed_again_says_with_what_and_in_which_group(replay):
+    now = timezone.now()
+    group = Group.objects.create(fingerprint="v1-b", error_type="E", message="m", first_seen=now, last_seen=now)
+    came_home(replay.items.get(n=1), "exception", error_type="KeyError", message="'x'", group=group)
+    replays.settle()
+    assert replay.items.get(n=1).outcome == "KeyError: 'x'"
+    assert replays.failed_again_groups(replay) == [(group, 1)]
+
+
+def test_of_several_attempts_the_last_counts_whatever_came_first(replay):
+    item = replay.items.get(n=1)
+    came_home(item, "success", attempt=3)
+    came_home(item, "retry", attempt=1)
+    came_home(item, "retry", attempt=2)
+    replays.settle()
+    assert counts(replay) == {"sent": 2, "succeeded": 1}
+
+
+def test_attempts_of_an_earlier_run_say_nothing(replay):
+    item, now = replay.items.get(n=1), timezone.now()
+    Attempt.objects.create(
+        failure_id=item.failure_id, run=1, attempt=1, kind="exception", ended_at=now, received_at=now
+    )
+    assert not replays.settle() and counts(replay) == {"sent": 3}
+
+
+def test_an_attempt_found_lost_settles_without_naming_the_item(replay):
+    item, now = replay.items.get(n=1), timezone.now()
+    Attempt.objects.create(failure_id=item.failure_id, run=2, attempt=1, kind="lost", ended_at=now, received_at=now)
+    replays.settle()
+    assert counts(replay) == {"sent": 2, "failed_again": 1}
+
+
+def test_silence_becomes_uncertain_and_late_news_still_settles(replay):
+    later = timezone.now() + timedelta(seconds=3601)
+    replays.settle(later - timedelta(seconds=60))
+    assert counts(replay) == {"sent": 3}
+    replays.settle(later)
+    assert counts(replay) == {"uncertain": 3} and replay.state == "done"
+    came_home(replay.items.get(n=2), "success")
+    replays.settle(later)
+    assert counts(replay) == {"uncertain": 2, "succeeded": 1}
+
+
+def test_sent_jobs_of_a_cancelled_replay_still_tell_how_they_ended(replay):
+    replays.cancel(ANN, replay)
+    came_home(replay.items.get(n=1), "success")
+    replays.settle()
+    assert counts(replay) == {"sent": 2, "succeeded": 1} and replay.state == "cancelled"
+
+
+def test_settling_twice_counts_once(replay):
+    came_home(replay.items.get(n=1), "success")
+    replays.settle()
+    assert not replays.settle()
+    assert counts(replay) == {"sent": 2, "succeeded": 1}
+
+
+def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was(replay):
+    for item in replay.items.all():
+        came_home(item, "exception")
+    replays.settle()
+    assert Failure.objects.filter(state="dead").count() == 3
+    assert counts(replay) == {"failed_again": 3} and replay.state == "done"
