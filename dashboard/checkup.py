@@ -1,0 +1,211 @@
+"""What is wrong with this installation: each check looks at one part and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import redis
+from celery import Celery
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import Error as DatabaseError
+
+from jobs_admin import audit, config, overview
+from jobs_admin.models import Unfiled, Worker
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Finding, Refused, Source, SourceError
+
+HIGH, WARNING, INFO = "high", "warning", "info"
+
+# Reports wait this long while `watch` is busy; beyond it, it does not keep up.
+INGEST_LAG_S = 60
+HEARD_WITHIN = timedelta(seconds=30)
+PING_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One part, and what was found there. `text` says what was looked at; no findings: all is well."""
+
+    part: str
+    text: str
+    findings: list[Finding]
+
+    @property
+    def severity(self) -> str:
+        found = {finding.severity for finding in self.findings}
+        return next((severity for severity in (HIGH, WARNING, INFO) if severity in found), "ok")
+
+
+def results(now: datetime | None = None) -> Iterator[Result]:
+    """Every check, one after the other. What a check needs and another found broken is not reported twice."""
+    now = now or datetime.now(UTC)
+    database = check_database()
+    yield database
+    store = check_store()
+    yield store
+    if not store.findings or store.severity != HIGH:
+        yield check_watch(now)
+    yield from check_sources(now)
+    if database.severity != HIGH:
+        yield check_reports()
+        yield check_audit()
+
+
+def check_database() -> Result:
+    found = []
+    try:
+        connection.ensure_connection()
+        executor = MigrationExecutor(connection)
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            found.append(
+                Finding("migrations", HIGH, "The tables are older than the code.", "Run `python3 manage.py migrate`.")
+            )
+    except DatabaseError as error:
+        found.append(
+            Finding(
+                "database",
+                HIGH,
+                f"The database cannot be used: {_line(error)}.",
+                "Look at DATABASE_URL, and whether it runs.",
+            )
+        )
+    return Result("database", connection.vendor, found)
+
+
+def check_store() -> Result:
+    """Redrive's own Redis: that it answers, and that nothing it holds can vanish."""
+    try:
+        client = config.store()
+        client.ping()
+        version = client.info("server").get("redis_version", "?")
+        source = connect("store", "celery", settings.REDRIVE_REDIS_URL)
+        try:
+            return Result("store", f"Redis {version}", _about_the_store(source))
+        finally:
+            source.close()
+    except config.BadConfiguration as error:
+        return Result("store", "", [Finding("store", HIGH, str(error), "Nothing can be captured without it.")])
+    except (redis.RedisError, SourceError, OSError) as error:
+        fix = "Look at REDRIVE_REDIS_URL, and whether it runs. Workers keep their reports on disk meanwhile."
+        return Result("store", "", [Finding("store", HIGH, f"The store does not answer: {_line(error)}.", fix)])
+
+
+def _about_the_store(source: Source) -> list[Finding]:
+    return [
+        Finding(found.id, found.severity, found.text.replace("The broker", "Redrive's store"), found.fix)
+        for found in source.findings()
+    ]
+
+
+def check_watch(now: datetime) -> Result:
+    found = []
+    stale = overview.stale(now)
+    if stale is not None:
+        found.append(Finding("watch", HIGH, stale.text, "Start `python3 manage.py watch`, or look at its log."))
+    lag = overview.ingest_lag_s(now)
+    if lag > INGEST_LAG_S:
+        found.append(
+            Finding(
+                "ingest-lag",
+                WARNING,
+                f"The oldest report waits {lag:.0f} s to be filed.",
+                "Look at the log of `watch`; run a second one for ingest: `manage.py watch --only ingest`.",
+            )
+        )
+    return Result("watch", ", ".join(sorted(overview.steps(now))), found)
+
+
+def check_sources(now: datetime) -> Iterator[Result]:
+    try:
+        sources = config.sources()
+    except config.BadConfiguration as error:
+        yield Result(
+            "sources", "", [Finding("sources", HIGH, str(error), "Correct the file that REDRIVE_SOURCES names.")]
+        )
+        return
+    if not sources:
+        fix = "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of them (docs/operations.md)."
+        yield Result("sources", "", [Finding("no-source", WARNING, "No source is configured.", fix)])
+    for name, source in sources.items():
+        part = f"source {name}"
+        try:
+            adapter = config.adapter(name)
+            queues = adapter.depths()
+            found = adapter.findings()
+        except Refused as error:
+            yield Result(part, "", [Finding("refused", HIGH, str(error), f"Correct the URL of {name}.")])
+            continue
+        except SourceError as error:
+            fix = f"Look at the URL of {name}, and whether it runs."
+            yield Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
+            continue
+        workers, about_workers = check_workers(name, source.url, now)
+        counted = f"{len(queues)} {'queue' if len(queues) == 1 else 'queues'}, {workers}"
+        yield Result(part, counted, found + about_workers)
+
+
+def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Finding]]:
+    """Whom we hear from, against who answers on the broker: the difference is not guarded, or reports elsewhere."""
+    heard = list(Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN))
+    names = {worker.name for worker in heard}
+    found = []
+    silent = sorted(_answering(url) - names)
+    if silent:
+        found.append(
+            Finding(
+                "workers-silent",
+                HIGH if not heard else WARNING,
+                f"{len(silent)} of its workers work on the broker but report nothing here: {', '.join(silent[:5])}.",
+                "Without install(app) they are not guarded; with it they report to another store: give them the same "
+                "REDRIVE_REDIS_URL as Redrive has.",
+            )
+        )
+    for worker in heard:
+        if worker.dropped:
+            text = f"{worker.name} could not keep {worker.dropped} reports: its disk and Redrive's store were full."
+            found.append(Finding("dropped", HIGH, text, "Give the store or its spool more room; see its log."))
+        elif worker.spooled:
+            text = f"{worker.name} keeps {worker.spooled} reports on its disk."
+            found.append(
+                Finding("spooled", WARNING, text, "It could not reach Redrive's store; they are sent when it can.")
+            )
+    return f"{len(heard)} guarded {'worker' if len(heard) == 1 else 'workers'}", found
+
+
+def _answering(url: str) -> set[str]:
+    """The workers that answer a ping on the broker; empty too where the broker has no such channel."""
+    app = Celery(broker=url, set_as_current=False)
+    app.conf.update(broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5})
+    try:
+        return {name for reply in app.control.ping(timeout=PING_S) for name in reply}
+    except (redis.RedisError, app.connection().connection_errors):  # it went away since we looked
+        return set()
+    finally:
+        app.close()
+
+
+def check_reports() -> Result:
+    count = Unfiled.objects.count()
+    found = []
+    if count:
+        text = f"{count} {'report' if count == 1 else 'reports'} could not be filed and {'is' if count == 1 else 'are'} kept as they came."
+        found.append(Finding("unfiled", WARNING, text, "See why in the admin, under Unfiled."))
+    return Result("reports", "all filed" if not count else f"{count} unfiled", found)
+
+
+def check_audit() -> Result:
+    broken = audit.verify()
+    found = []
+    if broken is not None:
+        text = f"The audit's chain breaks at entry {broken}: it, or the one before, was changed or removed."
+        fix = "Compare with a backup. After a change of SECRET_KEY every older entry looks changed."
+        found.append(Finding("audit", HIGH, text, fix))
+    return Result("audit", "the chain holds" if not found else "", found)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

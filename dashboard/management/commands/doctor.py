@@ -1,0 +1,23 @@
+"""`manage.py doctor`: what is wrong, and what to do about it. Exit code 1 when something is of severity high."""
+
+from __future__ import annotations
+
+from django.core.management.base import BaseCommand
+
+from dashboard import checkup
+
+
+class Command(BaseCommand):
+    help = "Check store, database, sources, workers and watch; says what to do. Exit 1 when something is severe."
+    requires_system_checks: list[str] = []
+
+    def handle(self, **options: object) -> None:
+        worst = set()
+        for result in checkup.results():
+            worst.add(result.severity)
+            self.stdout.write(f"{result.severity:<8}{result.part}" + (f": {result.text}" if result.text else ""))
+            for finding in result.findings:
+                self.stdout.write(f"        {finding.text}\n        → {finding.fix}")
+        if checkup.HIGH in worst:
+            raise SystemExit(1)
+        self.stdout.write("Nothing is severe." if checkup.WARNING in worst else "All is well.")
