@@ -275,8 +275,10 @@ def _app_of_the_environment() -> Celery | None:
         return None
     made = make_app(os.environ["REAL_BROKER"], late_ack=bool(os.environ.get("REAL_LATE_ACK")))
     if not os.environ.get("REAL_STOCK"):
+        from jobs_admin.worker import celery as guard
         from jobs_admin.worker.celery import install
 
+        guard.CELERY_VERSION = os.environ.get("REAL_CELERY_VERSION", guard.CELERY_VERSION)
         for _ in range(2):  # the second line must change nothing
             install(made, source="shop", tenant=["kwargs.customer.id", "kwargs.tenant"], release="2026.11")
     return made

@@ -43,12 +43,13 @@ def start(broker):
     started = []
 
     def start_one(store_url, **options) -> RealWorker:
+        later = options.pop("later", False)
         url = options.pop("broker_url", broker.url.removesuffix("/0") + "/1")
         if not started:
             redis.Redis.from_url(url).flushdb()
         made = RealWorker(url, store_url, **options)
         started.append(made)
-        return made.start() if not options.get("later") else made
+        return made if later else made.start()
 
     yield start_one
     for one in started:

@@ -1,0 +1,329 @@
+"""A real worker with the guard: every end of a job is told once, with what the broker had, and nothing else changes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import redis
+
+from jobs_admin.core import keys
+from jobs_admin.worker.celery import GuardStep, install, is_supported
+from tests.jobs_admin.worker.conftest import of_job, reports
+from tests.real_celery import ROOT, make_app
+
+pytestmark = pytest.mark.server
+
+
+def told(worker, job_id: str, kinds: list[str], deadline_s: float = 15):
+    """The reports of a job, by attempt, once as many are there as expected; and no more of them come."""
+    worker.wait(lambda: len(of_job(worker.store_engine, job_id)) >= len(kinds), deadline_s, f"{kinds} of {job_id}")
+    flush = worker.send("fail", "flush")  # what was on its way is there after this one
+    worker.wait(lambda: of_job(worker.store_engine, flush), what="a later job")
+    # Not in the order of the stream: a retry without delay can end before its cause was told.
+    found = sorted(of_job(worker.store_engine, job_id), key=lambda report: report.attempt)
+    assert [r.kind for r in found] == kinds
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "error_type", "message"),
+    [
+        ("fail", "exception", "tests.real_celery.PartnerDown", "it failed"),
+        ("late", "exception", "tests.real_celery.PartnerDown", "it failed late"),
+        ("soft", "soft_limit", "billiard.exceptions.SoftTimeLimitExceeded", "soft time limit exceeded"),
+        ("hard", "hard_limit", "billiard.exceptions.TimeLimitExceeded", "hard time limit of 1 s exceeded"),
+        (
+            "killed",
+            "worker_lost",
+            "billiard.exceptions.WorkerLostError",
+            "Worker exited prematurely: signal 9 (SIGKILL)",
+        ),
+        ("leaves", "worker_lost", "SystemExit", "3"),
+        ("unpicklable", "exception", "tests.real_celery.Unpicklable", "Unpicklable('cannot travel')"),
+        ("unprintable", "exception", "tests.real_celery.Unprintable", "<exception str() failed>"),
+        ("reject", "rejected", "celery.exceptions.Reject", "('not for me', False)"),
+    ],
+)
+def test_each_bad_end_is_told_exactly_once(worker, task, kind, error_type, message):
+    (report,) = told(worker, worker.send(task), [kind])
+    assert (report.error_type, report.message) == (error_type, message)
+    assert (report.attempt, report.max_attempts) == (1, 1)
+    assert report.late_ack is (task == "late")
+    assert 0 <= report.duration_s < 10
+
+
+@pytest.mark.parametrize("task", ["ok", "ignore", "soft_caught"])
+def test_what_is_no_failure_is_not_told(worker, task):
+    job = worker.send(task)
+    worker.wait(lambda: f"{job}] " in worker.text().split("received")[-1] or f"{job}] succeeded" in worker.text())
+    later = worker.send("fail")
+    worker.wait(lambda: of_job(worker.store_engine, later), what="a later failure")
+    assert of_job(worker.store_engine, job) == []
+
+
+def test_a_job_ended_by_an_operator_is_no_failure(worker):
+    job = worker.send("slow", 60)
+    worker.wait(lambda: f"{job}] received" in worker.text())
+    time.sleep(0.3)  # from received to running
+    worker.app.control.revoke(job, terminate=True, signal="SIGKILL")
+    worker.wait(
+        lambda: f"{job}) " in worker.text() or f"{job}] revoked" in worker.text() or "Terminating" in worker.text()
+    )
+    later = [worker.send("fail"), worker.send("fail")]
+    worker.wait(lambda: all(of_job(worker.store_engine, one) for one in later), what="later failures")
+    assert of_job(worker.store_engine, job) == []
+
+
+def test_a_retry_is_told_with_its_error_and_its_due_time_and_ended_by_the_success(worker):
+    first, second, last = told(worker, worker.send("flaky", 2, 1), ["retry", "retry", "success"])
+    assert (first.error_type, first.message) == ("tests.real_celery.PartnerDown", "not yet (0)")
+    assert first.due_at == pytest.approx(first.at + 1, abs=0.2)
+    assert [r.attempt for r in (first, second, last)] == [1, 2, 3]
+    assert first.max_attempts == 6
+    assert "Retry" not in first.trace and first.trace.rstrip().endswith("not yet (0)")
+    assert second.raw != first.raw
+
+
+def test_autoretry_is_told_the_same_way(worker):
+    first, last = told(worker, worker.send("autoretry", 1), ["retry", "success"])
+    assert first.error_type == "tests.real_celery.PartnerDown"
+    assert (first.max_attempts, last.attempt) == (3, 2)
+
+
+def test_the_last_retry_ends_in_an_exception(worker):
+    _, last = told(worker, worker.send("exhaust"), ["retry", "exception"])
+    assert (last.attempt, last.max_attempts) == (2, 2)
+
+
+def test_a_retry_that_names_no_error_is_told_with_the_one_it_was_asked_in(worker):
+    first, _ = told(worker, worker.send("bare_retry"), ["retry", "success"])
+    assert (first.error_type, first.message) == ("tests.real_celery.PartnerDown", "in passing")
+
+
+def test_a_replayed_job_keeps_its_lineage_through_celerys_own_retry(worker):
+    header = {"queue": "emails", "job_id": "first", "run": 2, "item": 7, "replay": "r1"}
+    first, last = told(worker, worker.send("flaky", 1, headers={"redrive": header}), ["retry", "success"])
+    assert first.lineage.as_header() == last.lineage.as_header() == header
+
+
+def test_a_replayed_job_tells_its_success_at_once(worker):
+    header = {"queue": "emails", "job_id": "first", "run": 2, "item": 7, "replay": "r1"}
+    (report,) = told(worker, worker.send("ok", headers={"redrive": header}), ["success"])
+    assert report.lineage.item == 7
+    assert report.raw is None
+
+
+def test_hostile_text_is_told_in_bounds(worker):
+    (report,) = told(worker, worker.send("hostile", 10_000_000), ["exception"], deadline_s=30)
+    assert report.message.startswith("a\x00b\ud800c password=[redacted] xxx")
+    assert len(report.message) < 10_000
+    assert len(report.trace) < 200_000
+    assert report.redacted >= 1
+
+
+def test_arguments_are_shown_without_secrets_and_the_tenant_is_read(worker):
+    kwargs = {"customer": {"id": 42}, "password": "hunter2", "note": "Bearer abcdef123456"}
+    (report,) = told(worker, worker.send("fail", "x", kwargs=kwargs, queue="emails", priority=3), ["exception"])
+    assert json.loads(report.args) == ["x"]
+    assert json.loads(report.kwargs)["password"] == "[redacted]"
+    assert "hunter2" not in report.kwargs + report.headers
+    assert b"hunter2" in base64.b64decode(json.loads(report.raw)["body"])
+    assert (report.tenant, report.queue, report.priority, report.release) == ("42", "emails", 3, "2026.11")
+    assert report.worker.startswith("w") and report.host
+
+
+def test_a_message_over_the_bound_tells_its_size_and_keeps_its_head(worker):
+    (report,) = told(
+        worker, worker.send("fail", "big", kwargs={"blob": "y" * 17_000_000}), ["exception"], deadline_s=60
+    )
+    assert report.raw_size > 17_000_000
+    assert len(report.raw) == 64 * 1024
+    assert not report.raw_is_whole
+
+
+def test_the_raw_message_is_the_element_that_lay_in_the_queue(start, own_store):
+    worker = start(own_store.url, later=True)
+    kwargs = {"name": "Zoë \u202e 😀", "n": 1.0, "big": 2**70, "none": None, "deep": [[[{}]]]}
+    jobs = [
+        worker.send("fail", "plain", queue="emails"),
+        worker.send("fail", "odd", kwargs=kwargs, queue="emails", priority=9, headers={"x-own": {"a": [1]}}),
+        worker.send("fail", "later", queue="emails", countdown=0.5, expires=3600),
+    ]
+    with redis.Redis.from_url(worker.broker_url) as client:
+        lists = [f"emails{suffix}" for suffix in ("", "\x06\x163", "\x06\x166", "\x06\x169")]
+        before = {json.loads(raw)["headers"]["id"]: raw for name in lists for raw in client.lrange(name, 0, -1)}
+    assert set(before) == set(jobs)
+    worker.start()
+    worker.wait(lambda: len(reports(own_store)) == 3, what="three reports")
+    for report in reports(own_store):
+        assert report.raw == before[report.job_id]
+        assert report.raw_sha256 == hashlib.sha256(before[report.job_id]).hexdigest()
+        assert report.queue == "emails"
+
+
+def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
+    with redis.Redis.from_url(worker.store_engine.url) as client:
+
+        def calls() -> dict[str, int]:
+            stats = client.info("commandstats")
+            return {name: stats[name]["calls"] for name in stats if name not in ("cmdstat_info", "cmdstat_hgetall")}
+
+        worker.wait(lambda: client.hgetall(keys.workers()), what="a heartbeat")
+        done, before, started = len(worker.marks("ok")), calls(), time.monotonic()
+        for number in range(400):
+            worker.send("ok", number)
+        worker.wait(lambda: len(worker.marks("ok")) == done + 400, 40, "400 jobs")
+        seconds, after = time.monotonic() - started, calls()
+    made = {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
+    assert "cmdstat_xadd" not in made
+    # What is left is the heartbeat's: one GET a second, four calls every five seconds.
+    assert sum(made.values()) < 3 * seconds + 10, made
+
+
+def test_the_heartbeat_counts_what_happened(worker):
+    def heartbeat():
+        with redis.Redis.from_url(worker.store_engine.url) as client:
+            (said,) = client.hgetall(keys.workers()).values()
+            assert 0 < client.ttl(keys.workers()) <= 86_400
+            return json.loads(said)
+
+    worker.wait(lambda: reports(worker.store_engine) or worker.send("fail"), what="a report")
+    before = worker.wait(heartbeat)
+    for task in ("ok", "ok", "fail", "exhaust"):
+        worker.send(task, queue="webhooks")
+    count = worker.wait(lambda: (c := heartbeat()["counts"].get("webhooks")) and c["started"] >= 5 and c, 15, "counts")
+    assert count == {"started": 5, "succeeded": 2, "failed": 2, "retried": 1, "busy_s": count["busy_s"]}
+    assert count["busy_s"] > 0
+    assert before["boot"] == heartbeat()["boot"]
+    said = heartbeat()
+    assert (said["source"], said["pool"], said["concurrency"], said["mode"]) == ("shop", "prefork", 2, "capture")
+    assert said["queues"] == ["celery", "emails", "webhooks"]
+    assert said["late_ack"]["webhooks"] is False
+
+
+def test_off_is_obeyed_within_two_seconds_and_so_is_on(worker):
+    with redis.Redis.from_url(worker.store_engine.url) as client:
+        client.set(keys.switch(), "off")
+        try:
+            worker.wait(lambda: "guard was switched off" in worker.text(), 2.5, "the guard to be off")
+            job = worker.send("fail", "unseen")
+            worker.wait(lambda: f"{job}] raised" in worker.text())
+        finally:
+            client.delete(keys.switch())
+        worker.wait(lambda: "guard was switched on" in worker.text(), 2.5, "the guard to be on")
+    later = worker.send("fail", "seen")
+    worker.wait(lambda: of_job(worker.store_engine, later), what="a later failure")
+    assert of_job(worker.store_engine, job) == []
+
+
+def test_memory_error_is_told_before_the_worker_stops_as_stock_celery_does(start, own_store):
+    worker = start(own_store.url)
+    job = worker.send("memory")
+    worker.wait(lambda: of_job(own_store, job), may_die=True)
+    assert [(r.kind, r.error_type) for r in of_job(own_store, job)] == [("memory", "MemoryError")]
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_other_pools_are_guarded_too(start, own_store, pool):
+    worker = start(own_store.url, pool=pool)
+    failed, flaky, fine = worker.send("fail"), worker.send("flaky", 1), worker.send("ok")
+    worker.wait(lambda: worker.marks("ok") and len(reports(own_store)) == 3, what="three reports")
+    assert [r.kind for r in of_job(own_store, failed)] == ["exception"]
+    assert {(r.attempt, r.kind) for r in of_job(own_store, flaky)} == {(1, "retry"), (2, "success")}
+    assert of_job(own_store, fine) == []
+
+
+def test_a_request_class_of_the_app_is_still_called(start, own_store):
+    worker = start(own_store.url, environment={"REAL_REQUEST": "1"})
+    jobs = {worker.send("late"), worker.send("fail")}  # `fail` has a base class of its own, and Celery's request
+    worker.wait(lambda: {r.job_id for r in reports(own_store)} == jobs, what="both reports")
+    worker.wait(lambda: worker.marks("shop_request"), what="the app's own request")
+    assert set(worker.marks("shop_request")) < jobs
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"REDRIVE_MODE": "off"}, "guard is off"),
+        ({"REDRIVE_MODE": "ofF "}, "guard is off"),
+        ({"REDRIVE_MODE": "of"}, "REDRIVE_MODE='of' is none of"),
+        ({"REDRIVE_REDIS_URL": ""}, "it knows no store"),
+        ({"REDRIVE_REDIS_URL": "http://x:secretword@y"}, "URL cannot be used"),
+        ({"REDRIVE_STREAM_MB": "much"}, "whole number of megabytes"),
+    ],
+)
+def test_where_it_cannot_work_it_says_so_and_the_worker_runs(start, own_store, environment, said):
+    worker = start(own_store.url, pool="solo", environment=environment)
+    job = worker.send("fail")
+    worker.wait(lambda: f"{job}] raised" in worker.text())
+    assert said in worker.text()
+    assert "secretword" not in worker.text()
+    assert reports(own_store) == []
+
+
+def test_the_brokers_own_redis_is_used_only_when_asked_and_with_a_warning(start, broker):
+    worker = start("broker", pool="solo")
+    job = worker.send("fail")
+    with redis.Redis.from_url(worker.broker_url) as client:
+        worker.wait(lambda: client.xlen(keys.failures()), what="a report on the broker")
+    assert "Set REDRIVE_REDIS_URL to a Redis of its own" in worker.text()
+    assert job
+
+
+def test_a_version_of_celery_that_was_not_tested_is_refused():
+    assert [v for v in ("5.2.7", "5.3.0", "5.6.1", "5.7.0", "5.8.0rc1", "6.0.0", "x") if is_supported(v)] == [
+        "5.3.0",
+        "5.6.1",
+        "5.7.0",
+    ]
+
+
+def test_an_untested_version_leaves_the_worker_unguarded_but_running(start, own_store):
+    worker = start(own_store.url, pool="solo", environment={"REAL_CELERY_VERSION": "5.8.1"})
+    job = worker.send("fail")
+    worker.wait(lambda: f"{job}] raised" in worker.text())
+    assert "Celery 5.8.1 is not one of 5.3 to 5.7" in worker.text()
+    assert reports(own_store) == []
+
+
+def test_installing_twice_is_installing_once():
+    app = make_app("memory://")
+    install(app, source="shop")
+    install(app, source="other")
+    assert app.redrive_wish.source == "shop"
+    assert [step for step in app.steps["consumer"] if step is GuardStep] == [GuardStep]
+
+
+PRODUCER = """
+import sys, threading
+from celery import Celery
+app = Celery("p", broker="memory://")
+@app.task
+def one(): pass
+before = one.Request
+loaded = set(sys.modules)
+threads = threading.active_count()
+from jobs_admin.worker.celery import install
+install(app, source="shop", redis_url="redis://10.255.255.1:1/0")
+one.delay(); one.apply()
+assert one.Request is before
+assert threading.active_count() == threads
+print(*sorted(m for m in set(sys.modules) - loaded if m.startswith(("jobs_admin", "redis", "django"))))
+print("inert")
+"""
+
+
+def test_a_producer_stays_as_it_was():
+    done = subprocess.run(
+        [sys.executable, "-c", PRODUCER], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, timeout=30, check=False,
+    )  # fmt: skip
+    ours = "jobs_admin jobs_admin.core jobs_admin.core.keys jobs_admin.worker jobs_admin.worker.celery"
+    assert done.stdout.splitlines() == [ours, "inert"], done.stderr
