@@ -1,0 +1,1 @@
+"""What each screen shows, as named values: the templates only place them."""

@@ -1,0 +1,101 @@
+"""The list of failures as a page shows it: how the search was read, what narrows it further, the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from dashboard.screens.failure_page import short
+from jobs_admin.core import query as language
+from jobs_admin.core.query import Match, Query
+from jobs_admin.failures import Facets, Page
+from jobs_admin.models import Failure
+
+FACETS = (("state", "State"), ("queue", "Queue"), ("error", "Error"), ("task", "Task"), ("tenant", "Tenant"))
+# A facet shows these at once, the rest behind "more".
+VALUES_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A term of the search, and the search without it."""
+
+    text: str
+    words: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """A value of a facet: what it holds, and the search with it, or without it where it is on."""
+
+    value: str
+    shown: str
+    count: int
+    url: str
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    name: str
+    title: str
+    values: list[Narrowing]
+    rest: list[Narrowing]
+    counted_over: int | None  # only the newest so many were looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    failure: Failure
+    url: str
+    error: str
+
+
+def list_url(text: str = "", **more: object) -> str:
+    pairs = {"q": text, **more} if text else more
+    return f"{reverse('failure-list')}?{urlencode(pairs)}" if pairs else reverse("failure-list")
+
+
+def chips(query: Query) -> list[Chip]:
+    return [
+        Chip(language.format_term(term), language.in_words(term), list_url(language.format(language.without(query, n))))
+        for n, term in enumerate(query.terms)
+    ]
+
+
+def facets(query: Query, found: Facets) -> list[Facet]:
+    shown = []
+    for name, title in FACETS:
+        values = [_narrowing(query, name, value, n) for value, n in found.get(name, [])]
+        if values:
+            shown.append(Facet(name, title, values[:VALUES_SHOWN], values[VALUES_SHOWN:], found.counted_over.get(name)))
+    return shown
+
+
+def _narrowing(query: Query, name: str, value: str, count: int) -> Narrowing:
+    on = next((n for n, term in enumerate(query.terms) if _is_just(term, name, value)), None)
+    if on is not None:
+        text = language.format(language.without(query, on))
+    else:
+        added = language.qualifier(name, value, exact=True)
+        text = f"{language.format(query)} {added}".strip()
+    return Narrowing(value, short(value) if name == "error" else value, count, list_url(text), on is not None)
+
+
+def _is_just(term: language.Term, name: str, value: str) -> bool:
+    return (
+        isinstance(term, Match)
+        and term.field == name
+        and not term.negated
+        and len(term.values) == 1
+        and term.values[0].text == value
+    )
+
+
+def rows(page: Page) -> list[Row]:
+    return [
+        Row(failure, reverse("failure-detail", args=[failure.pk]), short(failure.error_type)) for failure in page.rows
+    ]

@@ -1,0 +1,254 @@
+"""A replay as a page shows it: its state in a sentence, its bar, its picture over time, what can be done with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.urls import reverse
+
+from dashboard.screens import failure_list, replay_preview
+from dashboard.templatetags.redrive import duration
+from jobs_admin.core import query as language
+from jobs_admin.models import Replay
+from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+
+# In the order of the bar: what is settled first, what waits last.
+PARTS = (
+    ("succeeded", "succeeded", "recovered"),
+    ("failed_again", "failed again", "dead"),
+    ("running", "running", "replaying"),
+    ("sent", "sent, waiting for a worker", "replaying"),
+    ("uncertain", "uncertain", "quarantined"),
+    ("planned", "not sent yet", "discarded"),
+    ("cancelled", "cancelled", "discarded"),
+)
+ENDED = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+WIDE, HIGH = 720, 140
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the progress bar."""
+
+    state: str
+    words: str
+    look: str
+    count: int
+    x: float  # 0..100
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A replay on the list."""
+
+    replay: Replay
+    url: str
+    scope: str
+    parts: list[Part]
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    look: str
+    points: str
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What was sent, and what came of it, added up over time."""
+
+    lines: list[Line]
+    top: int
+    begins: datetime
+    ends: datetime
+    table: list[tuple[datetime, int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    sentence: str
+    look: str
+    parts: list[Part]
+    settled: int
+    percent: int
+    rate_now: float | None  # sent a second over the last half minute; None when nothing is being sent
+    pace_words: str
+    picture: Picture | None
+    is_live: bool
+    can_pause: bool
+    can_resume: bool
+    can_cancel: bool
+    can_pace: bool
+    remaining: str  # how long the rest takes at the pace, in words
+    scope: str
+    scope_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A group that jobs of this replay failed again in."""
+
+    title: str
+    count: int
+    group_url: str
+    failures_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    state: str
+    words: str
+    count: int
+    url: str
+    is_on: bool
+
+
+def parts(replay: Replay) -> list[Part]:
+    found, x = [], 0.0
+    for state, words, look in PARTS:
+        count = getattr(replay, state)
+        width = count / replay.total * 100 if replay.total else 0
+        if count:
+            found.append(Part(state, words, look, count, round(x, 3), round(width, 3)))
+        x += width
+    return found
+
+
+def row(replay: Replay) -> Row:
+    return Row(replay, reverse("replay-detail", args=[replay.pk]), scope(replay), parts(replay), settled(replay))
+
+
+def settled(replay: Replay) -> int:
+    return replay.succeeded + replay.failed_again + replay.cancelled
+
+
+def scope(replay: Replay) -> str:
+    """What it was asked to replay, in words."""
+    if replay.selection:
+        return (
+            "1 job chosen by hand" if len(replay.selection) == 1 else f"{len(replay.selection):,} jobs chosen by hand"
+        )
+    return language.parse(replay.query).reading
+
+
+def shown(replay: Replay, over_time, *, may_act: bool) -> Shown:
+    sending = replay.state in {s.value for s in SENDING}
+    over = replay.state in ENDED
+    paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
+    waits = replay.sent + replay.running
+    # An ended replay is still alive while what it sent has not come home.
+    return Shown(
+        sentence=sentence(replay),
+        look=_look(replay),
+        parts=parts(replay),
+        settled=settled(replay),
+        percent=int(settled(replay) / replay.total * 100) if replay.total else 0,
+        rate_now=over_time.rate_now if sending and replay.planned else None,
+        pace_words=replay_preview.pace_in_words(replay.pace),
+        picture=picture(over_time),
+        is_live=not over or waits > 0,
+        can_pause=may_act and sending and replay.planned > 0,
+        can_resume=may_act and paused,
+        can_cancel=may_act and not over and replay.planned > 0,
+        can_pace=may_act and not over and replay.planned > 0,
+        remaining=_remaining(replay),
+        scope=scope(replay),
+        scope_url="" if replay.selection else failure_list.list_url(f"{replay.query} replay:{replay.pk}".strip()),
+    )
+
+
+def _look(replay: Replay) -> str:
+    if replay.state == ReplayState.DONE and replay.failed_again:
+        return "dead" if replay.failed_again > replay.succeeded else "retrying"
+    return replay.state
+
+
+def _remaining(replay: Replay) -> str:
+    if not replay.planned or not replay.rate:
+        return ""
+    return duration(replay.planned / replay.rate)
+
+
+def sentence(replay: Replay) -> str:
+    """Its state in a sentence."""
+    total, waits = replay.total, replay.sent + replay.running
+    jobs = "1 job" if total == 1 else f"{total:,} jobs"
+    ran = f"{replay.succeeded:,} ran well"
+    if replay.failed_again:
+        ran += f", {replay.failed_again:,} failed again"
+    home = f"{waits:,} sent and not home yet"
+    if replay.state == ReplayState.DRAFT:
+        return "A draft. Nothing was sent."
+    if replay.state == ReplayState.DONE:
+        if replay.failed_again == 0 and replay.succeeded == total:
+            return "It ran well." if total == 1 else f"All {jobs} ran well."
+        uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+        return f"Of {jobs}, {ran}.{uncertain}"
+    if replay.state == ReplayState.CANCELLED:
+        never = f"{replay.cancelled:,} were never sent and stay dead"
+        return f"Cancelled: {never}; {ran}." + (f" {home}." if waits else "")
+    if replay.state == ReplayState.PAUSED:
+        return f"Paused: {replay.planned:,} of {jobs} are not sent yet; {ran}." + (f" {home}." if waits else "")
+    if replay.state == ReplayState.HELD:
+        return f"Held: {replay.held_because or 'no reason was kept'}"
+    if replay.planned:
+        return f"Sending: {total - replay.planned:,} of {jobs} are on their way; {ran}."
+    if waits or replay.uncertain:
+        uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+        return f"Everything is sent; {ran}." + (f" {home}." if waits else "") + uncertain
+    return f"Of {jobs}, {ran}."
+
+
+def picture(over_time) -> Picture | None:
+    """`over_time.buckets`: (time, sent, succeeded, failed again) in each step, oldest first."""
+    buckets = over_time.buckets
+    if len(buckets) < 2:
+        return None
+    sums, rows = [0, 0, 0], []
+    for at, *counts in buckets:
+        sums = [a + b for a, b in zip(sums, counts, strict=True)]
+        rows.append((at, *sums))
+    top = max(max(r[1:]) for r in rows) or 1
+    begins, ends = rows[0][0], rows[-1][0]
+    span = max((ends - begins).total_seconds(), 1e-9)
+    lines = []
+    for n, (name, look) in enumerate((("sent", "replaying"), ("succeeded", "recovered"), ("failed again", "dead")), 1):
+        points = " ".join(
+            f"{(r[0] - begins).total_seconds() / span * WIDE:.1f},{HIGH - r[n] / top * HIGH:.1f}" for r in rows
+        )
+        lines.append(Line(name, look, points, rows[-1][n]))
+    return Picture(lines, top, begins, ends, rows)
+
+
+def again(replay: Replay, found) -> Again:
+    group, count = found
+    title = str(group) if group else "An error that was not grouped"
+    text = f"replay:{replay.pk}" + (f" group:{group.fingerprint}" if group else "")
+    return Again(
+        title, count, reverse("group-detail", args=[group.fingerprint]) if group else "", failure_list.list_url(text)
+    )
+
+
+def tabs(replay: Replay, on: str) -> list[Tab]:
+    url = reverse("replay-detail", args=[replay.pk])
+    found = [Tab("", "All", replay.total, f"{url}#items", on == "")]
+    for state, words, _ in PARTS:
+        count = getattr(replay, state)
+        if count or on == state:
+            found.append(Tab(state, words, count, f"{url}?items={ItemState(state).value}#items", on == state))
+    return found
+
+
+def numbers(text: str) -> dict[str, int]:
+    """The numbers that a form carried; nothing where they are not numbers."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, int)} if isinstance(found, dict) else {}

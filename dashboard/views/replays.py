@@ -1,0 +1,235 @@
+"""New replay, list of replays, one replay while it runs, and the acts on it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from dashboard import forms
+from dashboard.access import can
+from dashboard.htmx import go, render_page
+from dashboard.screens import failure_list, replay_page, replay_preview
+from dashboard.toasts import say
+from jobs_admin import replays
+from jobs_admin.models import Replay
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.replay import ItemState
+from jobs_admin.replays import ReplayRefused, progress
+
+ITEMS = 50
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    found = replays.listing(request.viewer, after=request.GET.get("after"), limit=ITEMS)
+    context = {
+        "rows": [replay_page.row(replay) for replay in found.rows],
+        "next": found.next,
+        "is_first": "after" not in request.GET,
+        "may_act": request.viewer.may_anywhere(OPERATOR),
+    }
+    return render_page(request, "replays/list.html", context, part="replays")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@can(OPERATOR)
+def new(request: HttpRequest) -> HttpResponse:
+    """What would it do? Looking (GET, or POST with a long selection) changes nothing; `step=start` starts it."""
+    given = request.POST if request.method == "POST" else request.GET
+    scope = forms.Scope(given)
+    if not scope.is_valid():
+        say(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
+        return go(request, reverse("failure-list"))
+    what = scope.cleaned_data
+    # No search at all is not "everything": that must be asked for, by an empty `q`.
+    if not what["selection"] and "q" not in given:
+        return render_page(request, "replays/new.html", {"is_unscoped": True}, part="preview")
+    if what["selection"]:
+        what["q"] = ""
+    pace = forms.Pace(given)
+    if request.method == "POST" and given.get("step") == "start" and pace.is_valid():
+        return _start(request, what, pace)
+    return _preview_page(request, what, pace)
+
+
+def _start(request: HttpRequest, what: dict, pace: forms.Pace) -> HttpResponse:
+    saw = replay_page.numbers(request.POST.get("seen", ""))
+    form = forms.Start(request.POST, jobs=saw.get("replayable", 2), is_at_once=pace.pace["style"] == "at_once")
+    if not form.is_valid():
+        return _preview_page(request, what, pace, form=form, status=422)
+    try:
+        draft = replays.draft(
+            request.viewer,
+            query=what["q"],
+            selection=what["selection"],
+            pace=pace.pace,
+            reason=form.cleaned_data["reason"],
+            snapshot=form.cleaned_data["snapshot"],
+            idempotency_key=form.cleaned_data["idempotency_key"] or None,
+            accept_unguarded=form.cleaned_data["accept_unguarded"],
+        )
+        started = replays.start(request.viewer, draft)
+    except ReplayRefused as refused:
+        return _preview_page(request, what, pace, form=form, refused=refused, status=409)
+    return go(request, reverse("replay-detail", args=[started.pk]))
+
+
+def _preview_page(
+    request: HttpRequest,
+    what: dict,
+    pace: forms.Pace,
+    *,
+    form: forms.Start | None = None,
+    refused: ReplayRefused | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    try:
+        preview = replays.preview(request.viewer, query=what["q"], selection=what["selection"], pace=pace.pace)
+    except ReplayRefused as why:
+        if refused is None and why.field not in {None, "query", "selection"}:
+            pace.add_error(None, why.message)
+            preview = replays.preview(request.viewer, query=what["q"], selection=what["selection"])
+        else:
+            context = {"refused": why, "q": what["q"], "back_url": failure_list.list_url(what["q"])}
+            return render_page(request, "replays/new.html", context, part="preview", status=422)
+    queues = [queue for queue, _ in preview.by_queue]
+    seen = replay_preview.seen(preview)
+    context = {
+        "q": preview.query,
+        "selection": ",".join(map(str, what["selection"])),
+        "selected": len(what["selection"]),
+        "preview": preview,
+        "columns": replay_preview.columns(preview),
+        "blocked": seen["blocked"],
+        "target": replay_preview.target(preview),
+        "button": replay_preview.button(preview),
+        "picture": replay_preview.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
+        "pace_words": replay_preview.pace_in_words(preview.pace),
+        "pace": pace,
+        "amount": pace.data.get("amount") or "50",
+        "unit": pace.data.get("unit") or "rate",
+        "is_at_once": preview.pace.get("style") == "at_once",
+        "needs_number": preview.pace.get("style") == "at_once" and preview.replayable > 1,
+        "needs_reason": preview.replayable > 1,
+        "form": form,
+        "reason": request.POST.get("reason", ""),
+        "refused": refused,
+        "changed": replay_preview.changed_since(request.POST.get("seen", ""), preview) if refused else [],
+        "seen": json.dumps(seen),
+        "idempotency_key": uuid.uuid4().hex,
+        "back_url": failure_list.list_url(what["q"]),
+    }
+    return render_page(request, "replays/new.html", context, part="preview", status=status)
+
+
+def found(request: HttpRequest, pk: int) -> Replay:
+    try:
+        return replays.find(request.viewer, pk)
+    except Replay.DoesNotExist as error:
+        raise Http404(f"There is no replay {pk}, or you have no role on its source.") from error
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    return page(request, found(request, pk))
+
+
+def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: object) -> HttpResponse:
+    """The replay's page, or its live part; acts answer with it too."""
+    state = request.GET.get("items", "")
+    state = state if state in ItemState.values else ""
+    after = request.GET.get("after")
+    items = replays.items(request.viewer, replay, state=state or None, after=after, limit=ITEMS)
+    uncertain = []
+    if replay.uncertain:
+        uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ITEMS).rows
+    again = replays.failed_again_groups(replay) if replay.failed_again else []
+    context = {
+        "replay": replay,
+        "shown": replay_page.shown(replay, progress.over_time(replay), may_act=request.viewer.may_anywhere(OPERATOR)),
+        "again": [replay_page.again(replay, one) for one in again],
+        "uncertain": uncertain,
+        "items": items.rows,
+        "items_state": state,
+        "items_next": items.next,
+        "items_first": after is None,
+        "may_act": request.viewer.may_anywhere(OPERATOR),
+        "tabs": replay_page.tabs(replay, state),
+        "here": request.get_full_path() if request.method == "GET" else reverse("replay-detail", args=[replay.pk]),
+        **more,
+    }
+    return render_page(request, "replays/detail.html", context, part="replay", status=status)
+
+
+@require_POST
+@can(OPERATOR)
+def pause(request: HttpRequest, pk: int) -> HttpResponse:
+    return _act(request, pk, replays.pause, "Paused. What was sent already still runs.")
+
+
+@require_POST
+@can(OPERATOR)
+def resume(request: HttpRequest, pk: int) -> HttpResponse:
+    return _act(request, pk, replays.resume, "Going on.")
+
+
+@require_POST
+@can(OPERATOR)
+def cancel(request: HttpRequest, pk: int) -> HttpResponse:
+    return _act(request, pk, replays.cancel, "Cancelled. What was sent already still runs; the rest stays dead.")
+
+
+def _act(request: HttpRequest, pk: int, act, done: str) -> HttpResponse:
+    replay = found(request, pk)
+    form = forms.Reason(request.POST)
+    if not form.is_valid():
+        return page(request, replay, status=422, refused="; ".join(form.errors["reason"]))
+    return _answer(request, replay, done, lambda: act(request.viewer, replay, reason=form.cleaned_data["reason"]))
+
+
+@require_POST
+@can(OPERATOR)
+def pace(request: HttpRequest, pk: int) -> HttpResponse:
+    """Faster or slower while it runs."""
+    replay = found(request, pk)
+    form = forms.Pace(request.POST)
+    if not form.is_valid():
+        said = "; ".join(text for texts in form.errors.values() for text in texts)
+        return page(request, replay, status=422, pace_refused=f"{said} Nothing was changed.")
+    words = replay_preview.pace_in_words(form.pace)
+    return _answer(
+        request,
+        replay,
+        f"Going on at {words}.",
+        lambda: replays.change_pace(request.viewer, replay, form.pace),
+        beside="pace_refused",
+    )
+
+
+@require_POST
+@can(OPERATOR)
+def resolve(request: HttpRequest, pk: int, n: int) -> HttpResponse:
+    """What became of a job of which nothing is known: it ran, or it was lost."""
+    replay = found(request, pk)
+    as_ = request.POST.get("as", "")
+    if as_ not in {"ran", "lost"}:
+        return page(request, replay, status=422, refused="Say whether it ran or was lost. Nothing was changed.")
+    done = f"Job {n:,} counts as {'run' if as_ == 'ran' else 'lost: it is dead again'}."
+    return _answer(request, replay, done, lambda: replays.resolve_item(request.viewer, replay, n, as_=as_))
+
+
+def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str = "refused") -> HttpResponse:
+    try:
+        act()
+    except ReplayRefused as refused:
+        return page(request, found(request, replay.pk), status=409, **{beside: refused.message})
+    say(request, done)
+    if request.htmx:
+        return page(request, found(request, replay.pk))
+    return go(request, reverse("replay-detail", args=[replay.pk]))

@@ -1,0 +1,39 @@
+// New replay: the plan is worked out again when the pace changes. A replay: menus close. Pages work without it.
+"use strict";
+(() => {
+  const find = (selector, inside = document) => inside.querySelector(selector);
+  const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+
+  const ready = () => { for (const button of all("[data-recalculate]")) button.hidden = true; };
+  let waiting = 0;
+  const recalculate = (list) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      const values = { step: "preview" };
+      for (const [name, value] of new FormData(list)) values[name] = value;
+      values.step = "preview";
+      window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values });
+    }, 250);
+  };
+  document.addEventListener("input", (event) => {
+    const list = event.target.closest?.("[data-decide]");
+    if (list && event.target.matches("[data-pace]")) recalculate(list);
+  });
+  // Enter in a field means the button that starts: only where the pace is what was worked out.
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.target.matches?.("[data-decide] [name=amount]")) {
+      event.preventDefault();
+      recalculate(event.target.closest("[data-decide]"));
+    }
+  });
+  document.addEventListener("click", (event) => {
+    for (const menu of all("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    const menu = find("details.menu[open]");
+    if (menu) { menu.open = false; find("summary", menu).focus(); }
+  });
+  document.addEventListener("htmx:afterSettle", ready);
+  ready();
+})();
