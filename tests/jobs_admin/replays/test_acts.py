@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
-from jobs_admin import config, replays
+from jobs_admin import replays
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
@@ -225,29 +224,6 @@ def test_a_job_that_failed_again_can_be_replayed_again(shop, bury):
     replays.settle()
     second = begun([pk])
     assert (counts(first), second.items.get().run) == ({"failed_again": 1}, 3)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_four_operators_with_the_same_scope_take_each_job_once(shop, bury):
-    ids = bury(400)
-    config.payload_keys()
-    drafts = [replays.draft(ANN, query="queue:emails", reason=f"{n}") for n in range(4)]
-    ready, totals = threading.Barrier(4), []
-
-    def begin(draft):
-        try:
-            ready.wait(10)
-            totals.append(replays.start(ANN, draft).total)
-        except replays.ReplayRefused as refused:
-            assert refused.code == "nothing_to_replay"
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=begin, args=[draft]) for draft in drafts]
-    [t.start() for t in threads]
-    [t.join(30) for t in threads]
-    assert sum(totals) == 400 and not any(t.is_alive() for t in threads)
-    assert ReplayItem.objects.values("failure").distinct().count() == len(ids)
 
 
 def test_the_constraint_has_the_last_word(shop, bury):

@@ -1,0 +1,87 @@
+"""What SIGKILL and a race leave behind, with processes that really die and a queue that really keeps."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import redis
+
+from tests.jobs_admin.replays.desk import SENDER, Desk
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
+
+BEGIN = """
+bury({count})
+replay = replays.start(ANN, replays.draft(ANN, query="queue:emails", pace={pace}, reason="fixed"))
+say(replay.pk)
+"""
+COUNTS = """
+r = Replay.objects.get()
+say({"state": r.state, "planned": r.planned, "sent": r.sent, "uncertain": r.uncertain,
+     "jobs": sorted(ReplayItem.objects.values_list("job_id", flat=True)),
+     "failures": sorted(set(Failure.objects.values_list("state", "run")))})
+"""
+
+
+@pytest.fixture
+def broker(engine):
+    client = redis.Redis.from_url(engine.url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def desk(tmp_path, engine, broker):
+    return Desk(tmp_path, engine.url)
+
+
+def wait(reached, process, deadline_s=30):
+    ends = time.monotonic() + deadline_s
+    while not reached():
+        assert time.monotonic() < ends, "the deadline passed"
+        assert process.poll() in (None, 0), "the sender ended"
+        time.sleep(0.002)
+
+
+@pytest.mark.timeout(180)
+def test_a_sender_killed_again_and_again_sends_each_job_once(desk, broker):
+    desk.run(BEGIN.format(count=2_000, pace={"rate": 1_500}))
+    for reached in (1, 500, 1_300):
+        sender = desk.start(SENDER)
+        try:
+            wait(lambda n=reached: broker.llen("emails") >= n, sender)
+        finally:
+            sender.kill()
+            sender.wait()
+    last = desk.start(SENDER)
+    last.wait(60)
+    sent = [json.loads(m)["headers"]["id"] for m in broker.lrange("emails", 0, -1)]
+    told = desk.run(COUNTS)
+    assert len(sent) == len(set(sent)) == 2_000 and sorted(sent) == told["jobs"]
+    assert (told["planned"], told["sent"], told["uncertain"]) == (0, 2_000, 0)
+    assert told["failures"] == [["replaying", 2]]
+
+
+START_AT = """
+draft = replays.draft(ANN, query="queue:emails", pace={"style": "at_once"}, reason="race")
+time.sleep(max(0, float(os.environ["RACE_AT"]) - time.time()))
+try:
+    say(replays.start(ANN, draft).total)
+except replays.ReplayRefused as refused:
+    assert refused.code == "nothing_to_replay", refused
+    say(0)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_four_operators_with_the_same_scope_take_each_job_once(desk):
+    desk.run("bury(400)")
+    desk.environment["RACE_AT"] = str(time.time() + 6)
+    racers = [desk.start(START_AT) for _ in range(4)]
+    totals = [int(racer.communicate(timeout=60)[0].split()[-1]) for racer in racers]
+    assert sum(totals) == 400
+    each = "say([ReplayItem.objects.count(), ReplayItem.objects.values('failure').distinct().count()])"
+    assert desk.run(each) == [400, 400]
