@@ -1,0 +1,323 @@
+"""The calls. Each does one thing of a service; what may be done where is decided there, by the token's role."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from django.db.models import Q
+from django.http import HttpRequest
+from django.urls import reverse
+from ninja import NinjaAPI, Path, Query, Schema
+from pydantic import AfterValidator, ConfigDict, Field
+
+from dashboard.api import errors, shapes
+from dashboard.api.tokens import Token
+from jobs_admin import config, failures, grouping, overview, replays, triage
+from jobs_admin.core.text import representable
+from jobs_admin.models import AuditEvent, Failure, Replay
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
+
+api = NinjaAPI(
+    title="Redrive",
+    version="1",
+    description="The failure desk for background jobs. Every call needs `Authorization: Bearer TOKEN`.",
+    auth=Token(),
+    docs_url=None,  # its page loads scripts from elsewhere, which our Content-Security-Policy refuses
+    openapi_url="/openapi.json",
+)
+errors.install(api)
+
+Text = Annotated[str, AfterValidator(representable)]
+Limit = Annotated[int, Query(ge=1, le=500)]
+After = Annotated[str | None, Query(max_length=100)]
+Number = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+class Body(Schema):
+    model_config = ConfigDict(extra="forbid")  # a misspelt field would silently do something else
+
+
+class Reason(Body):
+    reason: Text = Field("", max_length=500)
+
+
+class OneReplay(Reason):
+    args: list[Any] | None = None  # replaces the arguments
+    kwargs: dict[str, Any] | None = None
+    pace: dict[str, Any] | None = None
+    idempotency_key: Text | None = Field(None, max_length=100)
+
+
+class Scope(Body):
+    q: Text = ""
+    ids: list[int] = Field([], max_length=10_000)  # failures chosen by hand, in place of q
+    pace: dict[str, Any] | None = None
+
+
+class NewReplay(Scope):
+    reason: Text = Field("", max_length=500)
+    snapshot: Text = Field("", max_length=64)
+    accept_unguarded: bool = False
+    idempotency_key: Text | None = Field(None, max_length=100)
+
+
+class Pace(Body):
+    pace: dict[str, Any]
+    reason: Text = Field("", max_length=500)
+
+
+class Resolution(Body):
+    outcome: Literal["ran", "lost"] = Field(alias="as")
+
+
+class GroupChange(Body):
+    state: Literal["ongoing", "resolved", "muted"] | None = None
+    muted_until: datetime | None = None
+    assignee: Text | None = Field(None, max_length=150)
+    note: Text | None = Field(None, max_length=10_000)
+    runbook_url: Text | None = Field(None, max_length=500)
+    reason: Text = Field("", max_length=500)
+
+
+REFUSALS = dict.fromkeys((401, 403, 404, 409, 422), shapes.Error)
+
+
+def _viewer(request: HttpRequest, role: str = VIEWER) -> Viewer:
+    viewer: Viewer = request.auth
+    if not viewer.may_anywhere(role):
+        raise errors.Refused(403, "forbidden", f"This call needs a token with the role {role}. Nothing was changed.")
+    return viewer
+
+
+def _page(name: str, *args: object) -> str:
+    return config.page_url(reverse(name, args=args))
+
+
+# --- queues -----------------------------------------------------------------------------------------------------
+
+
+@api.get("/queues", response={200: shapes.Listed[shapes.Queue], **REFUSALS}, tags=["queues"])
+def queues(request: HttpRequest) -> Any:
+    rows = overview.queues(_viewer(request))
+    return shapes.listed(rows, shapes.queue, next=None, count=len(rows))
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+@api.get("/failures", response={200: shapes.Listed[shapes.FailureItem], **REFUSALS}, tags=["failures"])
+def list_failures(request: HttpRequest, q: str = "", after: After = None, limit: Limit = 50) -> Any:
+    """The failures that match, newest first. Without `state:` those that are dead, retrying, replaying or quarantined."""
+    page = failures.search(_viewer(request), q, after=after, limit=limit)
+    return shapes.listed(
+        page.rows,
+        shapes.failure,
+        next=page.next,
+        count=page.count,
+        count_is_capped=page.count_is_capped,
+        reading=page.reading,
+        hints=list(page.hints),
+    )
+
+
+@api.get("/failures/{failure_id}", response={200: shapes.FailureDetail, **REFUSALS}, tags=["failures"])
+def one_failure(request: HttpRequest, failure_id: Number) -> Any:
+    found = failures.get(_viewer(request), failure_id)
+    return shapes.failure_detail(found, failures.attempts(found), _page("failure-detail", found.pk))
+
+
+@api.post("/failures/{failure_id}/replay", response={201: shapes.ReplayDetail, **REFUSALS}, tags=["failures"])
+def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) -> Any:
+    viewer = _viewer(request, OPERATOR)
+    failures.get(viewer, failure_id)
+    edit = {name: value for name, value in (("args", body.args), ("kwargs", body.kwargs)) if value is not None}
+    made = replays.draft(
+        viewer,
+        selection=[failure_id],
+        pace=body.pace,
+        reason=body.reason,
+        edit=edit or None,
+        idempotency_key=body.idempotency_key,
+    )
+    return 201, _started(viewer, made)
+
+
+@api.post("/failures/{failure_id}/discard", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
+def discard_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
+    return _triaged(_viewer(request, OPERATOR), failure_id, body.reason, triage.discard)
+
+
+@api.post("/failures/{failure_id}/restore", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
+def restore_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
+    return _triaged(_viewer(request, OPERATOR), failure_id, body.reason, triage.restore)
+
+
+def _triaged(viewer: Viewer, failure_id: int, reason: str, act: Any) -> Any:
+    found = failures.get(viewer, failure_id)
+    if not viewer.may(OPERATOR, found.source):
+        raise errors.Refused(403, "forbidden", f"This token is not operator of {found.source}. Nothing was changed.")
+    if not act(viewer, selection=[failure_id], reason=reason).count:
+        state = Failure.objects.values_list("state", flat=True).get(pk=failure_id)
+        raise errors.Refused(409, "wrong_state", f"The failure is {state}. Nothing was changed.")
+    return shapes.failure(failures.get(viewer, failure_id))
+
+
+# --- groups -----------------------------------------------------------------------------------------------------
+
+
+@api.get("/groups", response={200: shapes.Listed[shapes.GroupItem], **REFUSALS}, tags=["groups"])
+def list_groups(
+    request: HttpRequest,
+    q: str = "",
+    order: Literal["last_seen", "first_seen", "count", "dead"] = "last_seen",
+    after: After = None,
+    limit: Limit = 50,
+) -> Any:
+    page = failures.groups(_viewer(request), q, order=order, after=after, limit=limit)
+    return shapes.listed(
+        page.rows,
+        shapes.group,
+        next=page.next,
+        count=page.count,
+        count_is_capped=page.count_is_capped,
+        reading=page.reading,
+        hints=list(page.hints),
+    )
+
+
+@api.get("/groups/{fingerprint}", response={200: shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
+def one_group(request: HttpRequest, fingerprint: str) -> Any:
+    return _group(_viewer(request), fingerprint)
+
+
+@api.patch("/groups/{fingerprint}", response={200: shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
+def change_group(request: HttpRequest, fingerprint: str, body: GroupChange) -> Any:
+    """Change the state, `muted_until`, the assignee (a user's name; "" for nobody), the note or the runbook."""
+    viewer = _viewer(request, OPERATOR)
+    found = failures.group_named(viewer, fingerprint)
+    changes = body.model_dump(exclude_unset=True, exclude={"reason"})
+    try:
+        grouping.change(viewer, found, changes, reason=body.reason)
+    except grouping.ChangeRefused as error:
+        status = 403 if error.code == "forbidden" else 422
+        raise errors.Refused(status, error.code, error.message, error.field) from error
+    return _group(viewer, fingerprint)
+
+
+def _group(viewer: Viewer, fingerprint: str) -> dict[str, Any]:
+    found = failures.group(viewer, fingerprint)
+    return shapes.group_detail(found, _page("group-detail", found.group.fingerprint))
+
+
+# --- replays ----------------------------------------------------------------------------------------------------
+
+
+@api.post("/replays/preview", response={200: shapes.PreviewItem, **REFUSALS}, tags=["replays"])
+def preview_replay(request: HttpRequest, body: Scope) -> Any:
+    """What a replay would do. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
+    viewer = _viewer(request, OPERATOR)
+    return shapes.preview(replays.preview(viewer, query=body.q, selection=body.ids, pace=body.pace))
+
+
+@api.post("/replays", response={201: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+def start_replay(request: HttpRequest, body: NewReplay) -> Any:
+    """Replay all that match. With an `idempotency_key`, the same call again answers with the same replay."""
+    viewer = _viewer(request, OPERATOR)
+    made = replays.draft(
+        viewer,
+        query=body.q,
+        selection=body.ids,
+        pace=body.pace,
+        reason=body.reason,
+        snapshot=body.snapshot,
+        idempotency_key=body.idempotency_key,
+        accept_unguarded=body.accept_unguarded,
+    )
+    return 201, _started(viewer, made)
+
+
+def _started(viewer: Viewer, made: Replay) -> dict[str, Any]:
+    # An idempotency key that was used before gives the replay of then, which runs or is over.
+    return _replay(replays.start(viewer, made) if made.state == "draft" else made)
+
+
+def _replay(found: Replay) -> dict[str, Any]:
+    return shapes.replay(found, _page("replay-detail", found.pk))
+
+
+@api.get("/replays", response={200: shapes.Listed[shapes.ReplayDetail], **REFUSALS}, tags=["replays"])
+def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
+    viewer = _viewer(request)
+    page = replays.listing(viewer, after=after, limit=limit)
+    count, is_capped = replays.count(viewer)
+    return shapes.listed(page.rows, _replay, next=page.next, count=count, count_is_capped=is_capped)
+
+
+@api.get("/replays/{replay_id}", response={200: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+def one_replay(request: HttpRequest, replay_id: Number) -> Any:
+    return _replay(replays.find(_viewer(request), replay_id))
+
+
+@api.patch("/replays/{replay_id}", response={200: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+def change_pace(request: HttpRequest, replay_id: Number, body: Pace) -> Any:
+    viewer = _viewer(request, OPERATOR)
+    return _replay(replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace))
+
+
+def _act_on(name: str) -> None:
+    act = getattr(replays, name)
+
+    @api.post(
+        f"/replays/{{replay_id}}/{name}",
+        response={200: shapes.ReplayDetail, **REFUSALS},
+        operation_id=f"{name}_replay",
+        summary=f"{name.title()} a replay",
+        tags=["replays"],
+    )
+    def call(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
+        viewer = _viewer(request, OPERATOR)
+        return _replay(act(viewer, replays.find(viewer, replay_id), reason=body.reason))
+
+
+for _name in ("pause", "resume", "cancel"):
+    _act_on(_name)
+
+
+@api.get("/replays/{replay_id}/items", response={200: shapes.Listed[shapes.ItemDetail], **REFUSALS}, tags=["replays"])
+def list_items(
+    request: HttpRequest, replay_id: Number, state: str | None = None, after: After = None, limit: Limit = 50
+) -> Any:
+    viewer = _viewer(request)
+    found = replays.find(viewer, replay_id)
+    page = replays.items(viewer, found, state=state, after=after, limit=limit)
+    count = found.total if state is None else getattr(found, state, 0) if state in shapes.Counts.model_fields else 0
+    return shapes.listed(page.rows, shapes.item, next=page.next, count=count)
+
+
+@api.post("/replays/{replay_id}/items/{n}/resolve", response={200: shapes.ItemDetail, **REFUSALS}, tags=["replays"])
+def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resolution) -> Any:
+    """Settle an uncertain item by a person's word: it `ran`, or it was `lost`."""
+    viewer = _viewer(request, OPERATOR)
+    return shapes.item(replays.resolve_item(viewer, replays.find(viewer, replay_id), n, body.outcome))
+
+
+# --- audit ------------------------------------------------------------------------------------------------------
+
+
+@api.get("/audit", response={200: shapes.Listed[shapes.AuditItem], **REFUSALS}, tags=["audit"])
+def audit(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
+    """Who did, or was refused, what; newest first. For admins; of one source, only what belongs to it."""
+    sources = _viewer(request, ADMIN).sources(ADMIN)
+    found = AuditEvent.objects.filter(Q() if sources is None else Q(source__in=sources)).order_by("-id")
+    total = found[: failures.CAP + 1].count()
+    if after and after.isascii() and after.isdigit() and len(after) < 19:
+        found = found.filter(pk__lt=int(after))
+    rows = list(found[: limit + 1])
+    return shapes.listed(
+        rows[:limit],
+        shapes.audit,
+        next=str(rows[limit - 1].pk) if len(rows) > limit else None,
+        count=min(total, failures.CAP),
+        count_is_capped=total > failures.CAP,
+    )

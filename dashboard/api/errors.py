@@ -1,0 +1,110 @@
+"""Every refusal in one shape: `{"error": {"code", "message", "field"?}}`, with the status that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+
+from jobs_admin import config, failures
+from jobs_admin.models import Failure, Replay
+from jobs_admin.replays import AlreadyOpen, ReplayRefused
+from jobs_admin.triage import TriageRefused
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+# What a refusal means for the caller. Whatever is not named here is the caller's input: 422.
+_STATUS = {"forbidden": 403, "read_only": 403, "already_open": 409, "changed": 409, "wrong_state": 409}
+
+
+class Refused(Exception):
+    """The API's own refusals."""
+
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.field = status, code, message, field
+
+
+def answer(status: int, code: str, message: str, field: str | None = None, **more: object) -> JsonResponse:
+    error = {"code": code, "message": message, **({"field": field} if field else {}), **more}
+    return JsonResponse({"error": error}, status=status)
+
+
+def install(api: NinjaAPI) -> None:
+    @api.exception_handler(AuthenticationError)
+    def _(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
+        response = answer(401, "unauthorized", "Send a token that is in force: Authorization: Bearer TOKEN.")
+        response.headers["WWW-Authenticate"] = "Bearer"
+        return response
+
+    @api.exception_handler(ValidationError)
+    def _(request: HttpRequest, error: ValidationError) -> HttpResponse:
+        first = error.errors[0] if error.errors else {}
+        # ("body", "data", "pace", "rate") and ("query", "limit"): what the caller named begins after the first.
+        place = [str(part) for part in first.get("loc", ())[1:] if part != "data"]
+        return answer(
+            422, "invalid", f"{first.get('msg', 'Not understood')}. Nothing was changed.", ".".join(place) or None
+        )
+
+    @api.exception_handler(HttpError)
+    def _(request: HttpRequest, error: HttpError) -> HttpResponse:
+        code = "bad_json" if error.status_code == 400 else "refused"
+        return answer(error.status_code, code, f"{error}. Nothing was changed.")
+
+    @api.exception_handler(Refused)
+    def _(request: HttpRequest, error: Refused) -> HttpResponse:
+        return answer(error.status, error.code, error.message, error.field)
+
+    @api.exception_handler(ReplayRefused)
+    def _(request: HttpRequest, error: ReplayRefused) -> HttpResponse:
+        more = {}
+        if isinstance(error, AlreadyOpen):
+            more = {"replay": error.replay_id, "by": error.actor, "since": error.since.isoformat()}
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
+
+    @api.exception_handler(TriageRefused)
+    def _(request: HttpRequest, error: TriageRefused) -> HttpResponse:
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
+
+    @api.exception_handler(PermissionDenied)
+    def _(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
+        return answer(403, "forbidden", str(error) or "This token may not do that.")
+
+    for missing in (Http404, Failure.DoesNotExist, Replay.DoesNotExist, failures.NoSuchGroup):
+        api.exception_handler(missing)(_not_found)
+
+
+def _not_found(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
+    return answer(404, "not_found", "There is no such thing, or this token may not see it.")
+
+
+@csrf_exempt
+@login_not_required
+def unknown_address(request: HttpRequest) -> HttpResponse:
+    return answer(404, "not_found", f"There is no call at {request.path}. All calls: /api/openapi.json.")
+
+
+def door(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """A view of the API as the site's middleware sees it: no login page, no CSRF token, errors in our shape."""
+
+    @csrf_exempt
+    @login_not_required
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        if request.method not in READS and config.is_read_only():
+            return answer(403, "read_only", "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed.")
+        response = view(request, *args, **kwargs)
+        if response.status_code == 405:
+            allowed = response.headers.get("Allow", "")
+            response = answer(405, "method_not_allowed", f"{request.method} is not known here. Known: {allowed}.")
+            response.headers["Allow"] = allowed
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    guarded.right = "token"
+    return guarded

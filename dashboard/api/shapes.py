@@ -1,0 +1,372 @@
+"""What the API answers with. The contract names the fields; more may come, none goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from ninja import Schema
+
+from jobs_admin.groups import GroupDetail, GroupRow
+from jobs_admin.models import Attempt, AuditEvent, Failure, Replay, ReplayItem
+from jobs_admin.models.replay import SENDING
+from jobs_admin.overview import QueueRow
+from jobs_admin.replays import Preview
+
+T = TypeVar("T")
+
+
+class Listed(Schema, Generic[T]):
+    items: list[T]
+    next: str | None = None  # hand it over as `after`; null on the last page
+    count: int
+    count_is_capped: bool = False
+    reading: str | None = None  # how `q` was read
+    hints: list[str] = []
+
+
+class ErrorBody(Schema):
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Error(Schema):
+    error: ErrorBody
+
+
+class Queue(Schema):
+    source: str
+    queue: str
+    waiting: int | None
+    active: int | None
+    delayed: int | None
+    dead: int
+    retrying: int
+    source_dead: int | None
+    oldest_dead_age_s: int | None
+    failed_per_minute: float
+    succeeded_per_minute: float
+    workers: int | None
+    guarded_workers: int | None
+    durability: str
+    reachable: bool | None  # null: never sampled
+    why: str
+    sampled_at: datetime | None
+
+
+class FailureItem(Schema):
+    id: int
+    source: str
+    queue: str
+    task: str
+    job_id: str
+    run: int
+    state: str
+    kind: str
+    reason: str
+    error_type: str
+    message: str
+    fingerprint: str | None
+    attempts: int
+    max_attempts: int | None
+    due_at: datetime | None
+    first_failed_at: datetime
+    failed_at: datetime
+    worker: str
+    host: str
+    tenant: str
+    priority: int | None
+    release: str
+
+
+class AttemptItem(Schema):
+    attempt: int
+    kind: str
+    error_type: str
+    message: str
+    fingerprint: str | None
+    ended_at: datetime
+    duration_s: float | None
+    delay_s: float | None
+    worker: str
+    host: str
+    release: str
+    policy: str
+    reason: str
+
+
+class Run(Schema):
+    run: int
+    job_id: str
+    replay: int | None  # the replay that sent it; null for run 1
+    attempts: list[AttemptItem]
+
+
+class FailureDetail(FailureItem):
+    first_job_id: str
+    runs: list[Run]
+    args: Any  # redacted; JSON, or text where it had to be cut
+    kwargs: Any
+    headers: Any
+    redacted: int
+    traceback: str | None
+    url: str
+
+
+class GroupItem(Schema):
+    fingerprint: str
+    title: str
+    error_type: str
+    culprit: str
+    count: int
+    dead: int
+    per_minute: float
+    first_seen: datetime
+    last_seen: datetime
+    state: str
+    muted_until: datetime | None
+    assignee: str | None
+    note: str
+    runbook_url: str
+    queues: list[str]
+    tasks: list[str]
+    sources: list[str]
+    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first
+
+
+class Count(Schema):
+    value: str
+    count: int
+
+
+class GroupDetailItem(GroupItem):
+    jobs_by_state: dict[str, int]
+    share_of_dead: float
+    by_queue: list[Count]
+    by_task: list[Count]
+    by_tenant: list[Count]
+    by_release: list[Count]
+    by_host: list[Count]
+    counted_over: int | None
+    representative: int | None
+    url: str
+
+
+class Blocked(Schema):
+    reason: str
+    count: int
+
+
+class PreviewItem(Schema):
+    q: str  # with absolute times
+    matched: int
+    replayable: int
+    blocked: list[Blocked]
+    by_queue: list[Count]
+    by_task: list[Count]
+    by_group: list[Count]
+    by_tenant: list[Count]
+    pace: dict[str, Any]
+    starts_at: datetime
+    ends_at: datetime | None
+    duration_s: float
+    peak_per_second: float
+    sample: list[FailureItem]
+    warnings: list[str]
+    snapshot: str
+
+
+class Counts(Schema):
+    total: int
+    planned: int
+    sent: int
+    running: int
+    succeeded: int
+    failed_again: int
+    uncertain: int
+    cancelled: int
+
+
+class ReplayDetail(Counts):
+    id: int
+    state: str
+    q: str
+    selected: int  # failures chosen by hand; 0 for a search
+    counts: Counts
+    matched: int
+    blocked: list[Blocked]
+    pace: dict[str, Any]
+    rate_now: float | None  # jobs per second; null is as fast as can be, 0 sends nothing now
+    held_because: str
+    reason: str
+    actor: str
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    url: str
+
+
+class ItemDetail(Schema):
+    n: int
+    failure: int
+    state: str
+    due_at: datetime | None
+    sent_at: datetime | None
+    settled_at: datetime | None
+    job_id: str
+    run: int
+    outcome: str
+
+
+class AuditItem(Schema):
+    id: int
+    who: str
+    when: datetime
+    act: str
+    source: str
+    object: str
+    reason: str
+    before: Any
+    after: Any
+    allowed: bool
+
+
+def listed(
+    rows: Iterable[T], shape: Callable[[T], Any], *, next: str | None, count: int, **more: Any
+) -> dict[str, Any]:
+    return {"items": [shape(row) for row in rows], "next": next, "count": count, **more}
+
+
+def queue(row: QueueRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in Queue.model_fields}
+
+
+def failure(row: Failure) -> dict[str, Any]:
+    found = {name: getattr(row, name) for name in FailureItem.model_fields if name != "fingerprint"}
+    return found | {"fingerprint": row.group.fingerprint if row.group else None}
+
+
+def failure_detail(row: Failure, attempts: list[Attempt], url: str) -> dict[str, Any]:
+    return failure(row) | {
+        "first_job_id": row.first_job_id,
+        "runs": _runs(row, attempts),
+        "args": _json(row.args),
+        "kwargs": _json(row.kwargs),
+        "headers": _json(row.headers),
+        "redacted": row.redacted,
+        "traceback": row.traceback.text if row.traceback else None,
+        "url": url,
+    }
+
+
+def _runs(row: Failure, attempts: list[Attempt]) -> list[dict[str, Any]]:
+    runs: dict[int, dict[str, Any]] = {}
+    for one in attempts:
+        run = runs.setdefault(one.run, {"run": one.run, "job_id": one.job_id, "replay": None, "attempts": []})
+        if one.item is not None:
+            run["replay"] = one.item.replay_id
+        run["attempts"].append(_attempt(one))
+    if row.run not in runs:  # sent, and nothing has come home yet
+        runs[row.run] = {"run": row.run, "job_id": row.job_id, "replay": None, "attempts": []}
+    return [runs[n] for n in sorted(runs)]
+
+
+def _attempt(row: Attempt) -> dict[str, Any]:
+    found = {name: getattr(row, name) for name in AttemptItem.model_fields if name != "fingerprint"}
+    return found | {"fingerprint": row.group.fingerprint if row.group else None}
+
+
+def _json(text: str) -> Any:
+    """The display copy as JSON; the text itself where it was cut, or is nested too deep."""
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return text
+
+
+def group(row: GroupRow | GroupDetail) -> dict[str, Any]:
+    found = row.group
+    return {
+        **{name: getattr(found, name) for name in (
+            "fingerprint", "title", "error_type", "culprit", "first_seen", "last_seen", "state", "muted_until", "note",
+            "runbook_url",
+        )},
+        "count": row.count,
+        "dead": row.dead,
+        "per_minute": round(row.per_minute, 2),
+        "assignee": found.assignee.get_username() if found.assignee else None,
+        "queues": _names(row.queues),
+        "tasks": _names(row.tasks),
+        "sources": _names(row.sources),
+        "trend": row.trend,
+    }  # fmt: skip
+
+
+def _names(values: list[Any]) -> list[str]:
+    return [value if isinstance(value, str) else value[0] for value in values]
+
+
+def group_detail(row: GroupDetail, url: str) -> dict[str, Any]:
+    return group(row) | {
+        "jobs_by_state": row.jobs_by_state,
+        "share_of_dead": round(row.share_of_dead, 4),
+        "by_queue": _counts(row.queues),
+        "by_task": _counts(row.tasks),
+        "by_tenant": _counts(row.tenants),
+        "by_release": _counts(row.releases),
+        "by_host": _counts(row.hosts),
+        "counted_over": row.counted_over,
+        "representative": row.representative.pk if row.representative else None,
+        "url": url,
+    }
+
+
+def _counts(pairs: list[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [{"value": value, "count": n} for value, n in pairs]
+
+
+def preview(row: Preview) -> dict[str, Any]:
+    same = (
+        "matched",
+        "replayable",
+        "blocked",
+        "pace",
+        "starts_at",
+        "ends_at",
+        "duration_s",
+        "peak_per_second",
+        "warnings",
+    )
+    return {name: getattr(row, name) for name in (*same, "snapshot")} | {
+        "q": row.query,
+        "by_queue": _counts(row.by_queue),
+        "by_task": _counts(row.by_task),
+        "by_group": _counts(row.by_group),
+        "by_tenant": _counts(row.by_tenant),
+        "sample": [failure(one) for one in row.sample],
+    }
+
+
+def replay(row: Replay, url: str) -> dict[str, Any]:
+    counts = {name: getattr(row, name) for name in Counts.model_fields}
+    same = ("id", "state", "matched", "blocked", "pace", "held_because", "reason", "actor", "created_at")
+    return counts | {name: getattr(row, name) for name in (*same, "started_at", "ended_at")} | {
+        "q": row.query,
+        "selected": len(row.selection),
+        "counts": counts,
+        "rate_now": row.rate if row.state in SENDING else 0,
+        "url": url,
+    }  # fmt: skip
+
+
+def item(row: ReplayItem) -> dict[str, Any]:
+    same = ("n", "state", "sent_at", "settled_at", "job_id", "run", "outcome")
+    return {name: getattr(row, name) for name in same} | {"failure": row.failure_id, "due_at": None}
+
+
+def audit(row: AuditEvent) -> dict[str, Any]:
+    same = ("id", "act", "source", "object", "reason", "before", "after", "allowed")
+    return {name: getattr(row, name) for name in same} | {"who": row.actor, "when": row.at}

@@ -1,0 +1,16 @@
+"""`/api/`: the calls, and an answer in their shape for every other address."""
+
+from __future__ import annotations
+
+from django.urls import re_path
+
+from dashboard.api.calls import api
+from dashboard.api.errors import door, unknown_address
+
+_patterns, app_name, _namespace = api.urls
+for _pattern in _patterns:
+    _pattern.callback = door(_pattern.callback)
+
+urlpatterns = [*_patterns, re_path(r"^.*\Z", unknown_address)]
+
+__all__ = ["app_name", "urlpatterns"]

@@ -1,0 +1,60 @@
+"""For load balancers and supervisors: is the process alive, and can it do its work."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import redis
+from django.contrib.auth.decorators import login_not_required
+from django.db import DatabaseError, connection
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+
+from dashboard.api.tokens import viewer_of_request
+from jobs_admin import config, overview
+
+LAG_LIMIT_S = 60  # reports that wait longer are not being filed
+
+
+@require_safe
+@login_not_required
+def healthz(request: HttpRequest) -> HttpResponse:
+    """The process answers. Asks nothing of database or Redis: restarting this process would not mend those."""
+    return HttpResponse("ok", content_type="text/plain; charset=utf-8")
+
+
+@require_safe
+@login_not_required
+def readyz(request: HttpRequest) -> HttpResponse:
+    """200 when failures are being seen and filed, else 503. Which part is at fault is told to a token only."""
+    checks = _checks(datetime.now(UTC))
+    is_ready = all(check["ok"] for check in checks.values())
+    answer: dict[str, object] = {"ready": is_ready}
+    if checks["database"]["ok"] and viewer_of_request(request) is not None:
+        answer["checks"] = checks
+    return JsonResponse(answer, status=200 if is_ready else 503, headers={"Cache-Control": "no-store"})
+
+
+def _checks(now: datetime) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {"database": _database()}
+    try:
+        lag = overview.ingest_lag_s(now)
+        found["redis"] = {"ok": True}
+        found["ingest"] = {"ok": lag <= LAG_LIMIT_S, "lag_s": round(lag, 1)}
+        late = overview.stale(now)
+        found["watch"] = {"ok": late is None, **({"why": late.text} if late else {})}
+    except (redis.RedisError, config.BadConfiguration) as error:
+        found["redis"] = {"ok": False, "why": f"The store does not answer ({type(error).__name__})."}
+    return found
+
+
+def _database() -> dict[str, object]:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM jobs_admin_failurecount LIMIT 1")
+        return {"ok": True}
+    except DatabaseError as error:
+        return {"ok": False, "why": f"The database does not answer ({type(error).__name__})."}
+
+
+healthz.right = readyz.right = "anonymous"

@@ -1,0 +1,97 @@
+"""`failures QUERY [--json] [--limit N]`: search from a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser
+from datetime import datetime
+
+from django.core.management.base import BaseCommand
+from django.utils import timezone
+
+from jobs_admin import failures
+from jobs_admin.models import Failure
+from jobs_admin.models.access import ENGINE
+
+# Whoever has a shell here may read everything; what jobs say may still not move the cursor or colour the screen.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_FIELDS = (
+    "id", "source", "queue", "task", "job_id", "run", "state", "error_type", "message", "attempts", "max_attempts",
+    "due_at", "first_failed_at", "failed_at", "worker", "tenant", "priority", "release",
+)  # fmt: skip
+
+
+class Command(BaseCommand):
+    help = 'Search failures: `failures "queue:webhooks error:Timeout age:<2d"`. See docs/search.md.'
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("query", nargs="?", default="")
+        parser.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
+        parser.add_argument("--limit", type=int, default=50, help="Rows to show, at most; 50 if left out.")
+
+    def handle(self, *, query: str, limit: int, **options: object) -> None:
+        rows, page = found(query, max(1, limit))
+        if options["json"]:
+            answer = {"items": [_item(row) for row in rows], "next": page.next, "count": page.count}
+            answer |= {"count_is_capped": page.count_is_capped, "reading": page.reading, "hints": list(page.hints)}
+            self.stdout.write(json.dumps(answer, default=_as_json))
+            return
+        for hint in page.hints:
+            self.stderr.write(shown(hint, 200))
+        self.stderr.write(shown(page.reading, 500))
+        if not rows:
+            self.stdout.write(page.why_empty)
+            return
+        for row in _table(rows):
+            self.stdout.write(row)
+        more = "more than " if page.count_is_capped else ""
+        self.stderr.write(f"{len(rows):,} of {more}{page.count:,}")
+
+
+def found(query: str, limit: int) -> tuple[list[Failure], failures.Page]:
+    """The first `limit` that match, page by page, and the last page."""
+    now = timezone.now()
+    page = failures.search(ENGINE, query, limit=min(limit, failures.LARGEST_PAGE), now=now)
+    rows = list(page.rows)
+    while page.next and len(rows) < limit:
+        page = failures.search(
+            ENGINE, query, after=page.next, limit=min(limit - len(rows), failures.LARGEST_PAGE), now=now
+        )
+        rows += page.rows
+    return rows, page
+
+
+def shown(text: str, width: int) -> str:
+    """`text` on one line of at most `width` characters, with every control character as its escape."""
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\n", " "))
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _table(rows: list[Failure]) -> list[str]:
+    lines = [("ID", "STATE", "FAILED AT", "QUEUE", "TASK", "ERROR")]
+    lines += [
+        (
+            str(row.pk),
+            row.state,
+            f"{row.failed_at:%Y-%m-%d %H:%M:%S}",
+            shown(f"{row.source}/{row.queue}", 30),
+            shown(row.task, 40),
+            shown(f"{row.error_type}: {row.message}", 80),
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(5)]
+    return [
+        "  ".join([cell.ljust(width) for cell, width in zip(line, widths, strict=False)] + [line[5]]) for line in lines
+    ]
+
+
+def _item(row: Failure) -> dict[str, object]:
+    return {name: getattr(row, name) for name in _FIELDS} | {
+        "fingerprint": row.group.fingerprint if row.group else None
+    }
+
+
+def _as_json(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

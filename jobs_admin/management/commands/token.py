@@ -1,0 +1,70 @@
+"""`token create NAME --role ROLE [--source S]` · `token revoke NAME`: keys to the API."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from argparse import ArgumentParser
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from jobs_admin import audit
+from jobs_admin.core import keys
+from jobs_admin.models import ApiToken
+from jobs_admin.models.access import EVERY_SOURCE, RANK, Viewer
+
+TERMINAL = Viewer(name="terminal")  # whoever has a shell on this machine
+
+
+class Command(BaseCommand):
+    help = "Make or revoke a token for the API. A new one is shown once; only its SHA-256 is kept."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        acts = parser.add_subparsers(dest="act", required=True)
+        create = acts.add_parser("create", help="Make a token and print it once.")
+        create.add_argument("name")
+        create.add_argument("--role", required=True, choices=sorted(RANK, key=RANK.__getitem__))
+        create.add_argument("--source", default=EVERY_SOURCE, help="Only for this source; every source if left out.")
+        revoke = acts.add_parser("revoke", help="End a token at once.")
+        revoke.add_argument("name")
+
+    def handle(self, *, act: str, name: str, **options: str) -> None:
+        if act == "create":
+            self.stdout.write(create(name, options["role"], options["source"]))
+            self.stderr.write(f"Token {name!r} ({options['role']}) is made. It is not shown again.")
+        else:
+            revoke(name)
+            self.stderr.write(f"Token {name!r} is revoked.")
+
+
+def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "") -> str:
+    """The new token, or `token` itself where one is given. Raises CommandError; then nothing was changed."""
+    if source != EVERY_SOURCE and not keys.valid_source(source):
+        raise CommandError(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
+    if not name.strip() or len(name) > 100:
+        raise CommandError("A token's name has 1 to 100 characters. Nothing was changed.")
+    token = token or f"redrive_{secrets.token_urlsafe(32)}"
+    try:
+        with transaction.atomic():
+            ApiToken.objects.create(
+                name=name, sha256=hashlib.sha256(token.encode()).hexdigest(), role=role, source=source
+            )
+            after = {"role": role, "source": source}
+            audit.record(
+                TERMINAL, "token.create", f"token:{name}", after=after, source="" if source == EVERY_SOURCE else source
+            )
+    except IntegrityError as error:
+        raise CommandError(
+            f"There is a token {name!r} already. Revoked names stay taken. Nothing was changed."
+        ) from error
+    return token
+
+
+def revoke(name: str) -> None:
+    """Raises CommandError where no such token is in force."""
+    with transaction.atomic():
+        if not ApiToken.objects.filter(name=name, revoked_at=None).update(revoked_at=timezone.now()):
+            raise CommandError(f"No token {name!r} is in force. Nothing was changed.")
+        audit.record(TERMINAL, "token.revoke", f"token:{name}")
