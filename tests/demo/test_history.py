@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from random import Random
+
+import pytest
+
+from demo import history
+from demo.shop import QUEUES
+from jobs_admin import ingest
+from jobs_admin.core import envelope, keys
+from jobs_admin.models import Attempt, Failure, Group
+
+NOW = 1_795_000_000.0
+
+
+@pytest.fixture(scope="module")
+def reports(stage):
+    return history.envelopes(stage, NOW)
+
+
+def test_it_is_a_day_of_thousands_of_failures_in_the_order_of_time(reports):
+    times = [report.at for report in reports]
+    assert times == sorted(times)
+    assert NOW - 24 * 3600 <= times[0] < NOW - 23 * 3600
+    assert NOW - 3600 < times[-1] < NOW
+    assert len({report.job_id for report in reports}) >= 2000
+
+
+def test_it_has_every_queue_two_releases_and_several_tenants(reports):
+    assert {report.queue for report in reports} == set(QUEUES)
+    assert {report.release for report in reports} == {history.BEFORE, history.AFTER}
+    assert len({report.tenant for report in reports}) >= 6
+    assert {report.labels for report in reports} == {("demo-history",)}
+
+
+def test_the_release_that_broke_refunds_is_seen_in_the_curve(reports):
+    broken = [r for r in reports if r.task == "shop.billing.refund" and r.error_type == "TypeError"]
+    new = [r for r in broken if r.release == history.AFTER]
+    assert len(new) > 400 > 20 * len([r for r in broken if r.release == history.BEFORE])
+
+
+def test_its_jobs_are_the_same_each_time(stage, reports):
+    again = history.envelopes(stage, NOW)
+    first_tries = [[(r.job_id, r.at, r.kind) for r in told if r.attempt == 1] for told in (reports, again)]
+    assert first_tries[0] == first_tries[1]
+
+
+def test_a_raw_message_holds_the_arguments_that_are_shown(reports):
+    from base64 import b64decode
+
+    report = Random(3).choice([r for r in reports if r.raw])
+    message = json.loads(report.raw)
+    _, kwargs, _ = json.loads(b64decode(message["body"]))
+    assert message["headers"]["id"] == report.job_id
+    assert kwargs["tenant"] == json.loads(report.kwargs)["tenant"] == report.tenant
+    assert message["properties"]["delivery_info"]["routing_key"] == report.queue
+
+
+def test_each_error_text_quotes_its_own_job(reports):
+    bounces = [r for r in reports if r.error_type.endswith("AttachmentTooLarge")]
+    assert len(bounces) > 5
+    for report in bounces:
+        assert json.loads(report.kwargs)["invoice"] in report.message
+        assert json.loads(report.kwargs)["invoice"] in report.trace
+
+
+@pytest.mark.server
+@pytest.mark.django_db(transaction=True)
+def test_it_lands_through_the_real_ingest(store, settings, reports):
+    settings.REDRIVE_DEMO_BROKER_URL = settings.REDRIVE_REDIS_URL
+    history.write(store, reports)
+    ends_by = time.monotonic() + 60
+    while store.xlen(keys.failures()):
+        ingest.step("test")
+        assert time.monotonic() < ends_by
+    ends = {report.job_id: report.kind for report in reports}  # the last one counts
+    expected = Counter("recovered" if kind == "success" else "dead" for kind in ends.values())
+    states = Counter(Failure.objects.values_list("state", flat=True))
+    waiting = states.pop("retrying", 0)
+    assert waiting == sum(kind == "retry" for kind in ends.values())
+    assert states["recovered"] == expected["recovered"]
+    assert states["dead"] == expected["dead"] - waiting
+    assert Attempt.objects.count() == len(reports)
+    assert Group.objects.count() >= 40
+
+
+@pytest.mark.server
+def test_the_command_writes_it_once(store, engine):
+    environment = {**os.environ, "REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url[:-1] + "1"}
+    began = time.monotonic()
+    for _ in range(2):
+        command = [sys.executable, "-m", "demo.history"]
+        subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True)
+    assert store.xlen(keys.failures()) > 4000
+    assert time.monotonic() - began < 40
+    store.select(1)
+    assert store.dbsize() == 0, "nothing of it reached the shop's queues"
+    store.select(0)
+
+
+@pytest.mark.server
+def test_a_message_of_the_history_still_runs(store, engine, reports, service):
+    """The raw message, put on its queue again, is a job that the shop's worker knows and runs."""
+    report = next(r for r in reports if r.task == "shop.mailer.attach_invoice")
+    broker = engine.url[:-1] + "2"
+    store.select(2)
+    store.lpush(report.queue, report.raw)
+    store.select(0)
+    environment = {**os.environ, "REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": broker}
+    command = [sys.executable, "-m", "celery", "-A", "demo.shop", "worker", "-c", "1", "-l", "ERROR"]
+    command += ["--without-mingle", "--without-gossip"]
+    worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        ends = time.monotonic() + 30
+        while not store.xlen(keys.failures()):
+            assert worker.poll() is None and time.monotonic() < ends
+            time.sleep(0.05)
+    finally:
+        worker.terminate()
+        worker.wait(20)
+    ((_, entry),) = store.xrange(keys.failures())
+    again = envelope.decode(entry)
+    assert (again.job_id, again.error_type, again.message) == (report.job_id, report.error_type, report.message)
