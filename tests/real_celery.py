@@ -38,6 +38,8 @@ class ShopRequest(Request):
 
     def on_failure(self, exc_info, *args, **options):
         _mark("shop_request", self.id)
+        if os.environ.get("REAL_DIE_BEFORE_ACK"):
+            os.kill(os.getpid(), signal.SIGKILL)  # after the guard has told, before Celery acknowledges
         return super().on_failure(exc_info, *args, **options)
 
 
@@ -175,6 +177,10 @@ def _define(app: Celery) -> None:
     @app.task(name="hostile")
     def hostile(size=0):
         raise ValueError("a\x00b\ud800c password=hunter2 " + "x" * size)
+
+    @app.task(name="fail_plain")
+    def fail_plain():
+        raise PartnerDown("it failed early")
 
     @app.task(name="late", acks_late=True)
     def late(message="it failed late"):

@@ -26,7 +26,7 @@ _RECORD = struct.Struct("!II")  # bytes of the body, its CRC-32
 _FIELD = struct.Struct("!HI")  # bytes of the name, bytes of the value
 
 MAX_BYTES = 1024**3
-BATCH = 100  # records shipped in one go
+BATCH, BATCH_BYTES = 100, 4 * 1024**2  # shipped in one go, whichever is reached first
 
 
 class SpoolFull(Exception):
@@ -102,14 +102,15 @@ class Spool:
             self._sealed, self._open = [], None
 
     def _ship(self, file: _File, ship: Callable[[list[Entry]], None], *, own: bool) -> int:
-        shipped, batch = 0, []
+        shipped, batch, size = 0, [], 0
         for at, entry in file.records():
             batch.append(entry)
-            if len(batch) == BATCH:
+            size += sum(map(len, entry.values()))
+            if len(batch) == BATCH or size > BATCH_BYTES:
                 ship(batch)
                 file.shipped = at
                 self._settle(len(batch), own)
-                shipped, batch = shipped + len(batch), []
+                shipped, batch, size = shipped + len(batch), [], 0
         if batch:
             ship(batch)
             self._settle(len(batch), own)

@@ -19,11 +19,15 @@ from jobs_admin.core import keys
 from jobs_admin.worker.spool import Entry, Spool, SpoolFull
 
 CALL_TIMEOUT = 0.1  # seconds, while a job waits for the call
-BACKGROUND_TIMEOUT = 1.0  # seconds, in the heartbeat's thread, where nothing waits
+BACKGROUND_TIMEOUT = 2.0  # seconds, in the heartbeat's thread, where nothing waits
 BREAKER_SECONDS = 5.0
 STREAM_BYTES = 256 * 1024**2
 
 logger = logging.getLogger("redrive.worker")
+
+
+class StreamFull(Exception):
+    """The stream holds as much as it may. What was to be shipped is still in the spool."""
 
 
 class Store:
@@ -91,12 +95,21 @@ class Store:
             self.is_full = self._taken >= self._stream_bytes
 
     def drain(self) -> int:
-        """Ship what the spool holds. Raises redis.RedisError when the store stops taking it."""
+        """Ship what the spool holds, as far as the stream has room. Raises redis.RedisError when the store is away."""
         if self.is_full:
             return 0
-        return self.spool.drain(self._ship)
+        try:
+            return self.spool.drain(self._ship)
+        except StreamFull:
+            return 0
 
     def _ship(self, batch: list[Entry]) -> None:
+        size = sum(len(value) for entry in batch for value in entry.values())
+        with self._lock:
+            if self._taken + size > self._stream_bytes:
+                self.is_full = True
+                raise StreamFull
+            self._taken += size
         pipeline = self.background.pipeline(transaction=False)
         for entry in batch:
             pipeline.xadd(keys.failures(), entry)  # type: ignore[arg-type]
