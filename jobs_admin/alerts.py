@@ -58,7 +58,7 @@ _under_way: dict[str, threading.Thread] = {}
 _findings_at: dict[str, datetime] = {}
 
 
-def _look_at_all(now: datetime, patience_s: float = _PATIENCE_S) -> dict[str, Look]:
+def _look_at_all(now: datetime) -> dict[str, Look]:
     """Ask all sources at once; whoever has not answered by the deadline is unreachable, and the others are not."""
     answers: dict[str, Look] = {}
     threads = {}
@@ -70,14 +70,14 @@ def _look_at_all(now: datetime, patience_s: float = _PATIENCE_S) -> dict[str, Lo
         thread = threading.Thread(target=_look, args=(name, with_findings, answers), daemon=True, name=f"look {name}")
         threads[name] = _under_way[name] = thread
         thread.start()
-    ends = time.monotonic() + patience_s
+    ends = time.monotonic() + _PATIENCE_S
     for thread in threads.values():
         thread.join(max(0.0, ends - time.monotonic()))
     found = {}
     for name in config.sources():
         look = answers.get(name)
         if look is None:
-            look = Look(why=f"it did not answer within {patience_s:.0f} s")
+            look = Look(why=f"it did not answer within {_PATIENCE_S:.0f} s")
         if look.findings is not None:
             _findings_at[name] = now
         found[name] = look

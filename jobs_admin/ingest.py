@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -56,6 +56,7 @@ class _Reading:
 
     claimed_at: float = -1e9  # monotonic
     count: int = 100
+    unfinished: set[str] = field(default_factory=set)  # consumers whose last batch was taken but not acknowledged
 
 
 _reading = _Reading()
@@ -71,6 +72,7 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
     entries = _take(store, consumer, wait_s)
     if not entries:
         return False
+    _reading.unfinished.add(consumer)
     whole = [(entry_id, fields) for entry_id, fields in entries if fields]
     file(whole, now or timezone.now())
     with store.pipeline(transaction=False) as pipe:
@@ -78,11 +80,17 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
         pipe.xack(keys.failures(), GROUP, *ids)
         pipe.xdel(keys.failures(), *ids)
         pipe.execute()
+    _reading.unfinished.discard(consumer)
     return True
 
 
 def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
     try:
+        if consumer in _reading.unfinished:
+            again: Any = store.xreadgroup(GROUP, consumer, {keys.failures(): "0"}, count=_reading.count)
+            if again and again[0][1]:
+                return list(again[0][1])
+            _reading.unfinished.discard(consumer)
         if time.monotonic() - _reading.claimed_at > _ABANDONED_S:
             abandoned = _claim(store, consumer)
             if abandoned:

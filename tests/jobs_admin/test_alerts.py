@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import redis
+
+from dashboard.engine import free_port
+from jobs_admin import alerts, config, heartbeats
+from jobs_admin.core import keys
+from jobs_admin.models import DepthSample, QueueCounter, Source, Worker
+from tests.jobs_admin.test_failure_count import bury
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
+
+NOW = datetime(2026, 11, 21, 2, 7, 34, tzinfo=UTC)
+AT = datetime(2026, 11, 21, 2, 7, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def sources(store, engine, settings, tmp_path):
+    """Sets the configured sources: name -> URL. Each knows the queue `emails`."""
+
+    def configure(**urls):
+        file = tmp_path / "sources.toml"
+        tables = (f'[sources.{n}]\nbackend = "celery"\nurl = "{u}"\nqueues = ["emails"]\n' for n, u in urls.items())
+        file.write_text("".join(tables))
+        settings.REDRIVE_SOURCES = str(file)
+        config.sources.cache_clear()
+        config.adapter.cache_clear()
+        alerts._findings_at.clear()
+
+    yield configure
+    config.sources.cache_clear()
+    config.adapter.cache_clear()
+
+
+@pytest.fixture
+def broker(engine):
+    url = engine.url.removesuffix("0") + "1"
+    with redis.Redis.from_url(url) as client:
+        yield url, client
+
+
+def beat(store, at=NOW, boot="b1", name="w1", counts=None, **said):
+    word = {"v": 1, "source": "shop", "name": name, "boot": boot, "at": at.timestamp(), "queues": ["emails"]}
+    word |= {"counts": {"emails": counts or {}}, "late_ack": {"emails": True}, **said}
+    store.hset(keys.workers(), f"shop/{name}", json.dumps(word))
+
+
+def counted():
+    return QueueCounter.objects.values_list("started", "succeeded", "failed", "busy_s").get()
+
+
+def test_a_sample_says_what_waits_and_what_lies_dead(store, sources, broker):
+    url, client = broker
+    sources(shop=url)
+    client.lpush("emails", "a", "b", "c")
+    bury(2)
+    beat(store)
+    alerts.sample(NOW)
+    row = DepthSample.objects.get()
+    assert (row.at, row.is_reachable, row.waiting, row.dead, row.guarded_workers) == (AT, True, 3, 2, 1)
+    assert row.durability == "late" and row.oldest_dead_at is not None
+    source = Source.objects.get()
+    assert (source.is_reachable, source.is_configured, source.sampled_at) == (True, True, NOW)
+
+
+def test_two_samplers_at_once_leave_one_sample(sources, broker):
+    sources(shop=broker[0])
+    alerts.sample(NOW)
+    alerts.sample(NOW + timedelta(seconds=1))
+    assert DepthSample.objects.count() == 1
+
+
+def test_an_unreachable_source_is_a_sample_with_its_reason_and_the_others_go_on(sources, broker):
+    sources(shop=broker[0], gone=f"redis://127.0.0.1:{free_port()}/0")
+    bury(1, source="gone")
+    alerts.sample(NOW)
+    row = DepthSample.objects.get(source="gone")
+    assert (row.is_reachable, row.waiting, row.dead, bool(row.why)) == (False, None, 1, True)
+    gone = Source.objects.get(name="gone")
+    assert (gone.is_reachable, gone.changed_at) == (False, NOW) and gone.why_unreachable
+    assert Source.objects.get(name="shop").is_reachable
+    alerts.sample(NOW + timedelta(seconds=10))
+    assert Source.objects.get(name="gone").changed_at == NOW
+
+
+def test_a_source_that_hangs_costs_its_deadline_once_and_delays_no_other(sources, broker, monkeypatch):
+    monkeypatch.setattr(alerts, "_PATIENCE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        sources(shop=broker[0], mute=f"redis://127.0.0.1:{mute.getsockname()[1]}/0")
+        began = time.monotonic()
+        alerts.sample(NOW)
+        alerts.sample(NOW + timedelta(seconds=10))
+        assert time.monotonic() - began < 3
+    assert "did not answer" in Source.objects.get(name="mute").why_unreachable
+    assert DepthSample.objects.filter(source="shop", is_reachable=True).count() == 2
+
+
+def test_a_source_that_comes_back_says_so(sources, broker):
+    sources(shop=f"redis://127.0.0.1:{free_port()}/0")
+    alerts.sample(NOW)
+    sources(shop=broker[0])
+    alerts.sample(NOW + timedelta(seconds=10))
+    source = Source.objects.get()
+    assert (source.is_reachable, source.why_unreachable, source.changed_at) == (True, "", NOW + timedelta(seconds=10))
+
+
+def test_unsafe_settings_of_the_broker_are_kept_with_the_source(sources, broker):
+    url, client = broker
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        sources(shop=url)
+        alerts.sample(NOW)
+        assert any("allkeys-lru" in finding["text"] for finding in Source.objects.get().findings)
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+# -- heartbeats -------------------------------------------------------------------------------------------------
+
+
+def test_only_what_was_done_since_the_last_heartbeat_is_added(store):
+    beat(store, counts={"started": 10, "succeeded": 8, "failed": 2, "busy_s": 1.5})
+    heartbeats.fold(NOW)
+    heartbeats.fold(NOW)
+    beat(store, NOW + timedelta(seconds=5), counts={"started": 15, "succeeded": 13, "failed": 2, "busy_s": 2.0})
+    heartbeats.fold(NOW + timedelta(seconds=5))
+    # Failures are counted by ingest, with their attempts.
+    assert counted() == (15, 13, 0, 2.0)
+
+
+def test_a_worker_that_began_anew_counts_from_nought(store):
+    beat(store, counts={"started": 10})
+    heartbeats.fold(NOW)
+    beat(store, NOW + timedelta(seconds=5), boot="b2", counts={"started": 3})
+    heartbeats.fold(NOW + timedelta(seconds=5))
+    assert counted()[0] == 13
+    assert Worker.objects.get().boot == "b2"
+
+
+def test_an_older_heartbeat_is_not_counted_after_a_newer(store):
+    beat(store, counts={"started": 10})
+    heartbeats.fold(NOW)
+    beat(store, NOW - timedelta(seconds=5), counts={"started": 5})
+    heartbeats.fold(NOW)
+    beat(store, NOW + timedelta(seconds=5), counts={"started": 12})
+    heartbeats.fold(NOW + timedelta(seconds=5))
+    assert counted()[0] == 12
+
+
+def test_who_is_silent_is_not_there_and_is_forgotten_after_an_hour(store):
+    beat(store, counts={"started": 1})
+    assert len(heartbeats.fold(NOW)) == 1
+    assert heartbeats.fold(NOW + timedelta(seconds=31)) == []
+    heartbeats.fold(NOW + timedelta(seconds=3700))
+    assert not store.hlen(keys.workers())
+    assert counted()[0] == 1
+
+
+def test_a_heartbeat_that_is_not_ours_harms_no_other(store):
+    store.hset(keys.workers(), "x", "[" * 20_000)
+    store.hset(keys.workers(), "y", '{"source": "No!", "name": "w", "at": 1}')
+    beat(store, name="odd", counts={"started": "many"}, queues="emails", late_ack=3, concurrency=-5, spooled=1e400)
+    beat(store, counts={"started": 4})
+    assert len(heartbeats.fold(NOW)) == 2
+    assert counted()[0] == 4
+
+
+def test_workers_that_let_go_early_and_late_are_mixed(store, sources, broker):
+    sources(shop=broker[0])
+    beat(store)
+    beat(store, name="w2", late_ack={"emails": False})
+    alerts.sample(NOW)
+    assert DepthSample.objects.get().durability == "mixed"

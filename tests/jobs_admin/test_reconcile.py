@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs_admin import config, ingest
+from jobs_admin.models import Failure, Group, QueueCounter
+from tests.jobs_admin.test_failure_count import held, recount
+from tests.jobs_admin.test_ingest import NOW, file, report
+
+pytestmark = pytest.mark.django_db
+
+LATE = NOW + timedelta(seconds=60 + 3600 + 60 + 1)
+
+
+def test_a_retry_that_never_came_back_is_dead_and_lost():
+    file(report(kind="retry"))
+    ingest.reconcile(LATE)
+    failure = Failure.objects.get()
+    assert (failure.state, failure.kind, failure.attempts, failure.due_at) == ("dead", "lost", 2, None)
+    assert "did not report" in failure.reason
+    assert failure.attempt_set.filter(kind="lost", attempt=2).count() == 1
+    assert sum(QueueCounter.objects.values_list("failed", flat=True)) == 1
+    assert Group.objects.get().count == 2 and held() == recount()
+
+
+def test_a_retry_that_may_still_come_is_left_alone():
+    file(report(kind="retry"))
+    ingest.reconcile(LATE - timedelta(seconds=3))
+    assert Failure.objects.get().state == "retrying"
+
+
+def test_once_is_enough():
+    file(report(kind="retry"))
+    ingest.reconcile(LATE)
+    ingest.reconcile(LATE)
+    assert Failure.objects.get().attempt_set.count() == 2
+
+
+@pytest.mark.parametrize(("kind", "state"), [("success", "recovered"), ("retry", "retrying"), ("exception", "dead")])
+def test_any_word_from_the_worker_is_better_than_our_guess(kind, state):
+    file(report(kind="retry"))
+    ingest.reconcile(LATE)
+    file(report(kind=kind, attempt=2), now=LATE)
+    failure = Failure.objects.get()
+    assert (failure.state, failure.kind, failure.attempts) == (state, kind, 2)
+
+
+def test_a_longer_visibility_timeout_of_the_source_is_waited_for(settings, tmp_path):
+    file_ = tmp_path / "sources.toml"
+    file_.write_text('[sources.shop]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\nvisibility_timeout = 7200\n')
+    settings.REDRIVE_SOURCES = str(file_)
+    config.sources.cache_clear()
+    file(report(kind="retry"))
+    ingest.reconcile(LATE)
+    assert Failure.objects.get().state == "retrying"
+    ingest.reconcile(LATE + timedelta(seconds=3600))
+    assert Failure.objects.get().state == "dead"
+    config.sources.cache_clear()
+
+
+def test_a_group_is_not_new_for_ever():
+    file(report())
+    ingest.reconcile(NOW + timedelta(minutes=61))
+    assert Group.objects.get().state == "ongoing"

@@ -1,0 +1,182 @@
+"""The real command in real processes, on a database file and a Valkey of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from cryptography.fernet import Fernet
+
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import encode
+from tests.jobs_admin.test_ingest import report
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def until(true, deadline_s=20.0, alive=None):
+    ends = time.monotonic() + deadline_s
+    while time.monotonic() < ends:
+        if answer := true():
+            return answer
+        assert alive is None or alive.poll() is None, "the process ended"
+        time.sleep(0.05)
+    raise AssertionError(f"not within {deadline_s} s")
+
+
+@pytest.fixture(scope="module")
+def environment(engine, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("watch")
+    values = {
+        **os.environ,
+        "SECRET_KEY": "x" * 50,
+        "REDRIVE_DATA": str(folder),
+        "REDRIVE_PAYLOAD_KEYS": Fernet.generate_key().decode(),
+        "REDRIVE_REDIS_URL": engine.url.removesuffix("0") + "5",
+        "DATABASE_URL": f"sqlite:///{folder}/watch.sqlite3",
+    }
+    manage(values, "migrate", "-v0").wait(60)
+    return values
+
+
+@pytest.fixture
+def desk(environment):
+    """The store that the command uses, empty."""
+    with redis.Redis.from_url(environment["REDRIVE_REDIS_URL"]) as client:
+        client.flushdb()
+        yield client
+
+
+def manage(environment, *arguments, **options):
+    return subprocess.Popen([sys.executable, "manage.py", *arguments], cwd=ROOT, env=environment, **options)
+
+
+@contextlib.contextmanager
+def watching(environment, *arguments):
+    process = manage(environment, "watch", *arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def noted(desk):
+    return {step.decode(): json.loads(word) for step, word in desk.hgetall(keys.steps()).items()}
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def failures(environment):
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(environment["DATABASE_URL"].removeprefix("sqlite:///"))) as database:
+        return database.execute("SELECT count(*) FROM jobs_admin_failure").fetchone()[0]
+
+
+def test_reports_become_failures_and_each_step_says_that_it_lives(environment, desk):
+    desk.xadd(keys.failures(), encode(report("watched")))
+    with watching(environment) as watch:
+        until(lambda: failures(environment) == 1 and not desk.xlen(keys.failures()), alive=watch)
+        until(lambda: noted(desk).keys() >= {"ingest", "send", "settle"}, alive=watch)
+        assert noted(desk)["ingest"]["error"] == ""
+        assert len({word["pid"] for word in noted(desk).values()}) == len(noted(desk))
+
+
+def test_a_step_that_dies_is_started_again(environment, desk):
+    with watching(environment, "--only", "ingest") as watch:
+        first = until(lambda: noted(desk).get("ingest"), alive=watch)["pid"]
+        os.kill(first, signal.SIGKILL)
+        until(lambda: noted(desk)["ingest"]["pid"] != first, alive=watch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_of_it_in_seconds(environment, desk, number):
+    with watching(environment) as watch:
+        until(lambda: len(noted(desk)) >= 3, alive=watch)
+        pids = [word["pid"] for word in noted(desk).values()]
+        watch.send_signal(number)
+        assert watch.wait(6) == 0
+        assert not [pid for pid in pids if is_alive(pid)]
+
+
+def test_the_steps_die_with_a_killed_parent(environment, desk):
+    with watching(environment) as watch:
+        until(lambda: len(noted(desk)) >= 3, alive=watch)
+        pids = [word["pid"] for word in noted(desk).values()]
+        watch.kill()
+        until(lambda: not [pid for pid in pids if is_alive(pid)], 6)
+
+
+def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, desk):
+    file = Path(environment["DATABASE_URL"].removeprefix("sqlite:///"))
+    before = failures(environment)
+    away = file.with_name("away")
+    for part in file.parent.glob(f"{file.name}*"):
+        part.rename(away.with_name(part.name.replace(file.name, "away")))
+    file.mkdir()  # where a database should be
+    try:
+        desk.xadd(keys.failures(), encode(report("later")))
+        with watching(environment, "--only", "ingest") as watch:
+            until(lambda: noted(desk).get("ingest", {}).get("error"), alive=watch)
+            assert desk.xlen(keys.failures()) == 1
+            file.rmdir()
+            for part in away.parent.glob("away*"):
+                part.rename(file.with_name(part.name.replace("away", file.name)))
+            until(lambda: failures(environment) == before + 1, alive=watch)
+            until(lambda: not desk.xlen(keys.failures()), alive=watch)
+    finally:
+        if file.is_dir():
+            file.rmdir()
+
+
+def test_an_unknown_step_is_refused_with_the_known_ones(environment):
+    process = manage(environment, "watch", "--only", "ingest,nonsense", stderr=subprocess.PIPE)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1 and b"nonsense" in said and b"reconcile" in said
+
+
+HANGS = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
+import django; django.setup()
+from jobs_admin.watch import Step, Watch
+def tell(name):
+    with open({file!r}, "a") as out: out.write(name.split(":")[1] + " " + str(time.monotonic()) + "\\n")
+def hang(name):
+    tell(name); time.sleep(600)
+def go_on(name):
+    time.sleep(0.05); return False
+Watch([Step("hang", hang, deadline_s=0.5), Step("go on", go_on, idle_s=0.1)]).run()
+"""
+
+
+def test_a_step_that_hangs_is_killed_and_started_again_and_delays_no_other(environment, desk, tmp_path):
+    file = tmp_path / "told"
+    file.touch()
+    program = HANGS.format(root=str(ROOT), file=str(file))
+    watch = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
+    try:
+        lines = until(lambda: len(file.read_text().splitlines()) >= 2 and file.read_text().splitlines(), alive=watch)
+        first, second = (line.split() for line in lines[:2])
+        assert first[0] != second[0] and not is_alive(int(first[0]))
+        assert time.time() - noted(desk)["go on"]["at"] < 3
+    finally:
+        watch.kill()
+        watch.wait()
