@@ -23,6 +23,7 @@ api = NinjaAPI(
     version="1",
     description="The failure desk for background jobs. Every call needs `Authorization: Bearer TOKEN`.",
     auth=Token(),
+    urls_namespace="api",
     docs_url=None,  # its page loads scripts from elsewhere, which our Content-Security-Policy refuses
     openapi_url="/openapi.json",
 )

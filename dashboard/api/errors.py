@@ -45,8 +45,9 @@ def install(api: NinjaAPI) -> None:
     @api.exception_handler(ValidationError)
     def _(request: HttpRequest, error: ValidationError) -> HttpResponse:
         first = error.errors[0] if error.errors else {}
-        # ("body", "data", "pace", "rate") and ("query", "limit"): what the caller named begins after the first.
-        place = [str(part) for part in first.get("loc", ())[1:] if part != "data"]
+        # ("body", "body", "pace", "rate") but ("query", "limit"): what the caller named comes after our own names.
+        place = [str(part) for part in first.get("loc", ())[1:]]
+        place = place[1:] if first.get("loc", ("",))[0] == "body" else place
         return answer(
             422, "invalid", f"{first.get('msg', 'Not understood')}. Nothing was changed.", ".".join(place) or None
         )
@@ -83,8 +84,6 @@ def _not_found(request: HttpRequest, error: Exception | None = None) -> HttpResp
     return answer(404, "not_found", "There is no such thing, or this token may not see it.")
 
 
-@csrf_exempt
-@login_not_required
 def unknown_address(request: HttpRequest) -> HttpResponse:
     return answer(404, "not_found", f"There is no call at {request.path}. All calls: /api/openapi.json.")
 

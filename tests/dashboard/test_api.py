@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.urls import get_resolver
+
+from jobs_admin import config
+from jobs_admin.management.commands.token import create, revoke
+from jobs_admin.models import ApiToken, Attempt, AuditEvent, Failure, Group, Payload, Replay, ReplayItem, Traceback
+
+pytestmark = pytest.mark.django_db
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture(autouse=True)
+def sources(store, settings, tmp_path):
+    """Two sources that can be replayed to, as far as the tables know."""
+    path = tmp_path / "sources.toml"
+    path.write_text(
+        "".join(f'[sources.{n}]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n' for n in ("shop", "bank"))
+    )
+    settings.REDRIVE_SOURCES = str(path)
+    config.sources.cache_clear()
+
+
+@pytest.fixture
+def ask(client):
+    """A call by a program: ask("GET", "failures", role=…)."""
+
+    def call(method, path, body=None, *, role="admin", source="*", token=None, **query):
+        if token is None:
+            name = f"{role} of {source}"
+            ApiToken.objects.filter(name=name).delete()
+            token = create(name, role, source)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        content = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
+        return client.generic(method, f"/api/{path}", **content, headers=headers, query_params=query or None)
+
+    return call
+
+
+@pytest.fixture
+def group():
+    return Group.objects.create(
+        fingerprint="v1-a", error_type="KeyError", message="<str>", first_seen=NOW, last_seen=NOW, count=3
+    )
+
+
+def bury(n=1, *, payload=True, **changes):
+    values = {"source": "shop", "queue": "emails", "task": "t", "state": "dead", "kind": "exception"}
+    values |= {
+        "error_type": "KeyError",
+        "message": "'foo'",
+        "first_failed_at": NOW,
+        "failed_at": NOW,
+        "received_at": NOW,
+    }
+    start = Failure.objects.count()
+    ids = [f"j{start + i}" for i in range(n)]
+    made = Failure.objects.bulk_create(Failure(**(values | changes), first_job_id=i, job_id=i) for i in ids)
+    if payload:
+        Payload.objects.bulk_create(Payload(failure=f, run=1, body=b"x", size=1, sha256="0") for f in made)
+    return made
+
+
+# --- who may call -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", "é"])
+def test_a_call_without_a_token_in_force_is_refused_in_one_shape(ask, token):
+    response = ask("GET", "failures", token=token)
+    assert response.status_code == 401 and response.headers["WWW-Authenticate"] == "Bearer"
+    assert response.json()["error"]["code"] == "unauthorized"
+
+
+def test_a_revoked_token_opens_nothing(ask):
+    token = create("ci", "admin")
+    assert ask("GET", "failures", token=token).status_code == 200
+    revoke("ci")
+    assert ask("GET", "failures", token=token).status_code == 401
+
+
+def test_a_session_does_not_open_the_api(client, django_user_model):
+    client.force_login(django_user_model.objects.create_superuser("root"))
+    assert client.get("/api/failures").status_code == 401
+
+
+def test_a_token_of_one_source_sees_and_changes_nothing_else(ask, group):
+    (mine,), (other,) = bury(group=group), bury(source="bank")
+    assert [i["id"] for i in ask("GET", "failures", role="operator", source="shop").json()["items"]] == [mine.pk]
+    for method, path in (("GET", f"failures/{other.pk}"), ("POST", f"failures/{other.pk}/discard")):
+        body = {"reason": "r"} if method == "POST" else None
+        assert ask(method, path, body, role="operator", source="shop").status_code == 404
+    assert ask("GET", "queues", role="viewer", source="bank").json()["count"] == 1
+
+
+ACTS = [
+    ("POST", "failures/{f}/replay", {"reason": "r"}),
+    ("POST", "failures/{f}/discard", {"reason": "r"}),
+    ("POST", "failures/{f}/restore", {"reason": "r"}),
+    ("PATCH", "groups/v1-a", {"note": "n"}),
+    ("POST", "replays", {"q": "", "reason": "r"}),
+    ("POST", "replays/preview", {"q": ""}),
+    ("POST", "replays/{r}/pause", {}),
+    ("POST", "replays/{r}/resume", {}),
+    ("POST", "replays/{r}/cancel", {}),
+    ("PATCH", "replays/{r}", {"pace": {"style": "steady", "rate": 5}}),
+    ("POST", "replays/{r}/items/1/resolve", {"as": "ran"}),
+    ("GET", "audit", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ACTS)
+def test_a_viewers_token_changes_nothing(ask, group, method, path, body):
+    (failure,) = bury(group=group)
+    replay = Replay.objects.create(scope_max_id=1, actor="ann", state="running")
+    response = ask(method, path.format(f=failure.pk, r=replay.pk), body, role="viewer")
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(("method", "path", "body"), [act for act in ACTS if act[0] != "GET"])
+def test_a_read_only_desk_changes_nothing(ask, settings, group, method, path, body):
+    settings.REDRIVE_READ_ONLY = True
+    response = ask(method, path.format(f=1, r=1), body)
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "read_only")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "nothing/here", None, 404, "not_found"),
+        ("GET", "failures/999", None, 404, "not_found"),
+        ("GET", "failures/x", None, 422, "invalid"),
+        ("GET", f"failures/{10**30}", None, 422, "invalid"),
+        ("GET", "replays/999", None, 404, "not_found"),
+        ("GET", "groups/v1-none", None, 404, "not_found"),
+        ("DELETE", "failures", None, 405, "method_not_allowed"),
+        ("PUT", "replays/1", {}, 405, "method_not_allowed"),
+        ("POST", "replays", {"q": "", "raeson": "r"}, 422, "invalid"),
+        ("POST", "replays", {"q": "", "pace": {"style": "steady", "rate": -1}, "reason": "r"}, 422, "bad_pace"),
+        ("POST", "failures/999/replay", {"reason": "r"}, 404, "not_found"),
+        ("POST", "replays/preview", [], 422, "invalid"),
+    ],
+)
+def test_every_error_has_the_same_shape(ask, method, path, body, status, code):
+    response = ask(method, path, body)
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert response.json()["error"]["message"] and response.headers["Cache-Control"] == "no-store"
+
+
+def test_what_is_no_json_is_refused(client):
+    headers = {"Authorization": f"Bearer {create('ci', 'admin')}"}
+    response = client.post("/api/replays", data="{", content_type="application/json", headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "bad_json")
+
+
+@pytest.mark.parametrize(("name", "value"), [("limit", "0"), ("limit", "501"), ("limit", "x"), ("after", "x" * 101)])
+def test_a_parameter_out_of_bounds_is_named(ask, name, value):
+    response = ask("GET", "failures", **{name: value})
+    assert (response.status_code, response.json()["error"]["field"]) == (422, name)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def test_failures_are_listed_page_by_page(ask, group):
+    bury(5, group=group), bury(1, state="recovered")
+    first = ask("GET", "failures", limit=3).json()
+    rest = ask("GET", "failures", limit=3, after=first["next"]).json()
+    assert [len(first["items"]), len(rest["items"]), first["count"], rest["next"]] == [3, 2, 5, None]
+    assert first["items"][0]["fingerprint"] == "v1-a" and first["count_is_capped"] is False
+    assert first["reading"].startswith("state dead")
+    assert {
+        "id", "source", "queue", "task", "job_id", "run", "state", "error_type", "message", "fingerprint", "attempts",
+        "max_attempts", "due_at", "first_failed_at", "failed_at", "worker", "tenant", "priority", "release",
+    } <= set(first["items"][0])  # fmt: skip
+
+
+def test_an_unknown_qualifier_is_text_with_a_hint(ask):
+    assert "“foo:”" in ask("GET", "failures", q="foo:bar").json()["hints"][0]
+
+
+def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
+    stack = Traceback.objects.create(sha256="0", text="Traceback …")
+    (one,) = bury(group=group, args="[1]", kwargs='{"a": "***"}', headers="cut {", traceback=stack, run=2)
+    replay = Replay.objects.create(scope_max_id=1, actor="ann")
+    item = ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2)
+    for run, at in ((1, 1), (1, 2), (2, 1)):
+        Attempt.objects.create(
+            failure=one, run=run, attempt=at, kind="exception", job_id=f"j{run}", ended_at=NOW, received_at=NOW,
+            item=item if run == 2 else None, group=group,
+        )  # fmt: skip
+    found = ask("GET", f"failures/{one.pk}").json()
+    assert [(r["run"], r["job_id"], r["replay"], len(r["attempts"])) for r in found["runs"]] == [
+        (1, "j1", None, 2),
+        (2, "j2", replay.pk, 1),
+    ]
+    assert (found["args"], found["kwargs"], found["headers"]) == ([1], {"a": "***"}, "cut {")
+    assert found["traceback"] == "Traceback …" and found["url"].endswith(f"/failures/{one.pk}/")
+
+
+def test_arguments_nested_too_deep_are_shown_as_text(ask):
+    (one,) = bury(args="[" * 20_000 + "]" * 20_000)
+    assert isinstance(ask("GET", f"failures/{one.pk}").json()["args"], str)
+
+
+def test_groups_and_queues_are_listed(ask, group):
+    bury(3, group=group)
+    (listed,) = ask("GET", "groups", q="keyerror", order="dead").json()["items"]
+    detail = ask("GET", "groups/v1-a").json()
+    assert (listed["title"], listed["dead"], listed["queues"]) == ("KeyError: <str>", 3, ["emails"])
+    assert detail["by_queue"] == [{"value": "emails", "count": 3}] and detail["share_of_dead"] == 1
+    (queue,) = ask("GET", "queues").json()["items"]
+    assert (queue["source"], queue["queue"], queue["dead"], queue["reachable"]) == ("shop", "emails", 3, None)
+
+
+# --- acting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_discarded_and_restored_with_a_record(ask):
+    (one,) = bury()
+    assert ask("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).json()["state"] == "discarded"
+    assert ask("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).status_code == 409
+    assert ask("POST", f"failures/{one.pk}/restore", {"reason": "sorry"}).json()["state"] == "dead"
+    acts = [row["act"] for row in ask("GET", "audit").json()["items"]]
+    assert acts[:2] != [] and {"failure.discard", "failure.restore"} <= set(acts)
+
+
+def test_what_was_previewed_is_started_and_can_be_paused_paced_and_cancelled(ask):
+    bury(4), bury(2, state="retrying"), bury(1, payload=False)
+    seen = ask("POST", "replays/preview", {"q": "queue:emails", "pace": {"style": "steady", "rate": 2}}).json()
+    assert (seen["matched"], seen["replayable"], sum(b["count"] for b in seen["blocked"])) == (7, 4, 3)
+    assert seen["by_queue"] == [{"value": "emails", "count": 4}] and seen["sample"][0]["queue"] == "emails"
+    body = {"q": seen["q"], "pace": seen["pace"], "reason": "fixed", "snapshot": seen["snapshot"]}
+    started = ask("POST", "replays", body)
+    assert started.status_code == 201, started.json()
+    found = started.json()
+    assert (found["state"], found["total"], found["counts"]["planned"]) == ("running", 4, 4)
+    path = f"replays/{found['id']}"
+    assert ask("POST", f"{path}/pause", {}).json()["state"] == "paused"
+    assert ask("PATCH", path, {"pace": {"style": "steady", "rate": 9}}).json()["pace"]["rate"] == 9
+    assert ask("POST", f"{path}/resume", {"reason": "ok"}).json()["rate_now"] == 9
+    items = ask("GET", f"{path}/items", limit=3).json()
+    assert (len(items["items"]), items["count"], items["items"][0]["state"]) == (3, 4, "planned")
+    assert ask("GET", "replays").json()["count"] == 1
+    assert ask("POST", f"{path}/cancel", {}).json()["counts"]["cancelled"] == 4
+    assert ask("POST", f"{path}/pause", {}).status_code == 409
+
+
+def test_the_second_of_two_is_told_who_and_when(ask):
+    (one,) = bury()
+    first = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"})
+    second = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"}, role="operator")
+    assert (first.status_code, second.status_code) == (201, 409)
+    told = second.json()["error"]
+    assert (told["code"], told["replay"], told["by"]) == ("already_open", first.json()["id"], "token admin of *")
+    assert datetime.fromisoformat(told["since"]) > NOW
+
+
+def test_the_same_idempotency_key_starts_one_replay(ask):
+    bury(2)
+    token, body = create("ci", "operator"), {"q": "queue:emails", "reason": "r", "idempotency_key": "k"}
+    first, second = (ask("POST", "replays", body, token=token) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json()["id"] == second.json()["id"] and Replay.objects.count() == 1
+
+
+def test_an_uncertain_item_is_settled_by_a_persons_word(ask):
+    (one,) = bury(state="replaying")
+    replay = Replay.objects.create(scope_max_id=1, actor="ann", state="running", total=1, uncertain=1)
+    ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2, state="uncertain")
+    path = f"replays/{replay.pk}/items/1/resolve"
+    assert ask("POST", path, {"as": "maybe"}).status_code == 422
+    assert ask("POST", path, {"as": "ran"}).json()["state"] == "succeeded"
+
+
+def test_a_group_is_resolved_noted_and_given_to_somebody(ask, group, django_user_model):
+    bury(group=group)
+    django_user_model.objects.create_user("ann")
+    changes = {"state": "resolved", "note": "fixed\0", "assignee": "ann", "runbook_url": "https://wiki.example.com/x"}
+    found = ask("PATCH", "groups/v1-a", changes).json()
+    assert (found["state"], found["assignee"], found["note"]) == ("resolved", "ann", "fixed␀")
+    assert ask("PATCH", "groups/v1-a", {"assignee": ""}).json()["assignee"] is None
+    event = AuditEvent.objects.filter(act="group.change").order_by("id").first()
+    assert event.before["state"] == "new" and event.after["state"] == "resolved"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"state": "new"}, "state"),
+        ({"runbook_url": "javascript:alert(1)"}, "runbook_url"),
+        ({"assignee": "nobody"}, "assignee"),
+        ({"state": "muted", "muted_until": "2020-01-01T00:00Z"}, "muted_until"),
+        ({"muted_until": (NOW + timedelta(days=1)).isoformat()}, "muted_until"),
+    ],
+)
+def test_a_change_that_cannot_be_names_its_field(ask, group, changes, field):
+    bury(group=group)
+    response = ask("PATCH", "groups/v1-a", changes)
+    assert (response.status_code, response.json()["error"]["field"]) == (422, field)
+    assert Group.objects.get().state == "new"
+
+
+def test_a_group_of_two_sources_takes_both_roles(ask, group):
+    bury(group=group), bury(group=group, source="bank")
+    assert ask("PATCH", "groups/v1-a", {"note": "n"}, role="operator", source="shop").status_code == 403
+    assert AuditEvent.objects.filter(act="group.change", allowed=False).exists()
+
+
+def test_the_audit_is_for_admins_and_of_one_source_for_its_admin(ask):
+    (one,), (other,) = bury(), bury(source="bank")
+    for failure in (one, other):
+        ask("POST", f"failures/{failure.pk}/discard", {"reason": "r"})
+    shown = ask("GET", "audit", role="admin", source="bank").json()
+    assert {row["source"] for row in shown["items"]} == {"bank"} and shown["count"] == len(shown["items"])
+    assert ask("GET", "audit", role="operator").status_code == 403
+
+
+# --- the description --------------------------------------------------------------------------------------------
+
+
+def test_the_description_names_every_call_and_the_errors(client):
+    described = client.get("/api/openapi.json").json()
+    assert {
+        "/api/queues", "/api/failures", "/api/failures/{failure_id}", "/api/failures/{failure_id}/replay",
+        "/api/groups/{fingerprint}", "/api/replays/preview", "/api/replays/{replay_id}/items/{n}/resolve", "/api/audit",
+    } <= set(described["paths"])  # fmt: skip
+    assert "409" in described["paths"]["/api/replays"]["post"]["responses"]
+
+
+def test_every_address_of_the_api_declares_its_right():
+    (api,) = [p for p in get_resolver().url_patterns if str(p.pattern) == "api/"]
+    views = [p.callback for p in api.url_patterns]
+    assert len(views) >= 15 and all(view.right == "token" and not view.login_required for view in views)
