@@ -255,9 +255,7 @@ def with_code(value):
 @register.filter
 def dotted(value):
     """A dotted name in large letters: it may break after a dot, not within a word."""
-    return format_html_join(
-        format_html("<wbr>"), "{}", ((visible(part),) for part in re.findall(r"[^.]*\.?", str(value)))
-    )
+    return format_html_join("", "{}<wbr>", ((visible(part),) for part in re.findall(r"[^.]+\.?|\.", str(value))))
 
 
 @register.filter

@@ -1,0 +1,80 @@
+"""People of the desk, and something that broke."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from jobs_admin.core import keys
+from jobs_admin.models import Failure, Group, Role, Source, Traceback
+
+HTMX = {"HX-Request": "true"}
+
+
+def log_in(django_user_model, name: str, **roles: str) -> Client:
+    """A browser in which `name` is logged in; `roles`: source (`every` for all) -> role."""
+    user = django_user_model.objects.create_user(name, password="correct horse battery")
+    for source, role in roles.items():
+        Role.objects.create(user=user, source="*" if source == "every" else source, role=role)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def ann(db, django_user_model):
+    """Admin of every source."""
+    return log_in(django_user_model, "ann", every="admin")
+
+
+@pytest.fixture
+def otto(db, django_user_model):
+    """Operator of the shop."""
+    return log_in(django_user_model, "otto", shop="operator")
+
+
+@pytest.fixture
+def vera(db, django_user_model):
+    """Viewer of the shop."""
+    return log_in(django_user_model, "vera", shop="viewer")
+
+
+@pytest.fixture
+def nobody(db, django_user_model):
+    """Logged in, without any role."""
+    return log_in(django_user_model, "nobody")
+
+
+@pytest.fixture
+def watched(store):
+    """The store, in which every step of watch ended a round just now."""
+    for step in ("ingest", "sample"):
+        store.hset(keys.steps(), step, json.dumps({"at": timezone.now().timestamp()}))
+    return store
+
+
+def group(error_type: str = "TimeoutError", message: str = "no answer", **changes) -> Group:
+    now = timezone.now()
+    value = "v1-" + hashlib.sha256(f"{error_type}{message}".encode()).hexdigest()[:24]
+    held = {"fingerprint": value, "error_type": error_type, "message": message, "first_seen": now, "last_seen": now}
+    return Group.objects.create(**held | changes)
+
+
+def bury(n: int = 1, *, trace: str = "", **changes) -> list[Failure]:
+    """`n` dead jobs of the shop's webhooks, or as `changes` say."""
+    now = timezone.now() - timedelta(seconds=5)
+    values = {"source": "shop", "queue": "webhooks", "task": "shop.deliver", "state": "dead", "kind": "exception"}
+    values |= {"error_type": "TimeoutError", "message": "no answer"}
+    values |= {"first_failed_at": now, "failed_at": now, "received_at": now} | changes
+    if trace:
+        digest = hashlib.sha256(trace.encode()).hexdigest()
+        values["traceback"] = Traceback.objects.get_or_create(sha256=digest, defaults={"text": trace})[0]
+    Source.objects.get_or_create(name=values["source"], defaults={"is_configured": True, "is_reachable": True})
+    start = Failure.objects.count()
+    ids = [f"j{start + i}" for i in range(n)]
+    return Failure.objects.bulk_create(Failure(**values, first_job_id=i, job_id=i) for i in ids)

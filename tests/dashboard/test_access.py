@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+from django.urls import URLPattern, URLResolver, get_resolver, path
+from django.views.decorators.http import require_POST
+
+from dashboard.access import can
+from dashboard.htmx import go
+from dashboard.urls import handler403, handler404, handler500  # noqa: F401  (this module is a URLconf too)
+from dashboard.urls import urlpatterns as pages
+from jobs_admin.models import AuditEvent
+from jobs_admin.models.access import OPERATOR
+
+# Pages that anyone may ask for, or that have a door of their own.
+OPEN = {"login", "logout", "healthz", "readyz", "metrics"}
+
+
+@require_POST
+@can(OPERATOR)
+def stop(request):
+    return go(request, "/")
+
+
+urlpatterns = [*pages, path("stop/", stop, name="stop")]
+
+
+@pytest.fixture
+def act(settings):
+    settings.ROOT_URLCONF = __name__
+
+
+def views(patterns):
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            if pattern.app_name not in {"admin"} and "api" not in str(pattern.pattern):
+                yield from views(pattern.url_patterns)
+        elif isinstance(pattern, URLPattern) and pattern.name not in OPEN and "static" not in str(pattern.pattern):
+            yield pattern
+
+
+@pytest.mark.parametrize("pattern", list(views(get_resolver("dashboard.urls").url_patterns)), ids=lambda p: str(p.name))
+def test_every_page_says_which_role_it_needs(pattern):
+    assert getattr(pattern.callback, "right", None) in {"viewer", "operator", "admin"}
+
+
+def test_a_stranger_is_sent_to_the_login_and_back(client, db):
+    answer = client.get("/groups/?q=x")
+    assert answer.status_code == 302 and answer["Location"] == "/login/?next=/groups/%3Fq%3Dx"
+
+
+def test_who_has_no_role_reads_a_sentence_and_nothing_else(nobody):
+    answer = nobody.get("/groups/")
+    assert answer.status_code == 403 and b"needs the role viewer" in answer.content
+
+
+def test_a_viewer_may_not_act_and_the_try_is_written_down(vera, act):
+    answer = vera.post("/stop/")
+    assert answer.status_code == 403 and b"needs the role operator" in answer.content
+    event = AuditEvent.objects.get()
+    assert (event.actor, event.act, event.object, event.allowed) == ("vera", "stop", "/stop/", False)
+
+
+def test_a_refused_reading_is_not_audited(nobody):
+    nobody.get("/groups/")
+    assert not AuditEvent.objects.exists()
+
+
+def test_an_operator_may_act(otto, act):
+    assert otto.post("/stop/")["Location"] == "/"
+
+
+def test_htmx_is_sent_on_by_its_own_header(otto, act):
+    answer = otto.post("/stop/", headers={"HX-Request": "true"})
+    assert answer.status_code == 200 and answer["HX-Redirect"] == "/"
+
+
+def test_a_read_only_desk_refuses_the_act_and_says_so_on_every_page(otto, act, settings, watched):
+    settings.REDRIVE_READ_ONLY = True
+    answer = otto.post("/stop/")
+    assert answer.status_code == 403 and b"read-only" in answer.content
+    assert b"Read-only." in otto.get("/groups/").content
+
+
+def test_a_get_of_an_act_is_refused(otto, act):
+    assert otto.get("/stop/").status_code == 405
+
+
+def test_an_old_form_gets_a_sentence(otto, act, django_user_model):
+    from django.test import Client
+
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(django_user_model.objects.get(username="otto"))
+    answer = strict.post("/stop/")
+    assert answer.status_code == 403 and b"Load the page again" in answer.content
+
+
+def test_htmx_is_refused_with_the_sentence_alone(vera, act):
+    answer = vera.post("/stop/", headers={"HX-Request": "true"})
+    assert answer["Content-Type"].startswith("text/plain") and answer.content.startswith(b"This needs the role")
