@@ -26,7 +26,7 @@ _RECORD = struct.Struct("!II")  # bytes of the body, its CRC-32
 _FIELD = struct.Struct("!HI")  # bytes of the name, bytes of the value
 
 MAX_BYTES = 1024**3
-BATCH, BATCH_BYTES = 100, 4 * 1024**2  # shipped in one go, whichever is reached first
+BATCH = 100  # records shipped in one go
 
 
 class SpoolFull(Exception):
@@ -67,8 +67,10 @@ class Spool:
             self._used += len(record)
             self.waiting += 1
 
-    def drain(self, ship: Callable[[list[Entry]], None]) -> int:
+    def drain(self, ship: Callable[[list[Entry]], None], batch_bytes: int = 4 * 1024**2) -> int:
         """Ship what waits, oldest first: own files, then those of dead workers. Returns how many records went.
+
+        A batch ends at BATCH records, or with the one that fills `batch_bytes`.
 
         `ship` raises when the store does not take a batch; what was not shipped stays where it is. A batch of
         which the outcome is unknown is shipped again: ingest files a report once, however often it comes.
@@ -80,11 +82,11 @@ class Spool:
                 self._open = None
         try:
             while self._sealed:
-                shipped += self._ship(self._sealed[0], ship, own=True)
+                shipped += self._ship(self._sealed[0], ship, batch_bytes, own=True)
                 self._sealed.pop(0).delete()
             for file in self._orphans():
                 try:
-                    shipped += self._ship(file, ship, own=False)
+                    shipped += self._ship(file, ship, batch_bytes, own=False)
                 except BaseException:
                     file.close()
                     raise
@@ -101,12 +103,12 @@ class Spool:
                 file.close()
             self._sealed, self._open = [], None
 
-    def _ship(self, file: _File, ship: Callable[[list[Entry]], None], *, own: bool) -> int:
+    def _ship(self, file: _File, ship: Callable[[list[Entry]], None], batch_bytes: int, *, own: bool) -> int:
         shipped, batch, size = 0, [], 0
         for at, entry in file.records():
             batch.append(entry)
             size += sum(map(len, entry.values()))
-            if len(batch) == BATCH or size > BATCH_BYTES:
+            if len(batch) == BATCH or size >= batch_bytes:
                 ship(batch)
                 file.shipped = at
                 self._settle(len(batch), own)

@@ -22,6 +22,7 @@ CALL_TIMEOUT = 0.1  # seconds, while a job waits for the call
 BACKGROUND_TIMEOUT = 2.0  # seconds, in the heartbeat's thread, where nothing waits
 BREAKER_SECONDS = 5.0
 STREAM_BYTES = 256 * 1024**2
+SHIP_BYTES = 4 * 1024**2  # in one go from the spool
 
 logger = logging.getLogger("redrive.worker")
 
@@ -99,7 +100,7 @@ class Store:
         if self.is_full:
             return 0
         try:
-            return self.spool.drain(self._ship)
+            return self.spool.drain(self._ship, batch_bytes=min(SHIP_BYTES, self._stream_bytes // 64))
         except StreamFull:
             return 0
 

@@ -1,0 +1,175 @@
+"""When the store hangs, is gone or full, and when a worker dies: jobs go on, and no report is lost or filed twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+
+import pytest
+import redis
+
+from dashboard.engine import Engine
+from jobs_admin.core import keys
+from jobs_admin.worker.spool import Spool
+from jobs_admin.worker.store import BREAKER_SECONDS, Store
+from tests.jobs_admin.worker.conftest import of_job, reports
+
+pytestmark = pytest.mark.server
+
+
+@contextlib.contextmanager
+def hanging(engine: Engine):
+    """The server stops answering, with its connections open."""
+    os.kill(engine.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(engine.process.pid, signal.SIGCONT)
+
+
+def spooled(worker) -> int:
+    return sum(file.stat().st_size for file in worker.spool.glob("*.spool")) if worker.spool.exists() else 0
+
+
+def distinct(engine: Engine) -> list[str]:
+    """Messages in the order of their first arrival. One report may come twice: the call that timed out may have worked."""
+    return list(dict.fromkeys(report.message for report in reports(engine)))
+
+
+def test_a_store_that_hangs_holds_up_no_job_and_loses_no_report(start, own_store):
+    worker = start(own_store.url, concurrency=1)
+    worker.send("fail", "warm")
+    worker.wait(lambda: distinct(own_store) == ["warm"], what="the first report")
+    with hanging(own_store):
+        started = time.monotonic()
+        for number in range(50):
+            worker.send("fail", f"n{number}")
+        worker.send("ok")
+        worker.wait(lambda: worker.marks("ok"), 30, "the jobs behind the failures")
+        # One call of 100 ms for all of them; without the breaker it would be five seconds.
+        assert time.monotonic() - started < 3
+        worker.wait(lambda: spooled(worker), what="the spool")
+    worker.wait(lambda: len(distinct(own_store)) == 51, 20, "the spool to be shipped")
+    assert distinct(own_store) == ["warm", *(f"n{number}" for number in range(50))]
+    assert len(reports(own_store)) <= 52
+    worker.wait(lambda: not spooled(worker), what="an empty spool")
+
+
+def test_a_store_that_is_gone_gets_its_reports_when_it_is_back(start, own_store):
+    worker = start(own_store.url)
+    own_store.stop()
+    jobs = [worker.send("fail", f"n{number}") for number in range(20)]
+    worker.wait(lambda: worker.text().count("raised unexpected") == 20, what="20 failures")
+    own_store.start()
+    worker.wait(lambda: len(reports(own_store)) == 20, 20, "the spool to be shipped")
+    assert {report.job_id for report in reports(own_store)} == set(jobs)
+    assert "they go to" in worker.text()
+    late = worker.send("fail", "afterwards")
+    worker.wait(lambda: of_job(own_store, late), BREAKER_SECONDS + 5, "the breaker to close")
+
+
+def test_a_worker_that_starts_without_its_store_works(start, own_store):
+    own_store.stop()
+    worker = start(own_store.url, pool="solo")
+    worker.send("fail")
+    worker.send("ok")
+    worker.wait(lambda: worker.marks("ok"), what="a job")
+    own_store.start()
+    worker.wait(lambda: len(reports(own_store)) == 1, 20, "the report")
+
+
+def test_the_spool_of_a_killed_worker_is_shipped_by_the_next(start, own_store):
+    own_store.stop()
+    worker = start(own_store.url)
+    for number in range(10):
+        worker.send("fail", f"n{number}")
+    worker.wait(lambda: worker.text().count("raised unexpected") == 10, what="10 failures")
+    worker.wait(lambda: spooled(worker), what="the spool")
+    time.sleep(0.5)
+    worker.kill()
+    own_store.start()
+    worker.start()
+    worker.wait(lambda: len(distinct(own_store)) == 10, what="the dead worker's reports")
+    worker.wait(lambda: not spooled(worker), what="an empty spool")
+
+
+def test_a_worker_that_stops_ships_its_spool_and_tells_its_last_counts(start, own_store):
+    worker = start(own_store.url)
+    jobs = [worker.send("fail_slowly", 1) for _ in range(2)]
+    worker.wait(lambda: all(f"{job}] received" in worker.text() for job in jobs))
+    time.sleep(0.3)
+    worker.stop()  # warm: the two jobs end first
+    assert {report.job_id for report in reports(own_store)} == set(jobs)
+    with redis.Redis.from_url(own_store.url) as client:
+        (said,) = map(json.loads, client.hgetall(keys.workers()).values())
+    assert said["counts"]["celery"]["failed"] == 2
+
+
+@pytest.mark.parametrize(("task", "waits_for_ack"), [("late", 1), ("fail_plain", 0)])
+def test_the_report_is_durable_before_the_message_is_acknowledged(start, own_store, task, waits_for_ack):
+    """The main process dies between the guard's report and Celery's acknowledge: under late ack both are there."""
+    worker = start(own_store.url, environment={"REAL_REQUEST": "1", "REAL_DIE_BEFORE_ACK": "1"})
+    job = worker.send(task)
+    worker.wait(lambda: worker.marks("shop_request"), what="the failure", may_die=True)
+    worker.process.wait(10)
+    assert [report.kind for report in of_job(own_store, job)] == ["exception"]
+    with redis.Redis.from_url(worker.broker_url) as client:
+        assert client.hlen("unacked") == waits_for_ack
+
+
+def test_a_stream_that_is_full_sends_reports_to_the_spool(start, own_store):
+    worker = start(own_store.url, environment={"REDRIVE_STREAM_MB": "1"})
+    for _ in range(40):
+        worker.send("fail", "big", kwargs={"blob": "y" * 50_000})
+    worker.wait(lambda: worker.text().count("raised unexpected") == 40, 30, "40 failures")
+    worker.wait(lambda: spooled(worker), what="the spool")
+    with redis.Redis.from_url(own_store.url) as client:
+        assert client.memory_usage(keys.failures(), samples=0) < 1.2 * 1024**2
+        kept = client.xlen(keys.failures())
+        assert 0 < kept < 40
+        client.xtrim(keys.failures(), maxlen=0)  # as ingest does once it has read
+        worker.wait(lambda: client.xlen(keys.failures()) >= min(40 - kept, 10), 20, "room to be used again")
+
+
+def test_a_store_out_of_memory_sends_reports_to_the_spool(own_store, tmp_path):
+    with redis.Redis.from_url(own_store.url) as client:
+        client.config_set("maxmemory", 1)
+    store = Store(own_store.url, Spool(tmp_path / "spool"))
+    store.write({b"v": b"1"})
+    assert (store.spool.waiting, store.dropped) == (1, 0)
+
+
+def test_what_neither_store_nor_spool_takes_is_counted(tmp_path):
+    (tmp_path / "spool").write_text("a file where the directory should be")
+    store = Store("redis://127.0.0.1:1/0", Spool(tmp_path / "spool"))
+    store.write({b"v": b"1"})
+    assert store.dropped == 1
+
+
+def test_a_store_that_accepts_and_never_answers_costs_one_time_out(tmp_path):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = Store(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", Spool(tmp_path / "spool"))
+        started = time.monotonic()
+        for _ in range(20):
+            store.write({b"v": b"1"})
+        assert time.monotonic() - started < 0.5
+    assert store.spool.waiting == 20
+
+
+def test_nothing_a_job_says_makes_the_guard_raise(own_store, tmp_path):
+    """Requests in states that no healthy worker makes: the guard counts what it could not tell, and goes on."""
+    from jobs_admin.worker.guard import Guard
+    from jobs_admin.worker.report import Origin
+
+    guard = Guard(Origin("shop", "", (), {}), Store(own_store.url, Spool(tmp_path / "s")), "capture")
+    for request in (None, object(), 5):
+        guard.job_started(request)
+        guard.job_failed(request, None)
+        guard.job_timed_out(request, 1)
+        guard.job_succeeded(request, None)
+    assert guard.broken == 12
