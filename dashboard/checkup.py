@@ -81,10 +81,12 @@ def check_store() -> Result:
     try:
         client = config.store()
         client.ping()
-        version = client.info("server").get("redis_version", "?")
+        server = client.info("server")
+        valkey = server.get("valkey_version")
+        version = f"Valkey {valkey}" if valkey else f"Redis {server.get('redis_version', '?')}"
         source = connect("store", "celery", settings.REDRIVE_REDIS_URL)
         try:
-            return Result("store", f"Redis {version}", _about_the_store(source))
+            return Result("store", version, _about_the_store(source))
         finally:
             source.close()
     except config.BadConfiguration as error:

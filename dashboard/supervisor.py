@@ -105,7 +105,7 @@ class Supervisor:
         child.process = subprocess.Popen(
             child.command,
             cwd=Path(__file__).resolve().parent.parent,
-            env={**os.environ, **child.environment},
+            env={**_inherited(), **child.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -301,6 +301,11 @@ class Supervisor:
                 self.reaper.stdin.close()
             self.reaper.wait()
             self.reaper = None
+
+
+def _inherited() -> dict[str, str]:
+    # Celery loads Django into any worker that finds this set: the demo's is a user's worker, and has none.
+    return {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
 
 
 def _signal_process(pid: int, number: int) -> None:

@@ -1,0 +1,162 @@
+"""From a bare Python: what is installed when, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from dashboard import bootstrap
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with locks that need nothing, so that installing takes no network."""
+    for name in ("requirements", "requirements-test"):
+        (tmp_path / f"{name}.txt").write_text("# nothing\n")
+        (tmp_path / f"{name}.in").write_text("# nothing\n")
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
+    return tmp_path
+
+
+def lock(checkout: Path) -> list[Path]:
+    return [checkout / "requirements.txt"]
+
+
+def test_an_install_is_stamped_and_not_repeated(checkout, capsys):
+    bootstrap._install(lock(checkout))
+    assert bootstrap._is_stamped(lock(checkout))
+    capsys.readouterr()
+    bootstrap._install(lock(checkout))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_changed_lock_is_installed_again(checkout):
+    bootstrap._install(lock(checkout))
+    (checkout / "requirements.txt").write_text("# something else\n")
+    assert not bootstrap._is_stamped(lock(checkout))
+
+
+def test_an_environment_of_another_python_is_not_taken_for_ours(checkout):
+    bootstrap._install(lock(checkout))
+    configuration = checkout / ".venv/pyvenv.cfg"
+    configuration.write_text(configuration.read_text().replace("version = 3.", "version = 3.1"))
+    assert not bootstrap._is_stamped(lock(checkout))
+
+
+def test_an_install_that_was_cut_short_starts_afresh(checkout):
+    bootstrap._install(lock(checkout))
+    (checkout / ".venv/half-unpacked").touch()
+    (checkout / ".venv/.unfinished").touch()
+    (checkout / ".venv/requirements.stamp").unlink()
+    bootstrap._install(lock(checkout))
+    assert not (checkout / ".venv/half-unpacked").exists()
+    assert bootstrap._is_stamped(lock(checkout))
+
+
+def test_an_environment_whose_python_is_gone_is_made_again(checkout):
+    bootstrap._install(lock(checkout))
+    (checkout / ".venv/bin/python").unlink()
+    assert not bootstrap._is_stamped(lock(checkout))
+    bootstrap._install(lock(checkout))
+    assert bootstrap._works()
+
+
+def test_two_installs_at_once_take_turns(checkout):
+    program = (
+        "import sys; from pathlib import Path; from dashboard import bootstrap\n"
+        "bootstrap.ROOT = Path(sys.argv[1]); bootstrap.VENV = bootstrap.ROOT / '.venv'\n"
+        "bootstrap._install([bootstrap.ROOT / 'requirements.txt'])"
+    )
+    command = [sys.executable, "-c", program, str(checkout)]
+    both = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sum("Making .venv" in text for text in said) == 1, said
+
+
+def test_a_lock_without_hashes_is_refused(checkout):
+    (checkout / "requirements.txt").write_text("celery==5.7.0\n")
+    with pytest.raises(bootstrap.CannotStart, match=r"requirements\.txt could not be installed"):
+        bootstrap._install(lock(checkout))
+    assert not bootstrap._is_stamped(lock(checkout))
+
+
+def test_an_environment_that_satisfies_the_ranges_is_used_as_it_is():
+    assert bootstrap._satisfies([ROOT / "requirements.in"])
+
+
+@pytest.mark.parametrize("line", ["Django>=99", "no-such-distribution-of-ours"])
+def test_an_environment_that_lacks_a_requirement_is_not(tmp_path, line):
+    (tmp_path / "requirements.in").write_text(f"celery\n{line}\n")
+    assert not bootstrap._satisfies([tmp_path / "requirements.in"])
+
+
+def test_a_requirement_of_another_platform_is_not_missed(tmp_path):
+    (tmp_path / "requirements.in").write_text("no-such-distribution-of-ours ; sys_platform == 'other'\n")
+    assert bootstrap._satisfies([tmp_path / "requirements.in"])
+
+
+def test_a_python_without_pip_ensurepip_and_uv_is_told_what_to_install(checkout, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False, symlinks=True)
+    # ensurepip belongs to the interpreter: a module of the same name that fails hides it, and pip's absence is real.
+    (tmp_path / "hidden" / "ensurepip").mkdir(parents=True)
+    (tmp_path / "hidden" / "ensurepip" / "__init__.py").touch()
+    (tmp_path / "hidden" / "ensurepip" / "__main__.py").write_text("raise SystemExit(1)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hidden"))
+    monkeypatch.setattr(sys, "executable", str(bare / "bin/python"))
+    with pytest.raises(bootstrap.CannotStart, match="apt install python3-venv"):
+        bootstrap._install(lock(checkout))
+
+
+def test_a_folder_that_cannot_be_written_is_said(checkout, monkeypatch):
+    (checkout / ".venv").write_text("in the way")
+    with pytest.raises(bootstrap.CannotStart, match="cannot be written"):
+        bootstrap._install(lock(checkout))
+
+
+def test_an_old_python_is_told_in_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
+    with pytest.raises(bootstrap.CannotStart, match=r"3\.11 or newer and this is 3\.9"):
+        bootstrap.need_python(["manage.py", "up"])
+
+
+def test_an_old_python_hands_over_to_a_newer_one(monkeypatch, tmp_path):
+    newer = tmp_path / "python3.12"
+    newer.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "$@" >"$0.called"\n')
+    newer.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
+    child = os.fork()
+    if child == 0:
+        bootstrap.need_python(["manage.py", "up", "--no-demo"])
+        os._exit(1)
+    os.waitpid(child, 0)
+    assert (tmp_path / "python3.12.called").read_text() == "manage.py up --no-demo\n"
+
+
+def test_the_files_that_an_old_python_reads_have_no_newer_syntax():
+    import ast
+
+    for file in ("manage.py", "dashboard/__init__.py", "dashboard/bootstrap.py"):
+        ast.parse((ROOT / file).read_text(), feature_version=(3, 7))
+
+
+def test_the_locks_name_no_registry_and_hash_every_package():
+    for name in ("requirements.txt", "requirements-test.txt"):
+        text = (ROOT / name).read_text()
+        assert "://" not in text
+        assert "--index" not in text
+        pinned = [line for line in text.splitlines() if "==" in line and not line.lstrip().startswith("#")]
+        assert pinned
+        assert all(line.rstrip().endswith("\\") for line in pinned)

@@ -1,0 +1,169 @@
+"""`doctor`: what is wrong is said with what to do, and ends with 1 when it is severe."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from io import StringIO
+
+import pytest
+import redis
+from django.core.management import call_command
+from django.utils import timezone
+
+from dashboard import checkup
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.models import AuditEvent, Unfiled, Worker
+from jobs_admin.models.access import ENGINE
+from tests.conftest import forget_configuration
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def shop(store, settings, engine):
+    """A source whose broker is the engine's database 1, and a watch that is on time."""
+    settings.REDRIVE_DEMO_BROKER_URL = engine.url.removesuffix("0") + "1"
+    forget_configuration(config)
+    store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp())
+
+
+def doctor() -> tuple[int, str]:
+    said = StringIO()
+    try:
+        call_command("doctor", stdout=said)
+    except SystemExit as end:
+        return end.code, said.getvalue()
+    return 0, said.getvalue()
+
+
+def test_a_sound_desk_is_well(shop):
+    code, said = doctor()
+    assert code == 0, said
+    assert said.endswith("All is well.\n")
+
+
+def test_a_store_that_evicts_is_severe(shop, store):
+    store.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        code, said = doctor()
+    finally:
+        store.config_set("maxmemory-policy", "noeviction")
+    assert code == 1
+    assert "maxmemory-policy is allkeys-lru" in said
+    assert "CONFIG SET maxmemory-policy noeviction" in said
+
+
+def test_a_store_without_persistence_is_said(shop, store):
+    store.config_set("appendonly", "no")
+    try:
+        assert checkup.check_store().severity != "ok"
+    finally:
+        store.config_set("appendonly", "yes")
+
+
+def test_a_watch_that_never_ran_is_severe(shop, store):
+    store.delete(keys.steps())
+    code, said = doctor()
+    assert code == 1
+    assert "manage.py watch" in said
+
+
+def test_a_source_that_cannot_be_reached_is_severe(shop, settings):
+    settings.REDRIVE_DEMO_BROKER_URL = "redis://127.0.0.1:1/0"
+    forget_configuration(config)
+    code, said = doctor()
+    assert code == 1
+    assert "source shop" in said
+    assert "cannot be reached" in said
+
+
+def test_a_store_that_does_not_answer_is_severe_and_the_rest_is_still_looked_at(shop, settings):
+    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    config.store.cache_clear()
+    code, said = doctor()
+    assert code == 1
+    assert "REDRIVE_REDIS_URL" in said
+    assert "audit" in said
+
+
+def test_no_source_is_a_warning(store):
+    store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp())
+    code, said = doctor()
+    assert code == 0
+    assert "No source is configured" in said
+    assert said.endswith("Nothing is severe.\n")
+
+
+def test_a_broken_audit_chain_is_severe(shop):
+    from jobs_admin import audit
+
+    audit.record(ENGINE, "failure.discard", "failure:1")
+    audit.record(ENGINE, "failure.discard", "failure:2")
+    AuditEvent.objects.filter(object="failure:1").update(actor="somebody else")
+    code, said = doctor()
+    assert code == 1
+    assert "chain breaks" in said
+
+
+def test_reports_that_could_not_be_filed_are_counted(shop):
+    Unfiled.objects.create(entry_id="1-0", received_at=timezone.now(), why="", body=b"", size=0)
+    assert "1 report could not be filed and is kept" in doctor()[1]
+
+
+def test_a_worker_that_could_not_keep_reports_is_severe(shop):
+    Worker.objects.create(source="shop", name="w@1", boot="b", seen_at=timezone.now(), dropped=3)
+    code, said = doctor()
+    assert code == 1
+    assert "w@1 could not keep 3 reports" in said
+
+
+@pytest.mark.server
+def test_a_worker_that_reports_nothing_here_is_named(shop, settings, unguarded_worker):
+    code, said = doctor()
+    assert code == 1, said
+    assert "bare@" in said
+    assert "REDRIVE_REDIS_URL" in said
+
+
+@pytest.fixture
+def unguarded_worker(shop, settings, tmp_path):
+    """A Celery worker on the shop's broker that knows nothing of Redrive."""
+    import os
+    import subprocess
+    import sys
+    import time
+
+    from jobs_admin.core.lifeline import die_with_parent
+
+    (tmp_path / "bare.py").write_text("from celery import Celery\napp = Celery()\n")
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "bare",
+        "worker",
+        "-P",
+        "solo",
+        "-n",
+        "bare@%h",
+        "--without-mingle",
+    ]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "CELERY_BROKER_URL": settings.REDRIVE_DEMO_BROKER_URL},
+        stdout=(tmp_path / "log").open("w"),
+        stderr=subprocess.STDOUT,
+        preexec_fn=die_with_parent,
+    )
+    broker = redis.Redis.from_url(settings.REDRIVE_DEMO_BROKER_URL)
+    ends = time.monotonic() + 20
+    while not broker.smembers("_kombu.binding.celery.pidbox"):
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        assert time.monotonic() < ends, (tmp_path / "log").read_text()
+        time.sleep(0.05)
+    yield process
+    process.terminate()
+    process.wait(10)
