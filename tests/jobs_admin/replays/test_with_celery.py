@@ -1,0 +1,94 @@
+"""The whole way with a real worker: a job dies, is replayed, and the same failure tells how that ended."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import redis
+from celery import chain
+
+from jobs_admin import config, ingest, replays
+from jobs_admin.models import Failure, Replay
+from jobs_admin.replays import letters
+from tests.conftest import forget_configuration
+from tests.jobs_admin.replays.conftest import ANN
+from tests.real_celery import RealWorker
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
+
+
+@pytest.fixture
+def worker(store, engine, settings):
+    """A guarded worker of the source `shop`; its broker is another database of the engine than the store."""
+    broker = engine.url.removesuffix("/0") + "/1"
+    redis.Redis.from_url(broker).flushdb()
+    settings.REDRIVE_DEMO_BROKER_URL = broker
+    forget_configuration(config)
+    running = RealWorker(broker, engine.url).start()
+    yield running
+    running.stop()
+
+
+def desk_until(worker, reached, what, deadline_s=20):
+    """Run the desk's steps until it is so."""
+    ends = time.monotonic() + deadline_s
+    while not (answer := reached()):
+        assert time.monotonic() < ends, f"waited for {what}:\n{worker.text()[-2000:]}"
+        ingest.step("test"), replays.send("test"), replays.settle()
+    return answer
+
+
+def dead(worker):
+    return desk_until(worker, lambda: Failure.objects.filter(state="dead").first(), "a dead job")
+
+
+def replayed(worker, failure, **more):
+    replay = replays.start(ANN, replays.draft(ANN, selection=[failure.pk], **more))
+    desk_until(worker, lambda: Replay.objects.filter(pk=replay.pk, state="done").exists(), "the replay to end")
+    replay.refresh_from_db()
+    failure.refresh_from_db()
+    return replay
+
+
+def test_an_edited_job_runs_and_the_same_failure_has_recovered(worker):
+    worker.send("slow", "not a number", queue="emails")
+    failure = dead(worker)
+    replay = replayed(worker, failure, edit={"args": [0]})
+    assert (replay.succeeded, failure.state, failure.run) == (1, "recovered", 2)
+    assert Failure.objects.count() == 1
+
+
+def test_a_job_that_fails_again_is_the_same_dead_letter(worker):
+    worker.send("fail", "still down", queue="emails")
+    failure = dead(worker)
+    replay = replayed(worker, failure)
+    assert (replay.failed_again, failure.state, failure.run) == (1, "dead", 2)
+    assert Failure.objects.filter(state="dead").count() == Failure.objects.count() == 1
+    assert "PartnerDown: still down" in replay.items.get().outcome
+    assert replayed(worker, failure).items.get().run == 3
+
+
+def test_the_rest_of_a_chain_runs_after_the_replay(worker):
+    app = worker.app
+    chain(
+        app.signature("slow", ("not a number",), queue="emails"), app.signature("ok", ("after",), immutable=True)
+    ).apply_async()
+    replayed(worker, dead(worker), edit={"args": [0]})
+    worker.wait(lambda: worker.marks("ok") == [str(("after",))], what="the rest of the chain")
+
+
+def test_hidden_arguments_reach_the_worker_as_they_were(worker):
+    worker.send("fail", "down", queue="emails", kwargs={"token": "s3cret-value", "to": "ann"})
+    failure = dead(worker)
+    shown = json.loads(failure.kwargs)
+    assert shown["token"] == "[redacted]"
+    replays.start(ANN, replays.draft(ANN, selection=[failure.pk], edit={"kwargs": shown | {"to": "bob"}}))
+    desk_until(worker, lambda: Failure.objects.filter(run=2, state="dead").exists(), "the second run")
+    args, kwargs = config.adapter("shop").arguments(raw_of_run_2(failure))
+    assert (args, kwargs) == (["down"], {"token": "s3cret-value", "to": "bob"})
+
+
+def raw_of_run_2(failure):
+    return letters.opened(failure.payloads.get(run=2))
