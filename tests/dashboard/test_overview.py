@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import html
+import json
+import re
+from datetime import timedelta
+
+from django.utils import timezone
+
+from jobs_admin.core import keys
+from jobs_admin.models import QueueCounter, Replay, Source, Unfiled
+from tests.dashboard.conftest import HTMX, bury, group
+from tests.dashboard.test_groups import count_of_link, text_of
+
+
+def fail_now(n: int, queue: str = "webhooks") -> None:
+    at = timezone.now().replace(second=0, microsecond=0)
+    QueueCounter.objects.create(source="shop", queue=queue, at=at, failed=n)
+
+
+def test_it_opens_with_the_sentence(ann, watched):
+    bury(group=group(), tenant="acme")
+    fail_now(900)
+    title = re.search(r"<h1>(.*?)</h1>", ann.get("/").content.decode())[1]
+    assert title.startswith("webhooks: ") and "failures/min" in title and "1 tenant" in title
+
+
+def test_a_desk_without_anything_says_what_to_do(ann, watched):
+    text = text_of(ann.get("/"))
+    assert "No job has failed yet." in text and "put install(app) into your Celery app" in text
+
+
+def test_dead_now_is_what_its_links_show(ann, watched):
+    bury(3)
+    bury(2, queue="e mails")
+    bury(4, state="recovered")
+    page = ann.get("/").content.decode()
+    dead = dict(re.findall(r'<a class="number count-of-state" href="([^"]+)">(\d+)</a>', page))
+    assert sorted(map(int, dead.values())) == [2, 3]
+    assert all(count_of_link(ann, html.unescape(link)) == int(n) for link, n in dead.items())
+
+
+def test_an_unreachable_source_is_said_with_since_when_and_why(ann, watched):
+    bury()
+    Source.objects.filter(name="shop").update(
+        is_reachable=False, changed_at=timezone.now() - timedelta(minutes=4), why_unreachable="Connection refused"
+    )
+    text = text_of(ann.get("/"))
+    assert "unreachable shop" in text and "Connection refused" in text
+
+
+def test_unsafe_settings_of_a_source_are_said_with_what_to_do(ann, watched):
+    finding = {"id": "maxmemory-policy", "severity": "high", "text": "Jobs may be dropped.", "fix": "Set noeviction."}
+    Source.objects.create(name="shop", findings=[finding])
+    assert "shop: Jobs may be dropped. Set noeviction." in text_of(ann.get("/"))
+
+
+def test_a_watch_that_stopped_is_said_before_any_number(ann, watched):
+    ended = timezone.now() - timedelta(minutes=7)
+    for step in ("ingest", "sample"):
+        watched.hset(keys.steps(), step, json.dumps({"at": ended.timestamp()}))
+    page = ann.get("/").content.decode()
+    assert page.index(f"Not watching since {ended:%H:%M}") < page.index("<h1>What is shown may be old")
+
+
+def test_a_store_that_does_not_answer_leaves_the_page_readable(ann, store, settings):
+    from jobs_admin import config
+
+    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    config.store.cache_clear()
+    bury()
+    text = text_of(ann.get("/"))
+    assert "own Redis does not answer" in text and "Dead now" in text
+
+
+def test_reports_that_could_not_be_filed_are_said(ann, watched):
+    Unfiled.objects.create(entry_id="1-1", received_at=timezone.now(), why="NUL", body=b"x", size=1)
+    assert "1 report could not be filed. They are kept" in text_of(ann.get("/"))
+
+
+def test_a_replay_under_way_shows_how_far_it_is(ann, watched):
+    bury()
+    running = Replay.objects.create(state="running", scope_max_id=1, total=1200, succeeded=400, failed_again=12)
+    text = text_of(ann.get("/"))
+    assert f"#{running.pk} running" in text and "412 of 1,200" in text
+
+
+def test_the_picture_has_a_table_with_the_same_numbers(ann, watched):
+    fail_now(1234)
+    page = ann.get("/").content.decode()
+    chart = json.loads(html.unescape(re.search(r'data-chart="([^"]+)"', page)[1]))
+    assert sum(chart["series"][0]["y"]) == 1234 and '<td class="number">1,234</td>' in page
+
+
+def test_the_live_part_is_the_page_without_its_shell(ann, watched):
+    part = ann.get("/", headers=HTMX).content.decode()
+    assert part.lstrip().startswith('<div id="overview"') and "<nav" not in part
+
+
+def test_the_role_of_one_source_shows_that_source_alone(vera, watched):
+    bury(queue="webhooks")
+    bury(source="bank", queue="transfers")
+    assert "transfers" not in text_of(vera.get("/")) and "webhooks" in text_of(vera.get("/"))
+
+
+def test_it_costs_the_same_for_one_failure_and_for_many(ann, watched, django_assert_max_num_queries):
+    bury(group=group())
+    ann.get("/")
+    with django_assert_max_num_queries(30):
+        ann.get("/")
+    for n in range(20):
+        bury(50, group=group(f"Error{n}"), queue=f"queue-{n}")
+    with django_assert_max_num_queries(30):
+        ann.get("/")

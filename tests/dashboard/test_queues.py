@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+
+from django.utils import timezone
+
+from jobs_admin.models import DepthSample, Source
+from tests.dashboard.conftest import bury
+from tests.dashboard.test_groups import count_of_link, text_of
+
+
+def sample(queue: str = "webhooks", **changes) -> None:
+    Source.objects.get_or_create(name="shop", defaults={"is_configured": True, "is_reachable": True})
+    held = {"waiting": 1234, "active": 5, "delayed": 0, "workers": 14, "guarded_workers": 12, "durability": "early"}
+    DepthSample.objects.create(source="shop", queue=queue, at=timezone.now(), **held | changes)
+
+
+def test_a_queue_shows_what_waits_runs_and_lies_dead(ann, watched):
+    sample()
+    bury(3)
+    text = text_of(ann.get("/queues/"))
+    assert re.search(r"webhooks 1,234 5 0 3 0 –", text) and "12 of 14 early ack" in text
+
+
+def test_the_dead_of_a_queue_are_what_the_link_shows(ann, watched):
+    bury(3, queue="a b")
+    bury(1, queue="a b", state="retrying")
+    page = ann.get("/queues/").content.decode()
+    link, n = re.search(r'<a class="is-dead count-of-state" href="([^"]+)">(\d+)</a>', page).groups()
+    assert int(n) == 3 == count_of_link(ann, html.unescape(link))
+
+
+def test_what_is_not_known_is_a_dash_and_never_a_zero(ann, watched):
+    sample(is_reachable=False, why="refused", waiting=None, active=None, delayed=None, workers=None)
+    text = text_of(ann.get("/queues/"))
+    assert re.search(r"no answer (now|\d+ \w+ ago) – – – 0", text)
+
+
+def test_a_source_that_does_not_answer_says_since_when_and_the_next_step(ann, watched):
+    since = timezone.now() - timedelta(minutes=9)
+    Source.objects.create(
+        name="shop", is_configured=True, is_reachable=False, changed_at=since, why_unreachable="refused"
+    )
+    text = text_of(ann.get("/queues/"))
+    assert (
+        re.search(rf"This source does not answer\. Since {since:%H:%M} ?\. refused", text)
+        and "Check its address" in text
+    )
+
+
+def test_priorities_are_shown_in_order_where_there_are_several(ann, watched):
+    sample(by_priority={"9": 1, "0": 20, "3": 3})
+    assert "p0 20 · p3 3 · p9 1" in text_of(ann.get("/queues/"))
+
+
+def test_a_source_that_only_reports_says_that_nothing_can_be_sent_to_it(ann, watched):
+    Source.objects.create(name="shop", is_configured=False)
+    assert "nothing can be sent to it" in text_of(ann.get("/queues/"))
+
+
+def test_without_a_source_the_page_says_how_to_name_one(ann, watched):
+    assert "Name your broker in CELERY_BROKER_URL" in text_of(ann.get("/queues/"))
