@@ -11,10 +11,18 @@ pytestmark = pytest.mark.django_db
 
 def bury(n, **changes):
     now = timezone.now()
-    values = dict(
-        source="shop", queue="emails", task="send", state="dead", kind="exception", run=1, attempts=1,
-        first_failed_at=now, failed_at=now, received_at=now,
-    )
+    values = {
+        "source": "shop",
+        "queue": "emails",
+        "task": "send",
+        "state": "dead",
+        "kind": "exception",
+        "run": 1,
+        "attempts": 1,
+        "first_failed_at": now,
+        "failed_at": now,
+        "received_at": now,
+    }
     start = Failure.objects.count()
     return Failure.objects.bulk_create(
         Failure(**{**values, **changes, "first_job_id": f"j{start + i}", "job_id": f"j{start + i}"}) for i in range(n)
@@ -32,7 +40,9 @@ def held():
 
 
 def test_counts_follow_inserts_moves_and_deletes():
-    group = Group.objects.create(fingerprint="v1-a", error_type="E", message="", first_seen=timezone.now(), last_seen=timezone.now())
+    group = Group.objects.create(
+        fingerprint="v1-a", error_type="E", message="", first_seen=timezone.now(), last_seen=timezone.now()
+    )
     bury(30)
     bury(5, queue="webhooks", group=group)
     Failure.objects.filter(pk__in=Failure.objects.values("pk")[:10]).update(state="recovered")
