@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import os
 
+from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-application = get_wsgi_application()
+_django = get_wsgi_application()
+
+
+def application(environ, start_response):
+    """Redrive's pages, below REDRIVE_URL_PREFIX whether or not the proxy takes the prefix off."""
+    prefix = settings.FORCE_SCRIPT_NAME or ""
+    path = environ.get("PATH_INFO", "")
+    if prefix and (path == prefix or path.startswith(prefix + "/")):
+        environ["PATH_INFO"] = path[len(prefix) :] or "/"
+    return _django(environ, start_response)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
 import stat
 import time
+import urllib.request
 
 import pytest
 
@@ -101,6 +103,18 @@ def test_a_second_desk_on_the_folder_says_where_the_first_runs(up):
     second = up("--no-demo")
     assert second.ends() == 1
     assert f"already runs on {first.data}: {first.url}" in second.text
+
+
+def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(up):
+    desk = up("--no-demo", REDRIVE_URL_PREFIX="ops/jobs").is_ready()
+    assert desk.url.endswith("/ops/jobs")
+    bare = desk.url.removesuffix("/ops/jobs")
+    for address in (f"{desk.url}/login/", f"{bare}/login/"):
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            page = answer.read().decode()
+        sheet = re.search(r'href="(/ops/jobs/static/[^"]+\.css)"', page)[1]
+        with urllib.request.urlopen(bare + sheet, timeout=10) as answer:
+            assert answer.status == 200
 
 
 def test_a_busy_port_gives_the_next_free_one(up):

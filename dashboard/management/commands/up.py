@@ -155,7 +155,7 @@ class Desk:
         if port != self.wanted_port:
             say(f"Port {self.wanted_port} is busy: using {port}.")
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}{settings.FORCE_SCRIPT_NAME or ''}"
         self.given_store = environment.is_given("REDRIVE_REDIS_URL") or environment.is_given("REDIS_URL")
         self.needs_engine = self.has_demo or not self.given_store
         kept = self.made["engine"]
@@ -165,7 +165,7 @@ class Desk:
         self.partner_port = partner if partner and is_free(int(partner)) else str(free_port())
         engine_url = f"redis://:{kept['password']}@127.0.0.1:{kept['port']}"
         # Redrive's store is the engine's database 0, the demo's broker its database 1.
-        ours = {"REDRIVE_URL": self.url}
+        ours = {"REDRIVE_URL": f"http://127.0.0.1:{port}"}
         if not self.given_store:
             ours["REDRIVE_REDIS_URL"] = f"{engine_url}/0"
         if self.has_demo:
@@ -247,7 +247,7 @@ class Desk:
 
     def _page_answers(self) -> bool:
         """Whether the first page, or the login that it sends one to, is a page."""
-        path = "/"
+        path = (settings.FORCE_SCRIPT_NAME or "") + "/"
         host = settings.ALLOWED_HOSTS[0].lstrip(".") if settings.ALLOWED_HOSTS else "127.0.0.1"
         for _ in range(3):
             try:
@@ -260,8 +260,7 @@ class Desk:
                 return False
             if answer.status not in {301, 302}:
                 break
-            target = urlsplit(answer.headers["Location"]).path
-            path = target.removeprefix(settings.FORCE_SCRIPT_NAME or "")
+            path = urlsplit(answer.headers["Location"]).path
         if answer.status >= 400:
             assert self.supervisor is not None
             self.supervisor.turn(0.2)
