@@ -1,0 +1,147 @@
+"""What the guard costs a worker: jobs a second with and without it, in one run, and the time of one report.
+
+    python -m bench.worker [--jobs 4000] [--rounds 3]
+
+Stock and guarded workers take turns, so that a noisy machine disturbs both alike. Everything (broker, store, worker
+with two children, log at INFO as Celery has it) shares one machine. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import celery
+import kombu
+import redis
+
+from dashboard.engine import Engine
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--jobs", type=int, default=4000)
+    asked.add_argument("--rounds", type=int, default=3)
+    wanted = asked.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        broker, store = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()
+        try:
+            figures = {
+                "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+                "versions": {"celery": celery.__version__, "kombu": kombu.__version__, "redis-py": redis.__version__},
+                "jobs_per_second": throughput(broker, store, wanted.jobs, wanted.rounds),
+                "microseconds_per_report": reporting(store, Path(folder)),
+            }
+        finally:
+            broker.stop()
+            store.stop()
+    json.dump(figures, sys.stdout, indent=2)
+    print()
+
+
+def throughput(broker: Engine, store: Engine, jobs: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Jobs a second: the median of the rounds, for jobs that succeed and jobs that fail."""
+    taken: dict[tuple[str, str], list[float]] = {}
+    for _ in range(rounds):
+        for kind in ("stock", "guarded"):
+            for task in ("ok", "fail"):
+                count = jobs if task == "ok" else jobs // 2
+                taken.setdefault((kind, task), []).append(one_round(broker, store, kind, task, count))
+    medians = {key: statistics.median(values) for key, values in taken.items()}
+    return {
+        name: {
+            "stock": round(medians["stock", task]),
+            "guarded": round(medians["guarded", task]),
+            "ratio": round(medians["guarded", task] / medians["stock", task], 3),
+        }
+        for name, task in (("success", "ok"), ("failure", "fail"))
+    }
+
+
+def one_round(broker: Engine, store: Engine, kind: str, task: str, count: int) -> float:
+    from tests.real_celery import RealWorker
+
+    environment = {"REAL_STOCK": "1" if kind == "stock" else "", "REAL_MARKS": ""}
+    worker = RealWorker(broker.url, store.url, environment=environment)
+    with redis.Redis.from_url(broker.url) as client, redis.Redis.from_url(store.url) as reports:
+        client.flushall()
+        reports.flushall()
+        worker.send(task, queue="held")
+        message = json.loads(client.lrange("held", 0, -1)[0])
+        client.flushall()
+        worker.start()
+        for number in range(count):
+            message["headers"]["id"] = message["properties"]["delivery_tag"] = f"{kind}-{number}"
+            client.lpush("held", json.dumps(message))
+        started = time.perf_counter()
+        client.rename("held", "celery")
+        worker.wait(lambda: not client.llen("celery") and not client.hlen("unacked"), 300, "the jobs")
+        seconds = time.perf_counter() - started
+        if kind == "guarded" and task == "fail":
+            worker.wait(lambda: reports.xlen("redrive:failures") == count, 10, f"{count} reports")
+    worker.stop()
+    return count / seconds
+
+
+def reporting(store: Engine, folder: Path) -> dict[str, dict[str, float]]:
+    """The time that one failing job holds up the worker's main process, by where its report goes."""
+    from jobs_admin.worker.guard import Guard
+    from jobs_admin.worker.report import Origin
+    from jobs_admin.worker.spool import Spool
+    from jobs_admin.worker.store import Store
+
+    def guard(url: str) -> Guard:
+        return Guard(Origin("shop", "", ("kwargs.tenant",), {}), Store(url, Spool(folder / "spool")), "capture")
+
+    with redis.Redis.from_url(store.url) as client:
+        client.flushall()
+    found = {"stream": measured(guard(store.url), 2000), "spool": measured(guard("redis://127.0.0.1:1/0"), 500)}
+    off = guard(store.url)
+    off.is_silenced = True
+    return {**found, "switched_off": measured(off, 2000)}
+
+
+def measured(guard, count: int) -> dict[str, float]:
+    from billiard.einfo import ExceptionInfo
+    from celery.worker.request import Request
+    from kombu import Connection
+    from kombu.transport.virtual import Message
+
+    from jobs_admin.worker.request import guarded
+    from tests.real_celery import make_app
+
+    app = make_app("memory://")
+    app.send_task(
+        "fail", args=["the partner is down"], kwargs={"tenant": "acme", "order": {"id": 7, "lines": [1, 2, 3]}}
+    )
+    channel = Connection("memory://").channel()
+    payload = channel._get("celery")
+    request_class = guarded(Request, guard)
+    try:
+        app.tasks["fail"].run("the partner is down")
+    except Exception:
+        error = ExceptionInfo()
+    taken = []
+    for number in range(count):
+        payload["headers"]["id"] = f"job-{number}"
+        request = request_class(Message(payload, channel=channel), app=app, hostname="w@bench", task=app.tasks["fail"])
+        started = time.perf_counter()
+        guard.job_failed(request, error)
+        taken.append((time.perf_counter() - started) * 1e6)
+    assert guard.broken == guard.store.dropped == 0
+    taken.sort()
+    return {"median": round(statistics.median(taken)), "p99": round(taken[int(count * 0.99)])}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()
