@@ -79,7 +79,7 @@ def search(
     """A page of the failures that match `text`. An `after` that is no cursor gives the first page."""
     query = parse(text, now or datetime.now(UTC))
     limit = max(1, min(limit, LARGEST_PAGE))
-    found = _page_of_ids(viewer, query, _cursor(after), limit + 1)
+    found = newest_ids(viewer, query, _cursor(after), limit + 1)
     total, capped = count(viewer, query)
     rows = _rows(found[:limit])
     return Page(
@@ -155,7 +155,7 @@ def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit
         counted = ("tenant",)
     else:
         counted = ("queue", "task", "state", "error_type", "tenant")
-    newest = _page_of_ids(viewer, query, None, CAP + 1)
+    newest = newest_ids(viewer, query, None, CAP + 1)
     over = CAP if len(newest) > CAP else None
     for name in counted:
         shown = "error" if name == "error_type" else name
@@ -189,7 +189,7 @@ def _cursor(after: str | None) -> int | None:
     return int(after) if after and after.isascii() and after.isdigit() and len(after) < 19 else None
 
 
-def _page_of_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
+def newest_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
     """The ids of the newest that match, below `after`, highest first.
 
     `state IN (…) ORDER BY id DESC` has no index that serves both: where most rows have recovered it would walk all of

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import reverse
-from ninja import NinjaAPI, Path, Query, Schema
+from ninja import NinjaAPI, Path, Query, Schema, Status
 from pydantic import AfterValidator, ConfigDict, Field
 
 from dashboard.api import errors, shapes
@@ -51,8 +51,8 @@ class OneReplay(Reason):
 
 
 class Scope(Body):
-    q: Text = ""
-    ids: list[int] = Field([], max_length=10_000)  # failures chosen by hand, in place of q
+    q: Text | None = None
+    ids: list[int] | None = Field(None, min_length=1, max_length=10_000)  # failures chosen by hand, in place of q
     pace: dict[str, Any] | None = None
 
 
@@ -89,6 +89,13 @@ def _viewer(request: HttpRequest, role: str = VIEWER) -> Viewer:
     if not viewer.may_anywhere(role):
         raise errors.Refused(403, "forbidden", f"This call needs a token with the role {role}. Nothing was changed.")
     return viewer
+
+
+def _scope(body: Scope) -> dict[str, Any]:
+    """What a replay is for. Said in so many words: an empty search is everything in the default states."""
+    if (body.q is None) == (body.ids is None):
+        raise errors.Refused(422, "invalid", "Give either q, the search, or ids. Nothing was changed.", "q")
+    return {"query": body.q} if body.ids is None else {"selection": body.ids}
 
 
 def _page(name: str, *args: object) -> str:
@@ -141,7 +148,7 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
         edit=edit or None,
         idempotency_key=body.idempotency_key,
     )
-    return 201, _started(viewer, made)
+    return Status(201, _started(viewer, made))
 
 
 @api.post("/failures/{failure_id}/discard", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
@@ -218,7 +225,7 @@ def _group(viewer: Viewer, fingerprint: str) -> dict[str, Any]:
 def preview_replay(request: HttpRequest, body: Scope) -> Any:
     """What a replay would do. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
     viewer = _viewer(request, OPERATOR)
-    return shapes.preview(replays.preview(viewer, query=body.q, selection=body.ids, pace=body.pace))
+    return shapes.preview(replays.preview(viewer, **_scope(body), pace=body.pace))
 
 
 @api.post("/replays", response={201: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
@@ -227,15 +234,14 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
     viewer = _viewer(request, OPERATOR)
     made = replays.draft(
         viewer,
-        query=body.q,
-        selection=body.ids,
+        **_scope(body),
         pace=body.pace,
         reason=body.reason,
         snapshot=body.snapshot,
         idempotency_key=body.idempotency_key,
         accept_unguarded=body.accept_unguarded,
     )
-    return 201, _started(viewer, made)
+    return Status(201, _started(viewer, made))
 
 
 def _started(viewer: Viewer, made: Replay) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from jobs_admin.replays.acts import cancel, change_pace, draft, pause, resolve_item, resume, start
 from jobs_admin.replays.previewing import Preview, preview
-from jobs_admin.replays.reading import ItemPage, ReplayPage, count, failed_again_groups, find, items, listing
+from jobs_admin.replays.reading import ItemPage, ReplayPage, count, failed_again_groups, find, items, listing, visible
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
@@ -28,4 +28,5 @@ __all__ = [
     "send",
     "settle",
     "start",
+    "visible",
 ]

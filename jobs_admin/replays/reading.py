@@ -30,13 +30,13 @@ def find(viewer: Viewer, pk: int) -> Replay:
     """Raises Replay.DoesNotExist, also for what the viewer may not see."""
     if not 0 < int(pk) < 2**63:
         raise Replay.DoesNotExist
-    return _visible(viewer).get(pk=pk)
+    return visible(viewer).get(pk=pk)
 
 
 def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> ReplayPage:
     """Newest first. An `after` that is no cursor gives the first page."""
     limit = max(1, min(limit, LARGEST_PAGE))
-    found = _visible(viewer).order_by("-pk")
+    found = visible(viewer).order_by("-pk")
     if cursor := _number(after):
         found = found.filter(pk__lt=cursor)
     rows = list(found[: limit + 1])
@@ -45,7 +45,7 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
 
 def count(viewer: Viewer) -> tuple[int, bool]:
     """How many replays the viewer may see, and whether there are more: exact up to 10,000."""
-    found = _visible(viewer).order_by()[: failures.CAP + 1].count()
+    found = visible(viewer).order_by()[: failures.CAP + 1].count()
     return min(found, failures.CAP), found > failures.CAP
 
 
@@ -83,7 +83,8 @@ def failed_again_groups(replay: Replay, limit: int = 20) -> list[tuple[Group, in
     return [(groups[pk], n) for pk, n in numbers if pk in groups]
 
 
-def _visible(viewer: Viewer) -> QuerySet[Replay]:
+def visible(viewer: Viewer) -> QuerySet[Replay]:
+    """The replays that touch a source the viewer may see, and the viewer's own."""
     sources = viewer.sources(VIEWER)
     if sources is None:
         return Replay.objects.all()
