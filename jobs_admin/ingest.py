@@ -56,7 +56,7 @@ class _Reading:
 
     claimed_at: float = -1e9  # monotonic
     count: int = 100
-    unfinished: set[str] = field(default_factory=set)  # consumers whose last batch was taken but not acknowledged
+    finished: set[str] = field(default_factory=set)  # consumers that took nothing which they did not acknowledge
 
 
 _reading = _Reading()
@@ -65,32 +65,34 @@ _reading = _Reading()
 def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> bool:
     """Read one batch from the stream and file it; True if there was something.
 
-    `consumer` names the process. Waits up to `wait_s` for the first entry. Raises what Redis or the database raise
-    when they are away: nothing is acknowledged then, and the same entries come again.
+    `consumer` names the process, and the one that takes its place should it die: what that left is done first.
+    Waits up to `wait_s` for the first entry. Raises what Redis or the database raise when they are away: nothing is
+    acknowledged then, and the same entries come again.
     """
     store = config.store()
     entries = _take(store, consumer, wait_s)
     if not entries:
         return False
-    _reading.unfinished.add(consumer)
+    _reading.finished.discard(consumer)
     whole = [(entry_id, fields) for entry_id, fields in entries if fields]
     file(whole, now or timezone.now())
-    with store.pipeline(transaction=False) as pipe:
+    with store.pipeline(transaction=True) as pipe:
         ids = [entry_id for entry_id, _ in entries]
         pipe.xack(keys.failures(), GROUP, *ids)
         pipe.xdel(keys.failures(), *ids)
         pipe.execute()
-    _reading.unfinished.discard(consumer)
+    _reading.finished.add(consumer)
     return True
 
 
 def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
     try:
-        if consumer in _reading.unfinished:
+        if consumer not in _reading.finished:
+            # A batch that failed, or one that a process of this name took before it was killed.
             again: Any = store.xreadgroup(GROUP, consumer, {keys.failures(): "0"}, count=_reading.count)
             if again and again[0][1]:
                 return list(again[0][1])
-            _reading.unfinished.discard(consumer)
+            _reading.finished.add(consumer)
         if time.monotonic() - _reading.claimed_at > _ABANDONED_S:
             abandoned = _claim(store, consumer)
             if abandoned:

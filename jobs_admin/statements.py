@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import connection, models
@@ -64,16 +65,21 @@ def _field(model: type[models.Model], column: str) -> Any:
 def _parameters(rows: Sequence[Sequence[Any]], times: Sequence[int]) -> list[Any]:
     if not times or connection.vendor != "sqlite":
         return [value for row in rows for value in row]
-    # SQLite has no type for times; this is the text that Django writes and compares.
-    adapt = connection.ops.adapt_datetimefield_value
     flat: list[Any] = []
     for row in rows:
         values = list(row)
         for i in times:
             if values[i] is not None:
-                values[i] = adapt(values[i])
+                values[i] = _as_text(values[i])
         flat += values
     return flat
+
+
+def _as_text(at: datetime) -> str:
+    """A time as Django writes and compares it on SQLite, which has no type for times."""
+    if at.tzinfo is UTC:  # the usual case, at a fifth of the cost
+        return str(at.replace(tzinfo=None))
+    return connection.ops.adapt_datetimefield_value(at)
 
 
 def update(model: type[models.Model], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

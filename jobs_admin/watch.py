@@ -58,7 +58,8 @@ def steps() -> dict[str, Step]:
     def ingest(name: str) -> bool:
         from jobs_admin import ingest
 
-        return ingest.step(name)  # waits for the stream itself
+        # The name of its place in this watch: the next process there goes on with what a killed one had taken.
+        return ingest.step(f"{socket.gethostname()}:{os.getppid()}")  # waits for the stream itself
 
     def reconcile(name: str) -> bool:
         from jobs_admin import ingest

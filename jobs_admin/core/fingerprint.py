@@ -73,7 +73,7 @@ _PATTERNS = {
     ),
     "uuid": r"(?<!\w)[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?!\w)",
     "ip": (
-        r"(?<![\w.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d{1,5})?(?![\w.])"
+        r"(?<![\w.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d{1,5})?(?!\w|\.\d)"
         r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::|[0-9a-fA-F]{1,4})(?![\w:])"
         r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){1,6}(?::[0-9a-fA-F]{1,4}){1,6}(?![\w:])"
     ),
@@ -116,7 +116,7 @@ def _without_ids(url: str) -> str:
     scheme, _, rest = url.partition("://")
     where = re.split(r"[?#]", rest, maxsplit=1)[0].rstrip(".,;:)]}")
     host, *segments = where.split("/")
-    host = re.sub(r"\d{1,3}(?:\.\d{1,3}){3}|(?<=:)\d+\Z|\[.*\]", "<number>", host.rpartition("@")[2])
+    host = re.sub(r"\d{1,3}(?:\.\d{1,3}){3}|\d+|\[.*\]", "<number>", host.rpartition("@")[2])
     varies = [s if s in _VERSIONS or not _SEGMENT_VARIES.search(s) else "<id>" for s in segments]
     return f"{scheme}://{'/'.join([host, *varies])}"
 

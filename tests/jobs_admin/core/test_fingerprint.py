@@ -29,6 +29,8 @@ shop.partner.Refused: order 4711 refused
         ("job 3f2504e0-4f89-11d3-9a0c-0305e82c3301 gone", "job <uuid> gone"),
         ("commit deadbeef1 at 0x7f3a2c", "commit <hex> at <hex>"),
         ("10.0.0.12:6379 refused", "<ip> refused"),
+        ("connecting to 10.0.0.12:6379. Refused.", "connecting to <ip>. Refused."),
+        ("https://hooks.tenant-3.example/a timed out", "https://hooks.tenant-<number>.example/a timed out"),
         ("fe80:0:0:1::2 and 2001:db8::1 refused", "<ip> and <ip> refused"),
         ("no such file: /var/data/17/a.csv", "no such file: <path>"),
         (r"no such file: C:\data\a.csv", "no such file: <path>"),
