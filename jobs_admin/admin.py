@@ -158,7 +158,8 @@ class FailureAdmin(Records):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet, search_term: str
     ) -> tuple[QuerySet[Failure], bool]:
-        return failures.scope(_viewer(request), query_of(request)), False
+        found = failures.scope(_viewer(request), query_of(request)).order_by("-pk")
+        return found.defer("args", "kwargs", "headers"), False
 
     def get_paginator(self, request: HttpRequest, queryset: QuerySet, per_page: int, *rest: object) -> Paginator:
         return FailurePaginator(queryset, per_page, _viewer(request), query_of(request))
