@@ -105,11 +105,13 @@ class Bucket:
     """Says how many jobs may go now. In any one second at most 1.05 × the rate + 3, whatever happened before.
 
     Two buckets in one. The long one keeps the promised rate: what a short stall (under a second) held back is owed.
-    The short one keeps the bound while that debt is paid: it fills 3 % faster than the rate and holds next to
-    nothing, so neither a stall nor a pause is ever followed by a bunch.
+    The short one keeps the bound while that debt is paid: it fills hardly faster than the rate and holds what 40 ms
+    let through, so neither a stall nor a pause is ever followed by a bunch.
     """
 
     _FORGIVEN_S = 1.0
+    _FASTER = 1.005
+    _HELD_S = 0.04
 
     def __init__(self, rate: float | None, now: float) -> None:
         """`rate` in jobs per second, None without bound; `now` in seconds on any clock that does not jump."""
@@ -143,7 +145,7 @@ class Bucket:
         self._fill(now)
         if self._rate is None:
             return 2**31
-        return int(min(self._owed + seconds * self._rate, self._ready + seconds * self._rate * 1.03))
+        return int(min(self._owed + seconds * self._rate, self._ready + seconds * self._rate * self._FASTER))
 
     def wait(self, now: float) -> float:
         """Seconds until the next job may go; 0 when one may go now."""
@@ -151,11 +153,11 @@ class Bucket:
         if self._rate is None:
             return 0.0
         # A hair more, so that rounding does not wake the caller just too early.
-        return max(0.0, (1 - self._owed) / self._rate, (1 - self._ready) / (self._rate * 1.03)) * (1 + 1e-9)
+        return max(0.0, (1 - self._owed) / self._rate, (1 - self._ready) / (self._rate * self._FASTER)) * (1 + 1e-9)
 
     def _fill(self, now: float) -> None:
         passed = max(0.0, now - self._at)
         self._at = max(self._at, now)
         if self._rate is not None:
             self._owed = min(self._owed + passed * self._rate, 1 + self._rate * self._FORGIVEN_S)
-            self._ready = min(self._ready + passed * self._rate * 1.03, 1.5 + 0.015 * self._rate)
+            self._ready = min(self._ready + passed * self._rate * self._FASTER, 1.5 + self._HELD_S * self._rate)

@@ -32,7 +32,9 @@ from jobs_admin.sources.base import Letter, Refused, Source, SourceError, Source
 log = logging.getLogger(__name__)
 
 LEASE_S = 5.0
-_SLICE_S = 0.25  # what is claimed at once, and how long a pause may go unnoticed
+# What is claimed at once, and how long a pause may go unnoticed. So short because claiming and marking a slice must fit
+# into the stall that the bucket forgives.
+_SLICE_S = 0.1
 _BATCH = 500
 _TRY_AGAIN_S = 5.0  # the longest wait before an unreachable source is tried again
 
@@ -85,7 +87,7 @@ class Sender:
         self._resting: dict[str, tuple[float, float, str]] = {}  # source -> (until, last wait, why)
 
     def round(self, now: datetime | None = None) -> bool:
-        """One slice of at most a quarter of a second or so. True when there is more to send."""
+        """One slice of a tenth of a second or two. True when there is more to send."""
         running = list(Replay.objects.filter(state__in=SENDING, planned__gt=0).order_by("pk"))
         self._look_after_stopped(now)
         for pk in self._held.keys() - {replay.pk for replay in running}:
