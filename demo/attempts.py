@@ -97,6 +97,10 @@ class Stage:
         try:
             with _alarm() if soft_limit else nullcontext():
                 task.run(**job.kwargs)
+        except Retry as retry:
+            # Told as the error that caused it, as the guard in a worker does.
+            error = retry.__context__ or retry
+            return retry, ExceptionInfo((type(error), error, error.__traceback__)).traceback
         except Exception as error:
             # Without our own frame: it begins where a worker's traceback leaves Celery.
             below_ours = error.__traceback__.tb_next if error.__traceback__ else None

@@ -82,7 +82,7 @@ def partner(request: HttpRequest) -> HttpResponse:
         numbers = {name: float(request.POST[name]) for name in ("delay_s", "limit") if request.POST.get(name)}
         control.set_mode(settings.REDRIVE_DEMO_PARTNER_URL, mode, **numbers)
 
-    return _acted(request, change, "demo.partner", mode, lambda: f"The partner: {_DOES[mode]}")
+    return _acted(request, change, "demo.partner", mode, lambda: _DOES[mode])
 
 
 @only_in_demo
@@ -115,7 +115,7 @@ def _acted(
         told = str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
         say(request, told, level="error")
     else:
-        say(request, words())
+        say(request, words(), link=_recent("failure-list"), link_text="Failures of the last 15 min")
     if not request.htmx:
         return redirect("demo")
     return _page(request)
@@ -188,7 +188,10 @@ def _partner(seen: dict[str, Any]) -> Partner:
     return Partner(
         look=_LOOKS.get(seen["mode"], "discarded"),
         sentence=_sentence(seen),
-        choices=[Choice(mode, words, does, seen["mode"] == mode) for mode, words, does in MODES],
+        # Fallen over while warming, it is still on its way back: nobody pressed Break.
+        choices=[
+            Choice(mode, *told, ("warming" if seen["fell_over"] else seen["mode"]) == mode) for mode, *told in MODES
+        ],
         requests_per_s=seen["requests_per_s"],
         refused_per_s=seen["refused_per_s"],
         capacity=seen["capacity"],

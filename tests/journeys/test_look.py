@@ -1,0 +1,158 @@
+"""Every page of a whole desk, as it is looked at: in light and dark, on a wide screen and on a phone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.browser]
+
+SIZES = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+PAGES = {
+    "overview": "/",
+    "groups": "/groups/",
+    "failures": "/failures/",
+    "failures-none": "/failures/?q=nothing+is+called+this",
+    "replays": "/replays/",
+    "replay-new": "/replays/new/?q=state%3Adead",
+    "queues": "/queues/",
+    "demo": "/demo/",
+    "not-found": "/groups/v1-nobody/",
+}
+# Rules of the levels that count: WCAG 2.2 A and AA.
+RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+
+
+@pytest.fixture(params=[(theme, size) for theme in ("light", "dark") for size in SIZES], ids="-".join)
+def look(request, desk, browser, logged_in):
+    """A browser in one theme and size; what it complains of is collected."""
+    theme, size = request.param
+    context = browser.new_context(
+        base_url=desk.url, storage_state=logged_in, viewport=SIZES[size], color_scheme=theme, reduced_motion="reduce"
+    )
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    page.complaints = []
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
+    page.named = f"{theme}-{size}"
+    yield page
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def addresses(desk, browser, logged_in):
+    """All pages, with one group and one failure that exist."""
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in)
+    page = context.new_page()
+    found = dict(PAGES)
+    for name, where, pattern in (
+        ("group", "/groups/", r"^/groups/v1-[0-9a-f]+/$"),
+        ("failure", "/failures/", r"^/failures/\d+/$"),
+    ):
+        page.goto(where)
+        links = page.eval_on_selector_all("main a[href]", "all => all.map(a => a.getAttribute('href'))")
+        found[name] = next(link for link in links if re.match(pattern, link))
+    context.close()
+    return found
+
+
+def faults(page, name: str) -> list[str]:
+    """What is wrong with the page as it stands, in words."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = [f"{name}: console: {said}" for said in page.complaints if not (name == "not-found" and "404" in said)]
+    over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    if over > 0:
+        found.append(f"{name}: scrolls sideways by {over} px")
+    for broken in Axe().run(page, options=RULES).response["violations"]:
+        where = ", ".join(str(node["target"][0]) for node in broken["nodes"][:3])
+        found.append(f"{name}: {broken['id']}: {where}")
+    return found
+
+
+def test_every_page_fits_is_accessible_and_breaks_no_policy(look, addresses, tmp_path):
+    found = []
+    for name, path in addresses.items():
+        look.complaints.clear()
+        look.goto(path, wait_until="load")
+        look.screenshot(path=tmp_path / f"{name}-{look.named}.png", full_page=True)
+        found += faults(look, name)
+    assert found == []
+
+
+def test_the_login_fits_and_is_accessible(desk, browser):
+    found = []
+    for theme in ("light", "dark"):
+        context = browser.new_context(base_url=desk.url, viewport=SIZES["phone"], color_scheme=theme)
+        page = context.new_page()
+        page.complaints = []
+        page.goto("/login/")
+        found += faults(page, f"login {theme}")
+        context.close()
+    assert found == []
+
+
+def test_a_live_part_keeps_the_picture_the_focus_and_what_was_opened(page):
+    page.goto("/")
+    page.wait_for_selector("#failures-chart canvas")
+    page.click("#failures-table summary")
+    page.focus(".group-title >> nth=2")
+    page.evaluate("window.before = [document.querySelector('#failures-chart canvas'), document.activeElement]")
+    with page.expect_response(lambda answer: "hx-request" in answer.request.headers):
+        pass
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.before[0].isConnected && document.activeElement === window.before[1]")
+    assert page.evaluate("document.querySelector('#failures-table').open")
+
+
+def test_an_answer_that_is_late_is_said_and_no_number_becomes_nought(page, desk):
+    page.goto("/queues/")
+    before = page.inner_text("#queues")
+    page.route("**/queues/", lambda route: route.abort())
+    page.wait_for_function("document.querySelector('#lateness').textContent.includes('reconnecting')", timeout=15_000)
+    assert page.inner_text("#queues") == before
+    page.unroute("**/queues/")
+    page.wait_for_function("document.querySelector('#lateness').textContent === ''", timeout=15_000)
+    page.expected_complaints = "net::ERR_FAILED"
+
+
+def test_the_keyboard_goes_everywhere(page):
+    page.goto("/")
+    page.keyboard.press("g")
+    page.keyboard.press("u")
+    page.wait_for_url("**/groups/")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/groups/v1-*/")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    assert page.evaluate("document.querySelector('#keyboard').open")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("que")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/queues/")
+
+
+def test_light_or_dark_is_remembered(page):
+    page.goto("/queues/")
+    page.click("[data-theme-switch]")
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_without_javascript_the_pages_lead_on(desk, browser, logged_in):
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/groups/")
+    page.fill("#filter", "zebra")
+    page.press("#filter", "Enter")
+    assert "No group matches" in page.inner_text("#groups")
+    page.click("text=see every group")
+    page.click(".group-title >> nth=0")
+    assert page.url.startswith(f"{desk.url}/groups/v1-")
+    context.close()

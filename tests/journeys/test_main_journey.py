@@ -1,0 +1,118 @@
+"""The main job: the partner breaks, its failures come onto the screen, it is mended, the jobs come back."""
+
+from __future__ import annotations
+
+import re
+import time
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(240)]
+
+PAGES = ("/", "/groups/", "/queues/", "/demo/")
+
+
+def press(page, name):
+    """Press a button of /demo/ and wait until the desk says that it was done."""
+    with page.expect_response(lambda answer: answer.request.method == "POST" and "/demo/" in answer.url) as answered:
+        page.get_by_role("button", name=name, exact=True).click()
+    assert answered.value.status == 200
+
+
+def numbers_with_links(page):
+    """Every number on the page that leads to a list of failures, with the search that it leads to."""
+    for link in page.locator("main a[href*='/failures/?q=']").all():
+        words = link.inner_text().strip()
+        if re.fullmatch(r"[\d,]+", words):
+            query = parse_qs(urlsplit(link.get_attribute("href")).query)["q"][0]
+            yield query, int(words.replace(",", ""))
+
+
+def dead_now(page):
+    """The count of dead jobs that a group's page shows."""
+    return int(page.locator("#group .facts a.is-dead").inner_text().replace(",", ""))
+
+
+def test_a_partner_breaks_and_every_job_comes_back(desk, page, record_property):
+    desk.wait_until(lambda: desk.get("failures", q="state:dead")["count"] > 2000, "the history is in", within_s=60)
+
+    # Break it: failures appear, grouped.
+    page.goto("/demo/")
+    press(page, "25/s")
+    newest = desk.get("failures", q="", limit=1)["items"][0]["id"]
+    press(page, "Break")
+    broken_at = time.monotonic()
+    desk.wait_until(
+        lambda: desk.get("failures", q="queue:webhooks task:shop.hooks.deliver", limit=1)["items"][0]["id"] > newest,
+        "a failure of a webhook is visible",
+        within_s=3,
+    )
+    record_property("seconds_until_a_failure_is_visible", round(time.monotonic() - broken_at, 2))
+
+    def struck():
+        """The group with the most dead among those that grow now."""
+        found = desk.get("groups", q="queue:webhooks error:ReadError age:<1m")["items"]
+        return max(found, key=lambda group: group["dead"], default=None)
+
+    before = desk.wait_until(struck, "the failures are one group", within_s=5)["dead"]
+    desk.wait_until(lambda: struck()["dead"] >= before + 10, "the group grows", within_s=20)
+
+    # Mend it, and let the shop rest, so that numbers can be compared.
+    press(page, "Mend")
+    press(page, "Stop")
+
+    def at_rest():
+        queues = desk.get("queues")["items"]
+        return not desk.get("failures", q="state:retrying")["count"] and not any(
+            queue["waiting"] or queue["active"] for queue in queues
+        )
+
+    desk.wait_until(at_rest, "what was being retried came through", within_s=60)
+
+    # Open the group and replay it.
+    fingerprint, dead = struck()["fingerprint"], struck()["dead"]
+    page.goto("/groups/?q=queue:webhooks error:ReadError")
+    page.locator(f"a[href$='/groups/{fingerprint}/']").first.click()
+    assert dead_now(page) == dead
+    page.get_by_role("link", name="Replay these").click()
+    page.get_by_label("Why").fill("The partner is back")
+    page.get_by_role("button", name=re.compile(rf"^Replay {dead:,} jobs")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/"))
+    replay_id = re.search(r"/replays/(\d+)/", page.url)[1]
+
+    # Every job of it ran well, and the page says so by itself.
+    def ended():
+        replay = desk.get(f"replays/{replay_id}")
+        return replay if replay["state"] == "done" else None
+
+    replay = desk.wait_until(ended, "the replay is done", within_s=90)
+    assert replay["counts"] | {"total": dead, "succeeded": dead} == replay["counts"]
+    assert replay["counts"]["failed_again"] == 0
+    page.get_by_text(f"{dead:,} of {dead:,} settled").wait_for()
+    assert desk.get("failures", q=f"group:{fingerprint} state:dead")["count"] == 0
+    assert desk.get("failures", q=f"replay:{replay_id} state:recovered")["count"] == dead
+
+    # The numbers on all pages agree with what their links show, and with the API.
+    compared = 0
+    for path in (*PAGES, f"/groups/{fingerprint}/"):
+        page.goto(path)
+        for query, shown in list(numbers_with_links(page)):
+            found = desk.get("failures", q=query)
+            assert shown == found["count"], f"{path} shows {shown} for {query!r}"
+            compared += 1
+    assert compared >= 8
+    assert dead_now(page) == 0
+    for queue in desk.get("queues")["items"]:
+        query = f"source:{queue['source']} queue:{queue['queue']} state:dead"
+        assert queue["dead"] == desk.get("failures", q=query)["count"]
+
+
+def test_a_partner_that_falls_over_is_seen_to(desk, page):
+    page.goto("/demo/")
+    press(page, "50/s")
+    press(page, "Mend slowly")
+    page.get_by_text("fell over").first.wait_for(timeout=20_000)
+    press(page, "Mend")
+    press(page, "5/s")
+    page.get_by_text("Well: answers every request at once.").first.wait_for()
