@@ -195,6 +195,7 @@ class _Rounds:
         self.failed_rounds = 0  # in a row
         self.busy_at = float("-inf")
         self.noted: tuple[float, str] = (float("-inf"), "")
+        self.ended_at: float | None = None  # the last round that did not fail, seconds since 1970
 
     def run(self) -> None:
         """Never returns: a forked child must not go on in its parent's code."""
@@ -227,7 +228,7 @@ class _Rounds:
             return
         if self.failed_rounds:
             log.info("Step %s goes on, after %d rounds that failed.", self.step.name, self.failed_rounds)
-        self.error, self.failed_rounds = "", 0
+        self.error, self.failed_rounds, self.ended_at = "", 0, time.time()
         self._note(is_busy)
         self._idle(is_busy)
 
@@ -252,7 +253,6 @@ class _Rounds:
             return
         word = {
             "step": self.step.name,
-            "at": time.time(),
             "pid": os.getpid(),
             "host": self.host,
             "busy": is_busy,
@@ -260,11 +260,20 @@ class _Rounds:
             "failed_rounds": self.failed_rounds,
         }
         try:
+            # A round that failed did nothing: `at` stays behind, and the step is shown as late.
+            word["at"] = self.ended_at or self._ended_before() or time.time()
             config.store().hset(keys.steps(), self.step.name, json.dumps(word))
         except redis.RedisError as error:
             log.debug("Step %s could not be noted: %s", self.step.name, error)  # its silence says it
             return
         self.noted = (now, self.error)
+
+    def _ended_before(self) -> float | None:
+        """When the process before this one last ended a round."""
+        try:
+            return float(json.loads(config.store().hget(keys.steps(), self.step.name) or "{}")["at"])
+        except (ValueError, KeyError, TypeError):
+            return None
 
     def _idle(self, is_busy: bool) -> None:
         if self.step.every_s is not None:

@@ -135,6 +135,9 @@ def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, 
         with watching(environment, "--only", "ingest") as watch:
             until(lambda: noted(desk).get("ingest", {}).get("error"), alive=watch)
             assert desk.xlen(keys.failures()) == 1
+            at = noted(desk)["ingest"]["at"]
+            until(lambda: noted(desk)["ingest"]["failed_rounds"] > 2, alive=watch)
+            assert noted(desk)["ingest"]["at"] == at  # so that it is shown as late
             file.rmdir()
             for part in away.parent.glob("away*"):
                 part.rename(file.with_name(part.name.replace("away", file.name)))
