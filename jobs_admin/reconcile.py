@@ -28,8 +28,8 @@ def reconcile(now: datetime) -> bool:
 def overdue(now: datetime) -> int:
     """`retrying` past its time, the visibility timeout and a minute -> `dead`, kind `lost`. Answers how many."""
     found = 0
-    sources = set(Failure.objects.filter(state=FailureState.RETRYING).values_list("source", flat=True).distinct())
-    for source in sorted(sources):
+    late = Failure.objects.filter(state=FailureState.RETRYING, due_at__lt=now - timedelta(seconds=_MARGIN_S))
+    for source in sorted(set(late.values_list("source", flat=True).distinct())):
         timeout_s = _visibility_timeout_s(source)
         latest = now - timedelta(seconds=timeout_s + _MARGIN_S)
         with transaction.atomic():

@@ -83,7 +83,7 @@ def steps() -> dict[str, Step]:
 
     known = (
         Step("ingest", ingest, deadline_s=120),
-        Step("reconcile", reconcile, every_s=30, deadline_s=120),
+        Step("reconcile", reconcile, every_s=10, deadline_s=120),
         Step("sample", sample, every_s=10),
         Step("send", send, idle_s=0.25),
         Step("settle", settle, idle_s=0.25),
