@@ -49,6 +49,12 @@ class _Held:
     bucket: Bucket
     # Claims of a sender before us, or of ours with an unknown end, are to be looked up before anything is sent.
     to_look_up: bool = True
+    leased_at: float = 0.0  # by the monotonic clock
+
+    def has_nothing_due(self, rate: float | None, now: float) -> bool:
+        """True while our lease is young and no job may go soon: a slow replay costs no writing between its jobs."""
+        fresh = now - self.leased_at < LEASE_S / 2
+        return fresh and not self.to_look_up and self.bucket.rate == rate and not self.bucket.ahead(_SLICE_S, now)
 
 
 @dataclass(slots=True)
@@ -168,14 +174,17 @@ class Sender:
     def _claim(self, replay: Replay, now: datetime) -> list[_Batch]:
         """Take what will be due within a slice. Empty when somebody else has the replay, or nothing is due."""
         monotonic = time.monotonic()
+        held = self._held.get(replay.pk)
+        if held is not None and held.has_nothing_due(replay.rate, monotonic):
+            return []
         if not take_lease(replay, self.name, now):
             self._held.pop(replay.pk, None)
             return []
-        held = self._held.get(replay.pk)
         if held is None:
             held = self._held[replay.pk] = _Held(Bucket(replay.rate, monotonic))
         elif held.bucket.rate != replay.rate:
             held.bucket.change(replay.rate, monotonic)
+        held.leased_at = monotonic
         if held.to_look_up:
             held.to_look_up = self._look_up_claims(replay, now)
         count = min(held.bucket.ahead(_SLICE_S, monotonic), _BATCH)
@@ -266,16 +275,15 @@ def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
 def claim(replay: Replay, sender: str, count: int, epochs: dict[str, str], now: datetime) -> list[ReplayItem]:
     """The next items, marked as on their way. Those whose failure is no longer dead are cancelled instead."""
     with transaction.atomic():
-        ours = Replay.objects.filter(pk=replay.pk, state__in=SENDING, sender=sender)
-        if connection.vendor == "postgresql":
-            # So that a pause or cancel that comes now waits for the claim, and then finds it.
-            ours = ours.select_for_update()
-        if not ours.exists() if connection.vendor != "postgresql" else not list(ours):
+        # Locked, so that a pause or cancel that comes now waits for the claim, and then finds it. (SQLite's write
+        # transactions are serial anyway, and Django leaves the lock out there.)
+        if not Replay.objects.select_for_update().filter(pk=replay.pk, state__in=SENDING, sender=sender):
             return []
         free = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
         if len(epochs) < len(_sources(replay)):
             free = free.filter(failure__source__in=list(epochs))
-        items = list(free.select_related("failure").defer(*_HEAVY).order_by("n")[:count])
+        shown = ("failure__args", "failure__kwargs") if replay.edit is None else ()
+        items = list(free.select_related("failure").defer(*_HEAVY, *shown).order_by("n")[:count])
         going, stale = [], {}
         for item in items:
             failure = item.failure

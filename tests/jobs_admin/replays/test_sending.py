@@ -198,3 +198,14 @@ def test_edited_arguments_are_sent_and_hidden_ones_stay_real(shop, bury):
     sent_all()
     assert shop.waiting["emails"][0]["kwargs"] == {"to": "bob", "token": "s3cret"}
     assert "s3cret" not in str(Replay.objects.get().edit)
+
+
+def test_a_slow_replay_writes_nothing_between_its_jobs(shop, bury, django_assert_max_num_queries):
+    replay = begun(bury(3), {"every": 600})
+    replays.send("one")
+    assert counts(replay) == {"planned": 2, "sent": 1}
+    with django_assert_max_num_queries(2):  # which replays run, and which stopped ones left a claim
+        assert replays.send("one")
+    replays.change_pace(ANN, replay, AT_ONCE)
+    sent_all()
+    assert counts(replay) == {"sent": 3}
