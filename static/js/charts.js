@@ -66,7 +66,7 @@
       scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.08, 1)] } },
       legend: { live: true },
       axes: [
-        { ...axis, grid: { show: false }, space: 70, values: [
+        { ...axis, grid: { show: false }, space: 70, size: 40, values: [
           [86400, "{D} {MMM}", null, null, null, null, null, null, 1],
           [3600, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1],
           [60, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1],
