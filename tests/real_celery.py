@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,18 @@ class PartnerDown(Exception):
 
 
 def _define(app: Celery) -> None:
-    @app.task(name="ok")
+    task = partial(app.task, shared=False)  # else every app of this process would get them, and warn
+
+    @task(name="ok")
     def ok(*args, **kwargs):
         _mark("ok", str(args))
         return "ok"
 
-    @app.task(name="fail", base=ShopTask)
+    @task(name="fail", base=ShopTask)
     def fail(message="it failed", **kwargs):
         raise PartnerDown(message)
 
-    @app.task(name="flaky", bind=True, max_retries=5)
+    @task(name="flaky", bind=True, max_retries=5)
     def flaky(self, failures, countdown=0):
         if self.request.retries < failures:
             try:
@@ -101,20 +104,20 @@ def _define(app: Celery) -> None:
                 raise self.retry(exc=error, countdown=countdown)
         return "at last"
 
-    @app.task(name="autoretry", bind=True, autoretry_for=(PartnerDown,), retry_backoff=False, max_retries=2,
+    @task(name="autoretry", bind=True, autoretry_for=(PartnerDown,), retry_backoff=False, max_retries=2,
               default_retry_delay=0)  # fmt: skip
     def autoretry(self, failures):
         if self.request.retries < failures:
             raise PartnerDown("again")
 
-    @app.task(name="exhaust", bind=True, max_retries=1)
+    @task(name="exhaust", bind=True, max_retries=1)
     def exhaust(self):
         try:
             raise PartnerDown("never")
         except PartnerDown as error:
             raise self.retry(exc=error, countdown=0)
 
-    @app.task(name="bare_retry", bind=True, max_retries=1)
+    @task(name="bare_retry", bind=True, max_retries=1)
     def bare_retry(self):
         if self.request.retries == 0:
             try:
@@ -122,67 +125,67 @@ def _define(app: Celery) -> None:
             except PartnerDown:
                 self.retry(countdown=0)
 
-    @app.task(name="soft", soft_time_limit=1)
+    @task(name="soft", soft_time_limit=1)
     def soft():
         time.sleep(30)
 
-    @app.task(name="soft_caught", soft_time_limit=1)
+    @task(name="soft_caught", soft_time_limit=1)
     def soft_caught():
         try:
             time.sleep(30)
         except SoftTimeLimitExceeded:
             return "cleaned up"
 
-    @app.task(name="hard", time_limit=1)
+    @task(name="hard", time_limit=1)
     def hard():
         time.sleep(30)
 
-    @app.task(name="killed")
+    @task(name="killed")
     def killed():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    @app.task(name="leaves")
+    @task(name="leaves")
     def leaves():
         sys.exit(3)
 
-    @app.task(name="unpicklable")
+    @task(name="unpicklable")
     def unpicklable():
         raise Unpicklable("cannot travel", object())
 
-    @app.task(name="unprintable")
+    @task(name="unprintable")
     def unprintable():
         raise Unprintable
 
-    @app.task(name="reject")
+    @task(name="reject")
     def reject():
         raise Reject("not for me", requeue=False)
 
-    @app.task(name="ignore")
+    @task(name="ignore")
     def ignore():
         raise Ignore
 
-    @app.task(name="memory")
+    @task(name="memory")
     def memory():
         raise MemoryError("no room")
 
-    @app.task(name="slow")
+    @task(name="slow")
     def slow(seconds):
         time.sleep(seconds)
 
-    @app.task(name="fail_slowly")
+    @task(name="fail_slowly")
     def fail_slowly(seconds):
         time.sleep(seconds)
         raise PartnerDown("after a while")
 
-    @app.task(name="hostile")
+    @task(name="hostile")
     def hostile(size=0):
         raise ValueError("a\x00b\ud800c password=hunter2 " + "x" * size)
 
-    @app.task(name="fail_plain")
+    @task(name="fail_plain")
     def fail_plain():
         raise PartnerDown("it failed early")
 
-    @app.task(name="late", acks_late=True)
+    @task(name="late", acks_late=True)
     def late(message="it failed late"):
         raise PartnerDown(message)
 

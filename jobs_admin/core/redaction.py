@@ -15,6 +15,7 @@ from collections.abc import Callable
 PLACEHOLDER = "[redacted]"
 TOO_DEEP = "[nested too deep]"
 DEEPEST = 100
+SHORTEST = 13  # characters of the shortest secret that is known by its look alone: a card number
 
 # Compared with the name in lower case and without `_`, `-` and the like; sentry-sdk's list, and what it misses.
 _SECRET_PARTS = (
@@ -37,18 +38,21 @@ _NAMED = re.compile(
         ( "[^"\n]{1,500}" | '[^'\n]{1,500}' | (?! (?:none|true|false|null|self|str|int|bytes) \b )
           [^\s,;&'"<>(){}\[\]]{3,500} (?! [\[(] ) )"""
 )
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+# What a text must hold for the pattern to be tried, the pattern, and what stands there afterwards.
+_PATTERNS: tuple[tuple[str, re.Pattern[str], str], ...] = (
     # user:password@ in a URL: the name may stay, the password not.
-    (re.compile(r"""(://[^\s/?#@:"']{0,100}:)[^\s/?#@"']{1,300}@"""), rf"\g<1>{PLACEHOLDER}@"),
+    ("://", re.compile(r"""(://[^\s/?#@:"']{0,100}:)[^\s/?#@"']{1,300}@"""), rf"\g<1>{PLACEHOLDER}@"),
     (
+        "",
         re.compile(
             r"(?i)\b(bearer|basic|digest|negotiate)(\s{1,3})(?=[a-z._~+/-]{0,200}[0-9=])[a-z0-9._~+/=-]{8,4096}"
         ),
         rf"\g<1>\g<2>{PLACEHOLDER}",
     ),
-    (re.compile(r"(?<![\w.-])eyJ[\w-]{8,4000}\.[\w-]{4,8000}(?:\.[\w-]{0,2000}){0,3}"), PLACEHOLDER),
-    (re.compile(r"(?<![A-Z0-9])(?:AKIA|ASIA|AIDA|AROA)[A-Z0-9]{16}(?![A-Z0-9])"), PLACEHOLDER),
+    ("eyJ", re.compile(r"(?<![\w.-])eyJ[\w-]{8,4000}\.[\w-]{4,8000}(?:\.[\w-]{0,2000}){0,3}"), PLACEHOLDER),
+    ("A", re.compile(r"(?<![A-Z0-9])(?:AKIA|ASIA|AIDA|AROA)[A-Z0-9]{16}(?![A-Z0-9])"), PLACEHOLDER),
     (
+        "",
         re.compile(
             r"(?<![\w.-])(?:[spr]k_(?:live|test)_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|xapp-|sk-|SG\.|AIza|ya29\.|npm_"
             r"|pypi-|hf_|dop_v1_|shp(?:at|ca|pa|ss)_|whsec_|sq0(?:atp|csp)-|key-|lin_api_|rdv_)[\w.-]{16,300}"
@@ -107,13 +111,17 @@ def _tells(name: str, value: object) -> bool:
 
 def redact_text(text: str) -> tuple[str, int]:
     """`text` without secrets, and how many were hidden."""
+    is_named = "=" in text or ":" in text
+    if len(text) < SHORTEST and not is_named:
+        return text, 0
     text, hidden = _without_private_keys(text)
-    if "=" in text or ":" in text:
+    if is_named:
         text, count = _counted(_NAMED, _hide_named, text)
         hidden += count
-    for pattern, replacement in _PATTERNS:
-        text, count = pattern.subn(replacement, text)
-        hidden += count
+    for needed, pattern, replacement in _PATTERNS:
+        if needed in text:
+            text, count = pattern.subn(replacement, text)
+            hidden += count
     text, count = _counted(_CARD, _hide_card, text)
     return text, hidden + count
 
