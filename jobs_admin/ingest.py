@@ -32,6 +32,7 @@ _BATCH = 500
 _BYTES_AT_ONCE = 32 * 2**20
 # An entry that a process took and did not finish for so long belongs to whoever asks next.
 _ABANDONED_S = 30
+_FORGOTTEN_S = 86_400
 
 Entry = tuple[bytes, dict[bytes, bytes]]
 
@@ -98,6 +99,7 @@ def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
             if abandoned:
                 return abandoned
             _reading.claimed_at = time.monotonic()
+            _forget_consumers(store)
         # BLOCK 0 would be for ever.
         answer: Any = store.xreadgroup(
             GROUP, consumer, {keys.failures(): ">"}, count=_reading.count, block=max(1, round(wait_s * 1000))
@@ -119,6 +121,14 @@ def _claim(store: redis.Redis, consumer: str) -> list[Entry]:
     """Entries that another process took and did not finish: it died, or hangs."""
     answer: Any = store.xautoclaim(keys.failures(), GROUP, consumer, _ABANDONED_S * 1000, "0-0", count=_reading.count)
     return [(entry_id, fields or {}) for entry_id, fields in answer[1] if entry_id is not None]
+
+
+def _forget_consumers(store: redis.Redis) -> None:
+    """Names of processes that ended long ago and hold nothing."""
+    consumers: Any = store.xinfo_consumers(keys.failures(), GROUP)
+    for known in consumers:
+        if known["pending"] == 0 and known["idle"] > _FORGOTTEN_S * 1000:
+            store.xgroup_delconsumer(keys.failures(), GROUP, known["name"])
 
 
 def _make_group(store: redis.Redis) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -404,6 +405,27 @@ def test_what_a_dead_process_took_is_taken_over(store, monkeypatch):
     assert store.xreadgroup(ingest.GROUP, "dead", {keys.failures(): ">"})
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     drain("c2")
+    assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_consumers_that_ended_long_ago_are_forgotten(store, monkeypatch):
+    drain("old")
+    monkeypatch.setattr(ingest, "_FORGOTTEN_S", 0)
+    monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
+    time.sleep(0.005)  # idle is counted in milliseconds
+    drain("new")
+    assert b"old" not in [c["name"] for c in store.xinfo_consumers(keys.failures(), ingest.GROUP)]
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_a_batch_that_failed_is_done_first_by_the_next_process_of_that_name(store):
+    drain()
+    write(store, report())
+    assert store.xreadgroup(ingest.GROUP, "place", {keys.failures(): ">"})
+    ingest.step("place", NOW, wait_s=0.01)
     assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
 
 
