@@ -18,6 +18,7 @@ from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
 MOST_LINES = 200
 DEEPEST = 8
 LONGEST_TEXT = 600
+OPEN_ENTRIES = 12  # a branch that holds more begins shut
 
 
 class NotJson(ValueError):
@@ -34,6 +35,7 @@ class Line:
     text: str = ""  # a leaf's value as JSON, or what a branch holds: "3 entries"
     at: str = ""  # JSON pointer (RFC 6901) of what opens on demand
     start: int = 0  # for `more`: the first entry that is not shown yet
+    is_open: bool = True  # a branch that is short and not deep
 
 
 def read(text: str) -> Any:
@@ -96,7 +98,7 @@ def _entries(value: list[Any] | dict[str, Any], at: str, start: int, depth: int,
         elif depth >= DEEPEST or _is_heavier(one, budget.left):
             yield Line("folded", key, kind, _holds(one), here)
         else:
-            yield Line("open", key, kind, _holds(one))
+            yield Line("open", key, kind, _holds(one), is_open=depth < 2 and len(one) <= OPEN_ENTRIES)
             yield from _entries(one, here, 0, depth + 1, budget)
             yield Line("close")
 

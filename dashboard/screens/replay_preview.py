@@ -36,7 +36,8 @@ class Picture:
     past: str  # points of a filled line
     future: str
     top: float  # jobs a second at the upper edge
-    median: float | None  # jobs a second in the last hour; None: nothing is known
+    median: str  # of the last hour, in words; empty where nothing is known
+    times: str  # how many times that the replay starts, where it is more
     median_y: float
     duration: str
     table: list[tuple[str, str]]
@@ -104,7 +105,8 @@ def picture(preview, per_minute: list[int]) -> Picture:
         past=f"0,{HIGH} {line} {WIDE},{HIGH}" if any(past) else "",
         future=future,
         top=top,
-        median=median,
+        median=rate_in_words(median) if median else "",
+        times=f"{peak / median:,.0f}" if median and peak / median >= 2 else "",
         median_y=_y(median or 0, top),
         duration=duration(preview.duration_s),
         table=table,
@@ -123,6 +125,11 @@ def _nice(value: float) -> float:
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:,.2g}"
+
+
+def rate_in_words(rate: float) -> str:
+    """Jobs a second, or a minute where that reads better."""
+    return f"{_rate(rate)} a second" if rate >= 1 else f"{_rate(rate * 60)} a minute"
 
 
 def pace_in_words(pace: dict) -> str:

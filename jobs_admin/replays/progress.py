@@ -28,7 +28,7 @@ class _Epoch(Func):
 
     def as_sqlite(self, compiler, connection, **more):
         return super().as_sql(
-            compiler, connection, template="CAST(strftime('%%s', %(expressions)s) AS INTEGER)", **more
+            compiler, connection, template="CAST(strftime('%%%%s', %(expressions)s) AS INTEGER)", **more
         )
 
     def as_postgresql(self, compiler, connection, **more):

@@ -10,8 +10,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.models import Failure, Group, Role, Source, Traceback
+from tests.conftest import forget_configuration
 
 HTMX = {"HX-Request": "true"}
 
@@ -56,6 +58,17 @@ def watched(store):
     for step in ("ingest", "sample"):
         store.hset(keys.steps(), step, json.dumps({"at": timezone.now().timestamp()}))
     return store
+
+
+@pytest.fixture
+def shop(settings, tmp_path, db):
+    """The source `shop`, in this process: what is sent to it goes nowhere else."""
+    file = tmp_path / "sources.toml"
+    file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    yield config.adapter("shop")
+    forget_configuration(config)
 
 
 def group(error_type: str = "TimeoutError", message: str = "no answer", **changes) -> Group:

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.replays import progress
+from tests.dashboard.conftest import HTMX, group
+from tests.dashboard.failing import dead
+
+BOB = Viewer("bob", {"*": OPERATOR})
+NEW = "/replays/new/"
+
+
+def carried(answer) -> dict[str, str]:
+    """The hidden fields of the form that decides, as a browser would send them."""
+    text = answer.content.decode()
+    found = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', text))
+    return {name: value.replace("&quot;", '"') for name, value in found.items() if name != "csrfmiddlewaretoken"}
+
+
+def running(n: int = 3, **changes) -> Replay:
+    ids = dead(n, **changes)
+    return replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
+
+
+def moved(replay: Replay, n: int, state: str, **changes) -> None:
+    """Item `n` is in `state`, as the sender and settle would have written it."""
+    now = timezone.now()
+    values = {"state": state, "sent_at": now, "settled_at": now} | changes
+    ReplayItem.objects.filter(replay=replay, n=n).update(**values)
+    Replay.objects.filter(pk=replay.pk).update(
+        **{s: ReplayItem.objects.filter(replay=replay, state=s).count() for s in ("planned", "sent", "uncertain")},
+        succeeded=ReplayItem.objects.filter(replay=replay, state="succeeded").count(),
+        failed_again=ReplayItem.objects.filter(replay=replay, state="failed_again").count(),
+    )
+
+
+# ---------- new replay ----------
+
+
+def test_a_preview_says_how_many_where_and_how_long_and_changes_nothing(ann, shop):
+    dead(100, queue="emails")
+    answer = ann.get(NEW, {"q": "queue:emails"})
+    text = answer.content.decode()
+    assert "Replay 100 jobs to emails" in text and "2.0 s" in text and "50 a second" in text
+    assert not Replay.objects.exists() and Failure.objects.filter(state="dead").count() == 100
+
+
+def test_no_search_and_no_selection_is_not_everything(ann, shop):
+    dead(2)
+    text = ann.get(NEW).content.decode()
+    assert "Choose what to replay first" in text and 'value="start"' not in text
+    assert "Replay 2 jobs" in ann.get(NEW, {"q": ""}).content.decode()
+
+
+def test_what_is_left_out_stands_there_with_its_reason(ann, shop):
+    dead(2)
+    dead(1, whole=False)
+    dead(1, state="discarded")
+    text = ann.get(NEW, {"q": "state:any"}).content.decode()
+    assert "Replay 2 jobs" in text and "too large" in text and "discarded" in text
+
+
+def test_the_button_starts_exactly_what_was_shown(ann, shop):
+    dead(3, queue="emails")
+    answer = ann.get(NEW, {"q": "queue:emails"})
+    dead(2, queue="emails")  # what came later is not in it
+    form = carried(answer) | {"step": "start", "reason": "partner is back", "amount": "10"}
+    answer = ann.post(NEW, form)
+    replay = Replay.objects.get()
+    assert answer.url == f"/replays/{replay.pk}/"
+    assert (replay.total, replay.state, replay.pace["rate"], replay.actor) == (3, "running", 10, "ann")
+
+
+def test_pressing_twice_starts_once(ann, shop):
+    dead(3)
+    form = carried(ann.get(NEW, {"q": "queue:webhooks"})) | {"step": "start", "reason": "back"}
+    ann.post(NEW, form)
+    ann.post(NEW, form)
+    assert Replay.objects.filter(total=3).count() == 1 == Replay.objects.count()
+
+
+def test_more_than_one_job_needs_a_reason_beside_its_field(ann, shop):
+    dead(2)
+    answer = ann.post(NEW, carried(ann.get(NEW, {"q": ""})) | {"step": "start"})
+    assert answer.status_code == 422 and 'id="reason-refused"' in answer.content.decode()
+    assert not Replay.objects.exists()
+
+
+def test_all_at_once_wants_the_number_typed(ann, shop):
+    dead(12)
+    form = carried(ann.get(NEW, {"q": "", "style": "at_once"})) | {"step": "start", "reason": "x", "style": "at_once"}
+    refused = ann.post(NEW, form | {"confirm": "11"})
+    assert refused.status_code == 422 and "type the number of jobs: 12" in refused.content.decode()
+    assert ann.post(NEW, form | {"confirm": "12"}).status_code == 302
+    assert Replay.objects.get().pace == {"style": "at_once"}
+
+
+@pytest.mark.parametrize("amount", ["0", "-1", "fast", "1e999", "nan"])
+def test_a_pace_that_cannot_be_is_refused_beside_its_field(ann, shop, amount):
+    dead(2)
+    answer = ann.post(NEW, carried(ann.get(NEW, {"q": ""})) | {"step": "start", "reason": "x", "amount": amount})
+    assert 'id="pace-refused"' in answer.content.decode() and not Replay.objects.exists()
+
+
+def test_seconds_between_two_is_a_pace_too(ann, shop):
+    dead(3)
+    text = ann.get(NEW, {"q": "", "amount": "30", "unit": "every"}).content.decode()
+    assert "one every 30 s" in text and "1 min" in text
+
+
+def test_when_others_were_faster_it_is_told_what_changed_and_shown_anew(ann, shop):
+    ids = dead(10)
+    form = carried(ann.get(NEW, {"q": "queue:webhooks"})) | {"step": "start", "reason": "back"}
+    Failure.objects.filter(pk__in=ids[:6]).update(state="recovered")
+    answer = ann.post(NEW, form)
+    text = answer.content.decode()
+    assert answer.status_code == 409 and "4 can be replayed, 10 before" in text and "Replay 4 jobs" in text
+    assert not ReplayItem.objects.exists()
+
+
+def test_a_selection_is_carried_from_the_list_to_the_preview(ann, shop):
+    ids = dead(5)
+    answer = ann.post(NEW, {"step": "preview", "q": "state:dead", "selection": [str(ids[0]), f"{ids[1]},{ids[2]}"]})
+    assert "Replay 3 jobs" in answer.content.decode()
+    ann.post(NEW, carried(answer) | {"step": "start", "reason": "these"})
+    assert Replay.objects.get().selection == ids[:3]
+
+
+def test_a_viewer_may_not_open_it(vera, shop):
+    assert vera.get(NEW, {"q": ""}).status_code == 403
+
+
+def test_a_preview_asks_the_database_a_bounded_number_of_times(ann, shop, django_assert_max_num_queries):
+    dead(200, group=group())
+    with django_assert_max_num_queries(18):
+        ann.get(NEW, {"q": "queue:webhooks"})
+
+
+# ---------- a replay ----------
+
+
+def test_the_page_tells_in_a_sentence_how_it_goes(ann, shop):
+    replay = running()
+    moved(replay, 1, "succeeded")
+    moved(replay, 2, "failed_again", outcome="TimeoutError: again")
+    text = ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert "Sending: 2 of 3 jobs are on their way; 1 ran well, 1 failed again." in text
+    assert "2 of 3 settled, 66 %" in text and "partner is back" in text
+
+
+def test_a_replay_that_nothing_moves_in_is_answered_with_not_modified(ann, shop):
+    replay = running()
+    Replay.objects.filter(pk=replay.pk).update(state="done", ended_at=timezone.now())
+    url = f"/replays/{replay.pk}/"
+    etag = ann.get(url, headers=HTMX)["ETag"]
+    assert ann.get(url, headers=HTMX | {"If-None-Match": etag}).status_code in {200, 304}
+    moved(replay, 1, "succeeded")
+    assert ann.get(url, headers=HTMX | {"If-None-Match": etag}).status_code == 200
+
+
+def test_pause_resume_and_cancel_are_plain_forms(ann, shop):
+    replay = running()
+    for act, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+        answer = ann.post(f"/replays/{replay.pk}/{act}/", {"reason": "look first"})
+        replay.refresh_from_db()
+        assert (answer.status_code, replay.state) == (302, state)
+    assert replay.cancelled == 3 and Failure.objects.filter(state="dead").count() == 3
+
+
+def test_an_act_that_comes_too_late_is_told_on_the_page(ann, shop):
+    replay = running()
+    replays.cancel(BOB, replay)
+    answer = ann.post(f"/replays/{replay.pk}/pause/")
+    assert answer.status_code == 409 and "is cancelled" in answer.content.decode()
+
+
+def test_the_pace_is_changed_while_it_runs(ann, shop):
+    replay = running()
+    ann.post(f"/replays/{replay.pk}/pace/", {"amount": "5", "unit": "rate"})
+    replay.refresh_from_db()
+    assert replay.rate == 5
+    answer = ann.post(f"/replays/{replay.pk}/pace/", {"amount": "0"})
+    assert answer.status_code == 422 and 'id="pace-refused"' in answer.content.decode()
+
+
+def test_an_uncertain_job_is_settled_by_a_persons_word(ann, shop):
+    replay = running()
+    moved(replay, 2, "uncertain", settled_at=None, outcome="No news within 60 min of sending.")
+    assert "It was lost" in ann.get(f"/replays/{replay.pk}/").content.decode()
+    ann.post(f"/replays/{replay.pk}/items/2/resolve/", {"as": "ran"})
+    assert ReplayItem.objects.get(replay=replay, n=2).state == "succeeded"
+
+
+def test_what_failed_again_is_grouped_with_links_to_group_and_jobs(ann, shop):
+    replay, broken = running(), group("shop.PartnerDown", "still down")
+    for n in (1, 2):
+        moved(replay, n, "failed_again", failed_group=broken)
+    text = ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert "shop.PartnerDown" in text and f"/groups/{broken.fingerprint}/" in text
+
+
+def test_the_jobs_can_be_looked_at_by_state_page_by_page(ann, shop):
+    replay = running(60)
+    moved(replay, 7, "succeeded")
+    url = f"/replays/{replay.pk}/"
+    assert [item.n for item in ann.get(url, {"items": "succeeded"}).context["items"]] == [7]
+    first = ann.get(url).context
+    second = ann.get(url, {"after": first["items_next"]}).context
+    assert [i.n for i in (*first["items"], *second["items"])] == list(range(1, 61))
+
+
+def test_the_picture_adds_up_to_the_counts(ann, shop):
+    replay = running(4)
+    for n in (1, 2, 3):
+        moved(replay, n, "succeeded")
+    found = progress.over_time(replay)
+    assert [sum(row[n] for row in found.buckets) for n in (1, 2, 3)] == [3, 3, 0]
+    assert len(found.buckets) <= 91
+
+
+def test_an_unknown_replay_is_a_404_page_for_reading_and_for_acting(ann, vera, shop):
+    assert ann.get("/replays/999/").status_code == 404
+    assert ann.post("/replays/999/pause/").status_code == 404
+    replay = running(2)
+    assert vera.post(f"/replays/{replay.pk}/cancel/").status_code == 403
+
+
+def test_the_list_shows_the_newest_first_and_an_empty_one_says_what_to_do(ann, shop):
+    assert "Nothing was replayed yet" in ann.get("/replays/").content.decode()
+    first, second = running(2), running(1)
+    answer = ann.get("/replays/")
+    assert [row.replay.pk for row in answer.context["rows"]] == [second.pk, first.pk]
+    assert "partner is back" in answer.content.decode()
+
+
+def test_a_replays_page_asks_the_database_a_bounded_number_of_times(ann, shop, django_assert_max_num_queries):
+    replay = running(120)
+    for n in range(1, 30):
+        moved(replay, n, "succeeded")
+    with django_assert_max_num_queries(14):
+        ann.get(f"/replays/{replay.pk}/")
+
+
+def test_the_last_hours_successes_are_told_minute_by_minute(db):
+    now = timezone.now().replace(second=30, microsecond=0)
+    minute = now.replace(second=0)
+    QueueCounter.objects.create(source="shop", queue="emails", at=minute - timedelta(minutes=1), succeeded=120)
+    counts = progress.succeeded_per_minute(BOB, ["emails"], now)
+    assert len(counts) == 60 and counts[-1] == 120 and sum(counts) == 120
