@@ -361,16 +361,15 @@ def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -
     newest: dict[tuple[int, int], Report] = {}
     for pk, reports in of_failure.items():
         for r in reports:
-            if r.raw is not None:
+            if r.sealed is not None:
                 held = newest.get((pk, r.run))
                 if held is None or r.rank > held.rank:
                     newest[pk, r.run] = r
-    encrypt = config.payload_keys().encrypt
     rows = []
     for (pk, run), r in sorted(newest.items(), key=lambda entry: entry[0]):
         known = before[pk].runs.get(run) if pk in before else None
         if known is None or r.rank > known:
-            rows.append((pk, run, encrypt(r.raw), r.raw_size, r.raw_sha256, r.raw_is_whole))
+            rows.append((pk, run, r.sealed, r.raw_size, r.raw_sha256, r.raw_is_whole))
     statements.insert(Payload, _PAYLOAD, rows, conflict=statements.replace(_PAYLOAD, key=("failure_id", "run")))
 
 

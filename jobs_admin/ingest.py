@@ -148,9 +148,11 @@ def file(entries: Sequence[Entry], now: datetime | None = None) -> Filed:
     now = now or timezone.now()
     reports: list[tuple[Report, dict[bytes, bytes]]] = []
     filed = Filed()
+    # Encrypted here, before the transaction: on SQLite everybody else's writes wait for its end.
+    seal = config.payload_keys().encrypt
     for entry_id, fields in entries:
         try:
-            reports.append((read(entry_id, fields, now), fields))
+            reports.append((read(entry_id, fields, now, seal), fields))
         except (NotOurs, Unreadable) as error:
             filed += _keep_raw(entry_id, fields, str(error), now)
     return filed + _file(reports, now)

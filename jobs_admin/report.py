@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -66,7 +67,7 @@ class Report:
     headers: str
     redacted: int
     policy: str
-    raw: bytes | None
+    sealed: bytes | None  # the raw message, encrypted
     raw_size: int
     raw_sha256: str
     raw_is_whole: bool
@@ -85,8 +86,11 @@ def rank(run: int, attempt: int, kind: str) -> tuple[int, int, int]:
     return run, attempt, _STANDING.get(kind, 2)
 
 
-def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime) -> Report:
-    """The report in an entry that arrived at `now`. Raises NotOurs or envelope.Unreadable for one to be kept raw."""
+def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime, seal: Callable[[bytes], bytes]) -> Report:
+    """The report in an entry that arrived at `now`; `seal` encrypts its raw message.
+
+    Raises NotOurs or envelope.Unreadable for an entry to be kept raw.
+    """
     said = wire.decode(entry)
     source = _text(said.source, 63)
     if not keys.valid_source(source):
@@ -141,7 +145,7 @@ def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime) -> Report:
         headers=_text(said.headers, _MOST_TEXT),
         redacted=_count(said.redacted),
         policy=_text(said.policy, 120),
-        raw=raw,
+        sealed=None if raw is None else seal(raw),
         raw_size=max(_count(said.raw_size), len(raw or b"")),
         raw_sha256=_text(said.raw_sha256, 64),
         raw_is_whole=is_whole,
