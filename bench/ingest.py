@@ -119,10 +119,11 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
     """Start the real thing and wait until the stream is empty. Time runs from the first entry that is taken off."""
     from jobs_admin import config
     from jobs_admin.core import keys
+    from jobs_admin.core.lifeline import die_with_parent
 
     store = config.store()
     command = [sys.executable, str(ROOT / "manage.py"), "watch", "--only", "ingest"]
-    watches = [subprocess.Popen(command) for _ in range(wanted.processes)]
+    watches = [subprocess.Popen(command, preexec_fn=die_with_parent) for _ in range(wanted.processes)]
     killed, began = 0, 0.0
     try:
         while (left := store.xlen(keys.failures())) > 0:
