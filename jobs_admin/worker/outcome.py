@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -128,7 +128,7 @@ def _due_at(when: object) -> float | None:
         return time.time() + when
     if isinstance(when, datetime):
         # Celery publishes a naive eta as it is, in its own zone; UTC unless told otherwise.
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()  # noqa: UP017  (workers may run Python 3.10)
     return None
 
 
