@@ -113,10 +113,10 @@ def test_an_answer_that_is_late_is_said_and_no_number_becomes_nought(desk, brows
     page.goto("/queues/")
     names = page.locator("#queues .row-link").all_inner_texts()
     context.set_offline(True)
-    page.wait_for_function("document.querySelector('#lateness').textContent.includes('reconnecting')", timeout=15_000)
+    page.locator("#lateness", has_text="reconnecting").wait_for(timeout=15_000)
     assert names and page.locator("#queues .row-link").all_inner_texts() == names
     context.set_offline(False)
-    page.wait_for_function("document.querySelector('#lateness').textContent === ''", timeout=15_000)
+    page.wait_for_selector("#lateness:empty", state="attached", timeout=15_000)
     context.close()
 
 

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dashboard.templatetags.redrive import ago, dotted, duration, number, percent, sparkline, state, visible, with_code
+
+NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(12304, "12,304"), (0, "0"), (None, "–"), (2.25, "2.2"), (312.4, "312"), ("x", "x")]
+)
+def test_numbers_have_thousands_separators_and_the_unknown_is_a_dash(value, words):
+    assert number(value) == words
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.001, "<1 %"), (0, "0 %"), (0.996, ">99 %"), (1, "100 %"), (None, "–")])
+def test_a_little_is_never_nothing_and_nearly_all_never_all(value, words):
+    assert percent(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.042, "42 ms"), (2.5, "2.5 s"), (75, "1 min 15 s"), (90000, "1 d 1 h"), (0, "0 s")]
+)
+def test_durations_are_in_the_unit_one_would_say(value, words):
+    assert duration(value) == words
+
+
+def test_a_time_is_relative_with_the_exact_one_on_hover_and_for_machines():
+    said = ago(NOW - timedelta(minutes=7), NOW)
+    assert ">7 min ago<" in said and 'datetime="2026-11-21T02:07:00.000Z"' in said and "2026-11-21 02:07:00 UTC" in said
+
+
+def test_what_is_due_is_in_the_future():
+    assert ">in 2 h<" in ago(NOW + timedelta(hours=2, minutes=5), NOW)
+
+
+def test_a_state_has_colour_shape_and_word():
+    said = state("failed_again")
+    assert 'class="state is-dead"' in said and "#state-dead" in said and "failed again" in said
+
+
+def test_text_that_would_reorder_or_hide_is_shown_by_its_number():
+    said = visible("pay\u202egnp.exe\x00<b>")
+    assert "U+202E" in said and "U+0000" in said and "\u202e" not in said and "&lt;b&gt;" in said
+
+
+def test_lines_and_tabs_of_ordinary_text_stay():
+    assert visible("a\tb\nc") == "a\tb\nc"
+
+
+def test_a_dotted_name_may_break_after_its_dots_and_loses_nothing():
+    assert dotted("a..b<") == "a.<wbr>.<wbr>b&lt;<wbr>"
+
+
+def test_code_in_our_sentences_is_marked_and_the_rest_escaped():
+    assert with_code("run `a<b` <now>") == "run <code>a&lt;b</code> &lt;now&gt;"
+
+
+def test_one_failure_beside_a_thousand_is_a_visible_bar():
+    bars = sparkline([1000, 0, 1])["bars"]
+    assert len(bars) == 2 and bars[1]["h"] >= 1.5 and bars[0]["h"] == 22
