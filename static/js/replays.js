@@ -34,6 +34,22 @@
     const menu = find("details.menu[open]");
     if (menu) { menu.open = false; find("summary", menu).focus(); }
   });
-  document.addEventListener("htmx:afterSettle", ready);
+  // What was typed while the plan was being worked out stays; a refusal of the start comes back with its own values.
+  const TYPED = ["reason", "confirm", "amount"];
+  let typed = null;
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const list = find("[data-decide]");
+    typed = null;
+    if (!list || event.detail.target?.id !== "preview" || event.detail.xhr.status !== 200) return;
+    typed = new Map(TYPED.map((name) => [name, list.elements[name]?.value]));
+  });
+  document.addEventListener("htmx:afterSettle", () => {
+    const list = find("[data-decide]");
+    if (typed && list) {
+      for (const [name, value] of typed) if (value !== undefined && list.elements[name]) list.elements[name].value = value;
+    }
+    typed = null;
+    ready();
+  });
   ready();
 })();

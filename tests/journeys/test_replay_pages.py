@@ -1,0 +1,109 @@
+"""Failures and replays by hand, in a real browser on a whole desk."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.server, pytest.mark.browser]
+
+DEAD = "/failures/?q=state:dead"
+
+
+def test_a_selection_survives_paging_and_reaches_the_preview(page):
+    page.goto(DEAD)
+    for n in (0, 2):
+        page.locator("[data-select]").nth(n).check()
+    page.get_by_role("link", name=re.compile("^Next")).click()
+    expect(page.locator("[data-picked]")).to_have_text("2 selected, 2 on other pages")
+    page.locator("[data-select]").nth(0).check()
+    page.get_by_role("button", name="Replay…").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Replay 3 jobs")
+
+
+def test_nothing_selected_offers_no_act_and_all_that_match_is_its_own_choice(page):
+    page.goto(DEAD)
+    replay = page.get_by_role("button", name="Replay…")
+    expect(replay).to_be_disabled()
+    page.get_by_label(re.compile("that match$")).check()
+    expect(replay).to_be_enabled()
+
+
+def test_a_failure_opens_beside_the_list_and_on_its_own_address(page):
+    page.goto(DEAD)
+    link = page.locator("a[data-panel]").first
+    link.click()
+    expect(page.locator("#detail #failure")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#detail #failure")).to_have_count(0)
+    page.goto(link.get_attribute("href"))
+    expect(page.get_by_role("heading", name="Attempts")).to_be_visible()
+
+
+def test_rows_are_walked_and_selected_by_keyboard(page):
+    page.goto(DEAD)
+    page.locator("[data-row]").first.wait_for()
+    for key in ("j", "j", "x"):
+        page.keyboard.press(key)
+    expect(page.locator("[data-picked]")).to_have_text("1 selected")
+    expect(page.locator("[data-row]").nth(1).locator("[data-select]")).to_be_checked()
+
+
+def test_a_discard_is_undone_from_its_message(page):
+    page.goto(DEAD)
+    page.goto(page.locator("a[data-panel]").first.get_attribute("href"))
+    page.locator("summary[data-key=d]").click()
+    page.get_by_label("Why").fill("a test order")
+    page.get_by_role("button", name="Discard this job").click()
+    expect(page.locator(".failure-line .state")).to_have_text("discarded")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".failure-line .state")).to_have_text("dead")
+
+
+def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page):
+    page.goto(DEAD)
+    page.goto(page.locator("a[data-panel]").nth(3).get_attribute("href"))
+    page.get_by_role("link", name=re.compile("Edit and replay")).click()
+    shown = page.get_by_label(re.compile("^Keyword arguments"))
+    before = shown.input_value()
+    page.get_by_label(re.compile("^Arguments")).fill("[1,")
+    page.get_by_role("button", name="Show what changes").click()
+    expect(page.locator("#args-refused")).to_contain_text("This is not JSON")
+    page.get_by_label(re.compile("^Arguments")).fill('["edited by hand"]')
+    page.get_by_role("button", name="Show what changes").click()
+    expect(page.locator("tr.is-added").first).to_contain_text("edited by hand")
+    page.get_by_role("button", name="Go on editing").click()
+    expect(shown).to_have_value(before)
+
+
+def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, desk):
+    page.goto("/replays/new/?q=state:dead")
+    page.get_by_label("How many").fill("1")
+    expect(page.locator("dl.pairs")).to_contain_text("1 a second")
+    page.get_by_label("Why").fill("a journey")
+    page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/$"))
+    number = re.search(r"/replays/(\d+)/", page.url)[1]
+    desk.wait_until(
+        lambda: desk.get(f"replays/{number}")["counts"]["planned"] < desk.get(f"replays/{number}")["counts"]["total"],
+        "the first is sent",
+        20,
+    )
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#replay-sentence")).to_contain_text("Paused:")
+    page.get_by_label("Faster or slower").fill("0.5")
+    page.get_by_role("button", name="Change the pace").click()
+    expect(page.locator("#replay .facts")).to_contain_text("one every 2.0 s")
+    page.locator("#cancel-menu > summary").click()
+    page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
+    expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")
+
+
+def test_what_was_typed_stays_while_the_plan_is_worked_out_again(page):
+    page.goto("/replays/new/?q=state:dead")
+    page.get_by_label("How many").fill("7")
+    page.get_by_label("Why").fill("typed meanwhile")
+    expect(page.locator("dl.pairs")).to_contain_text("7 a second")
+    expect(page.get_by_label("Why")).to_have_value("typed meanwhile")
