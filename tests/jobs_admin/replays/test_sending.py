@@ -166,15 +166,16 @@ def test_a_steady_replay_keeps_its_rate(shop, bury):
     replay = begun(bury(30), {"rate": 50})
     started = timezone.now()
     sent_all()
-    assert 0.5 < (timezone.now() - started).total_seconds() < 2.5
+    assert (timezone.now() - started).total_seconds() > 29 / 50 / 1.05
     assert counts(replay) == {"sent": 30}
 
 
 def test_two_replays_are_paced_side_by_side(shop, bury):
-    one, two = begun(bury(20), {"rate": 50}), begun(bury(20), {"rate": 50})
-    started = timezone.now()
+    one, two = begun(bury(20), {"rate": 20}), begun(bury(20), {"rate": 20})
+    for _ in range(5):
+        replays.send("one")
+    assert 0 < counts(one)["sent"] < 20 and 0 < counts(two)["sent"] < 20
     sent_all()
-    assert (timezone.now() - started).total_seconds() < 1.5
     assert counts(one) == counts(two) == {"sent": 20}
 
 
