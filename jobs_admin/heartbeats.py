@@ -29,7 +29,8 @@ class Heartbeat:
     source: str
     name: str
     boot: str
-    at: datetime
+    told_at: float  # by the worker's clock: only tells one heartbeat from the next
+    seen_at: datetime  # by ours, when it last said something new
     said: dict[str, Any]
     counts: dict[str, dict[str, float]]  # queue -> cumulative since boot
 
@@ -62,20 +63,34 @@ def fold(now: datetime) -> list[Heartbeat]:
         if heartbeat is None:
             continue
         heard.append(heartbeat)
-        if now - heartbeat.at > _FORGOTTEN_AFTER:
+        if now - heartbeat.seen_at > _FORGOTTEN_AFTER:
             forget.append(field)
     if heard:
         with transaction.atomic():
             _count(heard, now)
     if forget:  # counted by now
         store.hdel(keys.workers(), *forget)
-    return [h for h in heard if (now - h.at).total_seconds() <= ALIVE_S]
+    return [h for h in heard if (now - h.seen_at).total_seconds() <= ALIVE_S]
+
+
+# What each worker last said and when we first read that. A worker's clock may be wrong; that its word changed is not.
+_heard: dict[tuple[str, str], tuple[str, float, datetime]] = {}
+
+
+def _seen(source: str, name: str, boot: str, told_at: float, now: datetime) -> datetime:
+    known = _heard.get((source, name))
+    if known is None:  # this process just began: there is nothing better yet than the worker's clock
+        seen = min(datetime.fromtimestamp(told_at, UTC), now)
+    else:
+        seen = known[2] if known[:2] == (boot, told_at) else now
+    _heard[source, name] = boot, told_at, seen
+    return seen
 
 
 def _count(heard: list[Heartbeat], now: datetime) -> None:
     heard = sorted(heard, key=lambda h: (h.source, h.name))
     Worker.objects.bulk_create(
-        [Worker(source=h.source, name=h.name, boot="", seen_at=h.at) for h in heard], ignore_conflicts=True
+        [Worker(source=h.source, name=h.name, boot="", seen_at=h.seen_at) for h in heard], ignore_conflicts=True
     )
     rows = Worker.objects.filter(source__in={h.source for h in heard}, name__in={h.name for h in heard})
     rows = rows.order_by("source", "name")
@@ -88,14 +103,14 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
     for h in heard:
         worker = known[h.source, h.name]
         is_same = worker.boot == h.boot
-        if is_same and h.at < worker.seen_at:
-            continue  # another process folded a newer one
         for queue, counts in h.counts.items():
             before = worker.counted.get(queue, {}) if is_same else {}
             for column in _COUNTED:
                 more = counts.get(column, 0) - before.get(column, 0)
                 if more > 0:
                     added[h.source, queue, minute][column] += more
+                else:  # another process folded a newer heartbeat meanwhile
+                    counts[column] = before.get(column, 0)
         _describe(worker, h)
         changed.append(worker)
     Worker.objects.bulk_update(changed, _DESCRIBED)
@@ -110,7 +125,7 @@ _DESCRIBED = [
 
 def _describe(worker: Worker, h: Heartbeat) -> None:
     said = h.said
-    worker.boot, worker.seen_at, worker.counted, worker.queues = h.boot, h.at, h.counts, h.queues
+    worker.boot, worker.seen_at, worker.counted, worker.queues = h.boot, h.seen_at, h.counts, h.queues
     worker.host, worker.release = _text(said.get("host"), 255), _text(said.get("release"), 100)
     worker.celery, worker.guard = _text(said.get("celery"), 20), _text(said.get("guard"), 20)
     worker.mode, worker.pool = _text(said.get("mode"), 10), _text(said.get("pool"), 20)
@@ -124,7 +139,8 @@ def _read(text: bytes, now: datetime) -> Heartbeat | None:
     try:
         said = json.loads(text)
         source, name = _text(said["source"], 63), _text(said["name"], 255)
-        at = min(datetime.fromtimestamp(float(said["at"]), UTC), now)
+        boot, told_at = _text(said.get("boot"), 32), float(said["at"])
+        datetime.fromtimestamp(told_at, UTC)
     except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
         return None
     if not keys.valid_source(source) or not name:
@@ -133,8 +149,9 @@ def _read(text: bytes, now: datetime) -> Heartbeat | None:
     return Heartbeat(
         source,
         name,
-        _text(said.get("boot"), 32),
-        at,
+        boot,
+        told_at,
+        _seen(source, name, boot, told_at, now),
         said,
         {
             _text(queue, 200): {column: _number(n.get(column)) for column in (*_COUNTED, "failed", "retried")}

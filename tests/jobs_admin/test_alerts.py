@@ -32,6 +32,7 @@ def sources(store, engine, settings, tmp_path):
         config.sources.cache_clear()
         config.adapter.cache_clear()
         alerts._findings_at.clear()
+        alerts._oldest.clear()
 
     yield configure
     config.sources.cache_clear()
@@ -49,6 +50,11 @@ def beat(store, at=NOW, boot="b1", name="w1", counts=None, **said):
     word = {"v": 1, "source": "shop", "name": name, "boot": boot, "at": at.timestamp(), "queues": ["emails"]}
     word |= {"counts": {"emails": counts or {}}, "late_ack": {"emails": True}, **said}
     store.hset(keys.workers(), f"shop/{name}", json.dumps(word))
+
+
+@pytest.fixture(autouse=True)
+def just_started():
+    heartbeats._heard.clear()
 
 
 def counted():
@@ -160,6 +166,15 @@ def test_who_is_silent_is_not_there_and_is_forgotten_after_an_hour(store):
     heartbeats.fold(NOW + timedelta(seconds=3700))
     assert not store.hlen(keys.workers())
     assert counted()[0] == 1
+
+
+@pytest.mark.parametrize("wrong", [-7200, 7200])
+def test_a_worker_whose_clock_is_wrong_is_there_all_the_same(store, wrong):
+    for n in range(2):
+        now = NOW + timedelta(seconds=10 * n)
+        beat(store, now + timedelta(seconds=wrong))
+        alive = heartbeats.fold(now)
+    assert len(alive) == 1 and Worker.objects.get().seen_at == now
 
 
 def test_a_heartbeat_that_is_not_ours_harms_no_other(store):
