@@ -350,8 +350,8 @@ class _Reader:
 
 def bare_words(token: str) -> list[str]:
     """The words of unquoted text: `TimeoutError('x')` is `TimeoutError` and `x`."""
-    words = (word.strip(".").removesuffix("-") for word in _WORD.findall(token))
-    return [_fewer_stars(word) for word in words if word.strip(".-*/")]
+    words = (_fewer_stars(word.lstrip(".").rstrip(".-")) for word in _WORD.findall(token))
+    return [word for word in words if word.strip(".-*/")]
 
 
 def _fewer_stars(word: str) -> str:

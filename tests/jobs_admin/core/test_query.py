@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobs_admin.core import query
@@ -322,7 +322,8 @@ TANGLED = st.lists(PIECES, max_size=14).map("".join)
 
 
 @settings(max_examples=3000, deadline=None)
-@given(TANGLED | st.text(max_size=60))
+@given(TANGLED | st.text(max_size=60) | st.text("-.*/\\\"a ()<>:,", max_size=12))
+@example("<2d*--")
 def test_what_is_formatted_is_read_as_the_same_query(text):
     read = parse(text, NOW)
     assert parse(format(read), NOW) == read
