@@ -17,7 +17,7 @@ from typing import Any
 MODES = ("well", "outage", "slow", "rate_limit", "warming")
 
 WARMING_S = 60.0  # from the first request it dares to answer until it is well
-COLD_RATE, WARM_RATE = 5.0, 50.0  # requests/s it can carry at the beginning and the end of warming
+COLD_RATE, WARM_RATE = 8.0, 50.0  # requests/s it can carry at the beginning and the end of warming
 STRAIN = 1.3  # more than this times its capacity …
 STRAIN_S = 2.0  # … for so long, and it falls over
 FALLEN_S = 20.0
