@@ -283,13 +283,13 @@ class _Reader:
         head = _QUALIFIER.match(self.text, start)
         if head is None or head.group(2) not in QUALIFIERS:
             return None
-        values, end = self._values(head.end(), in_group)
+        values, end = self._values(head.group(2), head.end(), in_group)
         if values is None:
             return None
         term = self._term(head.group(2), values, negated=bool(head.group(1)))
         return None if term is None else (term, end)
 
-    def _values(self, at: int, in_group: bool) -> tuple[list[Value] | None, int]:
+    def _values(self, name: str, at: int, in_group: bool) -> tuple[list[Value] | None, int]:
         """The comma-separated values from `at` on, and the place after them."""
         values: list[Value] = []
         while at < len(self.text) and not self.text[at].isspace():
@@ -297,7 +297,7 @@ class _Reader:
             closed = self._closing(at + 1 + equal, ",)") if self.text[at] == '"' or equal else None
             if closed is not None:
                 text, at = closed
-                values.append(Value(text, exact=equal))
+                values.append(Value(text, exact=equal and name in CONTAINED))
             else:
                 end = at
                 while end < len(self.text) and self.text[end] != "," and not self.text[end].isspace():
@@ -309,7 +309,7 @@ class _Reader:
                         raw, surplus = raw[:-1], surplus - 1
                 at += len(raw)
                 if raw:
-                    values.append(Value(raw, glob="*" in raw and not raw.startswith(('"', "="))))
+                    values.append(_value(name, raw))
             follows = self.text[at : at + 1]
             if follows == ",":
                 at += 1
@@ -339,8 +339,6 @@ class _Reader:
                 self.hint(f"“{name}:” takes a time in UTC, as in {name}:2026-11-20T10:00Z, or {name}:2h.")
                 return None
             return replace(moment, field=name, negated=negated)
-        if name in CONTAINED:
-            values = [Value(v.text[1:], exact=True) if _is_exact(v) else v for v in values]
         if name == "state":
             unknown = [v.text for v in values if not expand_states((v,))]
             if unknown:
@@ -358,8 +356,11 @@ def _fewer_stars(word: str) -> str:
     return re.sub(r"\*+", "*", word)
 
 
-def _is_exact(value: Value) -> bool:
-    return not value.exact and not value.glob and value.text.startswith("=") and len(value.text) > 1
+def _value(name: str, raw: str) -> Value:
+    """An unquoted value: `=` before it means the whole text, which names mean anyway."""
+    if raw.startswith("=") and len(raw) > 1 and name in (*CONTAINED, *NAMES):
+        return Value(raw[1:], exact=name in CONTAINED)
+    return Value(raw, glob="*" in raw and not raw.startswith('"'))
 
 
 def _unescaped(body: str, stops: str) -> str:
