@@ -73,7 +73,7 @@ def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page
     expect(page.locator("#args-refused")).to_contain_text("This is not JSON")
     page.get_by_label(re.compile("^Arguments")).fill('["edited by hand"]')
     page.get_by_role("button", name="Show what changes").click()
-    expect(page.locator("tr.is-added").first).to_contain_text("edited by hand")
+    expect(page.locator("tr.is-added").filter(has_text="edited by hand")).to_have_count(1)
     page.get_by_role("button", name="Go on editing").click()
     expect(shown).to_have_value(before)
 
@@ -95,7 +95,7 @@ def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, de
     expect(page.locator("#replay-sentence")).to_contain_text("Paused:")
     page.get_by_label("Faster or slower").fill("0.5")
     page.get_by_role("button", name="Change the pace").click()
-    expect(page.locator("#replay .facts")).to_contain_text("one every 2.0 s")
+    expect(page.locator("#replay .facts")).to_contain_text("one every 2 s")
     page.locator("#cancel-menu > summary").click()
     page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
     expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")
