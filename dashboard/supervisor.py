@@ -77,6 +77,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.reaper: subprocess.Popen[bytes] | None = None
         self.groups: set[int] = set()
+        self.is_wished_to_stop = False
         self.is_stopping = False
         self.restarts = False  # from when everything has started: before that, an end is a failed start
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,15 +85,16 @@ class Supervisor:
     # Starting -----------------------------------------------------------------------------------------------------
 
     def heed_signals(self) -> None:
-        """From now on the first Ctrl-C, SIGTERM or SIGHUP raises Stopping; the next ones shorten the patience."""
+        """From now on the first Ctrl-C, SIGTERM or SIGHUP makes the next `turn` raise Stopping; more end the patience.
+
+        Not raised where the signal finds us: inside a finalizer Python swallows the exception, and the wish is lost.
+        """
 
         def heed(number: int, frame: object) -> None:
-            if self.is_stopping:
+            if self.is_wished_to_stop:
                 for child in self.children:
                     child.patience_s = 0.0
-                return
-            self.is_stopping = True
-            raise Stopping
+            self.is_wished_to_stop = True
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, heed)
@@ -183,9 +185,11 @@ class Supervisor:
                 child.due_at = time.monotonic()
 
     def turn(self, wait_s: float = TURN_S) -> None:
-        """Read what the children say, and start again those that died."""
+        """Read what the children say, and start again those that died. Raises Stopping when somebody wishes it."""
         for key, _ in self.selector.select(wait_s):
             self._read(key.data, key.fileobj)
+        if self.is_wished_to_stop:
+            raise Stopping
         now = time.monotonic()
         if self.groups and self.reaper is not None and self.reaper.poll() is not None and not self.is_stopping:
             self._start_reaper()

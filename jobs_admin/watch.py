@@ -166,7 +166,8 @@ class Watch:
         child.due_at = now + child.wait_s
 
     def _sign(self, place: int, at: float) -> None:
-        struct.pack_into("d", self._signs, 8 * place, at)
+        # Not `pack_into`, which clears the place before it writes: the parent would read nought, a silence since boot.
+        self._signs[8 * place : 8 * place + 8] = struct.pack("d", at)
 
     def _end_all(self) -> None:
         running = [child for child in self.children if child.pid]

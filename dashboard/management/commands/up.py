@@ -124,14 +124,17 @@ class Desk:
         supervisor.heed_signals()
         self._choose_addresses()
         self._start_engine()
+        supervisor.turn(0)
         shop: list[Child] = []
         if self.has_demo:
             shop.append(supervisor.start(self._of_the_shop("partner", "demo.partner", "--port", self.partner_port)))
         self._migrate()
+        supervisor.turn(0)
         watch = supervisor.start(self._child("watch", manage("watch")))
         if self.has_demo:
             shop.append(supervisor.start(self._worker()))
         self._collect_static()
+        supervisor.turn(0)
         if self.has_demo:
             shop.append(supervisor.start(self._of_the_shop("load", "demo.load")))
         needed = [*shop, watch, supervisor.start(self._web())]
