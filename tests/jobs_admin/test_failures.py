@@ -224,7 +224,7 @@ def test_facets_say_what_they_were_counted_over(monkeypatch):
     bury(8, group=make_group(), tenant="acme"), bury(4, queue="webhooks", tenant="zeta")
     everything = failures.facets(ENGINE, now=NOW)
     assert everything["queue"] == [("emails", 8), ("webhooks", 4)] and everything["error"] == [("KeyError", 8)]
-    monkeypatch.setattr(failures, "CAP", 6)
+    monkeypatch.setattr(failures, "FACETED", 6)
     some = failures.facets(ENGINE, "foo", now=NOW)
     assert some["tenant"] == [("zeta", 4), ("acme", 2)] and some.counted_over["tenant"] == 6
     assert everything.counted_over["queue"] is None
