@@ -115,7 +115,7 @@ def _acted(
         told = str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
         say(request, told, level="error")
     else:
-        say(request, words(), link=_recent("failure-list"), link_text="Failures of the last 15 min")
+        say(request, words(), link=_recent_failures(), link_text="Failures of the last 15 min")
     if not request.htmx:
         return redirect("demo")
     return _page(request)
@@ -126,8 +126,8 @@ def _page(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {
         "queues": lines,
         "may_operate": request.viewer.may(OPERATOR, SOURCE),
-        "failures_url": _recent("failure-list"),
-        "groups_url": _recent("group-list"),
+        "failures_url": _recent_failures(),
+        "groups_url": f"{reverse('group-list')}?{urlencode({'q': f'source:{SOURCE}'})}",
     }
     try:
         context["partner"] = _partner(control.partner(settings.REDRIVE_DEMO_PARTNER_URL))
@@ -144,8 +144,8 @@ def _broker():
     return control.broker(settings.REDRIVE_DEMO_BROKER_URL)
 
 
-def _recent(page: str) -> str:
-    return f"{reverse(page)}?{urlencode({'q': f'source:{SOURCE} age:<15m'})}"
+def _recent_failures() -> str:
+    return f"{reverse('failure-list')}?{urlencode({'q': f'source:{SOURCE} age:<15m'})}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def dead_now(page):
     return int(page.locator("#group .facts a.is-dead").inner_text().replace(",", ""))
 
 
-def test_a_partner_breaks_and_every_job_comes_back(desk, page, record_property):
+def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     desk.wait_until(lambda: desk.get("failures", q="state:dead")["count"] > 2000, "the history is in", within_s=60)
 
     # Break it: failures appear, grouped.
@@ -48,11 +48,11 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page, record_property):
         "a failure of a webhook is visible",
         within_s=3,
     )
-    record_property("seconds_until_a_failure_is_visible", round(time.monotonic() - broken_at, 2))
+    print(f"A failure was visible {time.monotonic() - broken_at:.2f} s after the partner broke.")
 
     def struck():
-        """The group with the most dead among those that grow now."""
-        found = desk.get("groups", q="queue:webhooks error:ReadError age:<1m")["items"]
+        """The group of the cut connections: those of tonight, and those of the played night."""
+        found = desk.get("groups", q="queue:webhooks error:ReadError")["items"]
         return max(found, key=lambda group: group["dead"], default=None)
 
     before = desk.wait_until(struck, "the failures are one group", within_s=5)["dead"]
