@@ -257,8 +257,9 @@ def _failing(reports: Iterable[Report]) -> list[Report]:
 def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> dict[Name, int]:
     """Write the failures that are not known; answers the ids of those that were indeed not there."""
     rows = []
-    for name in sorted(unknown):
-        mine = unknown[name]
+    # In order of arrival, because lists sort by id. Two processes that were given the same reports were given them in
+    # one order; should they lock each other out all the same, PostgreSQL ends one and `ingest` tries again.
+    for name, mine in unknown.items():
         failed = _failing(mine) or mine
         row = dict(zip(_NAME, name, strict=True))
         row |= _standing(max(mine, key=_rank_of)) | _face(max(failed, key=_rank_of), marks)

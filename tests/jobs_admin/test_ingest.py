@@ -69,6 +69,12 @@ def of_run(n, job_id="j1", kind="exception", attempt=1, item=None, of="j1", **sa
     return report(job_id, kind, attempt, lineage=home, **said)
 
 
+@pytest.mark.django_db
+def test_ids_rise_in_the_order_in_which_failures_arrived():
+    file(*(report(job_id) for job_id in ("j9", "j1", "j5")))
+    assert list(Failure.objects.order_by("id").values_list("first_job_id", flat=True)) == ["j9", "j1", "j5"]
+
+
 # -- what a failure becomes -------------------------------------------------------------------------------------
 
 
