@@ -83,6 +83,14 @@ class PartnerDown(Exception):
     pass
 
 
+class Answered(PartnerDown):
+    """Cannot be pickled, as httpx's own errors cannot: Celery sends its base class in its place."""
+
+    def __init__(self, why: str, *, status: int) -> None:
+        super().__init__(why)
+        self.status = status
+
+
 def _define(app: Celery) -> None:
     task = partial(app.task, shared=False)  # else every app of this process would get them, and warn
 
@@ -109,6 +117,13 @@ def _define(app: Celery) -> None:
     def autoretry(self, failures):
         if self.request.retries < failures:
             raise PartnerDown("again")
+
+    @task(name="answered", bind=True, max_retries=1)
+    def answered(self):
+        try:
+            raise Answered("it said 503", status=503)
+        except Answered as error:
+            raise self.retry(exc=error, countdown=0)
 
     @task(name="exhaust", bind=True, max_retries=1)
     def exhaust(self):

@@ -63,7 +63,18 @@ def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
         return _with_message(told, "soft time limit exceeded") if told.message == "SoftTimeLimitExceeded()" else told
     if isinstance(error, MemoryError):
         return _outcome("memory", error, trace)
-    return _outcome("exception", error, trace)
+    return _as_raised(exc_info.type, _outcome("exception", error, trace))
+
+
+def _as_raised(raised: Any, told: Outcome) -> Outcome:
+    """Celery sends an error that cannot be pickled as its nearest base class that can, and its true class beside it."""
+    if not isinstance(raised, type) or not issubclass(raised, BaseException) or raised is UnpickleableExceptionWrapper:
+        return told
+    true = _qualified(raised)
+    if true == told.error_type or not told.trace:
+        return told
+    before, found, after = told.trace.rpartition(f"\n{told.error_type}")
+    return Outcome(told.kind, true, told.message, f"{before}\n{true}{after}" if found else told.trace)
 
 
 def hard_limit(seconds: float | None) -> Outcome:
@@ -92,6 +103,11 @@ def _retry(request: Any, retry: Retry, trace: str) -> Outcome:
     original = _before_the_retry(trace)
     if retry.exc is not None:
         told = _outcome("retry", retry.exc, original, due_at)
+        error_type, message = _last_error(original) if original != trace else ("", "")
+        asked_with = trace.rpartition("Retry")[2]  # ` in 3s: Refused('no')`, written where the error was still itself
+        if error_type and f" {error_type.rpartition('.')[2]}(" in asked_with:
+            # What was raised, also where only a base class of it could be pickled.
+            return Outcome("retry", error_type, message, original, due_at)
         return told if told.message else _with_message(told, _without_name(str(retry.excs or ""), told.error_type))
     if original != trace:  # `self.retry()` inside `except`: the error stands in the text
         error_type, message = _last_error(original)

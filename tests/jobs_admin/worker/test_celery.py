@@ -102,6 +102,12 @@ def test_the_last_retry_ends_in_an_exception(worker):
     assert (last.attempt, last.max_attempts) == (2, 2)
 
 
+def test_an_error_that_cannot_be_pickled_keeps_its_own_name(worker):
+    for report in told(worker, worker.send("answered"), ["retry", "exception"]):
+        assert (report.error_type, report.message) == ("tests.real_celery.Answered", "it said 503")
+        assert report.trace.rstrip().endswith("\ntests.real_celery.Answered: it said 503")
+
+
 def test_a_retry_that_names_no_error_is_told_with_the_one_it_was_asked_in(worker):
     first, _ = told(worker, worker.send("bare_retry"), ["retry", "success"])
     assert (first.error_type, first.message) == ("tests.real_celery.PartnerDown", "in passing")
