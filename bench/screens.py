@@ -25,6 +25,7 @@ PAGES = {
     "replays": "/replays/",
     "replay-new": "/replays/new/?q=queue%3Awebhooks+state%3Adead",
     "queues": "/queues/",
+    "audit": "/audit/",
     "not-found": "/groups/v1-nobody/",
     "demo": "/demo/",
 }

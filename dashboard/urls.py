@@ -3,7 +3,19 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path, re_path
 
-from dashboard.views import demo, errors, failure_acts, failures, groups, health, overview, queues, replays, session
+from dashboard.views import (
+    audit,
+    demo,
+    errors,
+    failure_acts,
+    failures,
+    groups,
+    health,
+    overview,
+    queues,
+    replays,
+    session,
+)
 
 urlpatterns = [
     path("", overview.index, name="overview"),
@@ -31,6 +43,7 @@ urlpatterns = [
     path("replays/<int:pk>/cancel/", replays.cancel, name="replay-cancel"),
     path("replays/<int:pk>/pace/", replays.pace, name="replay-pace"),
     path("replays/<int:pk>/items/<int:n>/resolve/", replays.resolve, name="replay-resolve"),
+    path("audit/", audit.index, name="audit-list"),
     path("login/", session.Login.as_view(), name="login"),
     path("logout/", session.Logout.as_view(), name="logout"),
     path("healthz", health.healthz, name="healthz"),

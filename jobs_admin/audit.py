@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,11 +15,12 @@ from django.utils import timezone
 
 from jobs_admin.core.text import representable
 from jobs_admin.models import AuditEvent
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import ADMIN, Viewer
 
 # Names the lock under which the chain grows (PostgreSQL's advisory locks are numbers).
 _CHAIN_LOCK = 0x7265_6472_6976_6500
 _FIRST = "0" * 64
+COUNT_CAP = 10_000
 
 
 def record(
@@ -58,6 +60,36 @@ def record(
     event.mac = _mac(previous or _FIRST, event)
     event.save(force_insert=True)
     return event
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    rows: list[AuditEvent]
+    next: str | None  # `after` of the page that follows; None on the last
+    count: int  # of all that match, at most COUNT_CAP
+    count_is_capped: bool
+
+
+def listing(viewer: Viewer, *, act: str = "", object: str = "", after: str | None = None, limit: int = 50) -> AuditPage:
+    """Newest first: what belongs to the sources on which the viewer is admin; everything, for an admin of every source.
+
+    `act` matches from its beginning (`replay` finds `replay.start`), `object` exactly (`replay:12`). An `after` that
+    is none of ours begins at the newest.
+    """
+    sources = viewer.sources(ADMIN)
+    found = AuditEvent.objects.order_by("-id")
+    if sources is not None:
+        found = found.filter(source__in=sources)
+    if act:
+        found = found.filter(act__startswith=act)
+    if object:
+        found = found.filter(object=object)
+    total = found[: COUNT_CAP + 1].count()
+    if after and after.isascii() and after.isdigit() and len(after) < 19:
+        found = found.filter(pk__lt=int(after))
+    rows = list(found[: limit + 1])
+    next_after = str(rows[limit - 1].pk) if len(rows) > limit else None
+    return AuditPage(rows[:limit], next_after, min(total, COUNT_CAP), total > COUNT_CAP)
 
 
 def verify() -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import reverse
 from ninja import NinjaAPI, Path, Query, Schema, Status
@@ -13,9 +12,10 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from dashboard.api import errors, shapes
 from dashboard.api.tokens import Token
+from jobs_admin import audit as audit_log
 from jobs_admin import config, failures, grouping, overview, replays, triage
 from jobs_admin.core.text import representable
-from jobs_admin.models import AuditEvent, Failure, Replay
+from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 
 api = NinjaAPI(
@@ -315,16 +315,7 @@ def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resol
 @api.get("/audit", response={200: shapes.Listed[shapes.AuditItem], **REFUSALS}, tags=["audit"])
 def audit(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
     """Who did, or was refused, what; newest first. For admins; of one source, only what belongs to it."""
-    sources = _viewer(request, ADMIN).sources(ADMIN)
-    found = AuditEvent.objects.filter(Q() if sources is None else Q(source__in=sources)).order_by("-id")
-    total = found[: failures.CAP + 1].count()
-    if after and after.isascii() and after.isdigit() and len(after) < 19:
-        found = found.filter(pk__lt=int(after))
-    rows = list(found[: limit + 1])
+    page = audit_log.listing(_viewer(request, ADMIN), after=after, limit=limit)
     return shapes.listed(
-        rows[:limit],
-        shapes.audit,
-        next=str(rows[limit - 1].pk) if len(rows) > limit else None,
-        count=min(total, failures.CAP),
-        count_is_capped=total > failures.CAP,
+        page.rows, shapes.audit, next=page.next, count=page.count, count_is_capped=page.count_is_capped
     )

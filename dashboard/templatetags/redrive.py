@@ -63,6 +63,7 @@ _PLACES = (
     ("Failures", "failure-list", "failures", "f", ("failure-",)),
     ("Replays", "replay-list", "replays", "r", ("replay-",)),
     ("Queues", "queue-list", "queues", "q", ("queue-",)),
+    ("Audit", "audit-list", "table", "a", ("audit-",)),
     ("Demo", "demo", "demo", "d", ("demo",)),
 )
 
@@ -72,18 +73,19 @@ def shell(context) -> Shell:
     """What surrounds every page: the places to go, and what the person may do."""
     request = context.get("request")
     here = (request.resolver_match.url_name or "") if request and request.resolver_match else ""
-    places = []
-    for name, url_name, icon_name, key, prefixes in _PLACES:
-        if url_name == "demo" and not settings.REDRIVE_DEMO_BROKER_URL:
-            continue
-        try:
-            url = reverse(url_name)
-        except NoReverseMatch:
-            continue
-        places.append(Place(name, url, icon_name, key, here == url_name or here.startswith(prefixes or ("\0",))))
     viewer = getattr(request, "viewer", None)
     if viewer is None and request is not None and getattr(request, "user", None) and request.user.is_authenticated:
         viewer = viewer_of(request.user)
+    hidden = set()
+    if not settings.REDRIVE_DEMO_BROKER_URL:
+        hidden.add("demo")
+    if not (viewer and viewer.may_anywhere(ADMIN)):
+        hidden.add("audit-list")
+    places = [
+        Place(name, reverse(url_name), icon_name, key, here == url_name or here.startswith(prefixes or ("\0",)))
+        for name, url_name, icon_name, key, prefixes in _PLACES
+        if url_name not in hidden
+    ]
     return Shell(
         places,
         config.is_read_only(),

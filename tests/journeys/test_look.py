@@ -17,6 +17,7 @@ PAGES = {
     "replays": "/replays/",
     "replay-new": "/replays/new/?q=state%3Adead",
     "queues": "/queues/",
+    "audit": "/audit/",
     "demo": "/demo/",
     "not-found": "/groups/v1-nobody/",
 }

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+from django.test import Client
+
+from jobs_admin import audit
+from jobs_admin.models.access import EVERY_SOURCE, Viewer
+
+pytestmark = pytest.mark.django_db
+OTTO = Viewer("otto", {EVERY_SOURCE: "operator"})
+
+
+@transaction.atomic
+def acted(act="replay.start", **said):
+    return audit.record(OTTO, act, **{"object": "replay:12", "source": "shop", **said})
+
+
+def test_an_admin_sees_who_did_what_why_and_what_changed(ann):
+    acted(reason="the partner is back", before={"rate": 5}, after={"rate": 50})
+    text = ann.get("/audit/").content.decode()
+    for word in ("otto", "replay.start", 'href="/replays/12/"', "the partner is back", "&quot;rate&quot;: 50"):
+        assert word in text
+
+
+def test_a_refused_act_is_marked(ann):
+    acted("failure.discard", allowed=False)
+    assert "refused" in ann.get("/audit/").content.decode()
+
+
+def test_it_is_narrowed_by_act_and_object(ann):
+    acted("replay.start")
+    acted("failure.discard", object="failure:7")
+    shown = ann.get("/audit/", {"act": "replay"}).content.decode()
+    assert "replay.start" in shown and "failure.discard" not in shown
+    assert "failure.discard" in ann.get("/audit/", {"object": "failure:7"}).content.decode()
+    assert "No act like this." in ann.get("/audit/", {"object": "failure:8"}).content.decode()
+
+
+def test_next_leads_on_and_keeps_the_filter(ann):
+    for n in range(60):
+        acted(reason=f"reason {n:03}")
+    first = ann.get("/audit/", {"act": "replay"})
+    assert "reason 010" in first.content.decode() and "reason 009" not in first.content.decode()
+    assert "reason 009" in ann.get("/audit/" + first.context["next_url"]).content.decode()
+
+
+def test_an_admin_of_one_source_sees_what_belongs_to_it(django_user_model):
+    from tests.dashboard.conftest import log_in
+
+    acted(reason="of the shop")
+    acted(reason="of another", source="other")
+    text = log_in(django_user_model, "una", shop="admin").get("/audit/").content.decode()
+    assert "of the shop" in text and "of another" not in text
+
+
+def test_an_operator_is_told_that_it_needs_an_admin(otto):
+    assert otto.get("/audit/").status_code == 403
+
+
+def test_a_stranger_gets_the_login():
+    assert Client().get("/audit/").status_code == 302
+
+
+def test_hostile_text_is_shown_not_obeyed(ann):
+    acted(reason="<script>alert(1)</script>", object='group:"><img src=x onerror=alert(1)>')
+    text = ann.get("/audit/").content.decode()
+    assert "<script>alert" not in text and "<img src=x" not in text
