@@ -175,7 +175,7 @@ def checked(written: set[str]) -> dict[str, int]:
         "lost": len(written - set(held)),
         "doubled": len(held) - len(set(held)),
         "attempts_beyond": Attempt.objects.count() - len(written),
-        "counted_beyond": (QueueCounter.objects.aggregate(n=Sum("failed"))["n"] or 0) - len(written),
+        "counted_beyond": (QueueCounter.objects.filter(step=60).aggregate(n=Sum("failed"))["n"] or 0) - len(written),
         "payloads_missing": len(written) - Payload.objects.count(),
         "unfiled": Unfiled.objects.count(),
         "groups": Group.objects.count(),

@@ -20,6 +20,7 @@ from django.db import connection
 from django.db.models import F
 
 from jobs_admin import config, statements
+from jobs_admin.counting import in_steps
 from jobs_admin.models import (
     Attempt,
     Failure,
@@ -33,7 +34,7 @@ from jobs_admin.models import (
     Source,
     Traceback,
 )
-from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.counter import STEPS_OF_GROUPS, STEPS_OF_QUEUES
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
 from jobs_admin.report import Report, rank
@@ -393,15 +394,15 @@ def _count(counted: list[_Counted], marks: _Marks, queues: dict[int, tuple[str, 
 
 
 def count_groups(counts: dict[tuple[int, datetime], list[int]]) -> None:
-    """Add [failed, retried] to the minutes of groups."""
+    """Add [failed, retried] to the steps of groups around each moment: {(group, moment): …}."""
     columns = ("group_id", "step", "at", "failed", "retried")
-    rows = [(group, MINUTE, at, *n) for (group, at), n in sorted(counts.items())]
+    rows = [(group, step, at, *n) for group, step, at, n in in_steps(counts, STEPS_OF_GROUPS)]
     conflict = statements.add(GroupCounter, columns, key=columns[:3])
     statements.insert(GroupCounter, columns, rows, conflict=conflict)
 
 
 def count_queues(counts: dict[tuple[str, str, datetime], dict[str, float]]) -> None:
-    """Add numbers to the minutes of queues: {(source, queue, minute): {column: number}}."""
+    """Add numbers to the steps of queues around each moment: {(source, queue, moment): {column: number}}."""
     columns = (
         "source",
         "queue",
@@ -415,10 +416,8 @@ def count_queues(counts: dict[tuple[str, str, datetime], dict[str, float]]) -> N
         "sent",
         "busy_s",
     )
-    rows = [
-        (source, queue, MINUTE, at, *(n.get(column, 0) for column in columns[4:]))
-        for (source, queue, at), n in sorted(counts.items(), key=lambda entry: entry[0])
-    ]
+    moments = {(key[:2], key[2]): [n.get(column, 0) for column in columns[4:]] for key, n in counts.items()}
+    rows = [(*queue, step, at, *n) for queue, step, at, n in in_steps(moments, STEPS_OF_QUEUES)]
     conflict = statements.add(QueueCounter, columns, key=columns[:4])
     statements.insert(QueueCounter, columns, rows, conflict=conflict)
 

@@ -20,6 +20,7 @@ from jobs_admin.core.query import Match, Query, parse
 from jobs_admin.counting import StepOf
 from jobs_admin.models import Failure, FailureCount, Group, GroupCounter
 from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import HOUR, MINUTE
 from jobs_admin.models.group import GroupState
 
 PAGE = 50
@@ -259,7 +260,7 @@ def _ranked(totals: dict[str, int]) -> list[tuple[str, int]]:
 def _rates(pks: list[int], now: datetime) -> dict[int, float]:
     """Failed attempts per minute, over the last whole minutes and the one that runs."""
     since = (now - timedelta(minutes=RATE_OVER_MIN)).replace(second=0, microsecond=0)
-    rows = _counted(pks, since).values_list("group_id").annotate(n=Sum(F("failed") + F("retried")))
+    rows = _counted(pks, MINUTE, since).values_list("group_id").annotate(n=Sum(F("failed") + F("retried")))
     minutes = (now - since).total_seconds() / 60
     return dict.fromkeys(pks, 0.0) | {pk: n / minutes for pk, n in rows}
 
@@ -268,7 +269,7 @@ def _trends(pks: list[int], now: datetime) -> dict[int, list[int]]:
     """Failed attempts in each of the last 24 hours, the oldest first; the last is the hour that runs."""
     first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
     trends = {pk: [0] * 24 for pk in pks}
-    rows = _counted(pks, first).annotate(hour=StepOf("at", 3600)).values_list("group_id", "hour")
+    rows = _counted(pks, HOUR, first).annotate(hour=StepOf("at", HOUR)).values_list("group_id", "hour")
     for pk, hour, n in rows.annotate(n=Sum(F("failed") + F("retried"))):
         place = hour - int(first.timestamp()) // 3600
         if 0 <= place < 24:
@@ -276,9 +277,8 @@ def _trends(pks: list[int], now: datetime) -> dict[int, list[int]]:
     return trends
 
 
-def _counted(pks: list[int], since: datetime):
-    # Minutes are folded into hours and then gone, so both steps together count each attempt once.
-    return GroupCounter.objects.filter(group_id__in=pks, at__gte=since)
+def _counted(pks: list[int], step: int, since: datetime):
+    return GroupCounter.objects.filter(group_id__in=pks, step=step, at__gte=since)
 
 
 def _newest(viewer: Viewer, found: Group) -> tuple[list[dict[str, object]], bool]:

@@ -31,6 +31,7 @@ from jobs_admin.models import (
     Worker,
 )
 from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
 from jobs_admin.models.replay import ReplayState
 
 RATE_OVER = timedelta(minutes=3)
@@ -196,9 +197,8 @@ def _rates(viewer: Viewer, now: datetime) -> list[_Rate]:
     return [_Rate(s, q, (n or 0) / minutes, (b or 0) / (BEFORE.total_seconds() / 60)) for s, q, n, b in counted]
 
 
-def _counters(viewer: Viewer, since: datetime):
-    # Minutes are folded into hours and then gone, so both steps together count each attempt once.
-    return QueueCounter.objects.filter(scopes.visible(viewer), at__gte=since)
+def _counters(viewer: Viewer, since: datetime, step: int = MINUTE):
+    return QueueCounter.objects.filter(scopes.visible(viewer), step=step, at__gte=since)
 
 
 def _new_groups(viewer: Viewer, rate: _Rate, now: datetime) -> list[datetime]:
@@ -401,7 +401,9 @@ def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int =
     step_s = max(60, hours * 3600 // 96 // 60 * 60)
     last = int(now.timestamp()) // step_s
     first = last - hours * 3600 // step_s + 1
-    rows = _counters(viewer, datetime.fromtimestamp(first * step_s, UTC)).annotate(place=StepOf("at", step_s))
+    summed = max(step for step in STEPS_OF_QUEUES if step_s % step == 0)  # the fewest rows that tell the steps apart
+    since = datetime.fromtimestamp(first * step_s, UTC)
+    rows = _counters(viewer, since, summed).annotate(place=StepOf("at", step_s))
     counted = list(rows.values_list("source", "queue", "place").annotate(n=Sum(F("failed") + F("retried"))))
     many = len({source for source, *_ in counted}) > 1
     found: dict[str, list[int]] = {}

@@ -221,8 +221,8 @@ class Migration(migrations.Migration):
             name='GroupCounter',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('step', models.PositiveIntegerField(default=60, help_text='Seconds that the row covers: 60 or 3600.')),
-                ('at', models.DateTimeField(help_text='Start of the minute or hour.')),
+                ('step', models.PositiveIntegerField(default=60, help_text='Seconds that the row covers: 60 or 3600, of queues 900 too.')),
+                ('at', models.DateTimeField(help_text='Start of the step.')),
                 ('failed', models.PositiveBigIntegerField(default=0)),
                 ('retried', models.PositiveBigIntegerField(default=0)),
                 ('group', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='counters', to='jobs_admin.group')),

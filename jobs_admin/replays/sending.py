@@ -19,11 +19,10 @@ from django.db import connection, transaction
 from django.db.models import F, OuterRef, Q, Subquery
 from django.utils import timezone
 
-from jobs_admin import config
+from jobs_admin import config, filing
 from jobs_admin.core.editing import EditRefused
 from jobs_admin.core.pacing import Bucket
-from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
-from jobs_admin.models.counter import MINUTE
+from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
 from jobs_admin.replays import letters
@@ -380,15 +379,7 @@ def _mark_replaying(replay: Replay, items: Sequence[int], state: str) -> None:
 
 
 def _count_sent(source: str, queue: str, n: int, now: datetime) -> None:
-    minute = now.replace(second=0, microsecond=0)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {QueueCounter._meta.db_table} AS held "
-            "(source, queue, step, at, started, succeeded, failed, retried, recovered, sent, busy_s) "
-            "VALUES (%s, %s, %s, %s, 0, 0, 0, 0, 0, %s, 0) "
-            "ON CONFLICT (source, queue, step, at) DO UPDATE SET sent = held.sent + excluded.sent",
-            [source, queue, MINUTE, connection.ops.adapt_datetimefield_value(minute), n],
-        )
+    filing.count_queues({(source, queue, now): {"sent": n}})
 
 
 def doubt(replay: Replay, items: Sequence[int], why: str, now: datetime) -> None:

@@ -7,15 +7,16 @@ from datetime import timedelta
 
 from django.utils import timezone
 
+from jobs_admin import filing
 from jobs_admin.core import keys
-from jobs_admin.models import QueueCounter, Replay, Source, Unfiled
+from jobs_admin.models import Replay, Source, Unfiled
 from tests.dashboard.conftest import HTMX, bury, group
 from tests.dashboard.test_groups import count_of_link, text_of
 
 
 def fail_now(n: int, queue: str = "webhooks") -> None:
     at = timezone.now().replace(second=0, microsecond=0)
-    QueueCounter.objects.create(source="shop", queue=queue, at=at, failed=n)
+    filing.count_queues({("shop", queue, at): {"failed": n}})
 
 
 def test_it_opens_with_the_sentence(ann, watched):

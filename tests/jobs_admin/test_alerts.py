@@ -58,7 +58,7 @@ def just_started():
 
 
 def counted():
-    return QueueCounter.objects.values_list("started", "succeeded", "failed", "busy_s").get()
+    return QueueCounter.objects.values_list("started", "succeeded", "failed", "busy_s").get(step=60)
 
 
 def test_a_sample_says_what_waits_and_what_lies_dead(store, sources, broker):

@@ -8,9 +8,9 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import failures
+from jobs_admin import failures, filing
 from jobs_admin.core.query import format, parse
-from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, Replay, ReplayItem
+from jobs_admin.models import Attempt, Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import ENGINE, Viewer
 from tests.jobs_admin.core.test_query import PASTED, TANGLED
 
@@ -273,8 +273,7 @@ def test_pasted_errors_find_the_failure_that_they_came_from():
 def test_groups_come_with_counts_trend_and_places():
     group, other = make_group(count=9), make_group("b", last_seen=NOW - timedelta(hours=1), count=30)
     bury(5, group=group), bury(2, group=group, queue="webhooks", state="recovered"), bury(1, group=other)
-    GroupCounter.objects.create(group=group, at=NOW - timedelta(minutes=2), failed=10)
-    GroupCounter.objects.create(group=group, at=NOW - timedelta(hours=3), failed=4)
+    filing.count_groups({(group.pk, NOW - timedelta(minutes=2)): [9, 1], (group.pk, NOW - timedelta(hours=3)): [4, 0]})
     first, second = failures.groups(ENGINE, now=NOW).rows
     assert (first.group, first.dead, first.jobs_by_state) == (group, 5, {"dead": 5, "recovered": 2})
     assert (first.trend[-1], first.trend[-4], sum(first.trend)) == (10, 4, 14)

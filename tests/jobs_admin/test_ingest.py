@@ -257,8 +257,12 @@ def everything():
             for f, r, b in Payload.objects.values_list("failure__first_job_id", "run", "body")
         ),
         "groups": sorted(Group.objects.values_list("fingerprint", "count", "first_seen", "last_seen", "state")),
-        "group minutes": sorted(GroupCounter.objects.values_list("group__fingerprint", "at", "failed", "retried")),
-        "queue minutes": sorted(QueueCounter.objects.values_list("queue", "at", "failed", "retried", "recovered")),
+        "groups over time": sorted(
+            GroupCounter.objects.values_list("group__fingerprint", "step", "at", "failed", "retried")
+        ),
+        "queues over time": sorted(
+            QueueCounter.objects.values_list("queue", "step", "at", "failed", "retried", "recovered")
+        ),
     }  # fmt: skip
 
 
@@ -276,7 +280,7 @@ def test_any_order_any_batches_and_any_repetition_give_the_same_rows(pick, times
     for r in flat:
         ingest.file(entries(r), NOW)
     expected = everything()
-    assert len(expected["failures"]) == 5 and expected["queue minutes"]
+    assert len(expected["failures"]) == 5 and expected["queues over time"]
     forget()
     many = [(f"{pick.getrandbits(60)}-0".encode(), encode(r)) for r in flat * times]
     pick.shuffle(many)
@@ -287,7 +291,8 @@ def test_any_order_any_batches_and_any_repetition_give_the_same_rows(pick, times
 
 
 @pytest.mark.django_db
-def test_counters_equal_a_recount_of_the_attempts():
+@pytest.mark.parametrize("step", [60, 900, 3600])
+def test_counters_of_every_step_equal_a_recount_of_the_attempts(step):
     pick = random.Random(3)
     many = [
         report(
@@ -301,7 +306,8 @@ def test_counters_equal_a_recount_of_the_attempts():
     file(*many)
     kinds = list(Attempt.objects.values_list("kind", flat=True))
     told = {"failed": 0, "retried": 0, "recovered": 0}
-    for row in QueueCounter.objects.values(*told):
+    for row in QueueCounter.objects.filter(step=step).values("at", *told):
+        assert row["at"].timestamp() % step == 0
         told = {k: told[k] + row[k] for k in told}
     assert told == {
         "failed": kinds.count("exception"),

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from jobs_admin import config, overview
+from jobs_admin import config, filing, overview
 from jobs_admin.core import keys
-from jobs_admin.models import DepthSample, Failure, Group, QueueCounter, Replay, ReplayItem, Source, Worker
+from jobs_admin.models import DepthSample, Failure, Group, Replay, ReplayItem, Source, Worker
 from jobs_admin.models.access import ENGINE, Viewer
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +30,7 @@ def tick(store, at, *names):
 
 def count(failed, minutes_ago, queue="webhooks", source="shop", **more):
     at = (NOW - timedelta(minutes=minutes_ago)).replace(second=0)
-    QueueCounter.objects.create(source=source, queue=queue, at=at, failed=failed, **more)
+    filing.count_queues({(source, queue, at): {"failed": failed, **more}})
 
 
 def bury(n=1, **changes):
