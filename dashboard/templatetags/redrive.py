@@ -273,6 +273,27 @@ def visible_text(value) -> str:
     return "".join(f"⟨U+{ord(c):04X}⟩" if _is_invisible(c) else c for c in text)
 
 
+@register.simple_tag
+def narrowing(name: str, value):
+    """A value of the facet `name` (dashboard.screens.failure_list.Narrowing): the list with it, or without it."""
+    shown = state(value.value) if name == "state" else visible(value.shown)
+    return format_html(
+        '<li><a href="{}"{} hx-get="{}" hx-target="#results" hx-swap="outerHTML" hx-push-url="true" title="{}{}">'
+        '<span class="clip{}">{}</span><span class="number">{}</span></a></li>',
+        value.url,
+        _CURRENT if value.is_on else "",
+        value.url,
+        visible_text(value.value),
+        ": take it away" if value.is_on else "",
+        "" if name == "state" else " mono",
+        shown,
+        number(value.count),
+    )
+
+
+_CURRENT = format_html(' aria-current="{}"', "true")
+
+
 @register.inclusion_tag("parts/hours.html")
 def hours(values, words: str = "", look: str = "dead"):
     """A picture of counts per hour, the oldest first, the last one the hour that runs."""
