@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -12,28 +13,31 @@ from django.views.decorators.http import require_GET
 from dashboard import links, tracebacks
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.templatetags.redrive import number, percent
+from dashboard.templatetags.redrive import ago, number, percent, sparkline, state, visible
 from jobs_admin import failures
-from jobs_admin.models import Failure, Group
+from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 MOST_NAMED = 5  # values shown of queues, tenants …; the rest are one row
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A group in a list, ready to be shown."""
+class Line(TypedDict):
+    """A group in a list, its words ready. A dictionary, because a template reads one at half the cost of an object."""
 
-    group: Group
     url: str
-    count: int
-    dead: int
+    error: str
+    message: str
+    culprit: str
+    state: str
+    dead: str  # empty for none
     dead_url: str
-    per_minute: float
-    trend: list[int]
-    trend_words: str
+    count: str
+    per_minute: str  # empty for none
+    trend: str
     queues: str
-    others: int  # queues beyond those named
+    others: str  # how many queues there are beyond those named; empty for none
+    first_seen: str
+    last_seen: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +129,22 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
 
 def line_of(row: failures.GroupRow) -> Line:
     """What a list shows of a group: also the overview's."""
-    name = row.group.fingerprint
+    group, others = row.group, len(row.queues[2:])
     return Line(
-        group=row.group,
-        url=links.group_page(name),
-        count=row.count,
-        dead=row.dead,
-        dead_url=links.failures_of(group=name, state="dead"),
-        per_minute=row.per_minute,
-        trend=row.trend,
-        trend_words=_trend_words(row.trend),
-        queues=", ".join(row.queues[:2]),
-        others=len(row.queues[2:]),
+        url=links.group_page(group.fingerprint),
+        error=visible(group.error_type),
+        message=visible(group.message),
+        culprit=visible(group.culprit),
+        state=state(group.state),
+        dead=number(row.dead) if row.dead else "",
+        dead_url=links.failures_of(group=group.fingerprint, state="dead"),
+        count=number(row.count),
+        per_minute=number(row.per_minute) if row.per_minute else "",
+        trend=sparkline(row.trend, _trend_words(row.trend)),
+        queues=visible(", ".join(row.queues[:2])),
+        others=number(others) if others else "",
+        first_seen=ago(group.first_seen),
+        last_seen=ago(group.last_seen),
     )
 
 
