@@ -258,8 +258,7 @@ def _failing(reports: Iterable[Report]) -> list[Report]:
 def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> dict[Name, int]:
     """Write the failures that are not known; answers the ids of those that were indeed not there."""
     rows = []
-    # In order of arrival, because lists sort by id. Two processes that were given the same reports were given them in
-    # one order; should they lock each other out all the same, PostgreSQL ends one and `ingest` tries again.
+    # In order of arrival, because lists sort by id.
     for name, mine in unknown.items():
         failed = _failing(mine) or mine
         row = dict(zip(_NAME, name, strict=True))
