@@ -44,7 +44,8 @@ def go(request: HttpRequest, url: str) -> HttpResponse:
 def _unless_known(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     digest = hashlib.sha256(_TOKEN.sub(b"", response.content)).hexdigest()[:32]
     etag = f'"{digest}"'
-    if request.headers.get("If-None-Match") == etag:
+    # Compression makes it weak (W/"…") on its way out, and so it comes back.
+    if request.headers.get("If-None-Match", "").removeprefix("W/") == etag:
         return HttpResponseNotModified(headers={"ETag": etag})
     response.headers["ETag"] = etag
     return response
