@@ -104,7 +104,7 @@ def get(viewer: Viewer, pk: int) -> Failure:
 
 def attempts(failure: Failure) -> list[Attempt]:
     """Every attempt of every run, oldest first."""
-    found = failure.attempt_set.select_related("group", "traceback", "item__replay")
+    found = failure.attempt_set.select_related("group", "item__replay")
     return list(found.order_by("run", "attempt", "ended_at", "id"))
 
 

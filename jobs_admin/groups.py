@@ -6,10 +6,11 @@ counts only the sources that the viewer may see, and a group without any of thos
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import BigIntegerField, Exists, F, OuterRef, Q, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
@@ -132,7 +133,7 @@ def group(viewer: Viewer, fingerprint: str, *, now: datetime | None = None) -> G
     """All about one group. Raises NoSuchGroup, also for one that the viewer may not see."""
     now = now or datetime.now(UTC)
     found = group_named(viewer, fingerprint)
-    counters = list(_counters(viewer, [found.pk]))
+    counters = _counters(viewer, [found.pk])
     by_state = _totals(counters, "state")
     all_dead = FailureCount.objects.filter(scopes.visible(viewer), state="dead").aggregate(n=Sum("count"))["n"] or 0
     open_ = [c for c in counters if c.state in language.DEFAULT_STATES] or counters
@@ -220,11 +221,13 @@ def _below(order: str, after: str | None) -> Q:
 
 def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
     pks = [g.pk for g in page]
-    counters = list(_counters(viewer, pks)) if pks else []
+    counters: dict[int, list[_Counter]] = defaultdict(list)
+    for counter in _counters(viewer, pks) if pks else ():
+        counters[counter.group_id].append(counter)
     rates, trends = _rates(pks, now), _trends(pks, now)
     rows = []
     for found in page:
-        own = [c for c in counters if c.group_id == found.pk]
+        own = counters[found.pk]
         by_state = _totals(own, "state")
         rows.append(
             GroupRow(
@@ -242,11 +245,21 @@ def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
     return rows
 
 
-def _counters(viewer: Viewer, pks: list[int]):
-    return FailureCount.objects.filter(scopes.visible(viewer), group_id__in=pks, count__gt=0)
+class _Counter(NamedTuple):
+    group_id: int
+    source: str
+    queue: str
+    task: str
+    state: str
+    count: int
 
 
-def _totals(counters: Iterable[FailureCount], name: str) -> dict[str, int]:
+def _counters(viewer: Viewer, pks: list[int]) -> list[_Counter]:
+    held = FailureCount.objects.filter(scopes.visible(viewer), group_id__in=pks, count__gt=0)
+    return [_Counter(*row) for row in held.values_list(*_Counter._fields)]
+
+
+def _totals(counters: Iterable[_Counter], name: str) -> dict[str, int]:
     totals: Counter[str] = Counter()
     for counter in counters:
         totals[getattr(counter, name)] += counter.count
