@@ -311,10 +311,17 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
     ]
 
 
-def findings(viewer: Viewer) -> list[dict[str, str]]:
-    """Unsafe settings of the sources that the viewer sees, the worst first: source, id, severity, text, fix."""
+def findings(viewer: Viewer, rows: list[SourceRow] | None = None) -> list[dict[str, str]]:
+    """Unsafe settings of the sources that the viewer sees, the worst first: source, id, severity, text, fix.
+
+    `rows`: what `sources` gave, where that is known already.
+    """
     rank = {"high": 0, "warning": 1, "info": 2}
-    found = [{"source": row.name, **finding} for row in sources(viewer) for finding in row.findings]
+    found = [
+        {"source": row.name, **finding}
+        for row in (sources(viewer) if rows is None else rows)
+        for finding in row.findings
+    ]
     return sorted(found, key=lambda finding: rank.get(finding.get("severity", ""), 3))
 
 

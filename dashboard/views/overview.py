@@ -65,7 +65,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
         "stale": overview.stale(now),
         "sources": [_source_line(row) for row in sources],
-        "findings": overview.findings(viewer),
+        "findings": overview.findings(viewer, sources),
         "chart": _chart(series),
         "chart_words": _chart_words(series),
         "chart_names": names,
