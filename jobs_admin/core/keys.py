@@ -11,7 +11,7 @@ import re
 
 PREFIX = "redrive"
 
-# The layout of the keys and Lua arguments. A worker that finds another number in Redis stays in `capture`.
+# The layout of a ledger, which stands beside each token in it (`sources/celery_send.lua`).
 SCHEMA = 1
 
 _SOURCE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
