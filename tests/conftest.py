@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 from cryptography.fernet import Fernet
+from django.db import connection
 
 from dashboard.engine import Engine
 
@@ -22,6 +23,17 @@ def pytest_runtest_makereport(item, call):
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     return _nothing_left_out((yield))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Each test on the database that it is about: those of the other are not part of this run."""
+    here = connection.vendor
+    elsewhere = [
+        item for item in items if any(item.get_closest_marker(name) for name in {"sqlite", "postgresql"} - {here})
+    ]
+    if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if item not in elsewhere]
 
 
 def _nothing_left_out(report):

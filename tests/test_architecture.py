@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
+import re
 import shutil
 import site
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -37,6 +41,24 @@ def test_every_import_contract_notices_an_offence(tmp_path):
     offend(tmp_path / "dashboard/views/errors.py", "import jobs_admin.sources.celery")
     verdict = lint_imports(tmp_path)
     assert [name for name in CONTRACTS if f"{name} BROKEN" not in verdict.stdout] == []
+
+
+def test_no_module_of_the_face_but_the_start_and_the_checks_may_talk_to_a_queue():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (bound,) = [c["source_modules"] for c in contracts if c["name"] == "Screens never talk to a queue"]
+    modules = {f"dashboard.{found.name}" for found in pkgutil.iter_modules([str(ROOT / "dashboard")])}
+    ground = "bootstrap checkup connections engine environment first_run management reaper settings supervisor wsgi"
+    assert modules - set(bound) == {f"dashboard.{name}" for name in ground.split()}
+
+
+def test_every_relative_link_of_a_page_of_documentation_resolves():
+    broken = []
+    for page in tracked("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            path = urlsplit(target)
+            if not path.scheme and path.path and not (page.parent / unquote(path.path)).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
 
 
 def test_a_module_without_a_place_in_the_layers_is_noticed(tmp_path):
@@ -81,6 +103,12 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command as c; c()"
     command = [sys.executable, "-c", program, "--no-cache"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def tracked(pattern: str) -> list[Path]:
+    """Files of the project, as opposed to those of an environment or a data folder in it."""
+    aside = {".venv", "var", "node_modules", ".git"}
+    return [path for path in ROOT.rglob(pattern) if not aside & set(path.relative_to(ROOT).parts)]
 
 
 def offend(module: Path, line: str) -> None:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from django.db import connection, transaction
@@ -10,6 +14,7 @@ from jobs_admin import audit
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ENGINE, Viewer
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 ANN = Viewer(name="ann", user_id=None, token_id=7)
 
 
@@ -94,6 +99,7 @@ def test_a_record_vanishes_with_the_act_that_was_rolled_back():
     assert AuditEvent.objects.count() == 0
 
 
+@pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
 def test_many_at_once_make_one_chain():
     def act():
@@ -102,10 +108,39 @@ def test_many_at_once_make_one_chain():
                 audit.record(ENGINE, "x")
         connection.close()
 
-    if connection.vendor == "sqlite" and connection.is_in_memory_db():
-        pytest.skip("an in-memory SQLite has one connection")
     threads = [threading.Thread(target=act) for _ in range(4)]
     [t.start() for t in threads]
     [t.join(30) for t in threads]
     assert AuditEvent.objects.count() == 40
     assert audit.verify() is None
+
+
+WRITER = """
+import django; django.setup()
+from django.db import transaction
+from jobs_admin import audit
+from jobs_admin.models.access import ENGINE
+for _ in range(20):
+    with transaction.atomic():
+        audit.record(ENGINE, "x")
+"""
+READER = """
+import django; django.setup()
+from jobs_admin import audit
+from jobs_admin.models import AuditEvent
+print(AuditEvent.objects.count(), audit.verify())
+"""
+
+
+@pytest.mark.sqlite
+def test_many_at_once_make_one_chain_in_a_file(tmp_path):
+    def start(*command: str) -> subprocess.Popen[str]:
+        url = f"sqlite:///{tmp_path}/redrive.sqlite3"
+        told = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "dashboard.settings"}
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=told, text=True, **both)
+
+    assert start("manage.py", "migrate", "--verbosity", "0").communicate(timeout=60)[0] == ""
+    writers = [start("-c", WRITER) for _ in range(3)]
+    assert [writer.communicate(timeout=60)[0] for writer in writers] == ["", "", ""]
+    assert start("-c", READER).communicate(timeout=60)[0].split() == ["60", "None"]

@@ -76,6 +76,7 @@ def test_a_page_costs_the_same_number_of_queries_however_many_rows(n, django_ass
         assert all(row.group.error_type and row.message and row.group.fingerprint for row in page.rows)
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     "text",
     [
@@ -91,8 +92,6 @@ def test_a_page_costs_the_same_number_of_queries_however_many_rows(n, django_ass
     ],
 )
 def test_every_slice_of_a_page_comes_sorted_from_its_index(text):
-    if connection.vendor != "sqlite":
-        pytest.skip("reads SQLite's plans")
     make_group(), bury(30), bury(30, state="recovered", queue="webhooks", tenant="acme")
     with CaptureQueriesContext(connection) as seen:
         failures.search(ENGINE, text, now=NOW)

@@ -468,9 +468,6 @@ def test_nothing_is_acknowledged_while_the_database_says_no(store):
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.skipif(
-    connection.vendor != "postgresql", reason="needs PostgreSQL: set DATABASE_URL (an in-memory SQLite has one writer)"
-)
 def test_several_processes_file_the_same_reports_at_once_and_each_is_counted_once():
     many = entries(
         *(report(f"j{n}", kind, attempt) for n in range(200) for kind, attempt in [("retry", 1), ("exception", 2)])

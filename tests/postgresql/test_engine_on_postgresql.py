@@ -24,7 +24,7 @@ PLACES = (
 )
 
 
-@pytest.mark.postgresql
+@pytest.mark.server
 @pytest.mark.timeout(900)
 def test_the_engines_tests_pass_on_postgresql(postgresql_url):
     command = [sys.executable, "-m", "pytest", "tests/jobs_admin", "-m", "not browser and not server", "-x"]
