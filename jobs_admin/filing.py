@@ -42,7 +42,7 @@ from jobs_admin.report import Report, rank
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 Rank = tuple[int, int, int]
 
-_NEW_FOR = timedelta(hours=1)
+NEW_FOR = timedelta(hours=1)  # then a group is no longer new
 
 _NAME = ("source", "queue", "first_job_id")
 # What the list shows of a failure: from its latest attempt that failed.
@@ -435,7 +435,7 @@ def _see(seen: dict[int, list[_Counted]]) -> None:
         group.count += len(mine)
         group.first_seen = min(group.first_seen, *(it.report.ended_at for it in mine))
         group.last_seen = max(group.last_seen, latest.report.ended_at)
-        if group.state == GroupState.NEW and group.last_seen - group.first_seen >= _NEW_FOR:
+        if group.state == GroupState.NEW and group.last_seen - group.first_seen >= NEW_FOR:
             group.state = GroupState.ONGOING
         elif group.state == GroupState.RESOLVED:
             _regress(group, mine)

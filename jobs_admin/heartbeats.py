@@ -15,9 +15,8 @@ from jobs_admin import config, filing
 from jobs_admin.core import keys
 from jobs_admin.core.text import representable
 from jobs_admin.models import Worker
+from jobs_admin.models.source import ALIVE_S
 
-# A worker that said nothing for so long is not there (it says something every five seconds).
-ALIVE_S = 30
 _FORGOTTEN_AFTER = timedelta(hours=1)
 
 # `failed` and `retried` come with each attempt through the stream; counting them here too would double them.

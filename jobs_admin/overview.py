@@ -33,6 +33,7 @@ from jobs_admin.models import (
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
 from jobs_admin.models.replay import ReplayState
+from jobs_admin.models.source import ALIVE_S
 
 RATE_OVER = timedelta(minutes=3)
 BEFORE = timedelta(minutes=10)  # what the rate is compared with: the ten minutes before
@@ -40,7 +41,6 @@ LOUD_PER_MIN = 1.0
 NEW_WITHIN = timedelta(minutes=30)
 SAMPLE = 1_000
 LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
-WORKER_LOST_AFTER_S = 30  # a heartbeat comes every five
 NOT_RUNNING = ("draft", "done", "stopped", "cancelled")
 
 
@@ -291,7 +291,7 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
     if allowed is not None:
         found = found.filter(name__in=allowed)
     dead = dict(_counted_dead(viewer).values_list("source").annotate(n=Sum("count")))
-    alive = Worker.objects.filter(scopes.visible(viewer), seen_at__gte=now - timedelta(seconds=WORKER_LOST_AFTER_S))
+    alive = Worker.objects.filter(scopes.visible(viewer), seen_at__gte=now - timedelta(seconds=ALIVE_S))
     workers = dict(alive.values_list("source").annotate(n=Count("pk")))
     return [
         SourceRow(

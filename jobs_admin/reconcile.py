@@ -1,13 +1,15 @@
-"""What time alone changes: a retry that never came back is lost; a group is not new for ever."""
+"""What time alone changes: a retry that never came back is lost; a group is neither new nor muted for ever."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
+from django.db.models import F, Q
 
-from jobs_admin import config, filing
+from jobs_admin import audit, config, filing
 from jobs_admin.models import Attempt, Failure, Group
+from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
 
@@ -15,14 +17,37 @@ from jobs_admin.models.group import GroupState
 _VISIBILITY_TIMEOUT_S = 3600
 _MARGIN_S = 60
 _AT_ONCE = 500
-_NEW_FOR = timedelta(hours=1)
 
 
 def reconcile(now: datetime) -> bool:
-    """File overdue retries as lost, and let new groups grow old. True if there may be more to do at once."""
+    """File overdue retries as lost, let new groups grow old, end mutes. True if there may be more to do at once."""
     lost = overdue(now)
-    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - _NEW_FOR).update(state=GroupState.ONGOING)
+    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - filing.NEW_FOR).update(state=GroupState.ONGOING)
+    end_mutes(now)
     return lost >= _AT_ONCE
+
+
+def end_mutes(now: datetime) -> int:
+    """`muted` past its time, or its count of failed attempts -> `ongoing`. Answers how many."""
+    over = Q(muted_until__lte=now) | Q(muted_until_count__lte=F("count"))
+    ended = 0
+    for group in Group.objects.filter(over, state=GroupState.MUTED).order_by("pk")[:_AT_ONCE]:
+        is_time = group.muted_until is not None and group.muted_until <= now
+        with transaction.atomic():
+            # Asked again: a person may have muted it for longer meanwhile.
+            still = Group.objects.filter(over, pk=group.pk, state=GroupState.MUTED)
+            if not still.update(state=GroupState.ONGOING, muted_until=None, muted_until_count=None):
+                continue
+            audit.record(
+                ENGINE,
+                "group.change",
+                f"group:{group.fingerprint}",
+                reason="The time it was muted for is over." if is_time else "It failed as often as it was muted for.",
+                before={"state": GroupState.MUTED.value, "muted_until": group.muted_until},
+                after={"state": GroupState.ONGOING.value, "muted_until": None},
+            )
+            ended += 1
+    return ended
 
 
 def overdue(now: datetime) -> int:

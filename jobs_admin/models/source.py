@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from django.db import models
 
+# A worker that said nothing for so long is not there (it says something every five seconds).
+ALIVE_S = 30
+
 
 class Source(models.Model):
     """A queue system we are connected to, or have heard from: one seen on the stream registers itself."""

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobs_admin import config, ingest
-from jobs_admin.models import Failure, Group, QueueCounter
+from jobs_admin.models import AuditEvent, Failure, Group, QueueCounter
 from tests.jobs_admin.test_failure_count import held, recount
 from tests.jobs_admin.test_ingest import NOW, file, report
 
@@ -64,3 +64,26 @@ def test_a_group_is_not_new_for_ever():
     file(report())
     ingest.reconcile(NOW + timedelta(minutes=61))
     assert Group.objects.get().state == "ongoing"
+
+
+def muted(**until):
+    file(report())
+    Group.objects.update(state="muted", **until)
+    return Group.objects.get()
+
+
+@pytest.mark.parametrize("until", [{"muted_until": NOW}, {"muted_until_count": 1}])
+def test_a_mute_ends_by_time_or_by_count_and_the_audit_says_so(until):
+    group = muted(**until)
+    ingest.reconcile(NOW)
+    ended, event = Group.objects.get(), AuditEvent.objects.get()
+    assert (ended.state, ended.muted_until, ended.muted_until_count) == ("ongoing", None, None)
+    assert (event.actor, event.object) == ("redrive", f"group:{group.fingerprint}")
+    assert (event.before["state"], event.after["state"]) == ("muted", "ongoing")
+
+
+@pytest.mark.parametrize("until", [{"muted_until": NOW + timedelta(seconds=1)}, {"muted_until_count": 2}, {}])
+def test_a_mute_lasts_until_its_end(until):
+    muted(**until)
+    ingest.reconcile(NOW)
+    assert Group.objects.get().state == "muted" and not AuditEvent.objects.exists()
