@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from urllib.parse import urlsplit
 
 import redis
@@ -12,10 +11,13 @@ from django.db.utils import Error as DatabaseError
 from dashboard import environment
 from dashboard.environment import Misconfigured
 from jobs_admin import config
+from jobs_admin.config import SourceConfig
+from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import SourceError
 
 OLDEST_REDIS = (6, 2)
 TIMEOUT_S = 4.0
-DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671, "pyamqp": 5672, "sentinel": 26379}
 
 
 def check_given() -> None:
@@ -25,7 +27,7 @@ def check_given() -> None:
             check_redis(name, environment.get(name))
             break
     if environment.is_given("CELERY_BROKER_URL"):
-        check_broker("CELERY_BROKER_URL", environment.get("CELERY_BROKER_URL"))
+        check_broker(SourceConfig("celery", "celery", environment.get("CELERY_BROKER_URL")))
     check_sources()
     check_payload_keys()
     check_database()
@@ -41,8 +43,8 @@ def check_sources() -> None:
     except config.BadConfiguration as error:
         raise Misconfigured(f"{error} Nothing was started.") from error
     for source in found.values():
-        if not source.is_demo and source.backend == "celery":
-            check_broker(f"REDRIVE_SOURCES: the url of [sources.{source.name}]", source.url)
+        if not source.is_demo:
+            check_broker(source, f"REDRIVE_SOURCES: the url of [sources.{source.name}]")
 
 
 def check_payload_keys() -> None:
@@ -54,33 +56,30 @@ def check_payload_keys() -> None:
         ) from error
 
 
-def check_broker(name: str, url: str) -> None:
-    """As `check_redis` for a Redis broker; for any other, that somebody listens there."""
-    parts = _parts(name, url)
-    if parts.scheme.removesuffix("+socket") in {"redis", "rediss"}:
-        check_redis(name, url)
-        return
-    if parts.scheme not in DEFAULT_PORTS:
-        raise Misconfigured(
-            f"{name} must begin with redis://, rediss://, sentinel:// or amqp://, not {parts.scheme or 'nothing'}. "
-            "Nothing was started."
-        )
+def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
+    """That the adapter takes it and its server answers: whoever starts also works."""
     try:
-        address = (parts.hostname or "127.0.0.1", parts.port or DEFAULT_PORTS[parts.scheme])
-        socket.create_connection(address, timeout=TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
-        raise Misconfigured(f"{name} cannot be reached: {shown(url)} ({error}). Nothing was started.") from error
+        adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
+        try:
+            adapter.findings()
+        finally:
+            adapter.close()
+    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
+        why = _first_line(error).removeprefix(f"Source {source.name}: ")
+        raise Misconfigured(f"{name} cannot be used: {shown(source.url)} ({why}). Nothing was started.") from error
+    if source.backend == "celery":
+        check_redis(name, source.url)
 
 
 def check_redis(name: str, url: str) -> None:
     """A single Redis or Valkey, 6.2 or newer, that lets us in."""
-    if _parts(name, url).scheme.startswith("redis+socket"):
-        url = url.replace("redis+socket", "unix", 1)
     try:
-        with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
+        with redis.Redis.from_url(
+            for_redis_py(url), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        ) as client:
             client.ping()
             answers = client.info()
-    except (redis.RedisError, ValueError, OSError) as error:
+    except (redis.RedisError, ValueError, TypeError, OSError) as error:
         raise Misconfigured(
             f"{name} cannot be used: {shown(url)} ({_first_line(error)}). Nothing was started."
         ) from error
@@ -107,19 +106,15 @@ def check_database() -> None:
 
 
 def shown(url: str) -> str:
-    """The URL without its password."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    user = parts.netloc.rpartition("@")[0].partition(":")[0]
-    return parts._replace(netloc=f"{user}:…@{parts.netloc.rpartition('@')[2]}").geturl()
-
-
-def _parts(name: str, url: str):
+    """The URL without its password; nor what follows its `?`, where one may stand too."""
     try:
-        return urlsplit(url)
-    except ValueError as error:
-        raise Misconfigured(f"{name} is not a URL ({error}). Nothing was started.") from error
+        parts = urlsplit(url)
+    except ValueError:
+        return "it is not a URL"
+    if parts.query:
+        parts = parts._replace(query="…")
+    user, at, address = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user.partition(':')[0]}:…@{address}" if at else address).geturl()
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,36 +73,71 @@ def get_bool(name: str) -> bool:
     raise Misconfigured(f"{name} must be 1 or 0, not {value!r}. Nothing was started.")
 
 
+# What may follow the `?` of a PostgreSQL URL: libpq's words for TLS, time-outs and who we are. Others are refused by
+# name, because one that is dropped (sslmode!) would be believed to hold.
+_LIBPQ = frozenset(
+    {
+        "application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode",
+        "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "krbsrvname",
+        "options", "passfile", "require_auth", "service", "sslcert", "sslcrl", "sslkey", "sslmode",
+        "sslnegotiation", "sslpassword", "sslrootcert", "target_session_attrs", "tcp_user_timeout",
+    }
+)  # fmt: skip
+
+
 def database(url: str) -> dict[str, object]:
-    """Django's settings for `DATABASE_URL`: `sqlite:///path` or `postgresql://user:password@host:port/name`."""
-    parts = urlsplit(url)
+    """Django's settings for `DATABASE_URL`: `sqlite:///path` or `postgresql://user:password@host:port/name?sslmode=…`."""
+    try:
+        parts = urlsplit(url)
+        port = str(parts.port or "")
+    except ValueError as error:
+        raise Misconfigured(f"DATABASE_URL is not a URL ({error}). Nothing was started.") from error
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "sqlite":
-        # sqlite:///relative and sqlite:////absolute, as everywhere else.
-        return {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(Path(unquote(parts.path[1:]))),
-            # Writers queue for the lock at BEGIN; a read that turned into a write half-way would fail instead.
-            "OPTIONS": {
-                "transaction_mode": "IMMEDIATE",
-                "timeout": 20,
-                "init_command": (
-                    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-20000; "
-                    "PRAGMA temp_store=MEMORY; PRAGMA journal_size_limit=67108864"
-                ),
-            },
-            "CONN_MAX_AGE": None,
-        }
+        return _sqlite(unquote(parts.path[1:]), options)
     if parts.scheme in {"postgres", "postgresql"}:
+        # A socket's folder cannot stand before the path: libpq takes `?host=/run/postgresql`.
+        host = options.pop("host", "") or unquote(parts.hostname or "")
+        _refuse(options.keys() - _LIBPQ)
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": unquote(parts.path[1:]),
             "USER": unquote(parts.username or ""),
             "PASSWORD": unquote(parts.password or ""),
-            "HOST": unquote(parts.hostname or ""),
-            "PORT": str(parts.port or ""),
+            "HOST": host,
+            "PORT": port,
+            "OPTIONS": options,
             "CONN_MAX_AGE": None,
             "CONN_HEALTH_CHECKS": True,
         }
     raise Misconfigured(
         f"DATABASE_URL must begin with sqlite:/// or postgresql://, not {parts.scheme or url[:20]!r}. Nothing was started."
     )
+
+
+def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
+    """sqlite:///relative and sqlite:////absolute, as everywhere else."""
+    _refuse(options.keys())
+    if not path:
+        raise Misconfigured("DATABASE_URL names no file: write sqlite:////absolute/path. Nothing was started.")
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(Path(path)),
+        # Writers queue for the lock at BEGIN; a read that turned into a write half-way would fail instead.
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": (
+                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-20000; "
+                "PRAGMA temp_store=MEMORY; PRAGMA journal_size_limit=67108864"
+            ),
+        },
+        "CONN_MAX_AGE": None,
+    }
+
+
+def _refuse(unknown: Collection[str]) -> None:
+    if unknown:
+        raise Misconfigured(
+            f"DATABASE_URL has options that are not understood: {', '.join(sorted(unknown))}. Nothing was started."
+        )

@@ -20,6 +20,7 @@ CSRF_TRUSTED_ORIGINS = env.get_list("CSRF_TRUSTED_ORIGINS")
 REDRIVE_REDIS_URL = env.get("REDRIVE_REDIS_URL") or env.get("REDIS_URL")
 REDRIVE_CELERY_BROKER_URL = env.get("CELERY_BROKER_URL")
 REDRIVE_SOURCES = env.get("REDRIVE_SOURCES")
+REDRIVE_TEST_BACKENDS = ()  # tests add `memory`, which lives in one process and forgets
 REDRIVE_DEMO_BROKER_URL = env.get("REDRIVE_DEMO_BROKER_URL")  # set by `up`: the demo shop's broker
 REDRIVE_DEMO_PARTNER_URL = env.get("REDRIVE_DEMO_PARTNER_URL")  # set by `up`: the partner that /demo/ breaks
 REDRIVE_PAYLOAD_KEYS = env.get_list("REDRIVE_PAYLOAD_KEYS")

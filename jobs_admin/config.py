@@ -13,9 +13,10 @@ from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
 
 from jobs_admin.core import keys
+from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import Source, connect
 
-BACKENDS = ("celery", "memory")  # memory lives in one process: for tests
+BACKENDS = ("celery",)
 
 
 class BadConfiguration(ValueError):
@@ -56,7 +57,7 @@ def _from_file(path: Path) -> dict[str, SourceConfig]:
             raise BadConfiguration(f"REDRIVE_SOURCES: {name!r} cannot name a source: use a-z, 0-9, - and _.")
         if not isinstance(table, dict) or not isinstance(table.get("url"), str):
             raise BadConfiguration(f"REDRIVE_SOURCES: [sources.{name}] needs a url.")
-        if table.get("backend") not in BACKENDS:
+        if table.get("backend") not in (*BACKENDS, *settings.REDRIVE_TEST_BACKENDS):
             raise BadConfiguration(
                 f"REDRIVE_SOURCES: [sources.{name}] has backend {table.get('backend')!r}; known: {', '.join(BACKENDS)}."
             )
@@ -72,9 +73,15 @@ def store() -> redis.Redis:
     """Redrive's own Redis. Bytes in, bytes out; a call that hangs ends after five seconds."""
     if not settings.REDRIVE_REDIS_URL:
         raise BadConfiguration("REDRIVE_REDIS_URL is not set. Run `python3 manage.py up`, or set it.")
-    return redis.Redis.from_url(
-        settings.REDRIVE_REDIS_URL, socket_timeout=5, socket_connect_timeout=5, health_check_interval=30
-    )
+    try:
+        return redis.Redis.from_url(
+            for_redis_py(settings.REDRIVE_REDIS_URL),
+            socket_timeout=5,
+            socket_connect_timeout=5,
+            health_check_interval=30,
+        )
+    except (ValueError, TypeError) as error:  # not a URL, or not of Redis: the text does not repeat it
+        raise BadConfiguration(f"REDRIVE_REDIS_URL cannot be used ({error}).") from error
 
 
 @cache

@@ -69,10 +69,11 @@ def store(engine, settings):
 
 
 @pytest.fixture(autouse=True)
-def payload_key(settings):
+def installation(settings):
     from jobs_admin import config
 
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.REDRIVE_TEST_BACKENDS = ("memory",)
     settings.STORAGES = {
         **settings.STORAGES,
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -22,6 +22,7 @@ from redis.exceptions import AuthorizationError, NoPermissionError
 from redis.retry import Retry
 
 from jobs_admin.core import keys
+from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import celery_message
 from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, Refused, SourceUnreachable
 
@@ -313,18 +314,11 @@ def _client(name: str, url: str) -> tuple[redis.Redis, str]:
         raise Refused(
             f"Source {name}: a Redis Cluster or a list of servers cannot be used (nor by Celery). Name one Redis."
         )
-    if parts.scheme == "redis+socket":
-        parts = parts._replace(scheme="unix")
-    if parts.scheme not in {"redis", "rediss", "unix"}:
+    if parts.scheme not in {"redis", "rediss", "redis+socket", "unix"}:
         raise Refused(f"Source {name}: a URL for Celery begins with redis://, rediss:// or redis+socket://.")
-    # Celery writes ssl_cert_reqs=CERT_REQUIRED, redis-py wants `required`; virtual_host is kombu's word for db.
-    options = [
-        ({"virtual_host": "db"}.get(key, key), value.removeprefix("CERT_").lower() if key == "ssl_cert_reqs" else value)
-        for key, value in parse_qsl(parts.query)
-    ]
     try:
         client = redis.Redis.from_url(
-            urlunsplit(parts._replace(query=urlencode(options))),
+            for_redis_py(url),
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
             health_check_interval=30,

@@ -1,0 +1,111 @@
+"""What is asked of a URL at the start: that the adapter takes it, and that somebody answers there."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboard import connections, environment
+from dashboard.engine import Engine, free_port
+from dashboard.environment import Misconfigured
+from jobs_admin.config import SourceConfig
+
+NOBODY = "127.0.0.1:1"
+
+
+def check(url: str, **options) -> None:
+    connections.check_broker(SourceConfig("celery", "celery", url, options=options))
+
+
+@pytest.mark.parametrize("query", ["", "?virtual_host=1", "?virtual_host=/1", "?visibility_timeout=3600"])
+def test_a_broker_in_the_words_of_celery_is_taken(engine, query):
+    check(engine.url.removesuffix("0") + query)
+
+
+@pytest.mark.parametrize("scheme", ["unix", "redis+socket"])
+def test_a_broker_at_a_socket_is_taken(engine_at_a_socket, scheme):
+    check(f"{scheme}://:{engine_at_a_socket.password}@{engine_at_a_socket.folder}/s")
+
+
+@pytest.fixture
+def engine_at_a_socket(tmp_path_factory):
+    class Engine_(Engine):
+        settings = "unixsocket s\n"  # beside its data: a socket's path is short
+
+    running = Engine_(tmp_path_factory.mktemp("e"), free_port()).start()
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        (f"amqp://guest:hidden@{NOBODY}//", "RabbitMQ brokers"),
+        (f"sentinel://:hidden@{NOBODY}/0", "begins with redis://"),
+        (f"redis://:hidden@{NOBODY}/0;redis://{NOBODY}/1", "list of servers"),
+        (f"redis://{NOBODY}/0?password=hidden", "cannot be reached"),
+        (f"rediss://:hidden@{NOBODY}/0?ssl_cert_reqs=CERT_REQUIRED", "cannot be reached"),
+        (f"rediss://:hidden@{NOBODY}/0?ssl_cert_reqs=ssl.CERT_NONE", "cannot be reached"),
+        (f"rediss://:hidden@{NOBODY}/0?ssl_certs=x", ""),
+        ("redis://:hidden@127.0.0.1:port/0", ""),
+        ("redis://[::1/0", ""),
+        ("filesystem://", "begins with redis://"),
+    ],
+)
+def test_a_broker_that_the_adapter_cannot_use_is_refused_in_one_sentence_without_its_password(url, why):
+    with pytest.raises(Misconfigured) as refused:
+        check(url)
+    assert str(refused.value).startswith("CELERY_BROKER_URL cannot be used: ")
+    assert why in str(refused.value)
+    assert "hidden" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_option_of_the_wrong_kind_is_refused(engine):
+    with pytest.raises(Misconfigured, match="CELERY_BROKER_URL cannot be used"):
+        check(engine.url, priority_steps=["low"])
+
+
+@pytest.mark.parametrize("query", ["virtual_host=2", "ssl_cert_reqs=CERT_REQUIRED", "visibility_timeout=60"])
+def test_a_store_is_spoken_to_in_the_same_words(engine, query, settings):
+    from jobs_admin import config
+
+    url = engine.url.removesuffix("0") + f"?{query}"
+    connections.check_redis("REDRIVE_REDIS_URL", url)
+    settings.REDRIVE_REDIS_URL = url
+    config.store.cache_clear()
+    try:
+        assert config.store().ping()
+    finally:
+        config.store.cache_clear()
+
+
+def test_what_follows_the_name_of_a_postgresql_database_holds():
+    made = environment.database("postgresql://u:p%40@db:5433/redrive?sslmode=require&connect_timeout=3")
+    assert made["OPTIONS"] == {"sslmode": "require", "connect_timeout": "3"}
+    assert (made["HOST"], made["PORT"], made["PASSWORD"]) == ("db", "5433", "p@")
+    assert environment.database("postgresql:///redrive?host=/run/postgresql")["HOST"] == "/run/postgresql"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://u@db:port/redrive", "DATABASE_URL is not a URL"),
+        ("postgresql://u@[db/redrive", "DATABASE_URL is not a URL"),
+        ("postgresql://u@db/redrive?sslmod=require", "not understood: sslmod"),
+        ("sqlite:///x.sqlite3?mode=ro", "not understood: mode"),
+        ("sqlite://", "names no file"),
+    ],
+)
+def test_a_database_url_that_cannot_be_meant_is_refused_in_one_sentence(url, says):
+    with pytest.raises(Misconfigured, match=says):
+        environment.database(url)
+
+
+def test_a_source_that_only_tests_have_is_refused(settings, tmp_path):
+    from jobs_admin import config
+
+    settings.REDRIVE_TEST_BACKENDS = ()
+    settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
+    (tmp_path / "sources.toml").write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
+    config.sources.cache_clear()
+    with pytest.raises(config.BadConfiguration, match=r"backend 'memory'; known: celery\."):
+        config.sources()
