@@ -13,5 +13,12 @@ atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 os.mkdir(os.path.join(_folder, "static"))  # where collected files would be
 os.environ["REDRIVE_DATA"] = _folder
 os.environ.setdefault("SECRET_KEY", secrets.token_urlsafe(50))
-for name in ("REDRIVE_SOURCES", "CELERY_BROKER_URL", "REDRIVE_DEMO_BROKER_URL", "REDRIVE_REDIS_URL", "REDIS_URL"):
-    os.environ.pop(name, None)
+for name in set(os.environ) - {"REDRIVE_DATA", "REDRIVE_STRICT"}:
+    given = name.removesuffix("_FILE")
+    if given.startswith("REDRIVE_") or given in {
+        "CELERY_BROKER_URL",
+        "REDIS_URL",
+        "ALLOWED_HOSTS",
+        "CSRF_TRUSTED_ORIGINS",
+    }:
+        del os.environ[name]

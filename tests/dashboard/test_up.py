@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,8 +14,13 @@ import time
 import urllib.request
 
 import pytest
+from django.utils import timezone
 
 from dashboard.engine import Engine, free_port
+from dashboard.management.commands import up as up_command
+from dashboard.supervisor import StartFailed
+from jobs_admin import audit
+from jobs_admin.models import ApiToken, AuditEvent, Failure
 from tests.dashboard.desk import Desk
 
 pytestmark = pytest.mark.server
@@ -96,6 +102,43 @@ def test_a_given_password_and_token_are_used_and_not_shown(up):
     desk = up("--no-demo", REDRIVE_ADMIN_PASSWORD="chosen-by-hand", REDRIVE_API_TOKEN="token-by-hand").is_ready()
     assert "by-hand" not in desk.text
     assert rows(desk, "select name, role from jobs_admin_apitoken") == [("up", "admin")]
+
+
+@pytest.mark.django_db
+def test_the_keys_that_it_makes_and_changes_are_written_down_once_each(monkeypatch):
+    def start(password: str, token: str) -> None:
+        monkeypatch.setenv("REDRIVE_ADMIN_PASSWORD", password)
+        monkeypatch.setenv("REDRIVE_API_TOKEN", token)
+        up_command._set_token(), up_command._make_admin()
+
+    start("first-password", "first"), start("first-password", "first"), start("second-password", "second")
+    told = list(AuditEvent.objects.order_by("id").values_list("actor", "act", "object"))
+    assert told == [
+        ("up", "token.create", "token:up"),
+        ("up", "user.create", "user:admin"),
+        ("up", "token.change", "token:up"),
+        ("up", "user.password", "user:admin"),
+    ]
+    assert audit.verify() is None
+
+
+@pytest.mark.django_db
+def test_a_key_that_is_another_tokens_is_refused(monkeypatch):
+    ApiToken.objects.create(name="other", sha256=hashlib.sha256(b"taken").hexdigest(), role="viewer")
+    monkeypatch.setenv("REDRIVE_API_TOKEN", "taken")
+    with pytest.raises(StartFailed, match="another token"):
+        up_command._set_token()
+
+
+@pytest.mark.django_db
+def test_a_failure_that_the_list_does_not_show_is_not_visible_yet():
+    now = timezone.now()
+    held = {"source": "shop", "queue": "q", "task": "t", "kind": "exception", "first_job_id": "a", "job_id": "a"}
+    held |= {"first_failed_at": now, "failed_at": now, "received_at": now}
+    failure = Failure.objects.create(**held, state="recovered")
+    assert not up_command._a_failure_is_visible()
+    Failure.objects.filter(pk=failure.pk).update(state="dead")
+    assert up_command._a_failure_is_visible()
 
 
 def test_a_second_desk_on_the_folder_says_where_the_first_runs(up):

@@ -19,19 +19,21 @@ from django.contrib.auth import get_user_model
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import OperationalError, connections
+from django.db import IntegrityError, OperationalError, connections, transaction
 
 from dashboard import connections as reachable
 from dashboard import environment, first_run
 from dashboard.engine import Engine, EngineFailed, free_port, is_free
 from dashboard.environment import Misconfigured
 from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
-from jobs_admin.models import ApiToken, Failure
-from jobs_admin.models.access import ADMIN
+from jobs_admin import audit, failures
+from jobs_admin.models import ApiToken
+from jobs_admin.models.access import ADMIN, ENGINE, Viewer
 
 ROOT = environment.ROOT
 READY_WITHIN_S = 60.0
 FAILURE_WITHIN_S = 60.0
+UP = Viewer("up")  # as the audit names it
 # The desk's pages poll; a few slow ones must not keep the others waiting.
 WEB_THREADS = 8
 
@@ -340,8 +342,9 @@ def _is_alive(pid: int | None) -> bool:
 
 
 def _a_failure_is_visible() -> bool:
+    """Whether the list of failures, as it opens, has a row."""
     try:
-        return Failure.objects.exists()
+        return bool(failures.search(ENGINE, limit=1).rows)
     except OperationalError:  # SQLite, locked by a long write: ask again
         return False
     finally:
@@ -358,19 +361,34 @@ def _make_admin() -> str:
             return ""
         if admin is None:
             password = given or secrets.token_urlsafe(12)
-            users.create_superuser("admin", password=password)
+            with transaction.atomic():
+                users.create_superuser("admin", password=password)
+                audit.record(UP, "user.create", "user:admin", after={"superuser": True})
             return "" if given else password
         if given and not admin.check_password(given):
             admin.set_password(given)
-            admin.save(update_fields=["password"])
+            with transaction.atomic():
+                admin.save(update_fields=["password"])
+                audit.record(UP, "user.password", "user:admin", reason="REDRIVE_ADMIN_PASSWORD")
         return ""
     finally:
         connections.close_all()
 
 
 def _set_token() -> None:
+    """The token of REDRIVE_API_TOKEN in force, under the name `up`."""
     token = environment.get("REDRIVE_API_TOKEN")
     if not token:
         return
-    digest = hashlib.sha256(token.encode()).hexdigest()
-    ApiToken.objects.update_or_create(name="up", defaults={"sha256": digest, "role": ADMIN, "revoked_at": None})
+    wanted = {"sha256": hashlib.sha256(token.encode()).hexdigest(), "role": ADMIN, "revoked_at": None}
+    try:
+        with transaction.atomic():
+            held = ApiToken.objects.filter(name="up").values(*wanted).first()
+            if held != wanted:
+                ApiToken.objects.update_or_create(name="up", defaults=wanted)
+                act = "token.change" if held else "token.create"
+                audit.record(UP, act, "token:up", reason="REDRIVE_API_TOKEN", after={"role": ADMIN})
+    except IntegrityError as error:
+        raise StartFailed("REDRIVE_API_TOKEN is the key of another token already: give `up` one of its own.") from error
+    finally:
+        connections.close_all()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
-from jobs_admin import config
-from jobs_admin.core import keys
+from jobs_admin.management.switch import turn
 
 
 class Command(BaseCommand):
     help = "Silence the guard in all workers within two seconds. Jobs run on; their failures are not recorded."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            config.store().set(keys.switch(), "off")
-        except (config.BadConfiguration, redis.RedisError) as error:
-            raise CommandError(f"Nothing was changed: {error} (REDRIVE_REDIS_URL)") from error
-        self.stdout.write("The guard is off: workers record nothing from now on. `manage.py on` ends this.")
+        changed = turn(on=False)
+        self.stdout.write(
+            "The guard is off: workers record nothing from now on. `manage.py on` ends this."
+            if changed
+            else "The guard was off already. Nothing was changed."
+        )

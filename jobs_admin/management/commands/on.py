@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
-from jobs_admin import config
-from jobs_admin.core import keys
+from jobs_admin.management.switch import turn
 
 
 class Command(BaseCommand):
     help = "Let the guard in all workers record failures again, within two seconds."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            was_off = config.store().delete(keys.switch())
-        except (config.BadConfiguration, redis.RedisError) as error:
-            raise CommandError(f"Nothing was changed: {error} (REDRIVE_REDIS_URL)") from error
-        self.stdout.write("The guard is on." if was_off else "The guard was on already. Nothing was changed.")
+        changed = turn(on=True)
+        self.stdout.write("The guard is on." if changed else "The guard was on already. Nothing was changed.")

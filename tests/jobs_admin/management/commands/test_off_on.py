@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
-from jobs_admin import config
+from jobs_admin import audit, config
 from jobs_admin.core import keys
+from jobs_admin.models import AuditEvent
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 
 def test_off_is_what_the_guards_look_for_and_on_takes_it_away(store, capsys):
@@ -17,6 +19,22 @@ def test_off_is_what_the_guards_look_for_and_on_takes_it_away(store, capsys):
     call_command("on")
     assert store.get(keys.switch()) is None
     assert "The guard is on." in capsys.readouterr().out
+
+
+def test_who_silenced_the_workers_and_who_woke_them_is_written_down(store):
+    for act in ("off", "off", "on", "on"):
+        call_command(act)
+    told = list(AuditEvent.objects.order_by("id").values_list("actor", "act", "before", "after"))
+    assert told == [("manage.py off", "guard.off", "on", "off"), ("manage.py on", "guard.on", "off", "on")]
+    assert audit.verify() is None
+
+
+def test_what_cannot_be_written_down_is_not_done(store):
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE jobs_admin_auditevent RENAME TO elsewhere")
+    with pytest.raises(CommandError, match=r"Nothing was changed.*SET redrive:\S+ off$"):
+        call_command("off")
+    assert store.get(keys.switch()) is None
 
 
 def test_on_says_when_there_was_nothing_to_change(store, capsys):
