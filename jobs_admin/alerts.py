@@ -1,7 +1,11 @@
-"""How deep the queues are: one look every ten seconds, at every source within its own deadline."""
+"""How deep the queues are: one look every ten seconds, at every source within its own deadline.
+
+Once a minute also who works on them, and whether the settings of the sources, and of Redrive's own store, lose jobs.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -10,20 +14,26 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Min, Sum
 
 from jobs_admin import config, heartbeats
+from jobs_admin.core import keys
 from jobs_admin.core.text import representable
 from jobs_admin.heartbeats import Heartbeat
 from jobs_admin.models import DepthSample, Failure, FailureCount, QueueCounter, Source
 from jobs_admin.models.failure import FailureState
+from jobs_admin.sources import connect
 from jobs_admin.sources.base import Depth, Finding, SourceError
+from jobs_admin.sources.base import Source as Adapter
 
 log = logging.getLogger(__name__)
 
 STEP_S = 10
 _PATIENCE_S = 8.0
-_FINDINGS_EVERY = timedelta(minutes=1)
+_CLOSER_PATIENCE_S = 1.5  # then what is still being asked is picked up by the next look
+_LOOK_CLOSER_EVERY = timedelta(minutes=1)
+_STORE_FINDINGS_S = 300  # how long what was found at the store is believed, should nobody look again
 
 
 def sample(now: datetime) -> bool:
@@ -38,10 +48,19 @@ def sample(now: datetime) -> bool:
         _note_source(name, look, now)
     rows = [row for name, look in looks.items() for row in _samples(name, look, alive, at)]
     DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
+    _look_at_store(now)
     return False
 
 
 # -- the look ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Closer:
+    """What a source answered to the questions of every minute."""
+
+    findings: list[Finding]
+    workers: dict[str, set[str]] | None  # queue -> who consumes it; None: nobody can be asked
 
 
 @dataclass(slots=True)
@@ -50,12 +69,17 @@ class Look:
 
     why: str = ""
     depths: list[Depth] = field(default_factory=list)
-    findings: list[Finding] | None = None  # None: not asked this time
+    closer: Closer | None = None  # None: not asked this time, or not answered yet
 
 
 # Looks under way, by source: one that hangs is not asked again beside itself.
 _under_way: dict[str, threading.Thread] = {}
-_findings_at: dict[str, datetime] = {}
+_closer_under_way: dict[str, threading.Thread] = {}
+_closer: dict[str, Closer] = {}  # answered, and not picked up yet
+_looked_closer_at: dict[str, datetime] = {}
+_NEVER = datetime.min.replace(tzinfo=UTC)
+# Who consumed each queue when its source was last asked: believed until it is asked again.
+_workers: dict[str, dict[str, set[str]] | None] = {}
 
 
 def _look_at_all(now: datetime) -> dict[str, Look]:
@@ -63,40 +87,65 @@ def _look_at_all(now: datetime) -> dict[str, Look]:
     answers: dict[str, Look] = {}
     threads = {}
     for name in config.sources():
-        before = _under_way.get(name)
-        if before is not None and before.is_alive():
+        if _is_alive(_under_way.get(name)):
             continue
-        with_findings = now - _findings_at.get(name, datetime.min.replace(tzinfo=UTC)) >= _FINDINGS_EVERY
-        thread = threading.Thread(target=_look, args=(name, with_findings, answers), daemon=True, name=f"look {name}")
+        is_due = now - _looked_closer_at.get(name, _NEVER) >= _LOOK_CLOSER_EVERY
+        closer = is_due and not _is_alive(_closer_under_way.get(name))
+        thread = threading.Thread(target=_look, args=(name, closer, answers), daemon=True, name=f"look {name}")
         threads[name] = _under_way[name] = thread
         thread.start()
-    ends = time.monotonic() + _PATIENCE_S
-    for thread in threads.values():
-        thread.join(max(0.0, ends - time.monotonic()))
+    _wait_for(threads.values(), _PATIENCE_S)
+    _wait_for(list(_closer_under_way.values()), min(_PATIENCE_S, _CLOSER_PATIENCE_S))
     found = {}
     for name in config.sources():
         look = answers.get(name)
         if look is None:
             look = Look(why=f"it did not answer within {_PATIENCE_S:.0f} s")
-        if look.findings is not None:
-            _findings_at[name] = now
+        look.closer = _closer.pop(name, None)
+        if look.closer is not None:
+            _looked_closer_at[name] = now
+            _workers[name] = look.closer.workers
+        if look.why:
+            _workers[name] = None
         found[name] = look
     return found
 
 
-def _look(name: str, with_findings: bool, answers: dict[str, Look]) -> None:
+def _is_alive(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+def _wait_for(threads: Iterable[threading.Thread], within_s: float) -> None:
+    ends = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+
+
+def _look(name: str, closer: bool, answers: dict[str, Look]) -> None:
     """Runs in a thread of its own; touches no table."""
     try:
         source = config.adapter(name)
         look = Look(depths=source.depths())
-        if with_findings:
-            look.findings = source.findings()
+        if closer:
+            thread = threading.Thread(target=_look_closer, args=(name, source), daemon=True, name=f"closer {name}")
+            _closer_under_way[name] = thread
+            thread.start()
     except SourceError as error:
         look = Look(why=str(error) or type(error).__name__)
     except Exception as error:  # a defect of one adapter must not blind us for the others
         log.exception("Source %s could not be sampled", name)
         look = Look(why=f"{type(error).__name__}: {error}")
     answers[name] = look
+
+
+def _look_closer(name: str, source: Adapter) -> None:
+    """Beside the depths, which do not wait for it: workers are given a second to answer."""
+    try:
+        _closer[name] = Closer(source.findings(), source.workers())
+    except SourceError as error:  # the next look at its depths tells
+        log.info("Source %s did not tell its settings: %s", name, error)
+    except Exception:  # a defect of one adapter must not blind us for the others
+        log.exception("Source %s could not be looked at closer", name)
 
 
 def _note_source(name: str, look: Look, now: datetime) -> None:
@@ -116,9 +165,25 @@ def _note_source(name: str, look: Look, now: datetime) -> None:
             log.warning("Source %s cannot be reached: %s", name, why)
         elif row.is_reachable is False:
             log.info("Source %s is reachable again.", name)
-    if look.findings is not None:
-        changes["findings"] = [asdict(finding) for finding in look.findings]
+    if look.closer is not None:
+        changes["findings"] = [asdict(finding) for finding in look.closer.findings]
     Source.objects.filter(name=name).update(**changes)
+
+
+def _look_at_store(now: datetime) -> None:
+    """Note once a minute what endangers reports in Redrive's own store, in the store itself: it is about nothing else."""
+    if now - _looked_closer_at.get("", _NEVER) < _LOOK_CLOSER_EVERY:
+        return
+    store = connect("store", "celery", settings.REDRIVE_REDIS_URL)
+    try:
+        found = [asdict(finding) for finding in store.findings()]
+    except SourceError as error:  # overview.stale says that it does not answer
+        log.warning("Redrive's store could not be looked at: %s", error)
+        return
+    finally:
+        store.close()
+    config.store().set(keys.store_findings(), json.dumps(found), ex=_STORE_FINDINGS_S)
+    _looked_closer_at[""] = now
 
 
 # -- the rows ---------------------------------------------------------------------------------------------------
@@ -129,6 +194,7 @@ def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) ->
     depths = {representable(depth.queue)[:200]: depth for depth in look.depths}
     dead = _dead(name)
     rates = _rates(name, at)
+    consumers = _workers.get(name)
     queues = depths.keys() | dead.keys() | rates.keys() | {queue for h in mine for queue in h.queues}
     if look.why:
         # Those it had when it last answered: a queue that cannot be seen is not a queue that is gone.
@@ -156,6 +222,8 @@ def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) ->
                 oldest_dead_at=dead.get(queue, (0, None))[1],
                 succeeded_per_min=succeeded,
                 failed_per_min=failed,
+                # With the guarded: one in the middle of a long job beats, but may not answer its broker in time.
+                workers=None if consumers is None else len(consumers.get(queue, set()) | {h.name for h in guards}),
                 guarded_workers=len(guards),
                 durability=_durability(queue, guards),
             )

@@ -63,6 +63,7 @@ class Stale:
     text: str
     since: datetime | None  # None: never seen alive
     steps: tuple[str, ...] = ()  # those that are late
+    next: str = "Start `manage.py watch`, or look at its log; nothing is lost meanwhile."
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ def stale(now: datetime | None = None) -> Stale | None:
     try:
         ended = steps(now)
     except (redis.RedisError, config.BadConfiguration):
-        return Stale("Redrive's own Redis does not answer: nothing new is seen.", None)
+        return _deaf()
     late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
     if not ended:
         return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
@@ -271,6 +272,30 @@ def stale(now: datetime | None = None) -> Stale | None:
     if len(late) == len(ended):
         return Stale(f"Not watching since {when}.", since, tuple(sorted(late)))
     return Stale(f"Not watching since {when}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
+
+
+def _deaf() -> Stale:
+    """The store does not answer; what was last sampled through it tells since when."""
+    try:
+        at = config.store().connection_pool.connection_kwargs
+        where = f" ({at['host']}:{at.get('port', 6379)})" if "host" in at else f" ({at.get('path', '')})"
+    except config.BadConfiguration:
+        where = ""
+    heard = Source.objects.aggregate(last=Max("sampled_at"))["last"]
+    since = f" since {heard:%H:%M}" if heard else ""
+    return Stale(
+        f"Redrive's own Redis{where} does not answer{since}: nothing new is seen.",
+        heard,
+        next="Look whether it runs and whether REDRIVE_REDIS_URL names it; workers keep their reports meanwhile.",
+    )
+
+
+def guard_is_off() -> bool:
+    """Whether `manage.py off` silences all workers. Where the store does not answer, `stale` says so."""
+    try:
+        return config.store().get(keys.switch()) == b"off"
+    except (redis.RedisError, config.BadConfiguration):
+        return False
 
 
 def ingest_lag_s(now: datetime | None = None) -> float:
@@ -312,17 +337,26 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
 
 
 def findings(viewer: Viewer, rows: list[SourceRow] | None = None) -> list[dict[str, str]]:
-    """Unsafe settings of the sources that the viewer sees, the worst first: source, id, severity, text, fix.
+    """Unsafe settings of the sources that the viewer sees, and of Redrive's own store: source, id, severity, text, fix.
 
-    `rows`: what `sources` gave, where that is known already.
+    The worst first. `rows`: what `sources` gave, where that is known already.
     """
     rank = {"high": 0, "warning": 1, "info": 2}
-    found = [
+    found = [{"source": "Redrive’s store", **finding} for finding in _of_the_store()]
+    found += [
         {"source": row.name, **finding}
         for row in (sources(viewer) if rows is None else rows)
         for finding in row.findings
     ]
     return sorted(found, key=lambda finding: rank.get(finding.get("severity", ""), 3))
+
+
+def _of_the_store() -> list[dict[str, str]]:
+    """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
+    try:
+        return json.loads(config.store().get(keys.store_findings()) or "[]")
+    except (redis.RedisError, config.BadConfiguration):
+        return []
 
 
 def queues(viewer: Viewer, now: datetime | None = None) -> list[QueueRow]:

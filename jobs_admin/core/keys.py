@@ -42,6 +42,11 @@ def steps(prefix: str = PREFIX) -> str:
     return f"{prefix}:watch"
 
 
+def store_findings(prefix: str = PREFIX) -> str:
+    """What endangers what this store holds (JSON list), as `sample` found it in the last minutes."""
+    return f"{prefix}:store-findings"
+
+
 def ledger(source: str, replay: str, prefix: str = PREFIX) -> str:
     """A hash in the broker's own Redis: which tokens of one replay were sent."""
     return f"{prefix}:{{{source}}}:ledger:{replay}"

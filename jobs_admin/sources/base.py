@@ -19,10 +19,6 @@ class SourceUnreachable(SourceError):
     """No connection, or no answer in time. The same call may succeed later."""
 
 
-class JobGone(SourceError):
-    """The job is no longer where it was read: a worker or another operator took it."""
-
-
 class Refused(SourceError):
     """The queue system, or the message, does not allow this act. Trying again will not help.
 
@@ -92,6 +88,12 @@ class Source(Protocol):
 
     def depths(self) -> list[Depth]:
         """Every known queue. Raises SourceUnreachable."""
+
+    def workers(self) -> dict[str, set[str]] | None:
+        """Who consumes each queue, guarded or not, by the names the workers go by; None where nobody can be asked.
+
+        Only who answers within a second: a worker that is too busy to answer is not among them.
+        """
 
     def epoch(self, replay: str) -> str:
         """Names the ledger of one replay; another answer than before means that the ledger was lost meanwhile."""

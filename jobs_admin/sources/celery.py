@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
+from kombu.connection import Connection
+from kombu.exceptions import KombuError
+from kombu.pidbox import Mailbox
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError, NoPermissionError
 from redis.retry import Retry
@@ -36,6 +39,8 @@ _QUEUES_FOR_S = 60  # how long a discovery is believed; it walks the whole keysp
 _SCANNED_KEYS = 1_000_000  # where it stops, should the broker also hold a large cache or result store
 _LOOKED_INTO = 200  # lists of unknown meaning whose oldest entry is read
 _READ_UNACKED = 2_000  # fetched messages that are looked at; more than that and the split is not told
+
+_ANSWER_S = 0.8  # workers answer each other in milliseconds; who is in the middle of a job may not
 
 # Celery's own talk: remote control and events, not jobs.
 _NOT_JOBS = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
@@ -66,6 +71,7 @@ class CeleryOnRedis:
         self._unacked = self._prefix + str(options.get("unacked_key", "unacked"))
         self._store_prefix = store_prefix
         self._client, self._where = _client(name, url)
+        self._url = url
         self._send = self._client.register_script(_SEND)
         self._found: tuple[float, list[str], dict[tuple[str, str], str]] | None = None
 
@@ -168,6 +174,26 @@ class CeleryOnRedis:
             queue = bindings.get((exchange, routing_key), routing_key)
             active, delayed = found.get(queue, (0, 0))
             found[queue] = (active, delayed + 1) if waits else (active + 1, delayed)
+        return found
+
+    def workers(self) -> dict[str, set[str]] | None:
+        """See `base.Source`: what `celery inspect active_queues` tells, by kombu alone.
+
+        None too where the broker does not let us ask: it counts, but does not speak (a firewall of commands).
+        """
+        options: dict[str, Any] = {"global_keyprefix": self._prefix, "sep": self._sep, "priority_steps": self._steps}
+        # Without a bound, kombu tries to connect for ever.
+        options |= {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
+        try:
+            with Connection(self._url, transport_options=options) as connection:  # type: ignore[no-untyped-call]
+                mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
+                answers = mailbox.multi_call("active_queues", timeout=_ANSWER_S)
+        except (redis.RedisError, KombuError, OSError, KeyError):  # KeyError: a scheme that kombu does not know
+            return None
+        found: dict[str, set[str]] = {}
+        for node, told in ((node, told) for answer in answers or () for node, told in answer.items()):
+            for queue in told if isinstance(told, list) else ():
+                found.setdefault(str(queue["name"]), set()).add(str(node))
         return found
 
     def findings(self) -> list[Finding]:

@@ -20,6 +20,7 @@ class MemorySource:
         self.name = name
         self.outcome_within_s = outcome_within_s
         self.reachable = True
+        self.consumers: dict[str, set[str]] = {}
         self.waiting: dict[str, list[dict[str, Any]]] = defaultdict(list, {queue: [] for queue in queues})
         self._ledgers: dict[str, set[int]] = defaultdict(set)
         self._epochs: dict[str, str] = {}
@@ -27,6 +28,10 @@ class MemorySource:
     def depths(self) -> list[Depth]:
         self._dial()
         return [Depth(queue, waiting=len(jobs), active=0, delayed=0) for queue, jobs in sorted(self.waiting.items())]
+
+    def workers(self) -> dict[str, set[str]] | None:
+        self._dial()
+        return self.consumers
 
     def epoch(self, replay: str) -> str:
         self._dial()

@@ -9,9 +9,11 @@ import pytest
 import redis
 
 from dashboard.engine import free_port
-from jobs_admin import alerts, config, heartbeats
+from jobs_admin import alerts, config, heartbeats, overview
 from jobs_admin.core import keys
 from jobs_admin.models import DepthSample, QueueCounter, Source, Worker
+from jobs_admin.models.access import ENGINE
+from tests.conftest import forget_configuration
 from tests.jobs_admin.test_failure_count import bury
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
@@ -31,7 +33,8 @@ def sources(store, engine, settings, tmp_path):
         settings.REDRIVE_SOURCES = str(file)
         config.sources.cache_clear()
         config.adapter.cache_clear()
-        alerts._findings_at.clear()
+        alerts._looked_closer_at.clear()
+        alerts._workers.clear()
         alerts._oldest.clear()
 
     yield configure
@@ -125,6 +128,46 @@ def test_unsafe_settings_of_the_broker_are_kept_with_the_source(sources, broker)
         assert any("allkeys-lru" in finding["text"] for finding in Source.objects.get().findings)
     finally:
         client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_unsafe_settings_of_our_own_store_are_found_and_said(store):
+    alerts._looked_closer_at.clear()
+    store.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        alerts.sample(NOW)
+    finally:
+        store.config_set("maxmemory-policy", "noeviction")
+    assert any("allkeys-lru" in f["text"] and f["source"] == "Redrive’s store" for f in overview.findings(ENGINE))
+    alerts.sample(NOW + timedelta(seconds=10))
+    assert overview.findings(ENGINE)  # not looked at again within the minute
+    alerts.sample(NOW + timedelta(seconds=60))
+    assert not any(f["id"] == "eviction" for f in overview.findings(ENGINE))
+
+
+def test_who_works_on_a_queue_is_asked_once_a_minute_and_the_guarded_count_even_if_they_do_not_answer(
+    store, settings, tmp_path
+):
+    file = tmp_path / "sources.toml"
+    file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails", "idle"]\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    alerts._looked_closer_at.clear()
+    config.adapter("shop").consumers = {"emails": {"w1", "bare"}}
+    beat(store), beat(store, name="busy")
+    alerts.sample(NOW)
+    config.adapter("shop").consumers = {}
+    alerts.sample(NOW + timedelta(seconds=10))
+    rows = DepthSample.objects.order_by("at").values_list("queue", "workers", "guarded_workers")
+    assert set(rows) == {("emails", 3, 2), ("idle", 0, 0)}
+    alerts.sample(NOW + timedelta(seconds=60))
+    assert DepthSample.objects.filter(queue="emails").latest("at").workers == 0
+
+
+def test_a_source_that_cannot_ask_its_workers_has_no_number_of_them(sources):
+    sources(gone=f"redis://127.0.0.1:{free_port()}/0")
+    bury(1, source="gone")
+    alerts.sample(NOW)
+    assert DepthSample.objects.get().workers is None
 
 
 # -- heartbeats -------------------------------------------------------------------------------------------------

@@ -55,6 +55,9 @@ class SourceContract:
         assert self.waiting(self.queue) == []
         assert source.was_sent("r", [1, 2]) == set()
 
+    def test_where_nobody_works_nobody_answers(self, source):
+        assert source.workers() == {}
+
     def test_a_system_that_does_not_answer_is_unreachable(self, source):
         self.unplug(source)
         for question in (source.depths, source.findings, lambda: source.epoch("r")):

@@ -10,6 +10,7 @@ from celery import Celery, chain
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Refused, SourceUnreachable
+from tests.real_celery import RealWorker
 from tests.sources.contract import SourceContract
 
 pytestmark = pytest.mark.server
@@ -191,6 +192,20 @@ def test_a_sent_job_is_run_by_celery(source, app, broker):
         message = queue.get(timeout=5)
         assert message.headers["id"] == "new" and message.decode()[0] == [1]
         message.ack()
+
+
+def test_who_works_on_a_queue_is_told_by_the_workers_themselves_and_leaves_nothing_behind(source, engine, broker):
+    worker = RealWorker(engine.url, None, pool="threads", queues="emails,webhooks").start()
+    try:
+        found = worker.wait(source.workers, what="the worker to answer")
+        assert (
+            set(found) == {"emails", "webhooks"} and len(found["emails"]) == 1 and found["emails"] == found["webhooks"]
+        )
+        before = set(broker.keys())
+        source.workers()
+        assert set(broker.keys()) == before and not any(b"reply" in key for key in before)
+    finally:
+        worker.stop()
 
 
 def test_unsafe_settings_are_found(source, broker):
