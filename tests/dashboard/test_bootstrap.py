@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from dashboard import bootstrap
 
@@ -146,8 +149,6 @@ def test_an_old_python_hands_over_to_a_newer_one(monkeypatch, tmp_path):
 
 
 def test_the_files_that_an_old_python_reads_have_no_newer_syntax():
-    import ast
-
     for file in ("manage.py", "dashboard/__init__.py", "dashboard/bootstrap.py"):
         ast.parse((ROOT / file).read_text(), feature_version=(3, 7))
 
@@ -160,3 +161,31 @@ def test_the_locks_name_no_registry_and_hash_every_package():
         pinned = [line for line in text.splitlines() if "==" in line and not line.lstrip().startswith("#")]
         assert pinned
         assert all(line.rstrip().endswith("\\") for line in pinned)
+
+
+def test_what_is_imported_is_required_by_name():
+    named = set()
+    for file in ("requirements.in", "requirements-test.in"):
+        for line in (ROOT / file).read_text().splitlines():
+            if line and not line.startswith(("#", "-")):
+                named.add(Requirement(line).name.lower().replace("_", "-"))
+    homes = metadata.packages_distributions()
+    unnamed = {
+        module: homes[module]
+        for module in imported()
+        if module in homes and not {home.lower().replace("_", "-") for home in homes[module]} & named
+    }
+    assert unnamed == {}
+
+
+def imported() -> set[str]:
+    """The first words of every import in the project."""
+    found = set()
+    for folder in ("jobs_admin", "dashboard", "demo", "clients", "bench", "tests"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {name.name.partition(".")[0] for name in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    found.add(node.module.partition(".")[0])
+    return found
