@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jobs_admin.worker.store import Store
 
 GUARD_VERSION = "0.1.0"
-OLDEST, NEWEST = (5, 3), (5, 7)  # versions of Celery that the tests cover
+OLDEST, NEWEST = (5, 3), (5, 7)  # of Celery, accepted; the tests run 5.7 alone
 # Celery's own way to wait for the parts of a chord, on backends that cannot tell: its retries are no trouble.
 WAITING_BY_RETRY = frozenset({"celery.chord_unlock"})
 MODES = ("off", "capture", "observe", "enforce")
@@ -71,7 +71,7 @@ def install(
 
 
 def is_supported(version: str) -> bool:
-    """Whether this version of Celery is one that the guard was tested with."""
+    """Whether the guard may be put into this version of Celery. Of those that it accepts, 5.7 is tested."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST
 
@@ -80,6 +80,7 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Made by a worker's consumer, before it connects; started when the pool has been forked."""
 
     label = "Redrive"
+    requires = ("celery.worker.consumer.tasks:Tasks",)  # whose channel there is then, with nothing read from it yet
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -96,6 +97,13 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
         heartbeat = self.heartbeat
         if heartbeat is None:
             return
+        from jobs_admin.worker.popped import keep_elements
+
+        try:
+            keep_elements(parent.task_consumer.channel)
+        except Exception:  # the border: reports are still made, with the message written anew
+            heartbeat.guard.broken += 1
+            logger.exception("Redrive's guard cannot keep the broker's own bytes.")
         controller = parent.controller
 
         def stop(sender: Any, **_: Any) -> None:
@@ -121,7 +129,9 @@ def _attach(consumer: Any) -> Heartbeat | None:
         logger.info("Redrive's guard is off (REDRIVE_MODE).")
         return None
     if not is_supported(CELERY_VERSION):
-        raise NotInstalled(f"Celery {CELERY_VERSION} is not one of 5.3 to 5.7, which it was tested with.")
+        raise NotInstalled(f"Celery {CELERY_VERSION} is not one of 5.3 to 5.7, which it accepts (5.7 is tested).")
+    if not CELERY_VERSION.startswith("5.7."):
+        logger.warning("Redrive's guard accepts Celery %s, but is tested with 5.7 only.", CELERY_VERSION)
     if not keys.valid_source(wish.source):
         raise NotInstalled(f"{wish.source!r} cannot name a source: use a-z, 0-9, - and _.")
     # Imported here: a producer that calls `install` does not pay for them.

@@ -1,4 +1,4 @@
-"""From a Celery request to the envelope that tells about it: the raw message byte for byte, and a copy to show."""
+"""From a Celery request to the envelope that tells about it: the raw message as it is, and a copy to show."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kombu.utils.json import dumps
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.worker.display import Shown, shown_json, shown_message, shown_trace
 from jobs_admin.worker.outcome import Outcome
+from jobs_admin.worker.popped import Popped
 
 RAW_BYTES = 16 * 1024**2
 RAW_HEAD = 64 * 1024  # of a message that is larger: enough to recognise it; a replay is refused
@@ -115,11 +116,13 @@ def _common(request: Any, origin: Origin) -> dict[str, Any]:
 
 
 def raw_message(message: Any) -> bytes:
-    """The broker's message. On Redis: the element of the list, as kombu wrote it.
+    """The broker's message. On Redis: the element of the list, byte for byte.
 
     Elsewhere the same shape is put together from the parts that the broker delivered.
     """
     payload = getattr(message, "_raw", None)
+    if isinstance(payload, Popped):
+        return payload.element
     if payload is None:
         body = message.body
         payload = {

@@ -174,6 +174,32 @@ def test_the_raw_message_is_the_element_that_lay_in_the_queue(start, own_store):
         assert report.queue == "emails"
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_message_that_another_language_wrote_is_told_byte_for_byte(start, own_store, pool):
+    worker = start(own_store.url, later=True, pool=pool)
+    model = worker.send("fail", "Zoë 😀", kwargs={"customer": {"id": 42}}, queue="held", headers={"who": "Zoë"})
+    with redis.Redis.from_url(worker.broker_url) as client:
+        message = json.loads(client.rpop("held"))
+
+        def element(number: int, **style) -> bytes:
+            """As Node or Go write it, each with an id of its own and a number that Python would write otherwise."""
+            message["headers"]["id"] = message["properties"]["delivery_tag"] = f"{model}-{number}"
+            text = json.dumps(message, ensure_ascii=False, **style)
+            return text.replace('"priority":', '"cost":1.50e3, "priority":', 1).encode()
+
+        sent = [element(1, separators=(",", ":")), element(2, indent=1), element(3, sort_keys=True)]
+        client.lpush("emails", *sent[:2])
+        worker.start()
+        worker.wait(lambda: len(reports(own_store)) == 2, what="two reports")
+        client.client_kill_filter(_type="normal", skipme=True)  # the worker connects anew, on another channel
+        client.lpush("emails", sent[2])
+    worker.wait(lambda: len(reports(own_store)) == 3, what="the report after the reconnection")
+    assert sorted(report.raw for report in reports(own_store)) == sorted(sent)
+    for report in reports(own_store):
+        assert report.raw_sha256 == hashlib.sha256(report.raw).hexdigest()
+        assert (json.loads(report.args), report.tenant) == (["Zoë 😀"], "42")
+
+
 def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
     with redis.Redis.from_url(worker.store_engine.url) as client:
 
