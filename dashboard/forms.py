@@ -85,7 +85,6 @@ class Start(forms.Form):
     confirm = forms.CharField(required=False, strip=True)
     snapshot = forms.CharField(required=False, max_length=64)
     idempotency_key = forms.CharField(required=False, max_length=100)
-    accept_unguarded = forms.BooleanField(required=False)
 
     def __init__(self, *args: Any, jobs: int, is_at_once: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

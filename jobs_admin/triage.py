@@ -23,6 +23,7 @@ _LISTED = 1_000  # ids in one audit row
 
 # What may be discarded. What runs or was sent is not ours to end; what is recovered needs no discarding.
 DISCARDABLE = (FailureState.DEAD, FailureState.QUARANTINED)
+_DONE = {FailureState.DISCARDED: "discarded", FailureState.DEAD: "restored"}
 
 
 class TriageRefused(Exception):
@@ -67,7 +68,7 @@ def _act(
     before: Sequence[FailureState],
     after: FailureState,
 ) -> Acted:
-    _allowed(viewer, act)
+    _allowed(viewer, act, selection)
     reason = representable(reason.strip())[:500]
     scope = _scope(viewer, act, selection, query)
     ids = list(scope.filter(state__in=before).order_by("pk").values_list("pk", flat=True))
@@ -97,36 +98,33 @@ def _move(
             return []
         moved = [pk for pk, _, _ in rows]
         changed = Failure.objects.filter(pk__in=moved, state__in=before).update(
-            state=after, reason=f"{act.rpartition('.')[2]}ed by {representable(viewer.name)}"[:200]
+            state=after, reason=f"{_DONE[after]} by {representable(viewer.name)}"[:200]
         )
         if changed != len(moved):
             raise RuntimeError(
                 f"{act}: {changed} of {len(moved)} locked rows changed; rolled back, nothing was changed."
             )
-        sources = {source for _, source, _ in rows}
-        audit.record(
-            viewer,
-            act,
-            f"failure:{moved[0]}" if len(moved) == 1 else f"failures:{len(moved)}",
-            source=sources.pop() if len(sources) == 1 else "",
-            reason=reason,
-            before={"states": sorted({state for _, _, state in rows})},
-            after={"state": after, "count": len(moved), "ids": moved[:_LISTED]},
-        )
+        # A row for each source, so that the admin of one sees what was done with its jobs.
+        for name in sorted({source for _, source, _ in rows}):
+            theirs = [pk for pk, source, _ in rows if source == name]
+            audit.record(
+                viewer,
+                act,
+                f"failure:{theirs[0]}" if len(theirs) == 1 else f"failures:{len(theirs)}",
+                source=name,
+                reason=reason,
+                before={"states": sorted({state for _, source, state in rows if source == name})},
+                after={"state": after, "count": len(theirs), "ids": theirs[:_LISTED]},
+            )
     return moved
 
 
 def _scope(viewer: Viewer, act: str, selection: Sequence[int], query: str) -> QuerySet[Failure]:
     if selection:
-        ids = {int(pk) for pk in selection if 0 < int(pk) < 2**63}
-        if len(ids) > MOST_SELECTED:
-            raise TriageRefused(
-                "too_many", f"At most {MOST_SELECTED:,} failures can be chosen by hand.", field="selection"
-            )
-        chosen = Failure.objects.filter(pk__in=ids)
-        sources = set(chosen.order_by().values_list("source", flat=True).distinct())
+        chosen = _chosen(selection)
+        sources = _sources(chosen)
         if sources and not any(viewer.may(OPERATOR, source) for source in sources):
-            _refuse(viewer, act, f"You are not operator of {', '.join(sorted(sources))}. Nothing was changed.")
+            _refuse(viewer, act, f"You are not operator of {', '.join(sources)}. Nothing was changed.", sources)
         allowed = viewer.sources(OPERATOR)
         return chosen if allowed is None else chosen.filter(source__in=allowed)
     now = timezone.now()
@@ -138,14 +136,29 @@ def _scope(viewer: Viewer, act: str, selection: Sequence[int], query: str) -> Qu
     return failures.scope(viewer, read, role=OPERATOR)
 
 
-def _allowed(viewer: Viewer, act: str) -> None:
+def _chosen(selection: Sequence[int]) -> QuerySet[Failure]:
+    ids = {int(pk) for pk in selection if 0 < int(pk) < 2**63}
+    if len(ids) > MOST_SELECTED:
+        raise TriageRefused("too_many", f"At most {MOST_SELECTED:,} failures can be chosen by hand.", field="selection")
+    return Failure.objects.filter(pk__in=ids)
+
+
+def _sources(chosen: QuerySet[Failure]) -> list[str]:
+    return sorted(chosen.order_by().values_list("source", flat=True).distinct())
+
+
+def _allowed(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
     if config.is_read_only():
-        _refuse(viewer, act, "Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.", code="read_only")
-    if not viewer.may_anywhere(OPERATOR):
-        _refuse(viewer, act, "You may look, not change: that needs the role operator.")
+        why, code = "Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.", "read_only"
+    elif not viewer.may_anywhere(OPERATOR):
+        why, code = "You may look, not change: that needs the role operator.", "forbidden"
+    else:
+        return
+    _refuse(viewer, act, why, _sources(_chosen(selection)) if selection else [], code)
 
 
-def _refuse(viewer: Viewer, act: str, message: str, code: str = "forbidden") -> None:
+def _refuse(viewer: Viewer, act: str, message: str, sources: Sequence[str], code: str = "forbidden") -> None:
     with transaction.atomic():
-        audit.record(viewer, act, reason=message, allowed=False)
+        for source in sources or [""]:
+            audit.record(viewer, act, source=source, reason=message, allowed=False)
     raise TriageRefused(code, message)

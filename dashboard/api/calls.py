@@ -59,7 +59,6 @@ class Scope(Body):
 class NewReplay(Scope):
     reason: Text = Field("", max_length=500)
     snapshot: Text = Field("", max_length=64)
-    accept_unguarded: bool = False
     idempotency_key: Text | None = Field(None, max_length=100)
 
 
@@ -239,7 +238,6 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
         reason=body.reason,
         snapshot=body.snapshot,
         idempotency_key=body.idempotency_key,
-        accept_unguarded=body.accept_unguarded,
     )
     return Status(201, _started(viewer, made))
 

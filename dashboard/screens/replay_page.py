@@ -77,7 +77,7 @@ class Shown:
     parts: list[Part]
     settled: int
     percent: int
-    rate_now: float | None  # sent a second over the last half minute; None when nothing is being sent
+    rate_now: float | None  # measured, see `progress.rates_now`; None when nothing is being sent
     pace_words: str
     picture: Picture | None
     is_live: bool
@@ -121,11 +121,7 @@ def parts(replay: Replay) -> list[Part]:
 
 
 def row(replay: Replay) -> Row:
-    return Row(replay, reverse("replay-detail", args=[replay.pk]), scope(replay), parts(replay), settled(replay))
-
-
-def settled(replay: Replay) -> int:
-    return replay.succeeded + replay.failed_again + replay.cancelled
+    return Row(replay, reverse("replay-detail", args=[replay.pk]), scope(replay), parts(replay), replay.settled)
 
 
 def scope(replay: Replay) -> str:
@@ -147,8 +143,8 @@ def shown(replay: Replay, over_time, *, may_act: bool) -> Shown:
         sentence=sentence(replay),
         look=_look(replay),
         parts=parts(replay),
-        settled=settled(replay),
-        percent=int(settled(replay) / replay.total * 100) if replay.total else 0,
+        settled=replay.settled,
+        percent=int(replay.settled_percent),
         rate_now=over_time.rate_now if sending and replay.planned else None,
         pace_words=replay_preview.pace_in_words(replay.pace),
         picture=picture(over_time),
@@ -198,7 +194,7 @@ def sentence(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
         return f"Held: {replay.held_because or 'no reason was kept'}"
     if replay.planned:
-        return f"Sending: {total - replay.planned:,} of {jobs} are on their way; {ran}."
+        return f"Sending: {total - replay.planned:,} of {total:,} sent; {ran}."
     if waits or replay.uncertain:
         uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
         return f"Everything is sent; {ran}." + (f" {home}." if waits else "") + uncertain

@@ -49,7 +49,6 @@ def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict 
         selection=[failure.pk],
         reason=reason,
         edit=edit,
-        accept_unguarded=bool(request.POST.get("accept_unguarded")),
         idempotency_key=request.POST.get("idempotency_key") or None,
     )
     return replays.start(request.viewer, draft)

@@ -99,13 +99,12 @@ def _source_line(row: overview.SourceRow) -> SourceLine:
 
 
 def _replay_line(replay: Replay) -> ReplayLine:
-    settled = replay.succeeded + replay.failed_again + replay.cancelled + replay.uncertain
     whole = max(replay.total, 1)
     return ReplayLine(
         replay,
         reverse("replay-detail", args=[replay.pk]),
-        settled,
-        round(settled / whole * 100, 1),
+        replay.settled,
+        replay.settled_percent,
         round(replay.failed_again / whole * 100, 1),
     )
 

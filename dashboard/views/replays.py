@@ -54,7 +54,9 @@ def new(request: HttpRequest) -> HttpResponse:
     pace = forms.Pace(given)
     if request.method == "POST" and given.get("step") == "start" and pace.is_valid():
         return _start(request, what, pace)
-    return _preview_page(request, what, pace)
+    return _preview_page(
+        request, what, pace, status=422 if given.get("step") == "start" and not pace.is_valid() else 200
+    )
 
 
 def _start(request: HttpRequest, what: dict, pace: forms.Pace) -> HttpResponse:
@@ -71,7 +73,6 @@ def _start(request: HttpRequest, what: dict, pace: forms.Pace) -> HttpResponse:
             reason=form.cleaned_data["reason"],
             snapshot=form.cleaned_data["snapshot"],
             idempotency_key=form.cleaned_data["idempotency_key"] or None,
-            accept_unguarded=form.cleaned_data["accept_unguarded"],
         )
         started = replays.start(request.viewer, draft)
     except ReplayRefused as refused:
@@ -111,7 +112,8 @@ def _preview_page(
         "picture": replay_preview.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
         "pace_words": replay_preview.pace_in_words(preview.pace),
         "pace": pace,
-        "amount": pace.data.get("amount") or "50",
+        "amount": pace.data.get("amount", "50"),
+        "peak": replay_preview.whole(preview.peak_per_second),
         "unit": pace.data.get("unit") or "rate",
         "is_at_once": preview.pace.get("style") == "at_once",
         "needs_number": preview.pace.get("style") == "at_once" and preview.replayable > 1,

@@ -88,6 +88,16 @@ class Replay(models.Model):
     def __str__(self) -> str:
         return f"replay #{self.pk}"
 
+    @property
+    def settled(self) -> int:
+        """Items of which it is known how they ended; uncertain ones are not."""
+        return self.succeeded + self.failed_again + self.cancelled
+
+    @property
+    def settled_percent(self) -> float:
+        """0 to 100, with one decimal; rounded down, so that 100 means all."""
+        return self.settled * 1000 // self.total / 10 if self.total else 0.0
+
 
 class ReplayItem(models.Model):
     """One failure in one replay. Its id is the token that makes sending idempotent."""

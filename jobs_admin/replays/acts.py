@@ -17,7 +17,7 @@ from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM, SENDING, ItemState, ReplayState
-from jobs_admin.replays import letters, scoping
+from jobs_admin.replays import letters, scoping, stopping
 from jobs_admin.replays.previewing import Preview, previewed, read_pace
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
 from jobs_admin.replays.scoping import Scope
@@ -36,19 +36,17 @@ def draft(
     edit: dict[str, Any] | None = None,
     snapshot: str = "",
     idempotency_key: str | None = None,
-    accept_unguarded: bool = False,
     now: datetime | None = None,
 ) -> Replay:
     """A replay that is not started. The one entrance: whatever is replayed passes here. Raises ReplayRefused.
 
     `snapshot` (of a preview) fixes the scope to what that preview saw. `edit` replaces the arguments of one job:
     {"args": […], "kwargs": {…}}. The same idempotency key again gives the replay made before.
-    `accept_unguarded` says that a queue with workers without our guard is known to the caller; nothing asks for it yet.
     """
     now = now or timezone.now()
-    _writable(viewer, "replay.draft", reason)
-    read = read_pace(pace)
     scope = scoping.scope_of(query, selection, now)
+    _writable(viewer, "replay.draft", selection=scope.selection)
+    read = read_pace(pace)
     if idempotency_key and (made := _made_before(viewer, idempotency_key, scope)):
         return made
     max_id = _seen_until(snapshot, scope)
@@ -81,10 +79,11 @@ def draft(
     try:
         with transaction.atomic():
             replay.save(force_insert=True)
-            audit.record(
+            _record(
                 viewer,
                 "replay.draft",
-                f"replay:{replay.pk}",
+                replay,
+                seen.sources,
                 reason=reason,
                 after={
                     "query": scope.query,
@@ -151,15 +150,25 @@ def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
 
 
 def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay:
-    """Freeze what is replayed, in one statement, and let it be sent. Raises ReplayRefused; then it is a draft still."""
+    """Freeze what is replayed, in one statement, and let it be sent. Raises ReplayRefused; then it is a draft still.
+
+    One that was made with an idempotency key and is started already is given back as it is: `draft` gave it for the key.
+    """
     now = now or timezone.now()
+    if _was_started_by_its_key(viewer, replay):
+        return replay
     _may_act(viewer, replay, "replay.start")
     scope = Scope(replay.query, tuple(replay.selection))
+    # Asked before: inside, it would hold up all others who write.
+    sources = _sources_within(viewer, replay, scope, now)
     with transaction.atomic():
         begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).update(
             state=ReplayState.RUNNING, started_at=now
         )
         if not begun:
+            # The same request twice at the same moment: the other one started it.
+            if _was_started_by_its_key(viewer, replay):
+                return replay
             raise _wrong_state(replay, "started")
         total = _freeze(viewer, replay, scope, now)
         if not total:
@@ -169,16 +178,31 @@ def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay
             )
         _refuse_if_changed(replay, total)
         Replay.objects.filter(pk=replay.pk).update(total=total, planned=total)
-        audit.record(
+        _record(
             viewer,
             "replay.start",
-            f"replay:{replay.pk}",
+            replay,
+            sources,
             reason=replay.reason,
             before={"state": ReplayState.DRAFT},
             after={"state": ReplayState.RUNNING, "total": total, "pace": replay.pace},
         )
     replay.refresh_from_db()
     return replay
+
+
+def _was_started_by_its_key(viewer: Viewer, replay: Replay) -> bool:
+    if not replay.idempotency_key or replay.actor != viewer.name:
+        return False
+    replay.refresh_from_db()
+    return replay.state != ReplayState.DRAFT
+
+
+def _sources_within(viewer: Viewer, replay: Replay, scope: Scope, now: datetime) -> list[str]:
+    """The sources of what a start would freeze now."""
+    inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
+    ready = scoping.replayable(inside, scoping.unreachable_sources())
+    return sorted(ready.order_by().values_list("source", flat=True).distinct())
 
 
 def _freeze(viewer: Viewer, replay: Replay, scope: Scope, now: datetime) -> int:
@@ -229,26 +253,27 @@ def resume(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 
 
 def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
-    """Send no more, for good. What was sent runs on and is still told; the rest is free for another replay."""
-    _may_act(viewer, replay, "replay.cancel")
+    """Send no more, for good. What was sent runs on and is still told; the rest is free for another replay.
+
+    The state turns first, in a moment; the items follow in small transactions. Should we die meanwhile, `settle` goes on.
+    """
+    sources = _may_act(viewer, replay, "replay.cancel")
     now = timezone.now()
     with transaction.atomic():
         stopped = Replay.objects.filter(pk=replay.pk).exclude(state__in=_OVER)
         if not stopped.update(state=ReplayState.CANCELLED, ended_at=now, held_because=""):
             raise _wrong_state(replay, "cancelled")
-        # Claimed ones are on their way: the sender, or who takes over from it, says whether they went.
-        dropped = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None).update(
-            state=ItemState.CANCELLED, settled_at=now
-        )
-        Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - dropped, cancelled=F("cancelled") + dropped)
-        audit.record(
+        planned = Replay.objects.values_list("planned", flat=True).get(pk=replay.pk)
+        _record(
             viewer,
             "replay.cancel",
-            f"replay:{replay.pk}",
+            replay,
+            sources,
             reason=reason,
-            before={"state": replay.state},
-            after={"state": ReplayState.CANCELLED, "cancelled": dropped},
+            before={"state": replay.state, "planned": planned},
+            after={"state": ReplayState.CANCELLED},
         )
+    stopping.drop_planned(replay, now)
     replay.refresh_from_db()
     return replay
 
@@ -256,15 +281,16 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") -> Replay:
     """Another pace, also while it runs."""
     read = read_pace(pace)
-    _may_act(viewer, replay, "replay.pace")
+    sources = _may_act(viewer, replay, "replay.pace")
     with transaction.atomic():
         changed = Replay.objects.filter(pk=replay.pk).exclude(state__in=_OVER)
         if not changed.update(pace=read.as_dict(), rate=read.rate):
             raise _wrong_state(replay, "given another pace")
-        audit.record(
+        _record(
             viewer,
             "replay.pace",
-            f"replay:{replay.pk}",
+            replay,
+            sources,
             reason=reason,
             before={"pace": replay.pace},
             after={"pace": read.as_dict()},
@@ -279,7 +305,7 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
         raise ReplayRefused("bad_scope", "Settle it as ran or as lost.", field="as")
     _may_act(viewer, replay, "replay.resolve")
     now = now or timezone.now()
-    item = ReplayItem.objects.filter(replay=replay, n=n).first()
+    item = ReplayItem.objects.filter(replay=replay, n=n).select_related("failure").first()
     if item is None:
         raise ReplayRefused("bad_scope", f"Replay #{replay.pk} has no item {n}.", field="n")
     settled, dead_or_not = (
@@ -295,10 +321,11 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
             )
         Failure.objects.filter(pk=item.failure_id, run=item.run, state=FailureState.REPLAYING).update(state=dead_or_not)
         Replay.objects.filter(pk=replay.pk).update(uncertain=F("uncertain") - 1, **{settled: F(settled) + 1})
-        audit.record(
+        _record(
             viewer,
             "replay.resolve",
-            f"replay:{replay.pk}",
+            replay,
+            [item.failure.source],
             before={"item": n, "state": ItemState.UNCERTAIN},
             after={"item": n, "state": settled, "failure": item.failure_id},
         )
@@ -309,15 +336,16 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
 def _move(
     viewer: Viewer, replay: Replay, act: str, allowed: Sequence[ReplayState], to: ReplayState, reason: str
 ) -> Replay:
-    _may_act(viewer, replay, f"replay.{act}")
+    sources = _may_act(viewer, replay, f"replay.{act}")
     with transaction.atomic():
         moved = Replay.objects.filter(pk=replay.pk, state__in=allowed).update(state=to, held_because="")
         if not moved:
             raise _wrong_state(replay, f"{act}d")
-        audit.record(
+        _record(
             viewer,
             f"replay.{act}",
-            f"replay:{replay.pk}",
+            replay,
+            sources,
             reason=reason,
             before={"state": replay.state},
             after={"state": to},
@@ -334,11 +362,18 @@ def _wrong_state(replay: Replay, done: str) -> ReplayRefused:
 # Rights
 
 
-def _writable(viewer: Viewer, act: str, reason: str = "", object: str = "") -> None:
+def _writable(
+    viewer: Viewer, act: str, object: str = "", sources: Sequence[str] = (), selection: Sequence[int] = ()
+) -> None:
     if config.is_read_only():
-        _refuse(viewer, act, object, "read_only", "Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.")
-    if not viewer.may_anywhere(OPERATOR):
-        _refuse(viewer, act, object, "forbidden", "You may look, not replay: that needs the role operator.")
+        code, why = "read_only", "Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed."
+    elif not viewer.may_anywhere(OPERATOR):
+        code, why = "forbidden", "You may look, not replay: that needs the role operator."
+    else:
+        return
+    if selection:
+        sources = sorted(Failure.objects.filter(pk__in=selection).values_list("source", flat=True).distinct())
+    _refuse(viewer, act, object, code, why, sources)
 
 
 def _may_all(viewer: Viewer, scope: Scope) -> None:
@@ -348,16 +383,18 @@ def _may_all(viewer: Viewer, scope: Scope) -> None:
     source = Failure.objects.filter(pk=scope.selection[0]).values_list("source", flat=True).first()
     if source is not None and not viewer.may(OPERATOR, source):
         message = f"You may not replay jobs of {source}: that needs the role operator on it."
-        _refuse(viewer, "replay.draft", f"failure:{scope.selection[0]}", "forbidden", message, source)
+        _refuse(viewer, "replay.draft", f"failure:{scope.selection[0]}", "forbidden", message, [source])
 
 
-def _may_act(viewer: Viewer, replay: Replay, act: str) -> None:
-    """Acting on a replay takes the right on every source that it touches."""
-    _writable(viewer, act, object=f"replay:{replay.pk}")
-    for source in sources_of(replay):
+def _may_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
+    """The sources that the replay touches: acting on it takes the right on every one of them."""
+    sources = sources_of(replay)
+    _writable(viewer, act, f"replay:{replay.pk}", sources)
+    for source in sources:
         if not viewer.may(OPERATOR, source):
             message = f"Replay #{replay.pk} has jobs of {source}, where you are not operator. Nothing was changed."
-            _refuse(viewer, act, f"replay:{replay.pk}", "forbidden", message, source)
+            _refuse(viewer, act, f"replay:{replay.pk}", "forbidden", message, [source])
+    return sources
 
 
 def sources_of(replay: Replay) -> list[str]:
@@ -365,7 +402,14 @@ def sources_of(replay: Replay) -> list[str]:
     return sorted(found.values_list("failure__source", flat=True).distinct())
 
 
-def _refuse(viewer: Viewer, act: str, object: str, code: str, message: str, source: str = "") -> None:
+def _record(viewer: Viewer, act: str, replay: Replay, sources: Sequence[str], **more: Any) -> None:
+    """One row for each source, so that the admin of one sees what was done with its jobs."""
+    for source in sources or [""]:
+        audit.record(viewer, act, f"replay:{replay.pk}", source=source, **more)
+
+
+def _refuse(viewer: Viewer, act: str, object: str, code: str, message: str, sources: Sequence[str] = ()) -> None:
     with transaction.atomic():
-        audit.record(viewer, act, object, source=source, reason=message, allowed=False)
+        for source in sources or [""]:
+            audit.record(viewer, act, object, source=source, reason=message, allowed=False)
     raise ReplayRefused(code, message)

@@ -45,6 +45,7 @@ class Preview:
     matched: int
     replayable: int
     blocked: list[dict[str, Any]]  # [{"reason", "count"}], most frequent first; with "replay" where one holds them
+    sources: list[str]  # of the replayable
     by_queue: Breakdown  # of the replayable, most frequent first
     by_task: Breakdown
     by_group: Breakdown  # titles; `groups` has their fingerprints
@@ -98,6 +99,7 @@ def previewed(viewer: Viewer, scope: Scope, pace: pacing.Pace, max_id: int, now:
         matched=matched,
         replayable=count,
         blocked=blocked,
+        sources=_ready_sources(found.standings, unreachable),
         by_queue=found.queues,
         by_task=found.tasks,
         by_group=[(title, n) for _, title, n in groups],
@@ -182,6 +184,17 @@ def _blocked(
     if held:
         blocked += _held(inside)
     return matched, sorted(blocked, key=lambda row: -row["count"])
+
+
+def _ready_sources(standings: list[dict[str, Any]], unreachable: dict[str, str]) -> list[str]:
+    return sorted(
+        {
+            row["source"]
+            for row in standings
+            if row["state"] == FailureState.DEAD and row["is_whole"] and not row["is_open"]
+        }
+        - unreachable.keys()
+    )
 
 
 def _held(inside: QuerySet[Failure]) -> list[dict[str, Any]]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+from jobs_admin.replays import stopping
 from jobs_admin.sources.base import Refused
 
-_BATCH = 2_000
+_READ = 2_000  # items whose news is read at once
+_BATCH = 300  # items of one write transaction: on SQLite nobody else writes meanwhile
 _WITHIN_S = 3600.0  # where the source cannot be asked
 
 # Of two attempts with the same number, the later stage decides.
@@ -21,13 +25,15 @@ _STAGE = {"retry": 0, "success": 2}
 
 
 def settle(now: datetime | None = None) -> bool:
-    """Settle what has news. True when there was something."""
+    """Settle what has news, and finish what a canceller left. True when there was something."""
     now = now or timezone.now()
     busy = False
     for replay in Replay.objects.filter(Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)).order_by("pk"):
         busy |= _settle_news(replay, now)
         if replay.sent or replay.running:
             busy |= _doubt_silent(replay, now)
+    for replay in Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED), planned__gt=0):
+        busy |= bool(stopping.drop_planned(replay, now))
     return _close_ended(now) or busy
 
 
@@ -39,7 +45,7 @@ def _settle_news(replay: Replay, now: datetime) -> bool:
         | Q(Exists(attempts.exclude(kind="retry")), state=ItemState.RUNNING),
         replay=replay,
     )
-    ids = list(news.order_by().values_list("pk", flat=True)[:_BATCH])
+    ids = list(news.order_by().values_list("pk", flat=True)[:_READ])
     if not ids:
         return False
     latest: dict[int, tuple[tuple[int, int], ReplayItem, Attempt]] = {}
@@ -51,31 +57,55 @@ def _settle_news(replay: Replay, now: datetime) -> bool:
         rank = (attempt.attempt, _STAGE.get(attempt.kind, 1))
         if item.pk not in latest or rank >= latest[item.pk][0]:
             latest[item.pk] = (rank, item, attempt)
-    with transaction.atomic():
-        for _, item, attempt in latest.values():
-            _settle_item(replay, item, attempt, now)
+    ends = [_end(item, attempt) for _, item, attempt in latest.values()]
+    moving = [end for end in ends if end.state != end.item.state]
+    for start in range(0, len(moving), _BATCH):
+        _write_ends(replay, moving[start : start + _BATCH], now)
     return True
 
 
-def _settle_item(replay: Replay, item: ReplayItem, attempt: Attempt, now: datetime) -> None:
-    outcome, group = "", None
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What an item comes to by its latest attempt."""
+
+    item: ReplayItem
+    state: str
+    outcome: str = ""
+    group: int | None = None
+
+
+def _end(item: ReplayItem, attempt: Attempt) -> _End:
     if attempt.kind == "success":
-        state = ItemState.SUCCEEDED
-    elif attempt.kind == "retry":
-        state = ItemState.RUNNING
-    else:
-        state, group = ItemState.FAILED_AGAIN, attempt.group_id
-        outcome = f"{attempt.error_type}: {attempt.message}" if attempt.message else attempt.error_type or attempt.kind
-    if state == item.state:
-        return
-    moved = ReplayItem.objects.filter(pk=item.pk, state=item.state).update(
-        state=state,
-        settled_at=None if state == ItemState.RUNNING else now,
-        outcome=outcome[:255],
-        failed_group_id=group,
-    )
-    if moved:
-        Replay.objects.filter(pk=replay.pk).update(**{item.state: F(item.state) - 1, state: F(state) + 1})
+        return _End(item, ItemState.SUCCEEDED)
+    if attempt.kind == "retry":
+        return _End(item, ItemState.RUNNING)
+    outcome = f"{attempt.error_type}: {attempt.message}" if attempt.message else attempt.error_type or attempt.kind
+    return _End(item, ItemState.FAILED_AGAIN, outcome[:255], attempt.group_id)
+
+
+def _write_ends(replay: Replay, ends: list[_End], now: datetime) -> None:
+    """Items in one statement, the replay's counts in another. An item that has left its state meanwhile stays."""
+    parameters: list[object] = [ItemState.RUNNING, connection.ops.adapt_datetimefield_value(now)]
+    for end in ends:
+        parameters += [end.item.pk, end.item.state, end.state, end.outcome, end.group]
+    before = {end.item.pk: end for end in ends}
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE {ReplayItem._meta.db_table} SET state = v.column3, outcome = v.column4, "
+                "settled_at = CASE WHEN v.column3 = %s THEN NULL ELSE %s END, "
+                "failed_group_id = CAST(v.column5 AS BIGINT) "
+                f"FROM (VALUES {', '.join(['(%s, %s, %s, %s, %s)'] * len(ends))}) AS v "
+                f"WHERE id = v.column1 AND state = v.column2 RETURNING id",
+                parameters,
+            )
+            moved = [before[pk] for (pk,) in cursor.fetchall()]
+        changes: Counter[str] = Counter()
+        for end in moved:
+            changes[str(end.item.state)] -= 1
+            changes[str(end.state)] += 1
+        if moved:
+            Replay.objects.filter(pk=replay.pk).update(**{name: F(name) + n for name, n in changes.items() if n})
 
 
 def _doubt_silent(replay: Replay, now: datetime) -> bool:
@@ -88,10 +118,11 @@ def _doubt_silent(replay: Replay, now: datetime) -> bool:
     for source in sent.values_list("failure__source", flat=True).distinct():
         within = _outcome_within(source)
         silent = sent.filter(failure__source=source, sent_at__lt=now - timedelta(seconds=within))
+        ids = list(silent.values_list("pk", flat=True)[:_BATCH])
         with transaction.atomic():
-            count = ReplayItem.objects.filter(
-                pk__in=list(silent.values_list("pk", flat=True)[:_BATCH]), state="sent"
-            ).update(state=ItemState.UNCERTAIN, outcome=f"No news within {within / 60:.0f} min of sending.")
+            count = ReplayItem.objects.filter(pk__in=ids, state=ItemState.SENT).update(
+                state=ItemState.UNCERTAIN, outcome=f"No news within {within / 60:.0f} min of sending."
+            )
             if count:
                 Replay.objects.filter(pk=replay.pk).update(sent=F("sent") - count, uncertain=F("uncertain") + count)
         doubted += count

@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin import replays
@@ -81,8 +82,8 @@ def test_the_button_starts_exactly_what_was_shown(ann, shop):
 def test_pressing_twice_starts_once(ann, shop):
     dead(3)
     form = carried(ann.get(NEW, {"q": "queue:webhooks"})) | {"step": "start", "reason": "back"}
-    ann.post(NEW, form)
-    ann.post(NEW, form)
+    first, second = ann.post(NEW, form), ann.post(NEW, form)
+    assert (first.status_code, second.status_code) == (302, 302) and first.url == second.url
     assert Replay.objects.filter(total=3).count() == 1 == Replay.objects.count()
 
 
@@ -151,7 +152,7 @@ def test_the_page_tells_in_a_sentence_how_it_goes(ann, shop):
     moved(replay, 1, "succeeded")
     moved(replay, 2, "failed_again", outcome="TimeoutError: again")
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
-    assert "Sending: 2 of 3 jobs are on their way; 1 ran well, 1 failed again." in text
+    assert "Sending: 2 of 3 sent; 1 ran well, 1 failed again." in text
     assert "2 of 3 settled, 66 %" in text and "partner is back" in text
 
 
@@ -254,3 +255,30 @@ def test_the_last_hours_successes_are_told_minute_by_minute(db):
     QueueCounter.objects.create(source="shop", queue="emails", at=minute - timedelta(minutes=1), succeeded=120)
     counts = progress.succeeded_per_minute(BOB, ["emails"], now)
     assert len(counts) == 60 and counts[-1] == 120 and sum(counts) == 120
+
+
+@pytest.mark.parametrize("amount", ["", "fifty", "0", "-1", "1e9", "nan"])
+def test_a_pace_that_is_no_number_is_refused_in_our_words_and_nothing_can_be_started(ann, shop, amount):
+    dead(2)
+    given = {"q": "state:dead", "style": "steady", "unit": "rate", "amount": amount}
+    text = ann.post(NEW, given | {"step": "preview"}).content.decode()
+    assert "Give a number from 0.001 to 100,000 jobs a second. Nothing was changed" in text
+    assert 'value="start" disabled' in text and f'name="amount" inputmode="decimal" value="{amount}"' in text
+    answer = ann.post(NEW, given | {"step": "start", "reason": "now"})
+    assert answer.status_code == 422 and not Replay.objects.exists()
+
+
+def test_the_bounds_of_a_pace_are_those_of_its_unit(ann, shop):
+    dead(2)
+    given = {"q": "state:dead", "style": "steady", "unit": "every", "amount": "1001", "step": "preview"}
+    text = ann.post(NEW, given).content.decode()
+    assert "Give a number from 0.00001 to 1,000 seconds between two jobs." in text
+    assert "Give a number" not in ann.post(NEW, given | {"amount": "1000"}).content.decode()
+
+
+def test_an_emptied_field_does_not_change_the_pace_of_a_replay_under_way(ann, shop):
+    dead(3)
+    started = replays.start(BOB, replays.draft(BOB, query="state:dead", pace={"rate": 2}, reason="now"))
+    answer = ann.post(reverse("replay-pace", args=[started.pk]), {"style": "steady", "unit": "rate", "amount": ""})
+    assert answer.status_code == 422 and "Nothing was changed." in answer.content.decode()
+    assert Replay.objects.get().pace["rate"] == 2

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin import replays, triage
+from jobs_admin import audit, replays, triage
 from jobs_admin.models import AuditEvent, Failure
-from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.replays.conftest import ANN, EVE, bury, shop  # noqa: F401
 
 pytestmark = pytest.mark.django_db
@@ -26,6 +26,13 @@ def test_what_was_discarded_can_be_restored(shop, bury):  # noqa: F811
     assert (done.count, states()) == (2, ["discarded", "discarded", "dead"])
     assert triage.restore(ANN, selection=done.ids).count == 2
     assert states() == ["dead"] * 3
+
+
+def test_the_reason_says_in_plain_words_who_did_it(shop, bury):  # noqa: F811
+    done = triage.discard(ANN, selection=bury(1))
+    assert Failure.objects.get().reason == "discarded by ann"
+    triage.restore(ANN, selection=done.ids)
+    assert Failure.objects.get().reason == "restored by ann"
 
 
 def test_all_that_match_are_discarded_and_nothing_else(shop, bury):  # noqa: F811
@@ -78,3 +85,12 @@ def test_nothing_is_discarded_in_a_read_only_desk(shop, bury, settings):  # noqa
     settings.REDRIVE_READ_ONLY = True
     assert refusal(triage.discard, ANN, selection=bury()).code == "read_only"
     assert states() == ["dead"]
+
+
+def test_the_admin_of_a_source_sees_what_was_set_aside_there(shop, bury):  # noqa: F811
+    here, there = bury(2), bury(1, source="web")
+    triage.discard(ANN, selection=here + there, reason="spam")
+    (row,) = audit.listing(Viewer("amy", {"shop": ADMIN})).rows
+    assert (row.source, row.after["ids"]) == ("shop", here)
+    refusal(triage.restore, EVE, selection=there)
+    assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows] == [False, True]

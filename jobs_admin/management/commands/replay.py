@@ -6,6 +6,7 @@ import getpass
 import time
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.urls import reverse
 
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
@@ -41,7 +42,7 @@ class Command(BaseCommand):
             replay = replays.start(viewer, draft)
         except (replays.ReplayRefused, config.BadConfiguration) as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"Started replay #{replay.pk}: {config.page_url(f'/replays/{replay.pk}/')}")
+        self.stdout.write(f"Started replay #{replay.pk}: {config.page_url(reverse('replay-detail', args=[replay.pk]))}")
         if wait:
             self._wait(replay)
 
@@ -82,7 +83,7 @@ class Command(BaseCommand):
         self.stdout.write(f"All {replay.total:,} jobs succeeded.")
 
     def _progress(self, replay: Replay) -> None:
-        ended = replay.succeeded + replay.failed_again + replay.uncertain + replay.cancelled
+        ended = replay.settled + replay.uncertain
         gone = replay.total - replay.planned
         filled = round(30 * ended / max(1, replay.total))
         line = (

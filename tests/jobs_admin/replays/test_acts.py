@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from jobs_admin import replays
+from jobs_admin import audit, replays
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
-from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
 from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
 
@@ -101,6 +102,14 @@ def test_the_same_idempotency_key_gives_the_same_replay(shop, bury):
     assert refusal(replays.draft, BOB, selection=ids, reason="x", idempotency_key="k").code == "key_reused"
 
 
+def test_starting_again_with_the_same_key_gives_what_was_started(shop, bury):
+    ids = bury(2)
+    one, two = (replays.draft(ANN, selection=ids, reason="x", idempotency_key="k") for _ in range(2))
+    assert replays.start(ANN, one).state == "running"
+    assert replays.start(ANN, two).started_at == one.started_at and one.items.count() == 2
+    assert refusal(replays.start, BOB, two).code == "wrong_state"
+
+
 def test_more_than_one_job_needs_a_reason(shop, bury):
     ids = bury(2)
     assert refusal(replays.draft, ANN, selection=ids).field == "reason"
@@ -139,6 +148,30 @@ def test_every_act_is_written_down(shop, bury):
     assert AuditEvent.objects.get(act="replay.pause").reason == "lunch"
 
 
+def test_every_act_is_seen_by_the_admin_of_each_source_it_touched(shop, bury):
+    replay = begun(bury(1) + bury(1, source="web"))
+    replays.pause(ANN, replay), replays.resume(ANN, replay), replays.change_pace(ANN, replay, {"rate": 5})
+    replays.cancel(ANN, replay)
+    for source in ("shop", "web"):
+        seen = audit.listing(Viewer("amy", {source: ADMIN})).rows
+        assert [row.act.removeprefix("replay.") for row in seen] == [
+            "cancel",
+            "pace",
+            "resume",
+            "pause",
+            "start",
+            "draft",
+        ]
+    assert not audit.listing(Viewer("amy", {"other": ADMIN})).rows and audit.verify() is None
+
+
+def test_what_was_refused_is_seen_by_the_admin_of_the_source(shop, bury):
+    replay = begun(bury())
+    refusal(replays.draft, EVE, selection=bury(), reason="x"), refusal(replays.pause, EVE, replay)
+    seen = audit.listing(Viewer("amy", {"shop": ADMIN})).rows
+    assert [(row.act, row.allowed) for row in seen][:2] == [("replay.pause", False), ("replay.draft", False)]
+
+
 def test_an_act_in_the_wrong_state_changes_nothing(shop, bury):
     replay = begun(bury(2))
     assert refusal(replays.resume, ANN, replay).code == "wrong_state"
@@ -154,6 +187,16 @@ def test_cancelling_frees_what_was_not_sent(shop, bury):
     replays.cancel(ANN, replay)
     assert counts(replay) == {"cancelled": 3} and replay.ended_at
     assert begun(ids).total == 3
+
+
+def test_many_items_are_cancelled_in_short_transactions_after_the_state_has_turned(shop, bury):
+    replay = begun(bury(2_100))
+    with CaptureQueriesContext(connection) as seen:
+        replays.cancel(ANN, replay)
+    updates = [q["sql"] for q in seen if q["sql"].startswith("UPDATE")]
+    tables = [sql.split('"')[1].removeprefix("jobs_admin_") for sql in updates]
+    assert counts(replay) == {"cancelled": 2_100}
+    assert tables == ["replay", *["replayitem", "replay"] * 3]
 
 
 def test_an_edit_is_for_one_job(shop, bury):

@@ -201,6 +201,26 @@ def test_edited_arguments_are_sent_and_hidden_ones_stay_real(shop, bury):
     assert "s3cret" not in str(Replay.objects.get().edit)
 
 
+def test_edited_positional_arguments_are_sent_and_hidden_ones_stay_real(shop, bury):
+    (pk,) = bury(
+        raw=b'{"args": ["ann", {"token": "s3cret"}], "kwargs": {}}',
+        args='["ann", {"token": "[redacted]"}]',
+        kwargs="{}",
+    )
+    begun([pk], edit={"args": ["bob", {"token": "[redacted]"}]})
+    sent_all()
+    assert shop.waiting["emails"][0]["args"] == ["bob", {"token": "s3cret"}]
+
+
+def test_who_lost_the_lease_claims_nothing(shop, bury):
+    replay, now = begun(bury(3)), timezone.now()
+    epochs = {"shop": shop.epoch(replay.key)}
+    assert sending.take_lease(replay, "one", now)
+    assert sending.take_lease(replay, "two", now + timedelta(seconds=10))
+    assert sending.claim(replay, "one", 10, epochs, now) == []
+    assert len(sending.claim(replay, "two", 10, epochs, now)) == 3
+
+
 def test_a_slow_replay_writes_nothing_between_its_jobs(shop, bury, django_assert_max_num_queries):
     replay = begun(bury(3), {"every": 600})
     replays.send("one")

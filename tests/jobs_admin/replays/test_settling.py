@@ -3,10 +3,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import replays
-from jobs_admin.models import Attempt, Failure, Group
+from jobs_admin.models import Attempt, Failure, Group, Replay
+from jobs_admin.replays import settling
 from tests.jobs_admin.replays.conftest import ANN, came_home
 from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
 
@@ -107,3 +110,60 @@ def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was(replay):
     replays.settle()
     assert Failure.objects.filter(state="dead").count() == 3
     assert counts(replay) == {"failed_again": 3} and replay.state == "done"
+
+
+def written(statements, table):
+    return [q["sql"] for q in statements if q["sql"].startswith(f'UPDATE "{table}"') or f"UPDATE {table} " in q["sql"]]
+
+
+def test_much_news_is_written_in_short_transactions_of_two_statements(shop, bury):
+    replay, now = begun(bury(700)), timezone.now()
+    sent_all()
+    Attempt.objects.bulk_create(
+        Attempt(failure_id=i.failure_id, run=2, attempt=1, kind="success", ended_at=now, received_at=now)
+        for i in replay.items.all()
+    )
+    with CaptureQueriesContext(connection) as seen:
+        replays.settle()
+    assert counts(replay) == {"succeeded": 700} and settling._BATCH <= 300
+    assert len(written(seen, "jobs_admin_replayitem")) == 3
+    assert len(written(seen, "jobs_admin_replay")) == 4  # a count for each batch, and the end
+
+
+def test_news_of_every_kind_is_written_in_one_statement(replay):
+    now = timezone.now()
+    group = Group.objects.create(fingerprint="v1-b", error_type="E", message="m", first_seen=now, last_seen=now)
+    one, two, three = replay.items.order_by("n")
+    came_home(one, "success"), came_home(two, "retry"), came_home(three, "exception", group=group)
+    replays.settle(now)
+    assert counts(replay) == {"running": 1, "succeeded": 1, "failed_again": 1}
+    assert list(replay.items.order_by("n").values_list("state", "settled_at", "failed_group")) == [
+        ("succeeded", now, None),
+        ("running", None, None),
+        ("failed_again", now, group.pk),
+    ]
+
+
+def test_an_item_that_was_settled_meanwhile_is_not_counted_again(replay):
+    ends = [settling._End(item, "succeeded") for item in replay.items.order_by("n")]
+    replay.items.filter(n=1).update(state="uncertain")
+    settling._write_ends(replay, ends, timezone.now())
+    assert counts(replay) == {"sent": 1, "succeeded": 2}
+    assert replay.items.get(n=1).state == "uncertain"
+
+
+def test_a_cancel_that_was_broken_off_is_finished(shop, bury):
+    ids = bury(3)
+    replay = begun(ids)
+    Replay.objects.filter(pk=replay.pk).update(state="cancelled")  # and then the canceller died
+    assert replays.settle()
+    assert counts(replay) == {"cancelled": 3}
+    assert not replays.settle() and begun(ids).total == 3
+
+
+def test_an_uncertain_job_is_not_settled(replay):
+    replays.settle(timezone.now() + timedelta(seconds=3601))
+    came_home(replay.items.get(n=2), "success")
+    replays.settle()
+    assert counts(replay) == {"uncertain": 2, "succeeded": 1}
+    assert (replay.settled, replay.settled_percent) == (1, 33.3)
