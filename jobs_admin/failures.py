@@ -19,7 +19,7 @@ from django.db.models.functions import Left
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, parse
-from jobs_admin.groups import GroupDetail, GroupPage, GroupRow, NoSuchGroup, group, group_named, groups
+from jobs_admin.groups import GroupDetail, GroupPage, GroupRow, NoSuchGroup, group, group_named, groups, is_group_cursor
 from jobs_admin.models import Attempt, Failure, FailureCount, Group, Payload
 from jobs_admin.models.access import VIEWER, Viewer
 
@@ -37,6 +37,7 @@ __all__ = [
     "group",
     "group_named",
     "groups",
+    "is_group_cursor",
     "payload_of",
     "scope",
     "search",

@@ -211,12 +211,24 @@ def _cursor_of(row: Group, order: str) -> str:
 
 def _below(order: str, after: str | None) -> Q:
     """What comes after the cursor; everything where it is none."""
+    place = _place(order, after)
+    if place is None:
+        return Q()
+    value, pk = place
+    return Q(**{f"{order}__lt": value}) | Q(**{order: value, "pk__lt": pk})
+
+
+def is_group_cursor(order: str, after: str) -> bool:
+    """Whether `groups` would go on after it, rather than begin."""
+    return _place(order, after) is not None
+
+
+def _place(order: str, after: str | None) -> tuple[object, int] | None:
     value, _, pk = (after or "").rpartition("~")
     try:
-        at: object = datetime.fromisoformat(value) if order.endswith("_seen") else int(value)
-        return Q(**{f"{order}__lt": at}) | Q(**{order: at, "pk__lt": int(pk)})
+        return (datetime.fromisoformat(value) if order.endswith("_seen") else int(value)), int(pk)
     except (ValueError, TypeError):
-        return Q()
+        return None
 
 
 def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:

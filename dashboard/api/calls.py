@@ -15,7 +15,7 @@ from dashboard.api.tokens import Token
 from jobs_admin import audit as audit_log
 from jobs_admin import config, failures, grouping, overview, replays, triage
 from jobs_admin.core.text import representable
-from jobs_admin.models import Failure, Replay
+from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 
 api = NinjaAPI(
@@ -31,8 +31,20 @@ errors.install(api)
 
 Text = Annotated[str, AfterValidator(representable)]
 Limit = Annotated[int, Query(ge=1, le=500)]
-After = Annotated[str | None, Query(max_length=100)]
 Number = Annotated[int, Path(ge=1, lt=2**63)]
+ItemState = Literal["planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled"]
+NO_CURSOR = "This is no cursor: hand over `next` of the page before, as it came"
+
+
+def _cursor(text: str | None) -> str | None:
+    """Anything else would silently be page one, and a program would leaf through it for ever."""
+    if text and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(NO_CURSOR)
+    return text
+
+
+After = Annotated[str | None, Query(max_length=100), AfterValidator(_cursor)]
+AfterGroup = Annotated[str | None, Query(max_length=100)]
 
 
 class Body(Schema):
@@ -86,7 +98,9 @@ REFUSALS = dict.fromkeys((401, 403, 404, 409, 422), shapes.Error)
 def _viewer(request: HttpRequest, role: str = VIEWER) -> Viewer:
     viewer: Viewer = request.auth
     if not viewer.may_anywhere(role):
-        raise errors.Refused(403, "forbidden", f"This call needs a token with the role {role}. Nothing was changed.")
+        message = f"This call needs a token with the role {role}. Nothing was changed."
+        errors.note_refusal(request, viewer, message)
+        raise errors.Refused(403, "forbidden", message)
     return viewer
 
 
@@ -152,18 +166,21 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
 
 @api.post("/failures/{failure_id}/discard", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
 def discard_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
-    return _triaged(_viewer(request, OPERATOR), failure_id, body.reason, triage.discard)
+    return _triaged(request, failure_id, body.reason, triage.discard)
 
 
 @api.post("/failures/{failure_id}/restore", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
 def restore_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
-    return _triaged(_viewer(request, OPERATOR), failure_id, body.reason, triage.restore)
+    return _triaged(request, failure_id, body.reason, triage.restore)
 
 
-def _triaged(viewer: Viewer, failure_id: int, reason: str, act: Any) -> Any:
+def _triaged(request: HttpRequest, failure_id: int, reason: str, act: Any) -> Any:
+    viewer = _viewer(request, OPERATOR)
     found = failures.get(viewer, failure_id)
     if not viewer.may(OPERATOR, found.source):
-        raise errors.Refused(403, "forbidden", f"This token is not operator of {found.source}. Nothing was changed.")
+        message = f"This token is not operator of {found.source}. Nothing was changed."
+        errors.note_refusal(request, viewer, message, source=found.source)
+        raise errors.Refused(403, "forbidden", message)
     if not act(viewer, selection=[failure_id], reason=reason).count:
         state = Failure.objects.values_list("state", flat=True).get(pk=failure_id)
         raise errors.Refused(409, "wrong_state", f"The failure is {state}. Nothing was changed.")
@@ -178,9 +195,11 @@ def list_groups(
     request: HttpRequest,
     q: str = "",
     order: Literal["last_seen", "first_seen", "count", "dead"] = "last_seen",
-    after: After = None,
+    after: AfterGroup = None,
     limit: Limit = 50,
 ) -> Any:
+    if after and not failures.is_group_cursor(order, after):
+        raise errors.Refused(422, "invalid", f"{NO_CURSOR}. It belongs to one order.", "after")
     page = failures.groups(_viewer(request), q, order=order, after=after, limit=limit)
     return shapes.listed(
         page.rows,
@@ -291,12 +310,12 @@ for _name in ("pause", "resume", "cancel"):
 
 @api.get("/replays/{replay_id}/items", response={200: shapes.Listed[shapes.ItemDetail], **REFUSALS}, tags=["replays"])
 def list_items(
-    request: HttpRequest, replay_id: Number, state: str | None = None, after: After = None, limit: Limit = 50
+    request: HttpRequest, replay_id: Number, state: ItemState | None = None, after: After = None, limit: Limit = 50
 ) -> Any:
     viewer = _viewer(request)
     found = replays.find(viewer, replay_id)
     page = replays.items(viewer, found, state=state, after=after, limit=limit)
-    count = found.total if state is None else getattr(found, state, 0) if state in shapes.Counts.model_fields else 0
+    count = found.total if state is None else getattr(found, state)
     return shapes.listed(page.rows, shapes.item, next=page.next, count=count)
 
 
@@ -304,7 +323,10 @@ def list_items(
 def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resolution) -> Any:
     """Settle an uncertain item by a person's word: it `ran`, or it was `lost`."""
     viewer = _viewer(request, OPERATOR)
-    return shapes.item(replays.resolve_item(viewer, replays.find(viewer, replay_id), n, body.outcome))
+    found = replays.find(viewer, replay_id)
+    if not found.items.filter(n=n).exists():
+        raise ReplayItem.DoesNotExist
+    return shapes.item(replays.resolve_item(viewer, found, n, body.outcome))
 
 
 # --- audit ------------------------------------------------------------------------------------------------------

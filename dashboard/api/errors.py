@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from jobs_admin import config, failures
-from jobs_admin.models import Failure, Replay
+from dashboard.api.tokens import viewer_of_request
+from jobs_admin import audit, config, failures
+from jobs_admin.models import Failure, Replay, ReplayItem
+from jobs_admin.models.access import Viewer
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
 from jobs_admin.triage import TriageRefused
+
+log = logging.getLogger(__name__)
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 # What a refusal means for the caller. Whatever is not named here is the caller's input: 422.
@@ -35,6 +41,15 @@ def answer(status: int, code: str, message: str, field: str | None = None, **mor
     return JsonResponse({"error": error}, status=status)
 
 
+def note_refusal(request: HttpRequest, viewer: Viewer, why: str, *, source: str = "") -> None:
+    """Write down that a changing call was refused, as pages do; the services write down what they refuse themselves."""
+    if request.method in READS:
+        return
+    name = request.resolver_match.view_name if request.resolver_match else request.path
+    with transaction.atomic():
+        audit.record(viewer, name, request.path, source=source, reason=why, allowed=False)
+
+
 def install(api: NinjaAPI) -> None:
     @api.exception_handler(AuthenticationError)
     def _(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
@@ -49,7 +64,10 @@ def install(api: NinjaAPI) -> None:
         place = [str(part) for part in first.get("loc", ())[1:]]
         place = place[1:] if first.get("loc", ("",))[0] == "body" else place
         return answer(
-            422, "invalid", f"{first.get('msg', 'Not understood')}. Nothing was changed.", ".".join(place) or None
+            422,
+            "invalid",
+            f"{str(first.get('msg', 'Not understood')).removeprefix('Value error, ')}. Nothing was changed.",
+            ".".join(place) or None,
         )
 
     @api.exception_handler(HttpError)
@@ -76,7 +94,13 @@ def install(api: NinjaAPI) -> None:
     def _(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
         return answer(403, "forbidden", str(error) or "This token may not do that.")
 
-    for missing in (Http404, Failure.DoesNotExist, Replay.DoesNotExist, failures.NoSuchGroup):
+    @api.exception_handler(Exception)
+    def _(request: HttpRequest, error: Exception) -> HttpResponse:
+        log.exception("%s %s failed", request.method, request.path, exc_info=error)
+        message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
+        return answer(500, "failed", message)
+
+    for missing in (Http404, Failure.DoesNotExist, Replay.DoesNotExist, ReplayItem.DoesNotExist, failures.NoSuchGroup):
         api.exception_handler(missing)(_not_found)
 
 
@@ -96,7 +120,11 @@ def door(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
         if request.method not in READS and config.is_read_only():
-            return answer(403, "read_only", "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed.")
+            message = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
+            viewer = viewer_of_request(request)
+            if viewer is not None:
+                note_refusal(request, viewer, message)
+            return answer(403, "read_only", message)
         response = view(request, *args, **kwargs)
         if response.status_code == 405:
             allowed = response.headers.get("Allow", "")

@@ -1,0 +1,67 @@
+"""Every refusal of the API has one shape, and one of a changing call is written down."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin import failures
+from jobs_admin.models import AuditEvent, Replay
+from tests.dashboard.test_api import ask, bury, sources  # noqa: F401  # fixtures
+
+pytestmark = pytest.mark.django_db
+
+
+def refused():
+    return list(AuditEvent.objects.filter(allowed=False).values_list("actor", "act", "source"))
+
+
+@pytest.fixture
+def replay():
+    return Replay.objects.create(scope_max_id=0, actor="ann")
+
+
+def test_a_changing_call_above_the_tokens_role_is_written_down(ask):  # noqa: F811
+    [failure] = bury()
+    assert ask("POST", f"failures/{failure.pk}/discard", {}, role="viewer").status_code == 403
+    assert refused() == [("token viewer of *", "api:discard_failure", "")]
+
+
+def test_a_call_to_read_above_the_tokens_role_is_not(ask):  # noqa: F811
+    assert ask("GET", "audit", role="viewer").status_code == 403
+    assert refused() == []
+
+
+def test_a_changing_call_to_a_read_only_desk_is_written_down(ask, settings):  # noqa: F811
+    settings.REDRIVE_READ_ONLY = True
+    [failure] = bury()
+    answer = ask("POST", f"failures/{failure.pk}/discard", {}, role="operator")
+    assert answer.json()["error"]["code"] == "read_only"
+    assert refused() == [("token operator of *", "api:discard_failure", "")]
+
+
+def test_what_breaks_is_told_in_the_same_shape_and_logged(ask, monkeypatch, caplog):  # noqa: F811
+    def break_down(*arguments, **more):
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(failures, "search", break_down)
+    answer = ask("GET", "failures")
+    assert answer.status_code == 500 and answer.json()["error"]["code"] == "failed"
+    assert "secret" not in answer.content.decode() and "ZeroDivisionError" in caplog.text
+
+
+def test_an_item_that_is_not_there_is_not_found(ask, replay):  # noqa: F811
+    answer = ask("POST", f"replays/{replay.pk}/items/999/resolve", {"as": "ran"})
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+
+
+def test_a_state_that_no_item_can_have_is_refused_by_name(ask, replay):  # noqa: F811
+    answer = ask("GET", f"replays/{replay.pk}/items", state="zzz")
+    assert answer.status_code == 422 and answer.json()["error"]["field"] == "state"
+    assert ask("GET", f"replays/{replay.pk}/items", state="planned").status_code == 200
+
+
+@pytest.mark.parametrize("call", ["failures", "groups", "replays", "audit"])
+def test_a_cursor_that_is_none_is_refused_and_not_page_one(ask, call):  # noqa: F811
+    answer = ask("GET", call, after="zzz")
+    assert answer.status_code == 422 and answer.json()["error"]["field"] == "after"
+    assert ask("GET", call, after="").status_code == 200
