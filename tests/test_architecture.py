@@ -61,6 +61,14 @@ def test_every_relative_link_of_a_page_of_documentation_resolves():
     assert broken == []
 
 
+def test_the_commands_of_an_installation_load_its_environment_first():
+    page = (ROOT / "docs/operations.md").read_text()
+    blocks = [block for block in re.findall(r"```\n(.*?)```", page, re.S) if "manage.py migrate" in block]
+    assert len(blocks) == 2
+    for block in blocks:
+        assert "set -a; . /etc/redrive/environment" in block.partition("manage.py")[0]
+
+
 def test_a_module_without_a_place_in_the_layers_is_noticed(tmp_path):
     for package in ("jobs_admin", "dashboard", "demo"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
