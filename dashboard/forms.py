@@ -7,6 +7,8 @@ from typing import Any
 
 from django import forms
 
+from jobs_admin.core import pacing
+
 MOST_SELECTED = 10_000
 
 
@@ -56,16 +58,31 @@ class Pace(forms.Form):
     UNITS = (("rate", "a second"), ("every", "seconds between two"))
 
     style = forms.ChoiceField(choices=STYLES, required=False)
-    amount = forms.FloatField(required=False, min_value=0.000_1, max_value=100_000)
+    amount = forms.CharField(required=False, max_length=40, strip=True)
     unit = forms.ChoiceField(choices=UNITS, required=False)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         cleaned["style"] = cleaned.get("style") or "steady"
         cleaned["unit"] = cleaned.get("unit") or "rate"
-        if cleaned["style"] == "steady" and cleaned.get("amount") is None and "amount" not in self.errors:
-            cleaned["amount"] = 50.0
+        if cleaned["style"] == "steady":
+            cleaned["amount"] = self._amount(cleaned.get("amount", ""), cleaned["unit"])
         return cleaned
+
+    def _amount(self, text: str, unit: str) -> float | None:
+        """The number. The default is for who was not asked yet: a field that came empty is no number."""
+        if "amount" not in self.data:
+            return float(pacing.DEFAULT["rate"])
+        try:
+            pacing.parse({"style": "steady", unit: text})
+        except pacing.PaceRefused:
+            least, most = (
+                (pacing.SLOWEST, pacing.FASTEST) if unit == "rate" else (1 / pacing.FASTEST, 1 / pacing.SLOWEST)
+            )
+            words = "jobs a second" if unit == "rate" else "seconds between two jobs"
+            self.add_error("amount", f"Give a number from {f'{least:.5f}'.rstrip('0')} to {most:,.0f} {words}.")
+            return None
+        return float(text)
 
     @property
     def pace(self) -> dict[str, Any]:

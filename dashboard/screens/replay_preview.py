@@ -127,6 +127,11 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:,.2g}"
 
 
+def whole(per_second: float) -> str:
+    """The most jobs in any one second: jobs are not cut, so 2.5 are 3."""
+    return f"{math.ceil(per_second):,}"
+
+
 def rate_in_words(rate: float) -> str:
     """Jobs a second, or a minute where that reads better."""
     return f"{_rate(rate)} a second" if rate >= 1 else f"{_rate(rate * 60)} a minute"

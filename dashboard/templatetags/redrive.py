@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 
 from dashboard.toasts import toasts as said
-from jobs_admin import config
+from jobs_admin import config, overview
 from jobs_admin.models.access import ADMIN, OPERATOR, viewer_of
 
 register = template.Library()
@@ -93,6 +93,12 @@ def shell(context) -> Shell:
         bool(viewer and viewer.may_anywhere(OPERATOR)),
         bool(viewer and viewer.may_anywhere(ADMIN) and getattr(request, "user", None) and request.user.is_staff),
     )
+
+
+@register.simple_tag
+def guard_is_off() -> bool:
+    """Whether `manage.py off` silences all workers."""
+    return overview.guard_is_off()
 
 
 @register.simple_tag(takes_context=True)

@@ -56,7 +56,8 @@ def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict 
 
 def _say_sent(request: HttpRequest, failure: Failure, started: Replay) -> None:
     link = reverse("replay-detail", args=[started.pk])
-    say(request, f"Sent again to {failure.queue}.", link=link, link_text=f"Replay #{started.pk}")
+    said = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
+    say(request, said, link=link, link_text=f"Replay #{started.pk}")
 
 
 def _back_to(request: HttpRequest, pk: int) -> HttpResponse:

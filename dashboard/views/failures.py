@@ -16,8 +16,11 @@ from jobs_admin import failures
 from jobs_admin.core import query as language
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.failure import FailureState
 from jobs_admin.replays import progress
 
+# What changes by itself, and is looked at anew while it does.
+ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)
 # "3 new failures" needs no exact thousands.
 NEWER_CAP = 1_000
 
@@ -90,6 +93,7 @@ def page(request: HttpRequest, failure: Failure, *, status: int = 200, **more: o
         "runs": failure_page.timeline(failure, failures.attempts(failure), items),
         "items": items,
         "open_item": open_item,
+        "is_live": bool(open_item) or failure.state in ON_THE_WAY,
         "trace": tracebacks.shown(trace) if trace else None,
         "branches": failure_page.branches(failure),
         "headers": failure_page.branch("headers", "Headers", failure.headers),

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
+from dashboard.screens import replay_page
 from dashboard.views.groups import line_of
 from jobs_admin import overview
 from jobs_admin.models import Replay, Unfiled
@@ -47,8 +48,7 @@ class ReplayLine:
     replay: Replay
     url: str
     settled: int
-    part: float  # 0 to 100
-    part_failed: float
+    parts: list[replay_page.Part]
 
 
 @require_GET
@@ -99,14 +99,7 @@ def _source_line(row: overview.SourceRow) -> SourceLine:
 
 
 def _replay_line(replay: Replay) -> ReplayLine:
-    whole = max(replay.total, 1)
-    return ReplayLine(
-        replay,
-        reverse("replay-detail", args=[replay.pk]),
-        replay.settled,
-        replay.settled_percent,
-        round(replay.failed_again / whole * 100, 1),
-    )
+    return ReplayLine(replay, reverse("replay-detail", args=[replay.pk]), replay.settled, replay_page.parts(replay))
 
 
 def _named(series: overview.Series) -> dict[str, list[int]]:

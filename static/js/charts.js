@@ -51,6 +51,7 @@
     const fills = tints(given.series);
     const state = { given, shown: given.series.map(() => true), source: host.dataset.chart };
     const isBars = given.kind === "bars";
+    const lastStep = () => (isBars && state.given.x.length > 1 ? state.given.x[1] - state.given.x[0] : 0);
     const axis = {
       stroke: ink,
       font: `11px ${getComputedStyle(document.body).fontFamily}`,
@@ -63,7 +64,8 @@
       tzDate: utc,
       padding: [8, 4, 0, 0],
       cursor: { points: { show: !isBars }, y: false },
-      scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.08, 1)] } },
+      // A bar stands on its step's beginning: the last one needs a step more of room.
+      scales: { x: { time: true, range: (_, low, high) => [low, high + lastStep()] }, y: { range: (_, low, high) => [0, Math.max(high * 1.08, 1)] } },
       legend: { live: true },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 40, values: [

@@ -60,6 +60,9 @@
   if (window.Idiomorph) {
     window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
       !(name === "open" && node.matches("details, dialog"));
+    // What was fetched branch by branch stays, as long as it is of the same run.
+    window.Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, next) =>
+      !(node.dataset?.still && node.dataset.still === next.dataset?.still);
   }
 
   // ---------- messages ----------
@@ -171,7 +174,7 @@
       d: () => press("d"),
       e: () => press("e"),
       Enter: () => {
-        if (event.target.matches("a, button, summary, [data-select]")) return false;
+        if (event.target.matches("a, button, summary")) return false;
         const link = current() && find("a[href]", current());
         link?.click();
         return Boolean(link);

@@ -192,7 +192,8 @@ def test_one_job_is_replayed_by_a_plain_form_and_the_page_says_where(ann, shop):
     (pk,) = dead()
     answer = ann.post(reverse("failure-replay", args=[pk]), follow=True)
     assert Replay.objects.get().total == 1
-    assert "Sent again" in answer.content.decode() and "replay #" in answer.content.decode()
+    said = answer.content.decode()
+    assert f"Planned in replay #{Replay.objects.get().pk}" in said and "within seconds" in said
 
 
 def test_the_second_operator_is_told_who_and_when_and_nothing_is_sent_twice(ann, shop):
@@ -286,3 +287,15 @@ def test_all_that_match_is_its_own_choice_and_takes_only_what_matches(ann, shop)
 def test_the_way_back_leads_to_no_other_site(ann):
     answer = ann.post(reverse("failure-bulk"), {"act": "discard", "back": "https://evil.example/"})
     assert answer.url == "/failures/"
+
+
+def test_a_failure_on_its_way_looks_after_itself_and_one_that_rests_does_not(ann, shop):
+    (pk,) = dead()
+    url = reverse("failure-detail", args=[pk])
+    is_live = 'id="failure" class="failure" data-failure="%d" data-live' % pk
+    assert is_live not in ann.get(url).content.decode()
+    ann.post(reverse("failure-replay", args=[pk]))
+    assert is_live in ann.get(url).content.decode()
+    (retrying,) = bury(state="retrying")
+    pk = Failure.objects.get(first_job_id=retrying.first_job_id).pk
+    assert f'data-failure="{pk}" data-live' in ann.get(reverse("failure-detail", args=[pk])).content.decode()

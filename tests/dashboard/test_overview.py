@@ -71,7 +71,8 @@ def test_a_store_that_does_not_answer_leaves_the_page_readable(ann, store, setti
     config.store.cache_clear()
     bury()
     text = text_of(ann.get("/"))
-    assert "own Redis does not answer" in text and "Dead now" in text
+    assert "own Redis (127.0.0.1:1) does not answer" in text and "Dead now" in text
+    assert "Look whether it runs" in text and "manage.py watch" not in text
 
 
 def test_reports_that_could_not_be_filed_are_said(ann, watched):
@@ -113,3 +114,31 @@ def test_it_costs_the_same_for_one_failure_and_for_many(ann, watched, django_ass
         bury(50, group=group(f"Error{n}"), queue=f"queue-{n}")
     with django_assert_max_num_queries(30):
         ann.get("/")
+
+
+def test_a_replay_under_way_has_the_bar_of_its_own_page(ann, watched):
+    bury()
+    Replay.objects.create(state="running", scope_max_id=1, total=100, succeeded=40, failed_again=10, planned=50)
+    page = ann.get("/").content.decode()
+    assert (
+        re.search(r'part-succeeded" x="0(.0)?" width="40.0"', page)
+        and 'part-failed_again" x="40.0" width="10.0"' in page
+    )
+
+
+def test_a_guard_that_is_off_is_said_where_it_would_be_missed(ann, watched):
+    bury()
+    running = Replay.objects.create(state="running", scope_max_id=1, total=2, planned=2)
+    pages = ("/", "/queues/", f"/replays/{running.pk}/")
+    assert not any("The guard is off" in text_of(ann.get(page)) for page in pages)
+    watched.set(keys.switch(), "off")
+    assert all("The guard is off: nothing is recorded." in text_of(ann.get(page)) for page in pages)
+
+
+def test_a_source_that_was_not_looked_at_lately_is_not_called_reachable(ann, watched):
+    bury()
+    looked = timezone.now() - timedelta(minutes=7)
+    Source.objects.filter(name="shop").update(is_reachable=True, sampled_at=looked)
+    for page in ("/", "/queues/"):
+        text = text_of(ann.get(page))
+        assert "not known" in text and f"since {looked:%H:%M}" in text and "reachable" not in text
