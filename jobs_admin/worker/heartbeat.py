@@ -72,6 +72,7 @@ class Heartbeat:
     def _run(self) -> None:
         beat_due = 0.0
         while not self._stop.is_set():
+            self._attempt(self.guard.store.dial)
             is_reached = self._attempt(self._obey)
             if time.monotonic() >= beat_due:
                 beat_due = time.monotonic() + BEAT_SECONDS

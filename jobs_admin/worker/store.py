@@ -1,7 +1,9 @@
 """Where a worker's reports go: the stream in Redrive's store, else the spool on disk, else a count of what was lost.
 
-A call takes at most 100 ms. The first one that times out or is refused opens a breaker: for five seconds reports go
-straight to the spool, so that a store that hangs costs a worker 100 ms once, not 100 ms a job.
+A job waits for the store for 100 ms at most, whatever that does: connections are only made by the heartbeat's thread,
+and one deadline spans the wait for the line, the sending and the answer. The first report that finds the store slow or
+refusing opens a breaker: for five seconds reports go straight to the spool, so that a store that hangs costs a worker
+100 ms once, not 100 ms a job.
 """
 
 from __future__ import annotations
@@ -12,14 +14,11 @@ import time
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from jobs_admin.core import keys
+from jobs_admin.worker.line import CALL_TIMEOUT, Line, client
 from jobs_admin.worker.spool import Entry, Spool, SpoolFull
 
-CALL_TIMEOUT = 0.1  # seconds, while a job waits for the call
-BACKGROUND_TIMEOUT = 2.0  # seconds, in the heartbeat's thread, where nothing waits
 BREAKER_SECONDS = 5.0
 STREAM_BYTES = 256 * 1024**2
 SHIP_BYTES = 4 * 1024**2  # in one go from the spool
@@ -38,43 +37,80 @@ class Store:
         self.spool = spool
         self.dropped = 0  # reports that neither the stream nor the spool took
         self.is_full = False
+        self._url = url
         self._stream_bytes = stream_bytes
         self._taken = 0  # bytes in the stream when last measured, and what this worker has added since
-        self._lock = threading.Lock()
-        self._closed_until = 0.0  # monotonic; before it the store is not asked
-        self._foreground = client(url, CALL_TIMEOUT)
+        self._lock = threading.Lock()  # of the line and of `_taken`
+        self._line: Line | None = None
+        self._closed_until = 0.0  # monotonic; before it no line is dialled
+        self._trouble = ""  # why there is no line, "" while none was tried
+        self._is_told = False  # that reports go to the spool
         # A connection of its own, so that a report never waits behind a heartbeat.
-        self.background = client(url, BACKGROUND_TIMEOUT)
+        self.background = client(url)
 
     def write(self, entry: Entry) -> None:
         """Make a report durable, or count it as dropped."""
-        with self._lock:
-            if not self._send(entry):
-                self._keep(entry)
+        if not self._send(entry):
+            self._keep(entry)
 
     def _send(self, entry: Entry) -> bool:
-        size = sum(map(len, entry.values()))
-        if self._taken + size > self._stream_bytes:
-            self.is_full = True
-        if self.is_full or time.monotonic() < self._closed_until:
+        deadline = time.monotonic() + CALL_TIMEOUT
+        if self._line is None or self.is_full or not self._lock.acquire(timeout=CALL_TIMEOUT):
             return False
         try:
-            self._foreground.xadd(keys.failures(), entry)  # type: ignore[arg-type]
-        except (redis.RedisError, OSError) as error:
-            was_closed = self._closed_until > 0
-            self._closed_until = time.monotonic() + BREAKER_SECONDS
-            if not was_closed:
-                logger.warning(
-                    "Redrive's store does not take reports (%s); they go to %s.", _why(error), self.spool.directory
-                )
-            return False
-        if self._closed_until:
-            self._closed_until = 0.0
+            size = sum(map(len, entry.values()))
+            if self._taken + size > self._stream_bytes:
+                self.is_full = True
+            if self.is_full or self._line is None:
+                return False
+            if deadline - time.monotonic() < CALL_TIMEOUT / 2:
+                return False  # spent behind other threads' reports, which says nothing against the store
+            try:
+                if self._line.is_stale():
+                    self._hang_up("it closed the connection")
+                    return False
+                self._line.append(keys.failures(), entry, deadline)
+            except (redis.RedisError, OSError, ValueError) as error:
+                self._hang_up(_why(error))
+                self._closed_until = time.monotonic() + BREAKER_SECONDS
+                return False
+            self._taken += size
+        finally:
+            self._lock.release()
+        if self._is_told:
+            self._is_told = False
             logger.info("Redrive's store takes reports again.")
-        self._taken += size
         return True
 
+    def dial(self) -> None:
+        """See that there is a line. Called by the heartbeat, never for a job: it may take seconds.
+
+        Raises redis.RedisError or OSError where the store is away or too slow to be asked while a job waits.
+        """
+        with self._lock:
+            if self._line is not None and self._line.is_stale():
+                self._hang_up("it closed the connection")
+        if self._line is not None or time.monotonic() < self._closed_until:
+            return
+        try:
+            line = Line(self._url)
+        except (redis.RedisError, OSError) as error:
+            self._trouble = _why(error)
+            raise
+        with self._lock:
+            self._line = line
+
+    def _hang_up(self, why: str) -> None:
+        line, self._line, self._trouble = self._line, None, why
+        if line is not None:
+            line.close()
+
     def _keep(self, entry: Entry) -> None:
+        if self._trouble and self._line is None and not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "Redrive's store does not take reports (%s); they go to %s.", self._trouble, self.spool.directory
+            )
         try:
             self.spool.append(entry)
         except (OSError, SpoolFull) as error:
@@ -118,25 +154,11 @@ class Store:
 
     def close(self) -> None:
         self.spool.close()
-        self._foreground.close()
+        with self._lock:
+            self._hang_up("the worker ends")
         self.background.close()
 
 
-def client(url: str, timeout: float) -> redis.Redis:
-    """A client that tries once, on one connection, and gives up after `timeout` seconds. Connects when first used."""
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        max_connections=1,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_timeout=False,
-        health_check_interval=0,
-        decode_responses=False,
-        client_name="redrive-worker",
-    )
-
-
 def _why(error: Exception) -> str:
-    """The error's text without anything that a URL could carry."""
+    """In words for the log; redis-py's own name host and port, never a password."""
     return f"{type(error).__name__}: {str(error)[:200]}"

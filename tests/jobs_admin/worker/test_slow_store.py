@@ -1,0 +1,197 @@
+"""A job waits for the store for a tenth of a second at most, and never for a connection to be made."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from jobs_admin.core import keys
+from jobs_admin.worker.line import Line
+from jobs_admin.worker.spool import Spool
+from jobs_admin.worker.store import Store
+from tests.jobs_admin.worker.conftest import reports
+
+pytestmark = pytest.mark.server
+
+LONGEST = 0.15  # seconds: the bound of 0.1, and what a busy machine adds
+
+
+class SlowRoad:
+    """Passes bytes on to a server, and each of its answers `delay` seconds later, in one piece or in drops."""
+
+    def __init__(self, server: str) -> None:
+        parts = urlsplit(server)
+        self.delay, self.drop_by_drop, self.connections = 0.0, False, 0
+        self._open: list[socket.socket] = []
+        self._server_port = parts.port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = server.replace(f":{parts.port}/", f":{self._listener.getsockname()[1]}/")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            far = socket.create_connection(("127.0.0.1", self._server_port))
+            self._open += [near, far]
+            threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, are_answers: bool) -> None:
+        try:
+            while got := source.recv(65536):
+                if are_answers:
+                    time.sleep(self.delay)
+                if are_answers and self.drop_by_drop:
+                    for byte in got:
+                        target.sendall(bytes([byte]))
+                        time.sleep(0.03)
+                else:
+                    target.sendall(got)
+        except OSError:
+            pass
+
+    def break_all(self) -> None:
+        """Every connection ends, as by a restart of the server."""
+        broken, self._open = self._open, []
+        for one in broken:
+            one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.break_all()
+
+
+@pytest.fixture
+def road(own_store):
+    made = SlowRoad(own_store.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(road, tmp_path):
+    made = Store(road.url, Spool(tmp_path / "spool"))
+    yield made
+    made.close()
+
+
+def holds(store: Store, count: int) -> list[float]:
+    """How long each of `count` reports held up its job, in seconds."""
+    taken = []
+    for number in range(count):
+        started = time.monotonic()
+        store.write({b"v": b"1", b"raw": b"%d" % number})
+        taken.append(time.monotonic() - started)
+    return taken
+
+
+def taken_by(engine) -> int:
+    with redis.Redis.from_url(engine.url) as client:
+        return client.xlen(keys.failures())
+
+
+def test_a_store_that_takes_90_ms_a_command_holds_a_job_that_long_and_no_longer(store, road, own_store):
+    road.delay = 0.09
+    assert max(holds(store, 3)) < 0.08  # no connection yet, and none is made here: to the disk
+    assert (road.connections, store.spool.waiting) == (0, 3)
+    store.dial()
+    assert max(holds(store, 5)) < LONGEST
+    assert taken_by(own_store) + store.spool.waiting >= 8
+    assert taken_by(own_store) > 0
+
+
+def test_a_store_that_is_slower_than_the_bound_costs_it_once(store, road):
+    store.dial()
+    road.delay = 0.4
+    taken = holds(store, 30)
+    assert max(taken) < LONGEST
+    assert sum(taken) < 1  # one wait, then the disk
+    assert store.spool.waiting == 30
+    assert road.connections == 1  # a job never dials
+
+
+def test_a_store_that_is_too_slow_from_the_start_is_not_asked_by_jobs_at_all(store, road):
+    road.delay = 0.15
+    with pytest.raises(redis.TimeoutError, match="for a PING"):
+        store.dial()
+    assert max(holds(store, 10)) < 0.08
+    assert store.spool.waiting == 10
+
+
+def test_an_answer_that_comes_in_drops_is_bounded_as_a_whole(store, road):
+    store.dial()
+    road.drop_by_drop = True  # each byte within the time-out, all of them far beyond it
+    (taken,) = holds(store, 1)
+    assert 0.09 < taken < LONGEST
+    assert store.spool.waiting == 1
+
+
+def test_a_connection_that_broke_while_idle_costs_nothing_and_is_dialled_again_elsewhere(store, road, own_store):
+    store.dial()
+    road.break_all()
+    road.delay = 0.09
+    assert max(holds(store, 5)) < 0.08
+    assert (store.spool.waiting, road.connections) == (5, 1)
+    store.dial()
+    assert holds(store, 1)[0] < LONGEST
+    assert taken_by(own_store) == 1
+    assert store.drain() == 5
+    assert taken_by(own_store) == 6
+
+
+def test_threads_that_fail_together_do_not_wait_for_each_other_without_end(store, road):
+    store.dial()
+    road.delay = 0.08
+    taken: list[float] = []
+    threads = [threading.Thread(target=lambda: taken.extend(holds(store, 1))) for _ in range(12)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(10)
+    assert len(taken) == 12
+    assert max(taken) < 0.25  # the bound, and twelve reports that share one disk
+
+
+def test_a_name_that_takes_long_to_resolve_is_the_heartbeats_trouble(tmp_path):
+    store = Store("redis://no-such-host.invalid/0", Spool(tmp_path / "spool"))
+    assert max(holds(store, 5)) < 0.08
+    with pytest.raises(redis.ConnectionError):
+        store.dial()
+    assert max(holds(store, 5)) < 0.08
+    assert store.spool.waiting == 10
+
+
+def test_a_refusal_is_told_as_the_server_worded_it(own_store, tmp_path):
+    with redis.Redis.from_url(own_store.url) as client:
+        client.set("not-a-stream", 1)
+        line = Line(own_store.url)
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            line.append("not-a-stream", {b"v": b"1"}, time.monotonic() + 1)
+        line.close()
+
+
+@pytest.mark.parametrize("value", [b"", b"\r\n", b"x" * 3_000_000, "Zoë".encode()])
+def test_what_is_sent_by_hand_arrives_whole(store, own_store, value):
+    store.dial()
+    store.write({b"v": b"1", b"raw": value})
+    store.drain()
+    with redis.Redis.from_url(own_store.url) as client:
+        ((_, fields),) = client.xrange(keys.failures())
+    assert fields == {b"v": b"1", b"raw": value}
+
+
+def test_a_worker_on_a_slow_road_runs_its_jobs_and_tells_all_of_them(road, own_store, start):
+    road.delay = 0.09
+    worker = start(road.url, pool="solo")
+    jobs = [worker.send("fail", f"n{number}") for number in range(10)]
+    worker.wait(lambda: {report.job_id for report in reports(own_store)} == set(jobs), 20, "ten reports")
