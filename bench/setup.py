@@ -1,6 +1,6 @@
 """Seconds from a fresh clone to the ready line, and what is left running afterwards.
 
-    python3 bench/setup.py [--no-demo] [--tests] [--python /usr/bin/python3]
+    python3 bench/setup.py [--no-demo] [--tests] [--only-tests] [--without-ensurepip] [--python /usr/bin/python3]
 
 Clones the last commit into a temporary folder and runs `up` there with an empty home; as root, as the user `nobody`.
 First run: makes the environment and installs. Second run: reuses both. Prints JSON.
@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KEEP = ("PIP_", "UV_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+HIDDEN = "hidden"
 MARK = "REDRIVE_BENCH_SETUP"
 READY_WITHIN_S = 300
 
@@ -30,6 +31,12 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--no-demo", action="store_true")
     options.add_argument("--tests", action="store_true", help="also run `manage.py test` in the clone")
+    options.add_argument(
+        "--only-tests", action="store_true", help="`manage.py test` alone: the first command in the clone"
+    )
+    options.add_argument(
+        "--without-ensurepip", action="store_true", help="as on a Debian without python3-venv: it cannot be imported"
+    )
     options.add_argument("--python", default="/usr/bin/python3")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-setup-") as folder:
@@ -37,6 +44,8 @@ def main() -> None:
         clone, home = place / "redrive", place / "home"
         home.mkdir()
         subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], check=True)
+        if chosen.without_ensurepip:
+            hide_ensurepip(home)
         user = ordinary_user(place)
         command = [*user, chosen.python, "manage.py", "up", "--port", "8700"] + ["--no-demo"] * chosen.no_demo
         figures: dict[str, object] = {
@@ -49,17 +58,16 @@ def main() -> None:
             "commit": git("rev-parse", "--short", "HEAD"),
             "user": "nobody" if user else os.environ.get("USER", str(os.getuid())),
             "demo": not chosen.no_demo,
+            "ensurepip": not chosen.without_ensurepip,
+            "load_average": round(os.getloadavg()[0], 1),
             "uv_on_path": shutil.which("uv", path="/usr/local/bin:/usr/bin:/bin") is not None,
         }
-        for name, number in (
-            ("first_run", signal.SIGINT),
-            ("second_run", signal.SIGTERM),
-            ("third_run", signal.SIGKILL),
-        ):
+        runs = [("first_run", signal.SIGINT), ("second_run", signal.SIGTERM), ("third_run", signal.SIGKILL)]
+        for name, number in [] if chosen.only_tests else runs:
             figures[name] = measure(command, clone, home, number)
-        figures["venv_mb"] = size_mb(clone / ".venv")
-        if chosen.tests:
+        if chosen.tests or chosen.only_tests:
             figures["tests"] = run_tests([*user, chosen.python, "manage.py", "test"], clone, home)
+        figures["venv_mb"] = size_mb(clone / ".venv")
     json.dump(figures, sys.stdout, indent=1)
     print()
 
@@ -73,8 +81,19 @@ def ordinary_user(place: Path) -> list[str]:
     return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
 
 
+def hide_ensurepip(home: Path) -> None:
+    """From the Python that is told so by its PYTHONPATH: the module of that name there raises what its absence does."""
+    hidden = home / HIDDEN / "ensurepip"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'ensurepip'\", name='ensurepip')\n"
+    )
+
+
 def environment(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name.startswith(KEEP)}
+    if (home / HIDDEN).exists():
+        kept["PYTHONPATH"] = str(home / HIDDEN)
     return {**kept, "HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", MARK: str(home)}
 
 

@@ -189,3 +189,21 @@ def imported() -> set[str]:
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                     found.add(node.module.partition(".")[0])
     return found
+
+
+@pytest.mark.parametrize("command", [["manage.py", "test"], ["manage.py", "test", "--strict"]])
+def test_the_whole_suite_runs_on_several_processes_strict_or_not(tmp_path, monkeypatch, command):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$REDRIVE_STRICT $@" >"$0.called"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.delenv("REDRIVE_STRICT", raising=False)
+    monkeypatch.setattr(bootstrap, "enter_environment", lambda argv, locks: None)
+    child = os.fork()
+    if child == 0:
+        bootstrap.main(command)
+        os._exit(1)
+    os.waitpid(child, 0)
+    processes = min(4, os.cpu_count() or 1)
+    strict = "1" if "--strict" in command else ""
+    assert (tmp_path / "python.called").read_text() == f"{strict} -m pytest -n {processes} --dist loadfile\n"
