@@ -57,7 +57,7 @@ _LIGHT = (
 )  # fmt: skip
 
 # Fields whose index is (field, state, id): a slice of one value and one state comes sorted from it.
-_SLICED = ("group", "queue", "task", "tenant")
+_SLICED = ("group", "queue", "task", "tenant", "source")
 _MOST_SLICES = 32
 
 
@@ -223,7 +223,7 @@ def _newest(viewer: Viewer, query: Query, after: int | None, limit: int) -> tupl
     `state IN (…) ORDER BY id DESC` has no index that serves both: where most rows have recovered it would walk all of
     them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at `limit`.
     """
-    slices, rest = _slices(query)
+    slices, rest = _slices(viewer, query)
     found = Failure.objects.filter(scopes.visible(viewer), scopes.compiled(rest, states=False))
     if after is not None:
         found = found.filter(pk__lt=after)
@@ -242,7 +242,7 @@ def _newest(viewer: Viewer, query: Query, after: int | None, limit: int) -> tupl
     return f"{' UNION ALL '.join(statements)} ORDER BY id DESC LIMIT {int(limit)}", parameters
 
 
-def _slices(query: Query) -> tuple[list[Q], Query]:
+def _slices(viewer: Viewer, query: Query) -> tuple[list[Q], Query]:
     """Conditions that do not overlap and each follow one index, and what of the query they leave to be asked.
 
     Together they hold all that the query can match.
@@ -253,6 +253,10 @@ def _slices(query: Query) -> tuple[list[Q], Query]:
         rest = replace(query, terms=tuple(t for t in query.terms if t is not term))
         name, values = _values(term)
         return [Q(**{name: value, "state": state}) for value, state in product(values, states)], rest
+    sources = viewer.sources()
+    if sources is not None and len(sources) * len(states) <= _MOST_SLICES:
+        # Where another source holds all the rows, a slice by state alone would walk them for nothing.
+        return [Q(source=source, state=state) for source, state in product(sources, states)], query
     if len(states) == len(language.STATES):
         return [Q()], query  # every state: the primary key itself is in order
     return [Q(state=state) for state in states], query

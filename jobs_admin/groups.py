@@ -195,7 +195,7 @@ def _titled(term: language.Term) -> Q:
 
 
 def _reading(query: Query) -> str:
-    return " · ".join(language.in_words(term) for term in query.terms) or "every group"
+    return " · ".join(language.in_words(term, jobs=False) for term in query.terms) or "every group"
 
 
 def _dead(viewer: Viewer):
@@ -226,8 +226,11 @@ def is_group_cursor(order: str, after: str) -> bool:
 def _place(order: str, after: str | None) -> tuple[object, int] | None:
     value, _, pk = (after or "").rpartition("~")
     try:
-        return (datetime.fromisoformat(value) if order.endswith("_seen") else int(value)), int(pk)
-    except (ValueError, TypeError):
+        if order.endswith("_seen"):
+            at = datetime.fromisoformat(value)
+            return (at, int(pk)) if at.tzinfo and len(pk) < 19 else None
+        return (int(value), int(pk)) if len(value) < 19 and len(pk) < 19 else None
+    except ValueError:
         return None
 
 

@@ -104,20 +104,26 @@ def _is_state(term: Term) -> bool:
     return isinstance(term, Match) and term.field == "state"
 
 
-def _term(term: Term, now: datetime) -> Q:
+def _term(term: Term, now: datetime, *, jobs: bool = True) -> Q:
+    """`jobs`: the table has jobs' ids, which words may be."""
     if isinstance(term, Any | All):
-        parts = [_term(t, now) for t in term.of]
+        parts = [_term(t, now, jobs=jobs) for t in term.of]
         found = parts[0]
         for part in parts[1:]:
             found = found | part if isinstance(term, Any) else found & part
         return found
-    found = _leaf(term, now)
+    found = _text(term, jobs) if isinstance(term, Text) else _leaf(term, now)
     return ~found if term.negated else found
 
 
-def _leaf(term: Text | Match | Numbers | Age | Time, now: datetime) -> Q:
-    if isinstance(term, Text):
-        return _holds(error_text(), like(term.value, glob=term.glob))
+def _text(term: Text, jobs: bool) -> Q:
+    found = _holds(error_text(), like(term.value, glob=term.glob))
+    if jobs and language.may_be_job_id(term):
+        found |= Q(job_id=term.value) | Q(first_job_id=term.value)
+    return found
+
+
+def _leaf(term: Match | Numbers | Age | Time, now: datetime) -> Q:
     if isinstance(term, Age):
         moment = language.before(now, term.seconds)
         return Q(failed_at__gte=moment) if term.younger else Q(failed_at__lte=moment)
@@ -136,7 +142,7 @@ def asks_text(leaf: Text | Match | Numbers | Age | Time) -> bool:
 
 def text_condition(term: Term) -> Q:
     """A term of which every leaf `asks_text`, for any table with `error_type` and `message`."""
-    return _term(term, datetime.now(UTC))
+    return _term(term, datetime.now(UTC), jobs=False)
 
 
 def error_text():

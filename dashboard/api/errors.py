@@ -63,12 +63,8 @@ def install(api: NinjaAPI) -> None:
         # ("body", "body", "pace", "rate") but ("query", "limit"): what the caller named comes after our own names.
         place = [str(part) for part in first.get("loc", ())[1:]]
         place = place[1:] if first.get("loc", ("",))[0] == "body" else place
-        return answer(
-            422,
-            "invalid",
-            f"{str(first.get('msg', 'Not understood')).removeprefix('Value error, ')}. Nothing was changed.",
-            ".".join(place) or None,
-        )
+        said = str(first.get("msg", "Not understood")).removeprefix("Value error, ")
+        return answer(422, "invalid", f"{said}. Nothing was changed.", ".".join(place) or None)
 
     @api.exception_handler(HttpError)
     def _(request: HttpRequest, error: HttpError) -> HttpResponse:

@@ -35,7 +35,10 @@ UNINDEXED = ("args", "kwargs", "trace")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The error's type and message contain it, without regard to case. With `glob`, `*` matches anything."""
+    """The error's type and message contain it, without regard to case. With `glob`, `*` matches anything.
+
+    Or it is the job's id, now or in run 1: where it `may_be_job_id`.
+    """
 
     value: str
     glob: bool = False
@@ -123,6 +126,11 @@ class Query:
     def reading(self) -> str:
         """How it was read, in words."""
         return reading(self)
+
+
+def may_be_job_id(term: Text) -> bool:
+    """Whether it is one word. Ids are matched whole, with regard to case."""
+    return not term.glob and not any(c.isspace() for c in term.value)
 
 
 def leaves(terms: tuple[Term, ...]) -> Iterator[Text | Match | Numbers | Age | Time]:
@@ -566,21 +574,26 @@ def reading(query: Query) -> str:
     words = [t for t in query.terms if isinstance(t, Text) and not t.negated]
     parts = []
     if words:
-        parts.append("message has " + _listed([_shown(t.value) for t in words], "and"))
+        or_id = " (or is the job's id)" if any(may_be_job_id(t) for t in words) else ""
+        parts.append("message has " + _listed([_shown(t.value) for t in words], "and") + or_id)
     parts += [in_words(t) for t in query.terms if t not in words]
     if not query.names_state:
         parts.append("state " + _listed(list(DEFAULT_STATES), "or"))
     return " · ".join(parts)
 
 
-def in_words(term: Term) -> str:
+def in_words(term: Term, *, jobs: bool = True) -> str:
+    """How one term was read. `jobs`: words may be jobs' ids, as they may not be where groups are searched."""
     if isinstance(term, Any):
-        return " or ".join(in_words(t) for t in term.of)
+        return " or ".join(in_words(t, jobs=jobs) for t in term.of)
     if isinstance(term, All):
-        return "(" + " and ".join(in_words(t) for t in term.of) + ")"
+        return "(" + " and ".join(in_words(t, jobs=jobs) for t in term.of) + ")"
     no = "not " if term.negated else ""
     if isinstance(term, Text):
-        return f"message has {no}{_shown(term.value)}"
+        or_id = (
+            (" (nor is it" if term.negated else " (or is") + " the job's id)" if jobs and may_be_job_id(term) else ""
+        )
+        return f"message has {no}{_shown(term.value)}{or_id}"
     if isinstance(term, Age):
         return f"{no}failed {'less' if term.younger else 'more'} than {duration(term.seconds)} ago"
     if isinstance(term, Time):

@@ -64,6 +64,7 @@ class Failure(models.Model):
         ]
         indexes = [
             models.Index("state", F("id").desc(), name="failure_by_state"),
+            models.Index("source", "state", F("id").desc(), name="failure_by_source"),
             models.Index("group", "state", F("id").desc(), name="failure_by_group"),
             models.Index("queue", "state", F("id").desc(), name="failure_by_queue"),
             models.Index("task", "state", F("id").desc(), name="failure_by_task"),

@@ -1,0 +1,70 @@
+"""Finding by a job's id, and where a viewer's own source is the small one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs_admin import failures
+from jobs_admin.core.query import parse
+from jobs_admin.models import Failure
+from jobs_admin.models.access import ENGINE, Viewer
+from tests.jobs_admin.test_failures import NOW, bury, found, make_group
+
+pytestmark = pytest.mark.django_db
+ID = "7f6c1f0e-3b1d-4f7e-9d53-0a4b9e0c7a11"
+
+
+@pytest.fixture
+def replayed():
+    [failure] = bury()
+    Failure.objects.update(first_job_id=ID, job_id="second-run")
+    bury(2, queue="webhooks")
+    return failure
+
+
+@pytest.mark.parametrize("text", [ID, "second-run", f'"{ID}"', f"{ID} queue:emails", f"{ID} OR queue:none"])
+def test_a_job_is_found_by_its_id_of_the_first_run_and_of_this_one(replayed, text):
+    assert found(text) == [replayed.pk]
+    assert failures.count(ENGINE, parse(text, NOW)) == (1, False)
+
+
+def test_an_id_is_matched_whole_and_may_be_excluded(replayed):
+    assert found(ID[:8]) == [] and found(ID.upper()) == []
+    assert replayed.pk not in found(f'-"{ID}"') and len(found(f'-"{ID}"')) == 2
+
+
+def test_the_reading_says_that_a_word_may_be_the_jobs_id():
+    assert f'message has "{ID}" (or is the job\'s id)' in parse(ID, NOW).reading
+    assert "job's id" not in parse('"two words"', NOW).reading
+    assert "job's id" not in failures.groups(ENGINE, ID, now=NOW).reading
+
+
+def test_words_still_search_the_groups(replayed):
+    group = make_group(message="second-run")
+    Failure.objects.update(group=group)
+    assert [row.group.pk for row in failures.groups(ENGINE, "second-run", now=NOW).rows] == [group.pk]
+
+
+@pytest.mark.parametrize("text", ["", "foo", "state:any", "source:bank", "source:bank foo"])
+def test_a_viewer_of_an_empty_source_does_not_walk_through_what_lies_dead_elsewhere(text):
+    bury(3), bury(1, source="bank")
+    viewer = Viewer("ann", {"bank": "viewer"})
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        assert found(text, viewer) == [Failure.objects.get(source="bank").pk]
+    page = next(q["sql"] for q in asked if "slice_0" in q["sql"])
+    slices = re.findall(r"WHERE .*? ORDER BY", page)
+    assert slices and all(re.search(r"\"source\" = '?bank'? AND .*\"state\" = ", one) for one in slices)
+
+
+def test_facets_are_counted_over_no_more_than_the_newest(monkeypatch):
+    monkeypatch.setattr(failures, "FACETED", 6)
+    bury(20, tenant="old"), bury(6, tenant="new")
+    facets = failures.facets(ENGINE, "foo", now=NOW)
+    assert facets["tenant"] == [("new", 6)] and facets["queue"] == [("emails", 6)]
+    assert sum(n for _, n in failures.facets(ENGINE, now=NOW)["tenant"]) == 6
