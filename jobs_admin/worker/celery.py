@@ -203,7 +203,7 @@ def _store_url(app: Any, wish: Wish) -> str:
     url = wish.redis_url or os.environ.get("REDRIVE_REDIS_URL", "") or _from_file("REDRIVE_REDIS_URL_FILE")
     if url == "broker":
         url = str(app.conf.broker_read_url or app.conf.broker_url or "")
-        if not url.startswith(("redis://", "rediss://")):
+        if not url.startswith(("redis://", "rediss://", "redis+socket://")):
             raise NotInstalled('redis_url="broker" needs a broker on Redis; set REDRIVE_REDIS_URL instead.')
         logger.warning(
             "Redrive keeps its reports in the broker's own Redis: when that is full or lost, so are they. "

@@ -171,8 +171,7 @@ class _File:
         try:
             # A lock of the process, not of the descriptor: pool children inherit descriptors, never this.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, _MAGIC)
-            os.fsync(descriptor)
+            os.write(descriptor, _MAGIC)  # synced with the first record
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)

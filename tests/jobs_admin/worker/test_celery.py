@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ import pytest
 import redis
 
 from jobs_admin.core import keys
-from jobs_admin.worker.celery import GuardStep, install, is_supported
+from jobs_admin.worker.celery import GuardStep, _store_url, install, is_supported
+from jobs_admin.worker.line import client
 from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.real_celery import ROOT, make_app
 
@@ -309,12 +311,27 @@ def test_the_brokers_own_redis_is_used_only_when_asked_and_with_a_warning(start,
     assert job
 
 
-def test_a_version_of_celery_that_was_not_tested_is_refused():
+def test_the_brokers_url_is_used_as_celery_spells_it():
+    """redis-py takes the URL as it is and raises at each connect, in a thread where nobody would see why."""
+    app = make_app("rediss://:secret@broker.example:6380/3?ssl_cert_reqs=CERT_OPTIONAL&visibility_timeout=60")
+    install(app, source="shop", redis_url="broker")
+    made = client(_store_url(app, app.redrive_wish)).connection_pool.make_connection()
+    assert (made.host, made.port, made.db, made.cert_reqs) == ("broker.example", 6380, 3, ssl.CERT_OPTIONAL)
+
+
+def test_a_version_of_celery_that_is_not_accepted_is_refused():
     assert [v for v in ("5.2.7", "5.3.0", "5.6.1", "5.7.0", "5.8.0rc1", "6.0.0", "x") if is_supported(v)] == [
         "5.3.0",
         "5.6.1",
         "5.7.0",
     ]
+
+
+def test_an_older_version_is_guarded_and_the_worker_says_that_it_was_not_tested(start, own_store):
+    worker = start(own_store.url, pool="solo", environment={"REAL_CELERY_VERSION": "5.4.0"})
+    job = worker.send("fail")
+    worker.wait(lambda: of_job(own_store, job), what="the report")
+    assert "accepts Celery 5.4.0, but is tested with 5.7 only" in worker.text()
 
 
 def test_an_untested_version_leaves_the_worker_unguarded_but_running(start, own_store):

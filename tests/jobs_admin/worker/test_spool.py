@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import textwrap
@@ -38,6 +39,26 @@ def test_what_was_kept_comes_back_in_order_and_whole(folder):
     assert seen == kept
     assert spool.waiting == 0
     assert list(folder.iterdir()) == []
+
+
+def test_what_was_kept_is_on_the_disk_before_the_job_goes_on(folder, monkeypatch):
+    """Bytes that only the system's cache holds are lost with the machine: each record is in what was synced last."""
+    synced: dict[int, bytes] = {}  # inode -> what the file held when it was last synced
+    really = os.fsync
+
+    def noting(descriptor: int) -> None:
+        really(descriptor)
+        status = os.fstat(descriptor)
+        synced[status.st_ino] = os.pread(descriptor, status.st_size, 0) if stat.S_ISREG(status.st_mode) else b""
+
+    monkeypatch.setattr(os, "fsync", noting)
+    spool = Spool(folder)
+    for name in ("first", "second"):
+        spool.append(entries(name)[0])
+        (file,) = folder.iterdir()
+        assert name.encode() in synced[file.stat().st_ino]
+        assert synced[file.stat().st_ino] == file.read_bytes()
+    assert folder.stat().st_ino in synced  # else the file's name could be lost
 
 
 def test_only_this_user_can_read_it(folder):
