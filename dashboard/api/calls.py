@@ -17,6 +17,7 @@ from jobs_admin import config, failures, grouping, overview, replays, triage
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import progress
 
 api = NinjaAPI(
     title="Redrive",
@@ -262,12 +263,17 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
 
 
 def _started(viewer: Viewer, made: Replay) -> dict[str, Any]:
-    # An idempotency key that was used before gives the replay of then, which runs or is over.
-    return _replay(replays.start(viewer, made) if made.state == "draft" else made)
+    return _replay(replays.start(viewer, made))
 
 
 def _replay(found: Replay) -> dict[str, Any]:
-    return shapes.replay(found, _page("replay-detail", found.pk))
+    (shown,) = _shown([found])
+    return shown
+
+
+def _shown(rows: list[Replay]) -> list[dict[str, Any]]:
+    rates = progress.rates_now(rows)
+    return [shapes.replay(row, _page("replay-detail", row.pk), rates[row.pk]) for row in rows]
 
 
 @api.get("/replays", response={200: shapes.Listed[shapes.ReplayDetail], **REFUSALS}, tags=["replays"])
@@ -275,7 +281,7 @@ def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -
     viewer = _viewer(request)
     page = replays.listing(viewer, after=after, limit=limit)
     count, is_capped = replays.count(viewer)
-    return shapes.listed(page.rows, _replay, next=page.next, count=count, count_is_capped=is_capped)
+    return {"items": _shown(page.rows), "next": page.next, "count": count, "count_is_capped": is_capped}
 
 
 @api.get("/replays/{replay_id}", response={200: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
@@ -316,7 +322,7 @@ def list_items(
     found = replays.find(viewer, replay_id)
     page = replays.items(viewer, found, state=state, after=after, limit=limit)
     count = found.total if state is None else getattr(found, state)
-    return shapes.listed(page.rows, shapes.item, next=page.next, count=count)
+    return shapes.listed(page.rows, lambda row: shapes.item(row, page.due.get(row.pk)), next=page.next, count=count)
 
 
 @api.post("/replays/{replay_id}/items/{n}/resolve", response={200: shapes.ItemDetail, **REFUSALS}, tags=["replays"])

@@ -11,7 +11,6 @@ from ninja import Schema
 
 from jobs_admin.groups import GroupDetail, GroupRow
 from jobs_admin.models import Attempt, AuditEvent, Failure, Replay, ReplayItem
-from jobs_admin.models.replay import SENDING
 from jobs_admin.overview import QueueRow
 from jobs_admin.replays import Preview
 
@@ -199,7 +198,7 @@ class ReplayDetail(Counts):
     matched: int
     blocked: list[Blocked]
     pace: dict[str, Any]
-    rate_now: float | None  # jobs per second; null is as fast as can be, 0 sends nothing now
+    rate_now: float  # jobs per second really sent over the last 10 s; 0 sends nothing now. What was asked for: pace
     held_because: str
     reason: str
     actor: str
@@ -213,7 +212,7 @@ class ItemDetail(Schema):
     n: int
     failure: int
     state: str
-    due_at: datetime | None
+    due_at: datetime | None  # when it will go at the pace of now; null where it went, is paused, or has no rate
     sent_at: datetime | None
     settled_at: datetime | None
     job_id: str
@@ -350,21 +349,21 @@ def preview(row: Preview) -> dict[str, Any]:
     }
 
 
-def replay(row: Replay, url: str) -> dict[str, Any]:
+def replay(row: Replay, url: str, rate_now: float) -> dict[str, Any]:
     counts = {name: getattr(row, name) for name in Counts.model_fields}
     same = ("id", "state", "matched", "blocked", "pace", "held_because", "reason", "actor", "created_at")
     return counts | {name: getattr(row, name) for name in (*same, "started_at", "ended_at")} | {
         "q": row.query,
         "selected": len(row.selection),
         "counts": counts,
-        "rate_now": row.rate if row.state in SENDING else 0,
+        "rate_now": rate_now,
         "url": url,
     }  # fmt: skip
 
 
-def item(row: ReplayItem) -> dict[str, Any]:
+def item(row: ReplayItem, due_at: datetime | None = None) -> dict[str, Any]:
     same = ("n", "state", "sent_at", "settled_at", "job_id", "run", "outcome")
-    return {name: getattr(row, name) for name in same} | {"failure": row.failure_id, "due_at": None}
+    return {name: getattr(row, name) for name in same} | {"failure": row.failure_id, "due_at": due_at}
 
 
 def audit(row: AuditEvent) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from jobs_admin import scope as scopes
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
-from jobs_admin.models.replay import ItemState
+from jobs_admin.models.replay import SENDING, ItemState
 
 _BUCKETS = 90
 _RATE_OVER_S = 10
@@ -39,10 +39,10 @@ class _Epoch(Func):
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """`buckets`: (begin, sent, succeeded, failed again) of each step, oldest first. Jobs a second: `rate_now`."""
+    """`buckets`: (begin, sent, succeeded, failed again) of each step, oldest first."""
 
     buckets: list[tuple[datetime, int, int, int]]
-    rate_now: float
+    rate_now: float  # see `rates_now`
 
 
 def of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
@@ -69,8 +69,22 @@ def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
     for n in range((last - first) // step + 1):
         at = datetime.fromtimestamp(first + n * step, UTC)
         buckets.append((at, sent.get(n, 0), ran.get(n, 0), again.get(n, 0)))
-    lately = items.filter(sent_at__gte=now - timedelta(seconds=_RATE_OVER_S)).count()
-    return OverTime(buckets, lately / _RATE_OVER_S)
+    return OverTime(buckets, rates_now([replay], now)[replay.pk])
+
+
+def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[int, float]:
+    """Replay id -> jobs a second that were really sent over the last 10 s, or since its start; 0 for one that stands."""
+    now = now or timezone.now()
+    moving = [replay.pk for replay in replays if replay.state in SENDING and replay.started_at]
+    sent: dict[int, int] = {}
+    if moving:
+        lately = ReplayItem.objects.filter(replay__in=moving, sent_at__gte=now - timedelta(seconds=_RATE_OVER_S))
+        sent = dict(lately.order_by().values_list("replay").annotate(n=Count("pk")))
+    found = {}
+    for replay in replays:
+        running_s = (now - replay.started_at).total_seconds() if replay.started_at else 0.0
+        found[replay.pk] = round(sent.get(replay.pk, 0) / min(_RATE_OVER_S, max(1.0, running_s)), 2)
+    return found
 
 
 def _counted(items, field: str, first: int, step: int) -> dict[int, int]:

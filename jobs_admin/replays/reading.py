@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
 
 from jobs_admin import failures
 from jobs_admin.models import Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.models.replay import ItemState
+from jobs_admin.models.replay import SENDING, ItemState
 
 LARGEST_PAGE = 500
 
@@ -24,6 +27,7 @@ class ReplayPage:
 class ItemPage:
     rows: list[ReplayItem]  # with their failures, in the order of sending
     next: str | None
+    due: dict[int, datetime]  # item id -> when it will go at the pace of now; only those that wait, while it is paced
 
 
 def find(viewer: Viewer, pk: int) -> Replay:
@@ -50,7 +54,12 @@ def count(viewer: Viewer) -> tuple[int, bool]:
 
 
 def items(
-    viewer: Viewer, replay: Replay, state: str | None = None, after: str | None = None, limit: int = 50
+    viewer: Viewer,
+    replay: Replay,
+    state: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+    now: datetime | None = None,
 ) -> ItemPage:
     """In the order of sending. Only those of sources that the viewer may see."""
     limit = max(1, min(limit, LARGEST_PAGE))
@@ -66,7 +75,24 @@ def items(
         "failure__args", "failure__kwargs", "failure__headers", "failure__message"
     )
     rows = list(light.order_by("n")[: limit + 1])
-    return ItemPage(rows[:limit], str(rows[limit - 1].n) if len(rows) > limit else None)
+    next_ = str(rows[limit - 1].n) if len(rows) > limit else None
+    return ItemPage(rows[:limit], next_, _due(replay, rows[:limit], now or timezone.now()))
+
+
+def _due(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, datetime]:
+    """Where each stands among those that wait, divided by the rate. An estimate: the pace may change any time."""
+    waiting = [row.n for row in rows if row.state == ItemState.PLANNED]
+    if not waiting or replay.state not in SENDING or not replay.rate:
+        return {}
+    planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED)
+    before = planned.filter(n__lt=waiting[0]).count()
+    # Also those between that the viewer may not see: they go in their turn.
+    order = list(planned.filter(n__range=(waiting[0], waiting[-1])).order_by("n").values_list("n", flat=True))
+    return {
+        row.pk: now + timedelta(seconds=(before + bisect_left(order, row.n)) / replay.rate)
+        for row in rows
+        if row.state == ItemState.PLANNED
+    }
 
 
 def failed_again_groups(replay: Replay, limit: int = 20) -> list[tuple[Group, int]]:

@@ -7,6 +7,7 @@ replay next asks the source's ledger whether it went. So each goes once, or is s
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import uuid
@@ -49,6 +50,9 @@ class _Held:
     # Claims of a sender before us, or of ours with an unknown end, are to be looked up before anything is sent.
     to_look_up: bool = True
     leased_at: float = 0.0  # by the monotonic clock
+    # The sources of what is still planned, read anew now and then: it takes a look at every planned item.
+    sources: list[str] = field(default_factory=list)
+    sources_at: float = -math.inf
 
     def has_nothing_due(self, rate: float | None, now: float) -> bool:
         """True while our lease is young and no job may go soon: a slow replay costs no writing between its jobs."""
@@ -189,13 +193,16 @@ class Sender:
         count = min(held.bucket.ahead(_SLICE_S, monotonic), _BATCH)
         if not count:
             return []
+        if monotonic - held.sources_at > LEASE_S:
+            held.sources, held.sources_at = _sources(replay), monotonic
         usable = {}
-        for name in _sources(replay):
+        for name in held.sources:
             if answer := self._answers(replay, name):
                 usable[name] = answer
         if not usable:
             return []
-        claimed = claim(replay, self.name, count, {name: epoch for name, (_, epoch) in usable.items()}, now)
+        epochs = {name: epoch for name, (_, epoch) in usable.items()}
+        claimed = claim(replay, self.name, count, epochs, now, only_these=len(usable) < len(held.sources))
         by_source = defaultdict(list)
         refused: dict[int, str] = {}
         payloads = letters.payloads_for(claimed)
@@ -271,15 +278,20 @@ def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
     )
 
 
-def claim(replay: Replay, sender: str, count: int, epochs: dict[str, str], now: datetime) -> list[ReplayItem]:
-    """The next items, marked as on their way. Those whose failure is no longer dead are cancelled instead."""
+def claim(
+    replay: Replay, sender: str, count: int, epochs: dict[str, str], now: datetime, *, only_these: bool = False
+) -> list[ReplayItem]:
+    """The next items, marked as on their way. Those whose failure is no longer dead are cancelled instead.
+
+    `epochs`: source -> epoch of its ledger. With `only_these`, items of other sources are left for later.
+    """
     with transaction.atomic():
         # Locked, so that a pause or cancel that comes now waits for the claim, and then finds it. (SQLite's write
         # transactions are serial anyway, and Django leaves the lock out there.)
         if not Replay.objects.select_for_update().filter(pk=replay.pk, state__in=SENDING, sender=sender):
             return []
         free = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
-        if len(epochs) < len(_sources(replay)):
+        if only_these:
             free = free.filter(failure__source__in=list(epochs))
         shown = ("failure__args", "failure__kwargs") if replay.edit is None else ()
         items = list(free.select_related("failure").defer(*_HEAVY, *shown).order_by("n")[:count])

@@ -247,9 +247,12 @@ def test_what_was_previewed_is_started_and_can_be_paused_paced_and_cancelled(ask
     path = f"replays/{found['id']}"
     assert ask("POST", f"{path}/pause", {}).json()["state"] == "paused"
     assert ask("PATCH", path, {"pace": {"style": "steady", "rate": 9}}).json()["pace"]["rate"] == 9
-    assert ask("POST", f"{path}/resume", {"reason": "ok"}).json()["rate_now"] == 9
+    assert [item["due_at"] for item in ask("GET", f"{path}/items").json()["items"]] == [None] * 4
+    assert ask("POST", f"{path}/resume", {"reason": "ok"}).json()["rate_now"] == 0  # nobody sends
     items = ask("GET", f"{path}/items", limit=3).json()
     assert (len(items["items"]), items["count"], items["items"][0]["state"]) == (3, 4, "planned")
+    due = [datetime.fromisoformat(item["due_at"]) for item in items["items"]]
+    assert [(after - due[0]).total_seconds() for after in due] == pytest.approx([0, 1 / 9, 2 / 9], abs=0.001)
     assert ask("GET", "replays").json()["count"] == 1
     assert ask("POST", f"{path}/cancel", {}).json()["counts"]["cancelled"] == 4
     assert ask("POST", f"{path}/pause", {}).status_code == 409
@@ -271,6 +274,13 @@ def test_the_same_idempotency_key_starts_one_replay(ask):
     first, second = (ask("POST", "replays", body, token=token) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["id"] == second.json()["id"] and Replay.objects.count() == 1
+
+
+def test_what_nothing_asks_for_yet_is_refused_by_its_name(ask):
+    bury(1)
+    refused = ask("POST", "replays", {"q": "queue:emails", "reason": "r", "accept_unguarded": True})
+    assert refused.status_code == 422 and "accept_unguarded" in refused.json()["error"]["field"]
+    assert not Replay.objects.exists()
 
 
 def test_an_uncertain_item_is_settled_by_a_persons_word(ask):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.urls import set_script_prefix
 
 from jobs_admin.models import AuditEvent, Replay
 from tests.jobs_admin.replays.conftest import bury, shop  # noqa: F401
@@ -34,6 +35,16 @@ def test_a_replay_is_started_in_the_name_of_the_terminal_s_user(shop, bury):  # 
     replay = Replay.objects.get()
     assert f"/replays/{replay.pk}/" in said and (replay.state, replay.total) == ("running", 2)
     assert AuditEvent.objects.last().actor.endswith("(terminal)")
+
+
+def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):  # noqa: F811
+    bury(1)
+    set_script_prefix("/desk/")
+    try:
+        said = run("queue:emails")
+    finally:
+        set_script_prefix("/")
+    assert f"/desk/replays/{Replay.objects.get().pk}/" in said
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from jobs_admin import audit, replays
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
@@ -245,6 +247,23 @@ def test_replays_and_items_come_in_pages(shop, bury):
     page = replays.items(ANN, replay, limit=3)
     assert [i.n for i in page.rows] == [1, 2, 3]
     assert [i.n for i in replays.items(ANN, replay, after=page.next).rows] == [4, 5]
+
+
+def test_what_waits_says_when_it_is_due(shop, bury):
+    replay, now = begun(bury(10), {"rate": 2}), timezone.now()
+    replay.items.filter(n__in=(1, 2)).update(state="sent")
+    page = replays.items(ANN, replay, after="1", limit=4, now=now)
+    assert [page.due.get(row.pk) for row in page.rows] == [None, *(now + timedelta(seconds=n / 2) for n in range(3))]
+    later = replays.items(ANN, replay, after="8", now=now)
+    assert later.due[later.rows[0].pk] == now + timedelta(seconds=3)
+
+
+@pytest.mark.parametrize("change", [{"state": "paused"}, {"rate": None}])
+def test_nothing_is_due_while_it_is_paused_or_goes_at_once(shop, bury, change):
+    replay = begun(bury(2), {"rate": 2})
+    Replay.objects.update(**change)
+    replay.refresh_from_db()
+    assert replays.items(ANN, replay).due == {}
 
 
 @pytest.mark.parametrize("as_, item, failure", [("ran", "succeeded", "recovered"), ("lost", "failed_again", "dead")])

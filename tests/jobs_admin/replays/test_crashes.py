@@ -65,6 +65,25 @@ def test_a_sender_killed_again_and_again_sends_each_job_once(desk, broker):
     assert told["failures"] == [["replaying", 2]]
 
 
+@pytest.mark.timeout(120)
+def test_two_senders_at_once_send_each_job_once_and_pace_it_once(desk, broker):
+    desk.run(BEGIN.format(count=300, pace={"rate": 100}))
+    senders = [desk.start(SENDER) for _ in range(2)]
+    try:
+        wait(lambda: broker.llen("emails"), senders[0])
+        begun = time.monotonic()
+        wait(lambda: broker.llen("emails") >= 300, senders[0])
+        took = time.monotonic() - begun
+    finally:
+        for sender in senders:
+            sender.wait(30)
+    assert took > 299 / 100 / 1.1
+    sent = [json.loads(m)["headers"]["id"] for m in broker.lrange("emails", 0, -1)]
+    told = desk.run(COUNTS)
+    assert sorted(sent) == told["jobs"] and len(set(sent)) == 300
+    assert (told["planned"], told["sent"], told["uncertain"]) == (0, 300, 0)
+
+
 START_AT = """
 draft = replays.draft(ANN, query="queue:emails", pace={"style": "at_once"}, reason="race")
 time.sleep(max(0, float(os.environ["RACE_AT"]) - time.time()))

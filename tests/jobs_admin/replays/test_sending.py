@@ -4,11 +4,13 @@ import os
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import config, replays
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
-from jobs_admin.replays import sending
+from jobs_admin.replays import progress, sending
 from tests.jobs_admin.replays.conftest import ANN, came_home
 
 pytestmark = pytest.mark.django_db
@@ -168,6 +170,28 @@ def test_a_steady_replay_keeps_its_rate(shop, bury):
     sent_all()
     assert (timezone.now() - started).total_seconds() > 29 / 50 / 1.05
     assert counts(replay) == {"sent": 30}
+
+
+def test_the_rate_of_now_is_what_was_really_sent(shop, bury):
+    replay, now = begun(bury(30), {"rate": 50}), timezone.now()
+    Replay.objects.update(started_at=now - timedelta(minutes=1))
+    replay.items.filter(n__lte=20).update(state="sent", sent_at=now - timedelta(seconds=5))
+    replay.items.filter(n__range=(21, 25)).update(state="sent", sent_at=now - timedelta(seconds=30))
+    replay.refresh_from_db()
+    assert progress.rates_now([replay], now) == {replay.pk: 2}
+    Replay.objects.update(started_at=now - timedelta(seconds=5))
+    replay.refresh_from_db()
+    assert progress.rates_now([replay], now) == {replay.pk: 4}
+    replays.pause(ANN, replay)
+    assert progress.rates_now([replay], now) == {replay.pk: 0}
+
+
+def test_a_slice_does_not_look_at_everything_that_is_planned(shop, bury):
+    begun(bury(60), {"rate": 100})
+    with CaptureQueriesContext(connection) as seen:
+        for _ in range(4):
+            replays.send("one")
+    assert sum("DISTINCT" in query["sql"] for query in seen) == 1
 
 
 def test_two_replays_are_paced_side_by_side(shop, bury):
