@@ -6,8 +6,10 @@
 
   const ready = () => { for (const button of all("[data-recalculate]")) button.hidden = true; };
   let waiting = 0;
+  let isStarting = false;
   const recalculate = (list) => {
     clearTimeout(waiting);
+    if (isStarting) return;
     waiting = setTimeout(() => {
       const values = { step: "preview" };
       for (const [name, value] of new FormData(list)) values[name] = value;
@@ -15,6 +17,16 @@
       window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values });
     }, 250);
   };
+  // A start goes before the plan that is being worked out, and nothing goes before a start.
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches?.("[data-decide]")) return;
+    clearTimeout(waiting);
+    isStarting = true;
+  }, true);
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.requestConfig?.triggeringEvent?.type === "submit") isStarting = false;
+  });
+  addEventListener("pageshow", () => { isStarting = false; });
   document.addEventListener("input", (event) => {
     const list = event.target.closest?.("[data-decide]");
     if (list && event.target.matches("[data-pace]")) recalculate(list);

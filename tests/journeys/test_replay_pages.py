@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -82,7 +84,7 @@ def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, de
     # Of long ago: nothing joins them between the preview and the start, whatever the shop does meanwhile.
     page.goto("/replays/new/?q=state:dead+age:>1h")
     page.get_by_label("How many").fill("1")
-    expect(page.locator("dl.pairs")).to_contain_text("1 a second")
+    expect(page.locator("dl.pairs")).to_contain_text("1 a second, at most 1 in")
     page.get_by_label("Why").fill("a journey")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
@@ -106,5 +108,79 @@ def test_what_was_typed_stays_while_the_plan_is_worked_out_again(page):
     page.goto("/replays/new/?q=state:dead")
     page.get_by_label("How many").fill("7")
     page.get_by_label("Why").fill("typed meanwhile")
-    expect(page.locator("dl.pairs")).to_contain_text("7 a second")
+    expect(page.locator("dl.pairs")).to_contain_text("7 a second, at most 7 in")
     expect(page.get_by_label("Why")).to_have_value("typed meanwhile")
+
+
+def test_enter_opens_the_row_that_was_walked_to_and_submits_nothing(page):
+    page.goto(DEAD)
+    page.locator("[data-row]").first.wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator("#detail #failure")).to_be_visible()
+    assert urlsplit(page.url).path == "/failures/"
+
+
+def test_a_count_beside_a_long_name_stays_in_its_column(page):
+    page.goto(DEAD)
+    over = (
+        "all => all.filter(n => n.getBoundingClientRect().right > n.closest('.facets').getBoundingClientRect().right)"
+    )
+    assert page.locator(".facets a .number").count() > 5
+    # A name longer than any of the demo's.
+    page.locator(".facets .clip").first.evaluate("name => { name.textContent = 'shop.orders.'.repeat(20); }")
+    assert page.locator(".facets a .number").evaluate_all(f"all => ({over})(all).length") == 0
+
+
+def test_the_step_that_runs_is_in_the_picture_also_when_it_is_zoomed(page):
+    page.goto("/")
+    chart = page.locator("#failures-chart")
+    page.wait_for_selector("#failures-chart canvas")
+    area = page.locator("#failures-chart .u-over").bounding_box()
+    top = area["y"] + 40
+
+    def under(part):
+        """The time that the picture tells at so much of its width."""
+        page.mouse.move(area["x"] + area["width"] * part, top)
+        return chart.locator(".u-legend .u-value").first.inner_text()
+
+    latest = page.evaluate("JSON.parse(document.querySelector('#failures-chart').dataset.chart).x.at(-1)")
+    last = datetime.fromtimestamp(latest, UTC).strftime("%m-%d %H:%M")
+    assert under(0.992) == last  # within its bar, not at the edge
+    page.mouse.move(area["x"] + area["width"] * 0.8, top)
+    page.mouse.down()
+    page.mouse.move(area["x"] + area["width"] - 1, top, steps=5)
+    page.mouse.up()
+    assert under(0.96) == last and under(0.02) > "0" and under(0.5) != last
+
+
+def test_a_field_made_taller_by_hand_breaks_no_policy_when_an_edit_is_refused(page):
+    page.goto(DEAD)
+    page.goto(page.locator("a[data-panel]").nth(3).get_attribute("href") + "edit/")
+    page.locator("#edit-kwargs").evaluate("field => { field.style.height = '420px'; }")
+    page.get_by_label(re.compile("^Arguments")).fill("[1,")
+    page.get_by_role("button", name="Show what changes").click()
+    expect(page.locator("#args-refused")).to_contain_text("This is not JSON")
+    page.wait_for_timeout(300)  # htmx settles; the fixture then asks the console
+
+
+def test_a_failure_page_follows_its_replay_by_itself(page, desk):
+    page.goto("/failures/?q=state:dead+queue:webhooks+age:>1h")
+    page.goto(page.locator("a[data-panel]").first.get_attribute("href"))
+    page.get_by_role("button", name="Replay", exact=True).click()
+    expect(page.locator("#messages")).to_contain_text("Planned in replay #")
+    expect(page.locator("[data-open]")).to_have_count(0, timeout=30_000)
+    expect(page.locator(".run")).to_have_count(2)
+    expect(page.locator(".failure-line .state")).not_to_have_text("replaying")
+
+
+def test_a_start_right_after_a_new_pace_is_not_lost_to_the_plan_being_worked_out(page):
+    page.goto("/replays/new/?q=state:dead+queue:emails+age:>1h")
+    page.get_by_label("Why").fill("at once")
+    # The answer to the new pace is late: the start overtakes it.
+    page.route("**/replays/new/", lambda route: (page.wait_for_timeout(600), route.continue_()))
+    page.get_by_label("How many").fill("3")
+    page.wait_for_timeout(300)
+    page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/$"))
+    expect(page.locator("#replay .facts")).to_contain_text("3 a second")
