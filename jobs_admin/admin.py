@@ -9,10 +9,15 @@ from functools import cached_property
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
+from django.contrib.auth.admin import GroupAdmin as AccountGroupAdmin
+from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.models import AbstractUser, Permission
+from django.contrib.auth.models import Group as AccountGroup
 from django.core.paginator import Page, Paginator
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, Manager, Model, OuterRef, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.template.response import TemplateResponse
@@ -25,7 +30,7 @@ from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Query, parse
 from jobs_admin.core.text import representable
-from jobs_admin.models import ApiToken, AuditEvent, Failure, FailureCount, Group, Replay, Role, Source
+from jobs_admin.models import ApiToken, AuditEvent, Failure, FailureCount, Group, Replay, Role, Source, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer, viewer_of
 
 PER_PAGE = 50
@@ -353,6 +358,23 @@ class ForAdmins(Records):
         return self.has_administer_permission(request)
 
 
+@admin.register(Unfiled)
+class UnfiledAdmin(ForAdmins):
+    """Reports that could not be filed. Nobody knows of which source they are, so only for admins of every source."""
+
+    list_display = ("received_at", "short_why", "size")
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = ("received_at", "entry_id", "size", "why")  # what it holds stays encrypted
+
+    @admin.display(description="why")
+    def short_why(self, report: Unfiled) -> str:
+        return report.why[:200]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Unfiled]:
+        return Unfiled.objects.defer("body")
+
+
 @admin.register(ApiToken)
 class ApiTokenAdmin(ForAdmins):
     """Made by `manage.py token create`, which shows a token once. Here only its hash is known."""
@@ -407,6 +429,58 @@ class RoleAdmin(ForAdmins):
         source = "" if role.source == EVERY_SOURCE else role.source
         audit.record(_viewer(request), act, f"user:{name}", source=source, **more)
 
+
+class Audited(admin.ModelAdmin):
+    """Whoever may log in, and with which of Django's permissions: each change stands in the audit."""
+
+    act: str
+
+    def log_addition(self, request: HttpRequest, obj: Model, message: object) -> LogEntry:
+        self._record(request, "add", obj, after=self._said(obj))
+        return super().log_addition(request, obj, message)
+
+    def log_change(self, request: HttpRequest, obj: Model, message: object) -> LogEntry:
+        self._record(request, "change", obj, after=self._said(obj) | {"changed": message})
+        return super().log_change(request, obj, message)
+
+    def log_deletions(self, request: HttpRequest, queryset: QuerySet) -> object:
+        for obj in queryset:
+            self._record(request, "delete", obj, before=self._said(obj))
+        return super().log_deletions(request, queryset)
+
+    def _record(self, request: HttpRequest, verb: str, obj: Model, **more: object) -> None:
+        with transaction.atomic():
+            audit.record(_viewer(request), f"{self.act}.{verb}", f"{self.act}:{representable(str(obj))}", **more)
+
+
+class AuditedUserAdmin(Audited, UserAdmin):
+    act = "user"
+
+    def _said(self, user: AbstractUser) -> dict[str, object]:
+        return {
+            "is_active": user.is_active,
+            "is_staff": user.is_staff,
+            "is_superuser": user.is_superuser,
+            "groups": sorted(user.groups.values_list("name", flat=True)),
+            "permissions": _permissions(user.user_permissions),
+        }
+
+
+class AuditedAccountGroupAdmin(Audited, AccountGroupAdmin):
+    act = "account-group"
+
+    def _said(self, group: AccountGroup) -> dict[str, object]:
+        return {"permissions": _permissions(group.permissions)}
+
+
+def _permissions(held: Manager[Permission]) -> list[str]:
+    return sorted(".".join(pair) for pair in held.values_list("content_type__app_label", "codename"))
+
+
+admin.site.unregister(get_user_model())
+admin.site.unregister(AccountGroup)
+admin.site.register(get_user_model(), AuditedUserAdmin)
+admin.site.register(AccountGroup, AuditedAccountGroupAdmin)
 
 admin.site.site_header = "Redrive"
 admin.site.site_title = "Redrive"

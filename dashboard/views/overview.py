@@ -19,7 +19,7 @@ from dashboard.screens import replay_page
 from dashboard.views.groups import line_of
 from jobs_admin import overview
 from jobs_admin.models import Replay, Unfiled
-from jobs_admin.models.access import VIEWER
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
 
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
@@ -75,6 +75,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "replays": [_replay_line(replay) for replay in overview.running_replays(viewer)],
         "unfiled": Unfiled.objects.order_by()[: MOST_UNFILED + 1].count(),
         "most_unfiled": MOST_UNFILED,
+        # Django's admin lets in members of staff only.
+        "may_see_unfiled": viewer.may(ADMIN, EVERY_SOURCE) and request.user.is_staff,
     }
     return render_page(request, "overview/index.html", context, part="overview")
 

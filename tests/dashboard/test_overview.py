@@ -142,3 +142,11 @@ def test_a_source_that_was_not_looked_at_lately_is_not_called_reachable(ann, wat
     for page in ("/", "/queues/"):
         text = text_of(ann.get(page))
         assert "not known" in text and f"since {looked:%H:%M}" in text and "reachable" not in text
+
+
+def test_whoever_may_read_reports_that_could_not_be_filed_has_the_way_there(ann, vera, watched, django_user_model):
+    Unfiled.objects.create(entry_id="1-0", received_at=timezone.now(), why="?", body=b"x", size=1)
+    django_user_model.objects.filter(username="ann").update(is_staff=True)
+    way = re.search(r'<a href="([^"]+)">See why in the records', ann.get("/").content.decode())[1]
+    assert ann.get(way).status_code == 200
+    assert "An admin of every source can see why" in text_of(vera.get("/"))
