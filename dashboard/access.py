@@ -8,14 +8,9 @@ from functools import wraps
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 
-from jobs_admin import config
 from jobs_admin.models.access import viewer_of
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-class ReadOnly(PermissionDenied):
-    """The desk changes nothing at the moment (REDRIVE_READ_ONLY)."""
 
 
 def can(role: str) -> Callable:
@@ -31,8 +26,6 @@ def can(role: str) -> Callable:
             request.viewer = viewer_of(request.user)
             if not request.viewer.may_anywhere(role):
                 raise PermissionDenied(f"This needs the role {role}. Ask an admin of this desk for it.")
-            if request.method not in READS and config.is_read_only():
-                raise ReadOnly("The desk is read-only at the moment (REDRIVE_READ_ONLY). Nothing was changed.")
             response = view(request, *args, **kwargs)
             response.headers.setdefault("Cache-Control", "no-store")
             return response

@@ -15,7 +15,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
 from dashboard.api.tokens import viewer_of_request
-from jobs_admin import audit, config, failures
+from jobs_admin import audit, failures
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
@@ -51,11 +51,7 @@ def note_refusal(request: HttpRequest, viewer: Viewer, why: str, *, source: str 
 
 
 def install(api: NinjaAPI) -> None:
-    @api.exception_handler(AuthenticationError)
-    def _(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
-        response = answer(401, "unauthorized", "Send a token that is in force: Authorization: Bearer TOKEN.")
-        response.headers["WWW-Authenticate"] = "Bearer"
-        return response
+    api.exception_handler(AuthenticationError)(_no_token)
 
     @api.exception_handler(ValidationError)
     def _(request: HttpRequest, error: ValidationError) -> HttpResponse:
@@ -100,6 +96,12 @@ def install(api: NinjaAPI) -> None:
         api.exception_handler(missing)(_not_found)
 
 
+def _no_token(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
+    response = answer(401, "unauthorized", "Send a token that is in force: Authorization: Bearer TOKEN.")
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
 def _not_found(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
     return answer(404, "not_found", "There is no such thing, or this token may not see it.")
 
@@ -109,19 +111,19 @@ def unknown_address(request: HttpRequest) -> HttpResponse:
 
 
 def door(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A view of the API as the site's middleware sees it: no login page, no CSRF token, errors in our shape."""
+    """A view of the API as the site's middleware sees it: no login page, no CSRF token, errors in our shape.
+
+    Without a token it tells nothing: neither which methods it knows, nor the description of all calls.
+    """
 
     @csrf_exempt
     @login_not_required
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
-        if request.method not in READS and config.is_read_only():
-            message = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
-            viewer = viewer_of_request(request)
-            if viewer is not None:
-                note_refusal(request, viewer, message)
-            return answer(403, "read_only", message)
-        response = view(request, *args, **kwargs)
+        if viewer_of_request(request) is None and view is not unknown_address:
+            response = _no_token(request)
+        else:
+            response = view(request, *args, **kwargs)
         if response.status_code == 405:
             allowed = response.headers.get("Allow", "")
             response = answer(405, "method_not_allowed", f"{request.method} is not known here. Known: {allowed}.")

@@ -16,7 +16,7 @@ _BEARER = re.compile(r"bearer +(\S+)\Z", re.IGNORECASE)
 
 class Token(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Viewer | None:
-        return viewer_of_token(token)
+        return viewer_of_request(request)
 
 
 def viewer_of_token(token: str) -> Viewer | None:
@@ -30,6 +30,8 @@ def viewer_of_token(token: str) -> Viewer | None:
 
 
 def viewer_of_request(request: HttpRequest) -> Viewer | None:
-    """For views outside of the API that tell more to a token: None where there is none."""
-    header = _BEARER.match(request.headers.get("Authorization", ""))
-    return viewer_of_token(header[1]) if header else None
+    """The viewer behind the request's token; None where there is none in force. Looked up once a request."""
+    if not hasattr(request, "caller"):
+        header = _BEARER.match(request.headers.get("Authorization", ""))
+        request.caller = viewer_of_token(header[1]) if header else None
+    return request.caller

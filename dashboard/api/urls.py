@@ -10,7 +10,8 @@ from dashboard.api.errors import door, unknown_address
 app_name = "api"
 _patterns = api.urls[0]
 for _pattern in _patterns:
-    _pattern.callback = door(_pattern.callback)
+    # The library's own root is a page of HTML; the description of the calls needs its name.
+    _pattern.callback = door(unknown_address if _pattern.name == "api-root" else _pattern.callback)
 
 urlpatterns = [*_patterns, re_path(r"^.*\Z", door(unknown_address))]
 

@@ -120,7 +120,7 @@ def test_a_viewers_token_changes_nothing(ask, group, method, path, body):
     assert (response.status_code, response.json()["error"]["code"]) == (403, "forbidden")
 
 
-@pytest.mark.parametrize(("method", "path", "body"), [act for act in ACTS if act[0] != "GET"])
+@pytest.mark.parametrize(("method", "path", "body"), [a for a in ACTS if a[0] != "GET" and "preview" not in a[1]])
 def test_a_read_only_desk_changes_nothing(ask, settings, group, method, path, body):
     settings.REDRIVE_READ_ONLY = True
     response = ask(method, path.format(f=1, r=1), body)
@@ -338,8 +338,8 @@ def test_the_audit_is_for_admins_and_of_one_source_for_its_admin(ask):
 # --- the description --------------------------------------------------------------------------------------------
 
 
-def test_the_description_names_every_call_and_the_errors(client):
-    described = client.get("/api/openapi.json").json()
+def test_the_description_names_every_call_and_the_errors(ask):
+    described = ask("GET", "openapi.json").json()
     assert {
         "/api/queues", "/api/failures", "/api/failures/{failure_id}", "/api/failures/{failure_id}/replay",
         "/api/groups/{fingerprint}", "/api/replays/preview", "/api/replays/{replay_id}/items/{n}/resolve", "/api/audit",

@@ -65,3 +65,20 @@ def test_a_cursor_that_is_none_is_refused_and_not_page_one(ask, call):  # noqa: 
     answer = ask("GET", call, after="zzz")
     assert answer.status_code == 422 and answer.json()["error"]["field"] == "after"
     assert ask("GET", call, after="").status_code == 200
+
+
+def test_the_description_of_all_calls_needs_a_token(ask):  # noqa: F811
+    assert ask("GET", "openapi.json", token="").status_code == 401
+    assert ask("GET", "openapi.json", role="viewer").json()["openapi"].startswith("3.")
+
+
+@pytest.mark.parametrize("path", ["", "nope", "failures/nope/more"])
+def test_an_unknown_address_is_not_found_in_the_same_shape(ask, path):  # noqa: F811
+    answer = ask("GET", path)
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+
+
+def test_without_a_token_nobody_hears_which_methods_there_are(ask):  # noqa: F811
+    answer = ask("DELETE", "failures", token="")
+    assert answer.status_code == 401 and "Allow" not in answer.headers
+    assert ask("DELETE", "failures").status_code == 405

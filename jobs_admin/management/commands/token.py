@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from jobs_admin import audit
+from jobs_admin import audit, config
 from jobs_admin.core import keys
 from jobs_admin.models import ApiToken
 from jobs_admin.models.access import EVERY_SOURCE, RANK, Viewer
@@ -31,6 +31,8 @@ class Command(BaseCommand):
         revoke.add_argument("name")
 
     def handle(self, *, act: str, name: str, **options: str) -> None:
+        if config.is_read_only():
+            raise CommandError("Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.")
         if act == "create":
             self.stdout.write(create(name, options["role"], options["source"]))
             self.stderr.write(f"Token {name!r} ({options['role']}) is made. It is not shown again.")

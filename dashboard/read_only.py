@@ -1,0 +1,50 @@
+"""REDRIVE_READ_ONLY: no request changes anything, be it for a page, a form of Django's admin or a call of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+
+from dashboard.access import READS
+from jobs_admin import config
+
+SENTENCE = "The desk is read-only at the moment (REDRIVE_READ_ONLY). Nothing was changed."
+# Who comes and goes must be able to, and a preview only looks: its scope is too long for an address.
+_HARMLESS = frozenset({"login", "logout", "admin:login", "admin:logout", "api:preview_replay"})
+
+
+class ReadOnlyMiddleware:
+    """Refuses every request that could change something, before its view; the services refuse once more."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., HttpResponse], args: object, kwargs: object
+    ) -> HttpResponse | None:
+        if request.method in READS or not config.is_read_only() or _is_harmless(request):
+            return None
+        if getattr(view, "right", "") == "token":
+            return _refused_call(request)
+        raise PermissionDenied(SENTENCE)
+
+
+def _is_harmless(request: HttpRequest) -> bool:
+    name = request.resolver_match.view_name
+    return name in _HARMLESS or (name == "replay-new" and request.POST.get("step") != "start")
+
+
+def _refused_call(request: HttpRequest) -> HttpResponse | None:
+    """The refusal in the API's shape; None without a token, which the call itself refuses."""
+    from dashboard.api import errors, tokens  # not before the apps are loaded
+
+    viewer = tokens.viewer_of_request(request)
+    if viewer is None:
+        return None
+    errors.note_refusal(request, viewer, SENTENCE)
+    return errors.answer(403, "read_only", SENTENCE)
