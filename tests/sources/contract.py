@@ -55,6 +55,14 @@ class SourceContract:
         assert self.waiting(self.queue) == []
         assert source.was_sent("r", [1, 2]) == set()
 
+    def test_it_declares_what_it_can(self, source):
+        assert source.can.atomic_send  # as the tests of a refused batch show
+        if source.can.edit:
+            assert source.arguments(self.raw)
+        else:
+            with pytest.raises(Refused):
+                source.arguments(self.raw)
+
     def test_where_nobody_works_nobody_answers(self, source):
         assert source.workers() == {}
 
