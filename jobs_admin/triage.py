@@ -124,7 +124,12 @@ def _scope(viewer: Viewer, act: str, selection: Sequence[int], query: str) -> Qu
         chosen = _chosen(selection)
         sources = _sources(chosen)
         if sources and not any(viewer.may(OPERATOR, source) for source in sources):
-            _refuse(viewer, act, f"You are not operator of {', '.join(sources)}. Nothing was changed.", sources)
+            # What the viewer may not even see is written down for its admin, and answered like what is not there.
+            known = [source for source in sources if viewer.role_on(source)]
+            message = f"You are not operator of {', '.join(known) or 'its source'}. Nothing was changed."
+            _note(viewer, act, message, sources)
+            if known:
+                raise TriageRefused("forbidden", message)
         allowed = viewer.sources(OPERATOR)
         return chosen if allowed is None else chosen.filter(source__in=allowed)
     now = timezone.now()
@@ -158,7 +163,11 @@ def _allowed(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
 
 
 def _refuse(viewer: Viewer, act: str, message: str, sources: Sequence[str], code: str = "forbidden") -> None:
+    _note(viewer, act, message, sources)
+    raise TriageRefused(code, message)
+
+
+def _note(viewer: Viewer, act: str, message: str, sources: Sequence[str]) -> None:
     with transaction.atomic():
         for source in sources or [""]:
             audit.record(viewer, act, source=source, reason=message, allowed=False)
-    raise TriageRefused(code, message)

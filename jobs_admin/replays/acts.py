@@ -132,7 +132,7 @@ def _seen_until(snapshot: str, scope: Scope) -> int | None:
 
 
 def _nothing(scope: Scope, seen: Preview) -> ReplayRefused:
-    if opened := _open_item(scope.selection):
+    if seen.matched and (opened := _open_item(scope.selection)):
         return opened
     if not seen.matched:
         return ReplayRefused("nothing_to_replay", "Nothing matches that you may replay. Nothing was changed.")
@@ -383,7 +383,11 @@ def _may_all(viewer: Viewer, scope: Scope) -> None:
     source = Failure.objects.filter(pk=scope.selection[0]).values_list("source", flat=True).first()
     if source is not None and not viewer.may(OPERATOR, source):
         message = f"You may not replay jobs of {source}: that needs the role operator on it."
-        _refuse(viewer, "replay.draft", f"failure:{scope.selection[0]}", "forbidden", message, [source])
+        object = f"failure:{scope.selection[0]}"
+        if viewer.role_on(source):
+            _refuse(viewer, "replay.draft", object, "forbidden", message, [source])
+        # What the viewer may not even see is written down for its admin, and answered like what is not there.
+        _note(viewer, "replay.draft", object, message, [source])
 
 
 def _may_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
@@ -392,7 +396,8 @@ def _may_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
     _writable(viewer, act, f"replay:{replay.pk}", sources)
     for source in sources:
         if not viewer.may(OPERATOR, source):
-            message = f"Replay #{replay.pk} has jobs of {source}, where you are not operator. Nothing was changed."
+            where = source if viewer.role_on(source) else "a source"
+            message = f"Replay #{replay.pk} has jobs of {where}, where you are not operator. Nothing was changed."
             _refuse(viewer, act, f"replay:{replay.pk}", "forbidden", message, [source])
     return sources
 
@@ -409,7 +414,11 @@ def _record(viewer: Viewer, act: str, replay: Replay, sources: Sequence[str], **
 
 
 def _refuse(viewer: Viewer, act: str, object: str, code: str, message: str, sources: Sequence[str] = ()) -> None:
+    _note(viewer, act, object, message, sources)
+    raise ReplayRefused(code, message)
+
+
+def _note(viewer: Viewer, act: str, object: str, message: str, sources: Sequence[str]) -> None:
     with transaction.atomic():
         for source in sources or [""]:
             audit.record(viewer, act, object, source=source, reason=message, allowed=False)
-    raise ReplayRefused(code, message)

@@ -94,3 +94,11 @@ def test_the_admin_of_a_source_sees_what_was_set_aside_there(shop, bury):  # noq
     assert (row.source, row.after["ids"]) == ("shop", here)
     refusal(triage.restore, EVE, selection=there)
     assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows] == [False, True]
+
+
+def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):  # noqa: F811
+    (foreign,) = bury(source="web")
+    bob = Viewer("bob", {"shop": OPERATOR})
+    assert triage.discard(bob, selection=[foreign]) == triage.discard(bob, selection=[foreign + 1000])
+    assert states() == ["dead"]
+    assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows] == [False]

@@ -293,3 +293,18 @@ def test_the_constraint_has_the_last_word(shop, bury):
     item = replay.items.get()
     with pytest.raises(Exception, match=r"(?i)unique"), transaction.atomic():
         ReplayItem.objects.create(replay=replay, n=9, failure_id=item.failure_id, run=2)
+
+
+def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
+    (foreign,) = bury(source="web")
+    unknown = refusal(replays.draft, BOB, selection=[foreign + 1000])
+    told = refusal(replays.draft, BOB, selection=[foreign])
+    begun([foreign])  # now somebody else's replay holds it
+    again = refusal(replays.draft, BOB, selection=[foreign])
+    assert (told.code, told.message) == (again.code, again.message) == (unknown.code, unknown.message)
+    assert [row.allowed for row in audit.listing(Viewer("amy", {"web": ADMIN})).rows].count(False) == 2
+
+
+def test_a_source_that_may_not_be_seen_is_not_named_by_a_refusal(shop, bury):
+    replay = begun(bury(1) + bury(1, source="web"))
+    assert "web" not in refusal(replays.pause, BOB, replay).message
