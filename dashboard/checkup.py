@@ -13,6 +13,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
+from dashboard.connections import about_database
 from jobs_admin import audit, config, overview
 from jobs_admin.models import Unfiled, Worker
 from jobs_admin.sources import connect
@@ -49,7 +50,7 @@ def results(now: datetime | None = None) -> Iterator[Result]:
     yield store
     if not store.findings or store.severity != HIGH:
         yield check_watch(now)
-    yield from check_sources(now)
+    yield from check_sources(now, reads_database=database.severity != HIGH)
     if database.severity != HIGH:
         yield check_reports()
         yield check_audit()
@@ -69,7 +70,7 @@ def check_database() -> Result:
             Finding(
                 "database",
                 HIGH,
-                f"The database cannot be used: {_line(error)}.",
+                f"The database cannot be used: {about_database(error)}.",
                 "Look at DATABASE_URL, and whether it runs.",
             )
         )
@@ -86,7 +87,7 @@ def check_store() -> Result:
         version = f"Valkey {valkey}" if valkey else f"Redis {server.get('redis_version', '?')}"
         source = connect("store", "celery", settings.REDRIVE_REDIS_URL)
         try:
-            return Result("store", version, _about_the_store(source))
+            return Result("store", version, [*_about_the_guard(), *_about_the_store(source)])
         finally:
             source.close()
     except config.BadConfiguration as error:
@@ -97,10 +98,25 @@ def check_store() -> Result:
 
 
 def _about_the_store(source: Source) -> list[Finding]:
+    """What the adapter says of a broker, in the words of a store: reports wait there, not jobs."""
     return [
-        Finding(found.id, found.severity, found.text.replace("The broker", "Redrive's store"), found.fix)
+        Finding(
+            found.id,
+            found.severity,
+            found.text.replace("The broker", "Redrive's store")
+            .replace("loses every waiting job", "loses the reports that are not filed yet")
+            .replace("throws jobs away", "throws reports away")
+            .replace("Jobs may be among them", "Reports may be among them"),
+            found.fix,
+        )
         for found in source.findings()
     ]
+
+
+def _about_the_guard() -> list[Finding]:
+    if not overview.guard_is_off():
+        return []
+    return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
 
 
 def check_watch(now: datetime) -> Result:
@@ -121,7 +137,7 @@ def check_watch(now: datetime) -> Result:
     return Result("watch", ", ".join(sorted(overview.steps(now))), found)
 
 
-def check_sources(now: datetime) -> Iterator[Result]:
+def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Result]:
     try:
         sources = config.sources()
     except config.BadConfiguration as error:
@@ -139,15 +155,23 @@ def check_sources(now: datetime) -> Iterator[Result]:
             queues = adapter.depths()
             found = adapter.findings()
         except Refused as error:
-            yield Result(part, "", [Finding("refused", HIGH, str(error), f"Correct the URL of {name}.")])
+            yield Result(part, "", [Finding("refused", HIGH, str(error), f"Correct {_set_by(name, source)}.")])
             continue
         except SourceError as error:
-            fix = f"Look at the URL of {name}, and whether it runs."
+            fix = f"Look at {_set_by(name, source)}, and whether it runs."
             yield Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
             continue
-        workers, about_workers = check_workers(name, source.url, now)
-        counted = f"{len(queues)} {'queue' if len(queues) == 1 else 'queues'}, {workers}"
-        yield Result(part, counted, found + about_workers)
+        counted = f"{len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
+        if reads_database:
+            workers, about_workers = check_workers(name, source.url, now)
+            counted, found = f"{counted}, {workers}", found + about_workers
+        yield Result(part, counted, found)
+
+
+def _set_by(name: str, source: config.SourceConfig) -> str:
+    if source.is_demo:
+        return "REDRIVE_DEMO_BROKER_URL, which `up` sets"
+    return f"the url of [sources.{name}] in REDRIVE_SOURCES" if settings.REDRIVE_SOURCES else "CELERY_BROKER_URL"
 
 
 def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Finding]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import redis
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
@@ -12,6 +11,7 @@ from dashboard import environment
 from dashboard.environment import Misconfigured
 from jobs_admin import config
 from jobs_admin.config import SourceConfig
+from jobs_admin.core.address import Unreadable, shown
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError
@@ -52,7 +52,7 @@ def check_payload_keys() -> None:
         config.payload_keys()
     except ValueError as error:
         raise Misconfigured(
-            f"REDRIVE_PAYLOAD_KEYS: one of them is not a Fernet key ({error}). Nothing was started."
+            "REDRIVE_PAYLOAD_KEYS: one of them is not a Fernet key (32 bytes, url-safe base64). Nothing was started."
         ) from error
 
 
@@ -65,7 +65,7 @@ def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
         finally:
             adapter.close()
     except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
-        why = _first_line(error).removeprefix(f"Source {source.name}: ")
+        why = without_secrets(error).removeprefix(f"Source {source.name}: ")
         raise Misconfigured(f"{name} cannot be used: {shown(source.url)} ({why}). Nothing was started.") from error
     if source.backend == "celery":
         check_redis(name, source.url)
@@ -81,7 +81,7 @@ def check_redis(name: str, url: str) -> None:
             answers = client.info()
     except (redis.RedisError, ValueError, TypeError, OSError) as error:
         raise Misconfigured(
-            f"{name} cannot be used: {shown(url)} ({_first_line(error)}). Nothing was started."
+            f"{name} cannot be used: {shown(url)} ({without_secrets(error)}). Nothing was started."
         ) from error
     if answers.get("cluster_enabled"):
         raise Misconfigured(
@@ -99,23 +99,23 @@ def check_database() -> None:
     connection = connections["default"]
     try:
         connection.ensure_connection()
-    except (DatabaseError, ValueError) as error:
+    except (DatabaseError, ImproperlyConfigured, ValueError) as error:
         given = environment.get("DATABASE_URL")
         what = f"DATABASE_URL cannot be used: {shown(given)}" if given else "The database cannot be opened"
-        raise Misconfigured(f"{what} ({_first_line(error)}). Nothing was started.") from error
+        raise Misconfigured(f"{what} ({about_database(error)}). Nothing was started.") from error
 
 
-def shown(url: str) -> str:
-    """The URL without its password; nor what follows its `?`, where one may stand too."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "it is not a URL"
-    if parts.query:
-        parts = parts._replace(query="…")
-    user, at, address = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user.partition(':')[0]}:…@{address}" if at else address).geturl()
+def without_secrets(error: BaseException) -> str:
+    """The first line of what it says, if that cannot repeat what the URL said; else only its kind.
+
+    Errors of a URL's parts (ValueError, TypeError) quote the part that they stumbled over.
+    """
+    said = isinstance(error, (Unreadable, SourceError, redis.RedisError, OSError))
+    text = (str(error).strip().splitlines() or [""])[0].rstrip(".") if said else ""
+    return text or type(error).__name__
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+def about_database(error: BaseException) -> str:
+    """What the database's driver says, unless it quotes the password or an option of DATABASE_URL."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return type(error).__name__ if environment.is_secret_in(text) else text

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
+
+from jobs_admin.core import address
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -88,17 +91,19 @@ _LIBPQ = frozenset(
 def database(url: str) -> dict[str, object]:
     """Django's settings for `DATABASE_URL`: `sqlite:///path` or `postgresql://user:password@host:port/name?sslmode=…`."""
     try:
-        parts = urlsplit(url)
+        parts = address.split(url)
         port = str(parts.port or "")
-    except ValueError as error:
-        raise Misconfigured(f"DATABASE_URL is not a URL ({error}). Nothing was started.") from error
+    except address.Unreadable as error:
+        raise Misconfigured(f"DATABASE_URL is not a URL that can be used: {error}. Nothing was started.") from error
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "sqlite":
         return _sqlite(unquote(parts.path[1:]), options)
     if parts.scheme in {"postgres", "postgresql"}:
         # A socket's folder cannot stand before the path: libpq takes `?host=/run/postgresql`.
         host = options.pop("host", "") or unquote(parts.hostname or "")
-        _refuse(options.keys() - _LIBPQ)
+        _refuse(options, _LIBPQ)
+        if not parts.path[1:] and "service" not in options:
+            raise Misconfigured("DATABASE_URL names no database: write postgresql://…/name. Nothing was started.")
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": unquote(parts.path[1:]),
@@ -110,14 +115,16 @@ def database(url: str) -> dict[str, object]:
             "CONN_MAX_AGE": None,
             "CONN_HEALTH_CHECKS": True,
         }
+    scheme = address.scheme_of(url)
     raise Misconfigured(
-        f"DATABASE_URL must begin with sqlite:/// or postgresql://, not {parts.scheme or url[:20]!r}. Nothing was started."
+        f"DATABASE_URL must begin with sqlite:/// or postgresql://{f', not {scheme}:' if scheme else ''}. "
+        "Nothing was started."
     )
 
 
 def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
     """sqlite:///relative and sqlite:////absolute, as everywhere else."""
-    _refuse(options.keys())
+    _refuse(options, frozenset())
     if not path:
         raise Misconfigured("DATABASE_URL names no file: write sqlite:////absolute/path. Nothing was started.")
     return {
@@ -136,8 +143,21 @@ def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
     }
 
 
-def _refuse(unknown: Collection[str]) -> None:
-    if unknown:
-        raise Misconfigured(
-            f"DATABASE_URL has options that are not understood: {', '.join(sorted(unknown))}. Nothing was started."
-        )
+def _refuse(options: Mapping[str, str], known: Collection[str]) -> None:
+    unknown = sorted(options.keys() - set(known))
+    if not unknown:
+        return
+    # Only what is written as an option is named: a stray part of a password may stand there too.
+    names = [name for name in unknown if options[name] and re.fullmatch("[a-z_]{3,24}", name)]
+    which = f": {', '.join(names)}" if len(names) == len(unknown) else ""
+    raise Misconfigured(f"DATABASE_URL has options that are not understood{which}. Nothing was started.")
+
+
+def is_secret_in(text: str) -> bool:
+    """Whether the password of DATABASE_URL, or the value of one of its options, stands in `text`."""
+    try:
+        parts = address.split(get("DATABASE_URL"))
+    except address.Unreadable:
+        return True
+    secrets = [parts.password, unquote(parts.password or ""), *dict(parse_qsl(parts.query)).values()]
+    return any(secret and secret in text for secret in secrets)

@@ -13,6 +13,7 @@ from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
 
 from jobs_admin.core import keys
+from jobs_admin.core.address import Unreadable
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import Source, connect
 
@@ -80,8 +81,9 @@ def store() -> redis.Redis:
             socket_connect_timeout=5,
             health_check_interval=30,
         )
-    except (ValueError, TypeError) as error:  # not a URL, or not of Redis: the text does not repeat it
-        raise BadConfiguration(f"REDRIVE_REDIS_URL cannot be used ({error}).") from error
+    except (ValueError, TypeError) as error:  # redis-py's own texts quote the part that they stumbled over
+        why = str(error) if isinstance(error, Unreadable) else "it begins with redis://, rediss:// or unix://"
+        raise BadConfiguration(f"REDRIVE_REDIS_URL cannot be used: {why}.") from error
 
 
 @cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlunsplit
+
+from jobs_admin.core import address
 
 # What redis-py's connections take from a URL. It hands every other word on to them, and they raise at each connect.
 _KNOWN = frozenset(
@@ -19,12 +21,15 @@ def for_redis_py(url: str) -> str:
 
     `ssl_cert_reqs=CERT_REQUIRED` becomes `required`, `redis+socket://` becomes `unix://`, `virtual_host` becomes
     `db`; what only kombu understands (`visibility_timeout`, …) is left out. A URL that is no Redis URL comes back
-    as it was: whoever opens it says so. Raises ValueError where `urlsplit` does.
+    as it was: whoever opens it says so. Raises address.Unreadable, whose text may be shown.
     """
-    parts = urlsplit(url)
+    parts = address.split(url)
     scheme = "unix" if parts.scheme == "redis+socket" else parts.scheme
     if scheme not in {"redis", "rediss", "unix"}:
         return url
+    if scheme != "unix" and parts.path.replace("/", "") and not parts.path.replace("/", "").isdecimal():
+        # redis-py would take database 0 for it, and Celery none.
+        raise address.Unreadable("what follows its server must be a database's number, such as /0")
     options = []
     for name, value in parse_qsl(parts.query):
         if name == "virtual_host":

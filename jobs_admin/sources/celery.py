@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import redis
 from kombu.connection import Connection
@@ -24,7 +23,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError, NoPermissionError
 from redis.retry import Retry
 
-from jobs_admin.core import keys
+from jobs_admin.core import address, keys
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import celery_message
 from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, Refused, SourceUnreachable
@@ -333,7 +332,10 @@ class CeleryOnRedis:
 
 def _client(name: str, url: str) -> tuple[redis.Redis, str]:
     """A client, and how to name the server to people. Raises Refused for a URL that is not one Redis."""
-    parts = urlsplit(url)
+    try:
+        parts = address.split(url)
+    except address.Unreadable as error:
+        raise Refused(f"Source {name}: its URL cannot be read: {error}.") from error
     if parts.scheme in {"amqp", "amqps", "pyamqp"}:
         raise Refused(f"Source {name}: RabbitMQ brokers (amqp) cannot be used yet; Redis can.")
     if "cluster" in parts.scheme or "," in parts.netloc or ";" in url:
@@ -352,6 +354,8 @@ def _client(name: str, url: str) -> tuple[redis.Redis, str]:
             retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
         )
         where = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
+    except address.Unreadable as error:
+        raise Refused(f"Source {name}: its URL cannot be read: {error}.") from error
     except (ValueError, TypeError) as error:
         raise Refused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
     return client, f"Redis at {where}"
