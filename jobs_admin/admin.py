@@ -27,6 +27,7 @@ from django.utils.html import format_html
 
 from jobs_admin import audit, failures, grouping, replays, triage
 from jobs_admin import scope as scopes
+from jobs_admin.accounts import ForSuperusers, KeepsRights
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Query, parse
 from jobs_admin.core.text import representable
@@ -453,7 +454,7 @@ class Audited(admin.ModelAdmin):
             audit.record(_viewer(request), f"{self.act}.{verb}", f"{self.act}:{representable(str(obj))}", **more)
 
 
-class AuditedUserAdmin(Audited, UserAdmin):
+class AuditedUserAdmin(Audited, KeepsRights, UserAdmin):
     act = "user"
 
     def _said(self, user: AbstractUser) -> dict[str, object]:
@@ -466,7 +467,7 @@ class AuditedUserAdmin(Audited, UserAdmin):
         }
 
 
-class AuditedAccountGroupAdmin(Audited, AccountGroupAdmin):
+class AuditedAccountGroupAdmin(Audited, ForSuperusers, AccountGroupAdmin):
     act = "account-group"
 
     def _said(self, group: AccountGroup) -> dict[str, object]:
