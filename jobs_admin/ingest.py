@@ -6,7 +6,7 @@ import base64
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ import redis
 from django.db import DataError, Error, IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from jobs_admin import config, filing
+from jobs_admin import config, filing, suspects
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Unreadable
 from jobs_admin.core.text import representable
@@ -54,12 +54,22 @@ class Filed:
         )
 
 
+_Told = tuple[Report, dict[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    reports: list[_Told] = field(default_factory=list)
+    refused: list[tuple[bytes, dict[bytes, bytes], str]] = field(default_factory=list)  # with the reason
+
+
 @dataclass(slots=True)
 class _Reading:
     """What this process remembers between batches."""
 
     claimed_at: float = -1e9  # monotonic
-    count: int = 100
+    # One, until it is known how large they are: a process that ran out of memory must not be followed by the same.
+    count: int = 1
     finished: set[str] = field(default_factory=set)  # consumers that took nothing which they did not acknowledge
 
 
@@ -79,7 +89,8 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
         return False
     _reading.finished.discard(consumer)
     whole = [(entry_id, fields) for entry_id, fields in entries if fields]
-    file(whole, now or timezone.now())
+    now = now or timezone.now()
+    _put(suspects.watched(store, consumer, whole, lambda some: _read(some, now), _left_out), now)
     with store.pipeline(transaction=True) as pipe:
         ids = [entry_id for entry_id, _ in entries]
         pipe.xack(keys.failures(), GROUP, *ids)
@@ -95,12 +106,12 @@ def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
             # A batch that failed, or one that a process of this name took before it was killed.
             again: Any = store.xreadgroup(GROUP, consumer, {keys.failures(): "0"}, count=_reading.count)
             if again and again[0][1]:
-                return list(again[0][1])
+                return _measured(list(again[0][1]))
             _reading.finished.add(consumer)
         if time.monotonic() - _reading.claimed_at > _ABANDONED_S:
             abandoned = _claim(store, consumer)
             if abandoned:
-                return abandoned
+                return _measured(abandoned)
             _reading.claimed_at = time.monotonic()
             _forget_consumers(store)
         # BLOCK 0 would be for ever.
@@ -112,11 +123,13 @@ def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
             raise
         _make_group(store)  # the first time, or the store came back empty
         return []
-    entries: list[Entry] = answer[0][1] if answer else []
-    if entries:
-        # Few large entries or many small ones: a batch stays within memory.
-        size = sum(len(value) for _, fields in entries for value in fields.values()) / len(entries)
-        _reading.count = int(max(1, min(_BATCH, _BYTES_AT_ONCE // max(size, 1))))
+    return _measured(answer[0][1]) if answer else []
+
+
+def _measured(entries: list[Entry]) -> list[Entry]:
+    """The same; the next batch is few large ones or many small ones, so that it stays within memory."""
+    size = sum(len(value) for _, fields in entries for value in (fields or {}).values()) / len(entries)
+    _reading.count = int(max(1, min(_BATCH, _BYTES_AT_ONCE // max(size, 1))))
     return entries
 
 
@@ -149,19 +162,41 @@ def file(entries: Sequence[Entry], now: datetime | None = None) -> Filed:
     giving all of them again is right.
     """
     now = now or timezone.now()
-    reports: list[tuple[Report, dict[bytes, bytes]]] = []
-    filed = Filed()
+    return _put([_read(entries, now)], now)
+
+
+def _read(entries: Sequence[Entry], now: datetime) -> _Batch:
+    """What the entries say. Asks neither database nor store: how this ends depends on the entries alone."""
+    batch = _Batch()
     # Encrypted here, before the transaction: on SQLite everybody else's writes wait for its end.
     seal = config.payload_keys().encrypt
     for entry_id, fields in entries:
         try:
-            reports.append((read(entry_id, fields, now, seal), fields))
+            batch.reports.append((read(entry_id, fields, now, seal), fields))
         except (NotOurs, Unreadable) as error:
-            filed += _keep_raw(entry_id, fields, str(error), now)
+            batch.refused.append((entry_id, fields, str(error)))
+        except Exception as error:
+            # One item of a loop: whatever an entry does to its reader, the entries behind it must land. It is
+            # kept raw and counted there like the others; the trace is for us, since this is a fault of the reader.
+            log.exception("Reading a report (%s) failed.", entry_id.decode("ascii", "replace"))
+            batch.refused.append((entry_id, fields, f"reading it failed: {type(error).__name__}: {error}"))
+    return batch
+
+
+def _left_out(entry: Entry, why: str) -> _Batch:
+    return _Batch(refused=[(*entry, why)])
+
+
+def _put(batches: Iterable[_Batch], now: datetime) -> Filed:
+    filed, reports = Filed(), []
+    for batch in batches:
+        reports += batch.reports
+        for entry_id, fields, why in batch.refused:
+            filed += _keep_raw(entry_id, fields, why, now)
     return filed + _file(reports, now)
 
 
-def _file(reports: Sequence[tuple[Report, dict[bytes, bytes]]], now: datetime) -> Filed:
+def _file(reports: Sequence[_Told], now: datetime) -> Filed:
     """One transaction; where the database refuses a row, halve until it stands alone."""
     if not reports:
         return Filed()

@@ -246,6 +246,14 @@ def steps(now: datetime | None = None) -> dict[str, datetime]:
     return found
 
 
+def failed_rounds(step: str) -> int:
+    """Rounds of a step that failed, in a row until now. Raises redis.RedisError where the store does not answer."""
+    try:
+        return int(json.loads(config.store().hget(keys.steps(), step) or b"{}").get("failed_rounds") or 0)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return 0
+
+
 def _moment(value: bytes) -> datetime | None:
     try:
         read = json.loads(value)

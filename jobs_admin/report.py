@@ -102,7 +102,7 @@ def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime, seal: Callab
     kind = said.kind
     ended_at = min(_time(said.at) or now, now)
     # The wait is a difference of two readings of one clock, so that clock need not be right.
-    delay_s = max(0.0, said.due_at - said.at) if kind == "retry" and _finite(said.due_at, said.at) else None
+    delay_s = _difference(said.due_at, said.at) if kind == "retry" else None
     error_type, message = _text(said.error_type, 255), _text(said.message, _MOST_TEXT)
     trace = _text(said.trace, _MOST_TRACE)
     ran_well = kind == "success"
@@ -126,7 +126,7 @@ def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime, seal: Callab
         ended_at=ended_at,
         due_at=_later(ended_at, delay_s or 0.0) if kind == "retry" else None,
         delay_s=delay_s,
-        duration_s=said.duration_s if _finite(said.duration_s) else None,
+        duration_s=_difference(said.duration_s, 0.0),
         error_type=error_type,
         message=message,
         reason=_text(said.reason, 200),
@@ -157,7 +157,18 @@ def _text(value: Any, most: int) -> str:
 
 
 def _finite(*values: Any) -> bool:
-    return all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+    try:
+        return all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
+
+
+def _difference(later: Any, earlier: Any) -> float | None:
+    """In seconds, nought where the order is wrong, None where it cannot be told."""
+    if not _finite(later, earlier):
+        return None
+    between = float(later) - float(earlier)
+    return max(0.0, between) if math.isfinite(between) else None
 
 
 def _integer(value: Any) -> int | None:

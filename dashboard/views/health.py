@@ -14,6 +14,7 @@ from dashboard.api.tokens import viewer_of_request
 from jobs_admin import config, overview
 
 LAG_LIMIT_S = 60  # reports that wait longer are not being filed
+FAILED_ROUNDS_LIMIT = 3  # in a row: about two seconds; one alone is a connection that broke
 
 
 @require_safe
@@ -40,7 +41,12 @@ def _checks(now: datetime) -> dict[str, dict[str, object]]:
     try:
         lag = overview.ingest_lag_s(now)
         found["redis"] = {"ok": True}
-        found["ingest"] = {"ok": lag <= LAG_LIMIT_S, "lag_s": round(lag, 1)}
+        failed = overview.failed_rounds("ingest")
+        found["ingest"] = {
+            "ok": lag <= LAG_LIMIT_S and failed < FAILED_ROUNDS_LIMIT,
+            "lag_s": round(lag, 1),
+            "failed_rounds": failed,
+        }
         late = overview.stale(now)
         found["watch"] = {"ok": late is None, **({"why": late.text} if late else {})}
     except (redis.RedisError, config.BadConfiguration) as error:

@@ -74,7 +74,7 @@ class Lineage:
                 item=None if item is None else int(item),
                 replay=None if header.get("replay") is None else str(header["replay"]),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, ArithmeticError):  # int(Infinity) is an OverflowError
             return None
 
     def as_header(self) -> dict[str, object]:
@@ -159,7 +159,7 @@ def decode(entry: dict[bytes, bytes]) -> Envelope:
             raw=entry.get(b"raw"),
             trace=entry.get(b"trace", b"").decode("utf-8", "replace"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise Unreadable(f"not an envelope: {type(error).__name__}: {error}") from error
     if envelope.kind not in KINDS:
         raise Unreadable(f"unknown kind {envelope.kind!r}")

@@ -42,6 +42,11 @@ def steps(prefix: str = PREFIX) -> str:
     return f"{prefix}:watch"
 
 
+def reading(prefix: str = PREFIX) -> str:
+    """A hash: ingest process -> the entries it is reading just now, and how many processes ended while reading them."""
+    return f"{prefix}:reading"
+
+
 def store_findings(prefix: str = PREFIX) -> str:
     """What endangers what this store holds (JSON list), as `sample` found it in the last minutes."""
     return f"{prefix}:store-findings"

@@ -47,6 +47,13 @@ def test_not_ready_when_a_part_is_down(client, watched, settings, broken):
     assert client.get("/readyz").json() == {"ready": False}
 
 
+def test_not_ready_while_round_after_round_of_filing_fails(client, watched):
+    watched.hset(keys.steps(), "ingest", json.dumps({"at": time.time(), "failed_rounds": 3, "error": "boom"}))
+    assert client.get("/readyz").status_code == 503
+    watched.hset(keys.steps(), "ingest", json.dumps({"at": time.time(), "failed_rounds": 1, "error": "once"}))
+    assert client.get("/readyz").status_code == 200
+
+
 @pytest.mark.django_db(transaction=True)
 def test_not_ready_without_the_tables(client, watched):
     with connection.execute_wrapper(_refuse):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -10,7 +11,7 @@ from django.db import connection, connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import config, ingest
+from jobs_admin import config, ingest, suspects
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.models import (
@@ -335,6 +336,19 @@ def test_a_damaged_entry_is_kept_raw_and_the_rest_of_its_batch_lands():
     assert ingest.file(batch, NOW) == ingest.Filed()
 
 
+class TooMuch(bytes):
+    def decode(self, *_):
+        raise MemoryError("no room for it")
+
+
+@pytest.mark.django_db
+def test_whatever_an_entry_does_to_its_reader_the_others_land():
+    batch = entries(report("j1"), report("j2"), report("j3"))
+    batch[1][1][b"trace"] = TooMuch(b"endless")
+    assert ingest.file(batch, NOW) == ingest.Filed(2, 2, 1)
+    assert "MemoryError: no room for it" in Unfiled.objects.get().why
+
+
 @pytest.mark.django_db
 def test_text_that_no_database_takes_is_shown_for_what_it_is():
     file(report(message="a\x00b\ud800", args='["\x00"]', queue="q\x00", tenant="\udfff", trace="x\x00"))
@@ -418,6 +432,34 @@ def test_what_a_dead_process_took_is_taken_over(store, monkeypatch):
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     drain("c2")
     assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_an_entry_that_ended_its_reader_alone_is_kept_raw_and_the_others_land(store):
+    write(store, report("j1"), report("fatal"), report("j3"))
+    fatal = store.xrange(keys.failures())[1][0].decode()
+    left = {"ids": [fatal], "deaths": suspects.DEATHS_TOGETHER + 1, "at": time.time()}
+    store.hset(keys.reading(), "a dead process", json.dumps(left))
+    drain()
+    assert sorted(Failure.objects.values_list("job_id", flat=True)) == ["j1", "j3"]
+    assert "ended the process" in Unfiled.objects.get(entry_id=fatal).why
+    assert store.xlen(keys.failures()) == 0
+
+
+@pytest.mark.server
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_says_no_makes_no_entry_suspect(store):
+    write(store, report())
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE jobs_admin_attempt RENAME TO elsewhere")
+    try:
+        with pytest.raises(Exception, match="jobs_admin_attempt"):
+            drain()
+        assert not store.exists(keys.reading())
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO jobs_admin_attempt")
 
 
 @pytest.mark.server

@@ -1,0 +1,53 @@
+"""Whatever stands in an entry, reading it gives a report or names it unreadable: nothing else, for any field."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs_admin.core.envelope import _META, Unreadable
+from jobs_admin.report import NotOurs, read
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+LEAST = {
+    "source": '"s"', "queue": '"q"', "task": '"t"', "job_id": '"j"', "kind": '"exception"', "attempt": "1",
+    "at": "1.7e9", "error_type": '"E"', "message": '"m"',
+}  # fmt: skip
+MANY = "9" * 400
+VALUES = [
+    "Infinity", "-Infinity", "NaN", "1e999", MANY, f"-{MANY}", f'"{MANY}"', "9" * 5000, "null", "true", "[]", "{}",
+    '"x"', "[[1]]", '""', "-1", "0", "1e300", "-1e308", '{"a":Infinity}', r'["\ud800"]', r'"\ud800"', r'"\u0000"',
+    '{"queue":"q","job_id":"j","run":2,"item":Infinity}', '{"queue":"q","job_id":"j","run":Infinity}',
+    '{"queue":"q","job_id":"j","run":NaN}', f'{{"queue":"q","job_id":"j","run":{MANY},"item":-{MANY}}}',
+]  # fmt: skip
+
+
+def outcome(**said):
+    meta = "{" + ",".join(f'"{name}":{value}' for name, value in {**LEAST, **said}.items()) + "}"
+    try:
+        return read(b"1-1", {b"v": b"1", b"meta": meta.encode(), b"trace": b"x"}, NOW, lambda raw: raw)
+    except (NotOurs, Unreadable) as error:
+        return error
+
+
+@pytest.mark.parametrize("kind", ["exception", "retry", "success"])
+@pytest.mark.parametrize("field", [*_META, "lineage"])
+def test_no_value_of_any_field_stops_the_reader(field, kind):
+    due = {"due_at": "1.8e9"} if kind == "retry" else {}
+    for value in VALUES:
+        told = outcome(**{"kind": json.dumps(kind), **due, field: value})
+        if isinstance(told, Exception):
+            continue
+        numbers = [told.delay_s, told.duration_s, told.priority, told.max_attempts, told.item]
+        assert all(n is None or math.isfinite(n) for n in numbers)
+        assert max(told.run, told.attempt, told.redacted, told.raw_size) < 2**31
+
+
+def test_a_number_beyond_any_column_is_left_out_and_the_rest_is_filed():
+    told = outcome(
+        priority=MANY, duration_s=MANY, max_attempts="Infinity", lineage='{"queue":"q","job_id":"j","run":NaN}'
+    )
+    assert (told.priority, told.duration_s, told.max_attempts, told.run, told.job_id) == (None, None, None, 1, "j")
