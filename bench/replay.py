@@ -90,6 +90,47 @@ def measure(desk, url: str, jobs: int, pace: dict) -> dict:
     return result
 
 
+WRITES = """
+from django.db import connection, transaction
+longest = {}
+def clocked(step):
+    # A write transaction of SQLite lasts from BEGIN to COMMIT.
+    begun = [0.0]
+    enter, leave = transaction.Atomic.__enter__, transaction.Atomic.__exit__
+    def entered(self):
+        begun[0] = time.perf_counter() if not connection.in_atomic_block else begun[0]
+        return enter(self)
+    def left(self, *why):
+        try:
+            return leave(self, *why)
+        finally:
+            if not connection.in_atomic_block:
+                longest[step] = max(longest.get(step, 0), time.perf_counter() - begun[0])
+    transaction.Atomic.__enter__, transaction.Atomic.__exit__ = entered, left
+    return lambda: (setattr(transaction.Atomic, "__enter__", enter), setattr(transaction.Atomic, "__exit__", leave))
+def again():
+    ReplayItem.objects.all().delete(); Replay.objects.all().delete(); Failure.objects.update(state="dead", run=1)
+    draft = replays.draft(ANN, query="queue:emails", pace={"style": "at_once"}, reason="bench")
+    stop = clocked("start"); replays.start(ANN, draft); stop()
+    return draft
+replay = again()
+stop = clocked("cancel"); begun = time.perf_counter(); replays.cancel(ANN, replay); cancel_s = time.perf_counter() - begun; stop()
+replay = again()
+now = timezone.now()
+ReplayItem.objects.update(state="sent", sent_at=now)
+Replay.objects.filter(pk=replay.pk).update(planned=0, sent=replay.items.count())
+Attempt.objects.bulk_create([Attempt(failure_id=pk, run=2, attempt=1, kind="success", ended_at=now, received_at=now)
+    for pk in replay.items.values_list("failure", flat=True)], batch_size=1000)
+stop = clocked("settle"); begun = time.perf_counter()
+while replays.settle(): pass
+settle_s = time.perf_counter() - begun; stop()
+replay.refresh_from_db()
+assert replay.succeeded == replay.total, replay.succeeded
+say({"items": replay.total, "cancel_s": round(cancel_s, 2), "settle_s": round(settle_s, 2),
+     "longest_write_ms": {step: round(s * 1000) for step, s in longest.items()}, "load": os.getloadavg()[0]})
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=20_000, help="Jobs of the unpaced run and at the highest rate.")
@@ -118,11 +159,15 @@ def main() -> None:
                     (arguments.jobs, {"style": "at_once"}),
                 )
             ]
+            writes = desk.run(WRITES)
             database = connection.vendor
         finally:
             engine.stop()
     print(
-        json.dumps({"machine": machine(), "celery": celery.__version__, "database": database, "runs": runs}, indent=1)
+        json.dumps(
+            {"machine": machine(), "celery": celery.__version__, "database": database, "runs": runs, "writes": writes},
+            indent=1,
+        )
     )
 
 
