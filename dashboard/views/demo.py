@@ -68,6 +68,8 @@ def only_in_demo(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespons
 @require_GET
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
+    if request.viewer.role_on(SOURCE) is None:
+        raise PermissionDenied(f"This needs a role on the source {SOURCE}.")
     return _page(request)
 
 
@@ -95,9 +97,7 @@ def load(request: HttpRequest) -> HttpResponse:
     def change() -> None:
         control.set_rate(_broker(), float(rate))
 
-    return _acted(
-        request, change, "demo.load", rate, lambda: f"The shop publishes {number(float(rate))} jobs a second."
-    )
+    return _acted(request, change, "demo.load", rate, lambda: f"The shop publishes {_jobs(float(rate))} a second.")
 
 
 def _acted(
@@ -246,7 +246,7 @@ def _load(found: control.Load) -> LoadNow:
     elif found.held_at is not None:
         sentence = f"Held: {number(found.held_at)} jobs wait already. It goes on when the workers have caught up."
     else:
-        sentence = f"The shop publishes {number(found.published_per_s)} jobs a second; 1 in 100 goes wrong by itself."
+        sentence = f"The shop publishes {_jobs(found.published_per_s)} a second; 1 in 100 goes wrong by itself."
     rates = [Choice(str(rate), f"{rate}/s" if rate else "Stop", "", found.rate == rate) for rate in RATES]
     return LoadNow(sentence, rates)
 
@@ -274,3 +274,7 @@ def _queue(row: overview.QueueRow) -> QueueLine:
         dead_url=links.failures_of(source=SOURCE, queue=row.queue, state="dead"),
         failed_per_minute=row.failed_per_minute,
     )
+
+
+def _jobs(rate: float) -> str:
+    return "1 job" if rate == 1 else f"{number(rate)} jobs"

@@ -7,6 +7,9 @@ import re
 # What no database column or UTF-8 file takes: NUL (PostgreSQL), and halves of surrogate pairs (both).
 _REFUSED = re.compile("[\x00\ud800-\udfff]")
 
+# What would move the cursor, colour the screen, or turn and hide the text around it.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
 
 def representable(text: str) -> str:
     """`text` with every NUL as ␀ and every lone surrogate as its escape (`\\udcff`), so that nothing is hidden."""
@@ -18,3 +21,14 @@ def representable(text: str) -> str:
 def _visible(found: re.Match[str]) -> str:
     character = found[0]
     return "␀" if character == "\x00" else f"\\u{ord(character):04x}"
+
+
+def shown(text: str, width: int) -> str:
+    """`text` for a terminal: one line of at most `width` characters, with every control character as its escape."""
+    text = _CONTROL.sub(_escaped, text.replace("\n", " "))
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from argparse import ArgumentParser
 from datetime import datetime
 
@@ -11,11 +10,10 @@ from django.core.management.base import BaseCommand
 from django.utils import timezone
 
 from jobs_admin import failures
+from jobs_admin.core.text import shown
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE
 
-# Whoever has a shell here may read everything; what jobs say may still not move the cursor or colour the screen.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _FIELDS = (
     "id", "source", "queue", "task", "job_id", "run", "state", "error_type", "message", "attempts", "max_attempts",
     "due_at", "first_failed_at", "failed_at", "worker", "tenant", "priority", "release",
@@ -41,7 +39,7 @@ class Command(BaseCommand):
             self.stderr.write(shown(hint, 200))
         self.stderr.write(shown(page.reading, 500))
         if not rows:
-            self.stdout.write(page.why_empty)
+            self.stdout.write(shown(page.why_empty, 500))
             return
         for row in _table(rows):
             self.stdout.write(row)
@@ -60,12 +58,6 @@ def found(query: str, limit: int) -> tuple[list[Failure], failures.Page]:
         )
         rows += page.rows
     return rows, page
-
-
-def shown(text: str, width: int) -> str:
-    """`text` on one line of at most `width` characters, with every control character as its escape."""
-    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\n", " "))
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _table(rows: list[Failure]) -> list[str]:

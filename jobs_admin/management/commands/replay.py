@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
+from jobs_admin.core.text import shown
 from jobs_admin.models import Replay
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 from jobs_admin.models.replay import ReplayState
@@ -47,12 +48,12 @@ class Command(BaseCommand):
             self._wait(replay)
 
     def _tell(self, query: str, seen: replays.Preview) -> None:
-        self.stdout.write(f"Read as: {language.parse(query).reading}")
+        self.stdout.write(f"Read as: {shown(language.parse(query).reading, 500)}")
         self.stdout.write(f"{seen.matched:,} match, {seen.replayable:,} can be replayed.")
         for row in seen.blocked:
-            self.stdout.write(f"  left out: {row['count']:,} {row['reason']}")
+            self.stdout.write(f"  left out: {row['count']:,} {shown(row['reason'], 200)}")
         for queue, count in seen.by_queue:
-            self.stdout.write(f"  {queue}: {count:,}")
+            self.stdout.write(f"  {shown(queue, 255)}: {count:,}")
         for warning in seen.warnings:
             self.stdout.write(f"  note: {warning}")
         if seen.replayable:
@@ -75,7 +76,7 @@ class Command(BaseCommand):
         self.stdout.write("")
         if replay.failed_again or replay.uncertain or replay.cancelled:
             for group, count in replays.failed_again_groups(replay, limit=5):
-                self.stderr.write(f"  {count:,} × {group.title[:100]}")
+                self.stderr.write(f"  {count:,} × {shown(group.title, 100)}")
             raise CommandError(
                 f"Of {replay.total:,} jobs {replay.succeeded:,} succeeded, {replay.failed_again:,} failed again, "
                 f"{replay.uncertain:,} are uncertain and {replay.cancelled:,} were not sent."
@@ -91,7 +92,7 @@ class Command(BaseCommand):
             f"{replay.failed_again:,} failed again ({replay.state})"
         )
         if replay.held_because:
-            line += f" {replay.held_because[:80]}"
+            line += f" {shown(replay.held_because, 80)}"
         # A terminal sees one line that changes; a log file would see noise.
         if self.stdout.isatty():
             self.stdout.write(f"\r\033[K{line}", ending="")
