@@ -67,7 +67,7 @@ class Row(TypedDict):
     state: str
     due: str
     attempts: str
-    most: str  # attempts allowed; empty where that is not known
+    most: str  # attempts allowed; empty where that is not known or played no part
     run: str  # empty in run 1
     failed: str
 
@@ -118,6 +118,13 @@ def rows(page: Page) -> list[Row]:
     return [_row(failure, f"{base}{failure.pk}/", now) for failure in page.rows]
 
 
+def most_attempts(failure: Failure) -> str:
+    """How many attempts it may have: said where they count. A job that died at once was not stopped by a limit."""
+    allowed = failure.max_attempts or 0
+    counts = failure.state == FailureState.RETRYING or failure.attempts >= allowed > 1
+    return str(allowed) if allowed and counts else ""
+
+
 def _row(failure: Failure, url: str, now: datetime) -> Row:
     is_waiting = failure.due_at and failure.state == FailureState.RETRYING
     return Row(
@@ -133,7 +140,7 @@ def _row(failure: Failure, url: str, now: datetime) -> Row:
         state=state(failure.state),
         due=ago(failure.due_at, now) if is_waiting else "",
         attempts=str(failure.attempts),
-        most=str(failure.max_attempts or ""),
+        most=most_attempts(failure),
         run=str(failure.run) if failure.run > 1 else "",
         failed=ago(failure.failed_at, now),
     )

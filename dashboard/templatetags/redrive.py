@@ -17,7 +17,7 @@ from django.utils.html import format_html, format_html_join
 
 from dashboard.toasts import toasts as said
 from jobs_admin import config, overview
-from jobs_admin.models.access import ADMIN, OPERATOR, viewer_of
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
 
 register = template.Library()
 
@@ -54,6 +54,7 @@ class Place:
 class Shell:
     places: list[Place]
     is_read_only: bool
+    may_see: bool
     may_operate: bool
     may_administer: bool
 
@@ -90,6 +91,7 @@ def shell(context) -> Shell:
     return Shell(
         places,
         config.is_read_only(),
+        bool(viewer and viewer.may_anywhere(VIEWER)),
         bool(viewer and viewer.may_anywhere(OPERATOR)),
         bool(viewer and viewer.may_anywhere(ADMIN) and getattr(request, "user", None) and request.user.is_staff),
     )

@@ -93,6 +93,7 @@ def page(request: HttpRequest, failure: Failure, *, status: int = 200, **more: o
         "runs": failure_page.timeline(failure, failures.attempts(failure), items),
         "items": items,
         "open_item": open_item,
+        "most_attempts": failure_list.most_attempts(failure),
         "is_live": bool(open_item) or failure.state in ON_THE_WAY,
         "trace": tracebacks.shown(trace) if trace else None,
         "branches": failure_page.branches(failure),
