@@ -570,12 +570,12 @@ _VERBS = {"group": "group", "kind": "ended as", "replay": "in replay", "since": 
 
 
 def reading(query: Query) -> str:
-    """How the query was read: `message has "errno" and "-2" · state dead, retrying, replaying or quarantined`."""
+    """How the query was read: `type or message has "errno" and "-2" · state dead, retrying, replaying or quarantined`."""
     words = [t for t in query.terms if isinstance(t, Text) and not t.negated]
     parts = []
     if words:
         or_id = " (or is the job's id)" if any(may_be_job_id(t) for t in words) else ""
-        parts.append("message has " + _listed([_shown(t.value) for t in words], "and") + or_id)
+        parts.append("type or message has " + _listed([_shown(t.value) for t in words], "and") + or_id)
     parts += [in_words(t) for t in query.terms if t not in words]
     if not query.names_state:
         parts.append("state " + _listed(list(DEFAULT_STATES), "or"))
@@ -593,7 +593,7 @@ def in_words(term: Term, *, jobs: bool = True) -> str:
         or_id = (
             (" (nor is it" if term.negated else " (or is") + " the job's id)" if jobs and may_be_job_id(term) else ""
         )
-        return f"message has {no}{_shown(term.value)}{or_id}"
+        return f"type or message has {no}{_shown(term.value)}{or_id}"
     if isinstance(term, Age):
         return f"{no}failed {'less' if term.younger else 'more'} than {duration(term.seconds)} ago"
     if isinstance(term, Time):

@@ -38,7 +38,7 @@ def test_an_id_is_matched_whole_and_may_be_excluded(replayed):
 
 
 def test_the_reading_says_that_a_word_may_be_the_jobs_id():
-    assert f'message has "{ID}" (or is the job\'s id)' in parse(ID, NOW).reading
+    assert f'type or message has "{ID}" (or is the job\'s id)' in parse(ID, NOW).reading
     assert "job's id" not in parse('"two words"', NOW).reading
     assert "job's id" not in failures.groups(ENGINE, ID, now=NOW).reading
 

@@ -349,7 +349,7 @@ def test_a_pinned_query_has_no_relative_time_and_reads_back(text):
 def test_the_reading_says_what_was_understood():
     read = parse("[Errno -2] queue:emails -error:KeyError attempts:>=3", NOW).reading
     assert read == (
-        'message has "Errno" and "-2" (or is the job\'s id) · queue emails · error has not "KeyError" · attempts at least 3 · '
+        'type or message has "Errno" and "-2" (or is the job\'s id) · queue emails · error has not "KeyError" · attempts at least 3 · '
         "state dead, retrying, replaying or quarantined"
     )
 
