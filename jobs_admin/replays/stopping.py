@@ -10,7 +10,7 @@ from django.db.models import F
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.replay import ItemState
 
-_BATCH = 1_000  # items of one write transaction: on SQLite nobody else writes meanwhile
+_BATCH = 500  # items of one write transaction: on SQLite nobody else writes meanwhile
 
 
 def drop_planned(replay: Replay, now: datetime) -> int:
