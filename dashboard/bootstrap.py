@@ -41,10 +41,9 @@ def main(argv: list[str]) -> int:
         from dashboard import first_run
 
         first_run.prepare(argv[2:])
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-    from django.core.management import execute_from_command_line
+    from dashboard import command_line
 
-    execute_from_command_line(argv)
+    command_line.run(argv)
     return 0
 
 

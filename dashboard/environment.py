@@ -1,8 +1,9 @@
 """What the environment says, read once. Standard library only: the start-up code uses it before Django exists.
 
 Each name may also be given as `NAME_FILE`, the path of a file that holds the value. What `up` made for
-itself (secrets, the address of the engine it runs) stands in `<data>/up.json` and counts as given where the
-environment does not say otherwise, so that a second terminal's `manage.py` finds the same desk.
+itself (secrets, the address of the engine it runs), and what it was told for this run, stands in `<data>/up.json` and
+counts as given where the environment does not say otherwise, so that a second terminal's `manage.py` finds the same
+desk. A new `up` does not read what the last run was told.
 """
 
 from __future__ import annotations
@@ -28,10 +29,21 @@ def data_folder() -> Path:
     return Path(os.environ.get("REDRIVE_DATA") or ROOT / "var").resolve()
 
 
+# What a run is told beside its own addresses. `up` keeps it in `up.json` under `run`.
+OF_A_RUN = (
+    "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
+    "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX",
+)  # fmt: skip
+# Set for `up` and, by it, for all that it starts: they were told everything themselves.
+IN_RUN = "REDRIVE_IN_RUN"
+
+
 @cache
 def _made_by_up() -> dict[str, str]:
     try:
-        return json.loads((data_folder() / "up.json").read_text())
+        made = json.loads((data_folder() / "up.json").read_text())
+        run = made.pop("run", {})
+        return made if os.environ.get(IN_RUN) else made | run
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -47,15 +59,29 @@ def forget() -> None:
 
 def get(name: str, default: str = "") -> str:
     """The value of `name`: from the environment, from `NAME_FILE`, from what `up` made, or the default."""
-    if os.environ.get(name):
-        return os.environ[name]
-    path = os.environ.get(f"{name}_FILE")
-    if path:
-        try:
-            return Path(path).read_text().strip()
-        except OSError as error:
-            raise Misconfigured(f"{name}_FILE cannot be read: {error}. Nothing was started.") from error
-    return _made_by_up().get(name) or default
+    return _from(os.environ, name) or _from(_made_by_up(), name) or default
+
+
+def _from(place: Mapping[str, str], name: str) -> str:
+    if place.get(name):
+        return place[name]
+    path = place.get(f"{name}_FILE")
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise Misconfigured(f"{name}_FILE cannot be read: {error}. Nothing was started.") from error
+
+
+def told() -> dict[str, str]:
+    """What the environment tells this run, for `up.json`: values as they are, files by their whole path."""
+    names = [name for name in OF_A_RUN if os.environ.get(name)]
+    files = [f"{name}_FILE" for name in OF_A_RUN if name not in names and os.environ.get(f"{name}_FILE")]
+    kept = {name: os.environ[name] for name in names} | {name: str(Path(os.environ[name]).resolve()) for name in files}
+    if "REDRIVE_SOURCES" in kept:
+        kept["REDRIVE_SOURCES"] = str(Path(kept["REDRIVE_SOURCES"]).resolve())
+    return kept
 
 
 def is_given(name: str) -> bool:

@@ -23,6 +23,8 @@ def prepare(arguments: list[str]) -> None:
     chosen = options.parse_known_args(arguments)[0].data
     if chosen:
         os.environ["REDRIVE_DATA"] = str(Path(chosen).resolve())
+    os.environ[environment.IN_RUN] = "1"
+    environment.forget()
     os.umask(0o077)  # whatever is made from here on, database and logs included, is its owner's alone
     folder = environment.data_folder()
     # Relative for us is relative for the processes that we start, which run elsewhere.

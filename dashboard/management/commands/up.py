@@ -51,6 +51,8 @@ class Command(BaseCommand):
         parser.add_argument("--open", action="store_true", help="open the page in a browser")
 
     def handle(self, *, port: int, no_demo: bool, open: bool, **options: object) -> None:
+        if not 1 <= port <= 65535:
+            raise Misconfigured(f"--port must be from 1 to 65535, not {port}. Nothing was started.")
         desk = Desk(environment.data_folder(), wanted_port=port, has_demo=not no_demo)
         try:
             desk.take_lock()
@@ -145,10 +147,16 @@ class Desk:
             self._play_history()
             supervisor.wait_until(_a_failure_is_visible, "a failure is visible", FAILURE_WITHIN_S, needed, every_s=0.2)
         _set_token()
+        has_users = _has_users()
         password = _make_admin()
         self._note_in_lock()
         if password:
             say(f"Log in as admin with the password {password} (it is shown only now).")
+        elif has_users and not environment.get("REDRIVE_ADMIN_PASSWORD"):
+            say(
+                "Log in as admin; the password was shown at the first run. "
+                "To change it: python3 manage.py changepassword admin"
+            )
         say(f"Redrive is ready: {self.url}")
 
     def _choose_addresses(self) -> None:
@@ -179,7 +187,7 @@ class Desk:
             ours["REDRIVE_DEMO_PARTNER_URL"] = f"http://127.0.0.1:{self.partner_port}"
         for name in ("REDRIVE_URL", "REDRIVE_REDIS_URL", *_DEMO):
             self.made.pop(name, None)
-        self.made.update(ours)
+        self.made.update(ours, run=environment.told())
         first_run.write(self.folder, self.made)
 
     def _environment(self) -> dict[str, str]:
@@ -347,6 +355,13 @@ def _a_failure_is_visible() -> bool:
         return bool(failures.search(ENGINE, limit=1).rows)
     except OperationalError:  # SQLite, locked by a long write: ask again
         return False
+    finally:
+        connections.close_all()
+
+
+def _has_users() -> bool:
+    try:
+        return get_user_model().objects.filter(username="admin").exists()
     finally:
         connections.close_all()
 

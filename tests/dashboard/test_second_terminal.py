@@ -1,0 +1,91 @@
+"""What a person meets in a second terminal, before the first start, and with a word too many."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from dashboard import command_line
+from tests.dashboard.desk import ROOT, SILENT, Desk
+
+pytestmark = pytest.mark.server
+
+
+def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`manage.py` in a shell that was told nothing but where the data are."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), *arguments],
+        env={**kept, "REDRIVE_DATA": str(data), **variables},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_second_terminal_finds_the_desk_that_was_told_its_addresses(tmp_path, engine):
+    (tmp_path / "key").write_text("k" * 50)
+    told = {"REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url.removesuffix("0") + "1"}
+    told |= {"DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.sqlite3", "SECRET_KEY_FILE": str(tmp_path / "key")}
+    desk = Desk(tmp_path / "data", "--no-demo", **told).is_ready()
+    try:
+        said = terminal(desk.data, "doctor").stdout
+        assert "source celery: " in said and "REDRIVE_REDIS_URL is not set" not in said, said
+        assert "Read as" not in said and terminal(desk.data, "failures").returncode == 0
+        assert "The guard is off: workers" in terminal(desk.data, "off").stdout
+        severe = terminal(desk.data, "doctor")
+        assert severe.returncode == 1
+        assert "The guard is off: nothing is recorded." in severe.stdout
+        assert "The guard is on." in terminal(desk.data, "on").stdout
+        assert "chain breaks" not in terminal(desk.data, "doctor").stdout  # written with the desk's own key
+        assert stat.S_IMODE((desk.data / "up.json").stat().st_mode) == 0o600
+    finally:
+        desk.send(signal.SIGTERM).ends()
+    again = Desk(desk.data, "--no-demo").is_ready()
+    try:
+        assert json.loads((desk.data / "up.json").read_text())["run"] == {}
+        assert "No source is configured" in terminal(desk.data, "doctor").stdout
+    finally:
+        again.send(signal.SIGTERM).ends()
+
+
+@pytest.mark.parametrize("command", ["failures", "replay", "off", "on", "token", "watch"])
+def test_a_command_before_the_first_start_says_that_there_is_no_desk(tmp_path, command):
+    done = terminal(tmp_path, command, SECRET_KEY="x" * 50)
+    assert done.returncode == 1
+    assert done.stdout.startswith("There is no desk in ") and done.stdout.count("\n") == 1, done.stdout
+    assert not (tmp_path / "redrive.sqlite3").exists()
+
+
+def test_a_database_without_tables_is_no_desk_either(tmp_path):
+    (tmp_path / "redrive.sqlite3").touch()
+    done = terminal(tmp_path, "failures", SECRET_KEY="x" * 50)
+    assert done.stdout.startswith("There is no desk in ") and "Traceback" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("help",), ("--help",)])
+def test_the_list_of_commands_needs_no_secret_and_begins_with_ours(tmp_path, arguments):
+    done = terminal(tmp_path, *arguments)
+    assert done.returncode == 0
+    assert list(command_line.OURS) == [line.split()[0] for line in done.stdout.split("Django's:")[0].splitlines()[2:-1]]
+    assert "changepassword" in done.stdout.split("Django's:")[1]
+
+
+def test_every_command_of_ours_is_listed():
+    files = [*ROOT.glob("dashboard/management/commands/*.py"), *ROOT.glob("jobs_admin/management/commands/*.py")]
+    assert {file.stem for file in files} - {"__init__"} == command_line.OURS.keys() - {"test"}
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "-1"])
+def test_a_port_that_is_none_is_refused_in_one_sentence(tmp_path, port):
+    done = terminal(tmp_path, "up", f"--port={port}")
+    assert done.returncode == 1
+    assert done.stdout == f"--port must be from 1 to 65535, not {port}. Nothing was started.\n"
