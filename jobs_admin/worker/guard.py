@@ -25,7 +25,7 @@ class Guard:
         self.mode = mode  # the ceiling: capture, observe or enforce
         self.is_silenced = False  # by `manage.py off`
         self.counts = Counts()
-        self.broken = 0  # reports that could not even be written down, for an error of ours
+        self.broken = 0  # reports that could not be made whole, for an error of ours
 
     def job_started(self, request: Any) -> None:
         try:
@@ -38,13 +38,13 @@ class Guard:
         try:
             self._ended_badly(request, outcome_of(request, exc_info))
         except Exception as error:
-            self._note(error)
+            self._tell_least(request, error)
 
     def job_timed_out(self, request: Any, seconds: float | None) -> None:
         try:
             self._ended_badly(request, hard_limit(seconds))
         except Exception as error:
-            self._note(error)
+            self._tell_least(request, error)
 
     def job_succeeded(self, request: Any, duration: float | None) -> None:
         try:
@@ -59,6 +59,7 @@ class Guard:
         if request.__dict__.get("_redrive_told"):
             return
         request._redrive_told = True
+        request._redrive_kind = outcome.kind if outcome else None  # what is still to be told
         duration = None if request.time_start is None else max(0.0, time.time() - request.time_start)
         queue = report.queue_of(request, self.origin)
         if outcome is None:
@@ -66,7 +67,20 @@ class Guard:
             return
         self.counts.ended(queue, outcome.counts_as, duration)
         if not self.is_silenced:
-            self.store.write(envelope.encode(report.failure(request, outcome, self.origin, duration)))
+            entry = envelope.encode(report.failure(request, outcome, self.origin, duration))
+            request._redrive_kind = None  # now it is the store's to keep
+            self.store.write(entry)
+
+    def _tell_least(self, request: Any, error: Exception) -> None:
+        """A job whose report could not be made is told all the same, if only by its name: it must not just vanish."""
+        self._note(error)
+        try:
+            kind = request.__dict__.get("_redrive_kind", "exception")
+            if kind is not None and not self.is_silenced:
+                request._redrive_told, request._redrive_kind = True, None
+                self.store.write(envelope.encode(report.least(request, kind, self.origin)))
+        except Exception as again:  # the same border; this job is counted already
+            logger.debug("Redrive could not even name a job.", exc_info=again)
 
     def _note(self, error: Exception) -> None:
         """A report must never break a job: this is the border where everything is caught, counted and said."""

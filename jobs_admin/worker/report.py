@@ -7,8 +7,9 @@ import hashlib
 import json
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kombu.utils.json import dumps
 
@@ -17,10 +18,13 @@ from jobs_admin.worker.display import Shown, shown_json, shown_message, shown_tr
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.popped import Popped
 
+T = TypeVar("T")
+
 RAW_BYTES = 16 * 1024**2
 RAW_HEAD = 64 * 1024  # of a message that is larger: enough to recognise it; a replay is refused
 HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive"})  # unredacted copies, and our own
 
+_MOST_INT = 2**31 - 1
 _HOST = socket.gethostname()
 
 
@@ -53,8 +57,8 @@ def lineage_of(request: Any) -> Lineage | None:
 def attempt_of(request: Any) -> int:
     """Executions so far in this run; the first is 1."""
     try:
-        return max(0, int(request.request_dict.get("retries") or 0)) + 1
-    except (TypeError, ValueError):
+        return min(max(0, int(request.request_dict.get("retries") or 0)) + 1, _MOST_INT)
+    except (TypeError, ValueError, ArithmeticError):  # int(Infinity) is an OverflowError
         return 1
 
 
@@ -88,6 +92,37 @@ def failure(request: Any, outcome: Outcome, origin: Origin, duration: float | No
         raw=raw if len(raw) <= RAW_BYTES else raw[:RAW_HEAD],
         trace=trace.text,
     )
+
+
+def least(request: Any, kind: str, origin: Origin) -> Envelope:
+    """The report of a job of which nothing more could be told: what it is, how it ended, and its message.
+
+    Each part is asked for by itself, because the one that cannot be had is not known here.
+    """
+    raw = _or_nothing(lambda: raw_message(request.message), None)
+    return Envelope(
+        source=origin.source,
+        queue=_or_nothing(lambda: queue_of(request, origin), ""),
+        task=_or_nothing(lambda: str(request.type)[:500], ""),
+        job_id=_or_nothing(lambda: str(request.id), ""),
+        kind=kind,
+        attempt=_or_nothing(lambda: attempt_of(request), 1),
+        at=time.time(),
+        message="Redrive could not read how this job ended; the worker's log says why. Its message is kept whole.",
+        worker=_or_nothing(lambda: str(request.hostname), ""),
+        host=_HOST,
+        release=origin.release,
+        lineage=_or_nothing(lambda: lineage_of(request), None),
+        raw_size=len(raw or b""),
+        raw=raw if raw is None or len(raw) <= RAW_BYTES else raw[:RAW_HEAD],
+    )
+
+
+def _or_nothing(part: Callable[[], T], nothing: T) -> T:
+    try:
+        return part()
+    except Exception:  # the border of capture: the guard has counted and said the error that led here
+        return nothing
 
 
 def success(request: Any, origin: Origin, duration: float | None) -> Envelope:
@@ -193,4 +228,4 @@ def _tenant(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
 
 def _priority(request: Any) -> int | None:
     priority = request.delivery_info.get("priority")
-    return priority if isinstance(priority, int) else None
+    return priority if isinstance(priority, int) and abs(priority) <= _MOST_INT else None

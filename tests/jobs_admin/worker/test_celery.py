@@ -13,10 +13,18 @@ import time
 
 import pytest
 import redis
+from celery.worker.request import Request
+from kombu import Connection
+from kombu.transport.virtual import Message
 
 from jobs_admin.core import keys
 from jobs_admin.worker.celery import GuardStep, _store_url, install, is_supported
+from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.line import client
+from jobs_admin.worker.report import Origin
+from jobs_admin.worker.request import guarded
+from jobs_admin.worker.spool import Spool
+from jobs_admin.worker.store import Store
 from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.real_celery import ROOT, make_app
 
@@ -376,3 +384,33 @@ def test_a_producer_stays_as_it_was():
     )  # fmt: skip
     ours = "jobs_admin jobs_admin.core jobs_admin.core.keys jobs_admin.worker jobs_admin.worker.celery"
     assert done.stdout.splitlines() == [ours, "inert"], done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"headers": {"redrive": {"queue": "q", "job_id": "x", "run": float("inf")}}},
+        {"headers": {"redrive": {"queue": "q", "job_id": "x", "run": 10**400, "item": float("nan")}}},
+        {"retries": float("inf")},
+        {"priority": 10**400},
+    ],
+)
+def test_no_header_keeps_a_failure_from_being_told(worker, options):
+    (report,) = told(worker, worker.send("fail", **options), ["exception"])
+    assert report.message == "it failed" and report.raw_is_whole
+
+
+def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(own_store, tmp_path):
+    app = make_app("memory://")
+    app.send_task("fail", args=["x"], task_id="j1", queue="emails")
+    channel = Connection("memory://").channel()
+    message = Message(channel._get("emails"), channel=channel)
+    # A path that is no text: reading the tenant fails, as a fault of ours would.
+    guard = Guard(Origin("shop", "", (5,), {}), Store(own_store.url, Spool(tmp_path / "s")), "capture")
+    guard.store.dial()
+    request = guarded(Request, guard)(message, app=app, hostname="w@h", task=app.tasks["fail"])
+    guard.job_timed_out(request, 1)
+    guard.job_timed_out(request, 1)
+    (report,) = reports(own_store)
+    assert (report.job_id, report.task, report.queue, report.kind) == ("j1", "fail", "emails", "hard_limit")
+    assert report.raw_is_whole and json.loads(report.raw)["headers"]["id"] == "j1" and guard.broken == 1
