@@ -37,7 +37,7 @@ def test_a_socket_and_its_virtual_host_are_found(given, number):
     assert (made.path, made.db) == ("/run/redis.sock", number)
 
 
-@pytest.mark.parametrize("url", ["amqp://guest@host//?heartbeat=3", "", "not a url", "sentinel://a;sentinel://b"])
+@pytest.mark.parametrize("url", ["amqp://guest@host//?heartbeat=3", "", "not-a-url", "sentinel://a;sentinel://b"])
 def test_what_is_no_redis_url_comes_back_as_it_was(url):
     assert for_redis_py(url) == url
     with pytest.raises(ValueError, match="scheme"):
