@@ -95,6 +95,7 @@ class Again:
     """A group that jobs of this replay failed again in."""
 
     title: str
+    culprit: str  # where in the code: groups of one title are told apart by it
     count: int
     group_url: str
     failures_url: str
@@ -227,7 +228,11 @@ def again(replay: Replay, found) -> Again:
     title = str(group) if group else "An error that was not grouped"
     text = f"replay:{replay.pk}" + (f" group:{group.fingerprint}" if group else "")
     return Again(
-        title, count, reverse("group-detail", args=[group.fingerprint]) if group else "", failure_list.list_url(text)
+        title,
+        group.culprit if group else "",
+        count,
+        reverse("group-detail", args=[group.fingerprint]) if group else "",
+        failure_list.list_url(text),
     )
 
 

@@ -34,6 +34,7 @@ class Line(TypedDict):
     count: str
     per_minute: str  # empty for none
     trend: str
+    task: str  # empty where there is no task, or several
     queues: str
     others: str  # how many queues there are beyond those named; empty for none
     first_seen: str
@@ -141,6 +142,7 @@ def line_of(row: failures.GroupRow) -> Line:
         count=number(row.count),
         per_minute=number(row.per_minute) if row.per_minute else "",
         trend=sparkline(row.trend, _trend_words(row.trend)),
+        task=visible(row.tasks[0]) if len(row.tasks) == 1 else "",
         queues=visible(", ".join(row.queues[:2])),
         others=number(others) if others else "",
         first_seen=ago(group.first_seen),
