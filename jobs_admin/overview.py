@@ -12,15 +12,15 @@ from datetime import UTC, datetime, timedelta
 
 import redis
 from django.db.models import Count, Exists, F, Max, OuterRef, Q, Sum
+from django.db.models.functions import Coalesce
 
-from jobs_admin import config, failures
+from jobs_admin import config, failures, queues
 from jobs_admin import scope as scopes
 from jobs_admin.core import keys
 from jobs_admin.core import query as language
 from jobs_admin.counting import StepOf
 from jobs_admin.groups import GroupRow
 from jobs_admin.models import (
-    DepthSample,
     Failure,
     FailureCount,
     Group,
@@ -40,6 +40,10 @@ BEFORE = timedelta(minutes=10)  # what the rate is compared with: the ten minute
 LOUD_PER_MIN = 1.0
 NEW_WITHIN = timedelta(minutes=30)
 SAMPLE = 1_000
+MOST_SOURCES = 50
+MOST_QUEUES = 12  # of those with dead jobs
+MOST_SERIES = 6  # queues told apart in the picture; the rest are one
+MOST_LOUD = 100  # queues that are counted as failing
 LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
 NOT_RUNNING = ("draft", "done", "stopped", "cancelled")
 
@@ -64,28 +68,6 @@ class Stale:
     since: datetime | None  # None: never seen alive
     steps: tuple[str, ...] = ()  # those that are late
     next: str = "Start `manage.py watch`, or look at its log; nothing is lost meanwhile."
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    source: str
-    queue: str
-    reachable: bool | None  # None: never sampled
-    why: str
-    sampled_at: datetime | None
-    waiting: int | None
-    active: int | None
-    delayed: int | None
-    dead: int
-    retrying: int
-    source_dead: int | None
-    oldest_dead_age_s: int | None
-    failed_per_minute: float
-    succeeded_per_minute: float
-    workers: int | None
-    guarded_workers: int | None
-    durability: str
-    by_priority: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +133,8 @@ def _trouble(viewer: Viewer, rate: _Rate, loud: int, now: datetime) -> Sentence:
     if tenants:
         parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'}")
     if loud > 1:
-        parts.append(f"{loud - 1} more {'queue fails' if loud == 2 else 'queues fail'}")
+        more = f"{MOST_LOUD} or more others fail" if loud > MOST_LOUD else f"{loud - 1} more queues fail"
+        parts.append("1 more queue fails" if loud == 2 else more)
     query = language.qualifier("queue", rate.queue)
     return Sentence(", ".join(parts), "trouble", f"{query} since:{_iso(now - RATE_OVER - BEFORE)}")
 
@@ -189,12 +172,14 @@ def _dead(viewer: Viewer) -> int:
 
 
 def _rates(viewer: Viewer, now: datetime) -> list[_Rate]:
-    """Failed attempts per minute of each queue, over the last three minutes and over the ten before."""
+    """Failed attempts per minute of the loudest queues, over the last three minutes and over the ten before."""
     split = (now - RATE_OVER).replace(second=0, microsecond=0)
     minutes = (now - split).total_seconds() / 60
     failed = F("failed") + F("retried")
     rows = _counters(viewer, split - BEFORE).filter(at__lte=now).values_list("source", "queue")
-    counted = rows.annotate(now=Sum(failed, filter=Q(at__gte=split)), before=Sum(failed, filter=Q(at__lt=split)))
+    counted = rows.annotate(
+        now=Coalesce(Sum(failed, filter=Q(at__gte=split)), 0), before=Coalesce(Sum(failed, filter=Q(at__lt=split)), 0)
+    ).order_by("-now", "source", "queue")[: MOST_LOUD + 1]
     return [_Rate(s, q, (n or 0) / minutes, (b or 0) / (BEFORE.total_seconds() / 60)) for s, q, n, b in counted]
 
 
@@ -313,18 +298,21 @@ def ingest_lag_s(now: datetime | None = None) -> float:
     return max(0.0, now.timestamp() - int(oldest[0][0].split(b"-")[0]) / 1000) if oldest else 0.0
 
 
-# --- sources and queues -----------------------------------------------------------------------------------------
+# --- sources -------------------------------------------------------------------------------------------------
 
 
 def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
-    """A line per source: whether it answers, since when, and how old its last sample is."""
+    """A line per source: whether it answers, since when, and how old its last sample is. Bounded: see `more_sources`."""
     now = now or datetime.now(UTC)
     allowed = viewer.sources()
-    found = Source.objects.order_by("name")
+    # A report can name a new source: those that somebody configured are never pushed out by it.
+    found = Source.objects.order_by("-is_configured", "name")
     if allowed is not None:
         found = found.filter(name__in=allowed)
-    dead = dict(_counted_dead(viewer).values_list("source").annotate(n=Sum("count")))
-    alive = Worker.objects.filter(scopes.visible(viewer), seen_at__gte=now - timedelta(seconds=ALIVE_S))
+    found = list(found[:MOST_SOURCES])
+    shown = {source.name for source in found}
+    dead = dict(_counted_dead(viewer).filter(source__in=shown).values_list("source").annotate(n=Sum("count")))
+    alive = Worker.objects.filter(source__in=shown, seen_at__gte=now - timedelta(seconds=ALIVE_S))
     workers = dict(alive.values_list("source").annotate(n=Count("pk")))
     return [
         SourceRow(
@@ -342,6 +330,13 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
         )
         for source in found
     ]
+
+
+def more_sources(viewer: Viewer) -> int:
+    """How many sources `sources` leaves out."""
+    allowed = viewer.sources()
+    found = Source.objects.all() if allowed is None else Source.objects.filter(name__in=allowed)
+    return max(0, found.count() - MOST_SOURCES)
 
 
 def findings(viewer: Viewer, rows: list[SourceRow] | None = None) -> list[dict[str, str]]:
@@ -367,70 +362,6 @@ def _of_the_store() -> list[dict[str, str]]:
         return []
 
 
-def queues(viewer: Viewer, now: datetime | None = None) -> list[QueueRow]:
-    """A line per queue: the latest sample, with the dead as they are counted now. By name."""
-    now = now or datetime.now(UTC)
-    samples = _latest_samples(viewer, now)
-    states: dict[tuple[str, str], dict[str, int]] = {}
-    counted = FailureCount.objects.filter(scopes.visible(viewer), state__in=("dead", "retrying"), count__gt=0)
-    for source, queue, state, n in counted.values_list("source", "queue", "state").annotate(n=Sum("count")):
-        states.setdefault((source, queue), {})[state] = n
-    since = (now - timedelta(minutes=5)).replace(second=0, microsecond=0)
-    minutes = (now - since).total_seconds() / 60
-    rates = {
-        (source, queue): ((failed or 0) / minutes, (succeeded or 0) / minutes)
-        for source, queue, failed, succeeded in _counters(viewer, since)
-        .values_list("source", "queue")
-        .annotate(failures=Sum(F("failed") + F("retried")), successes=Sum("succeeded"))
-    }
-    names = sorted(set(samples) | set(states) | set(rates))
-    return [
-        _queue_row(name, samples.get(name), states.get(name, {}), rates.get(name, (0.0, 0.0)), now) for name in names
-    ]
-
-
-def _queue_row(
-    name: tuple[str, str], sample: DepthSample | None, states: dict[str, int], rates: tuple[float, float], now: datetime
-) -> QueueRow:
-    dead = states.get("dead", 0)
-    oldest = sample.oldest_dead_at if sample and dead else None
-    return QueueRow(
-        source=name[0],
-        queue=name[1],
-        reachable=sample.is_reachable if sample else None,
-        why=sample.why if sample else "",
-        sampled_at=sample.at if sample else None,
-        waiting=sample.waiting if sample else None,
-        active=sample.active if sample else None,
-        delayed=sample.delayed if sample else None,
-        dead=dead,
-        retrying=states.get("retrying", 0),
-        source_dead=sample.source_dead if sample else None,
-        oldest_dead_age_s=max(0, int((now - oldest).total_seconds())) if oldest else None,
-        failed_per_minute=rates[0],
-        succeeded_per_minute=rates[1],
-        workers=sample.workers if sample else None,
-        guarded_workers=sample.guarded_workers if sample else None,
-        durability=sample.durability if sample else "",
-        by_priority=dict(sample.by_priority) if sample else {},
-    )
-
-
-def _latest_samples(viewer: Viewer, now: datetime) -> dict[tuple[str, str], DepthSample]:
-    """The latest sample of each queue, of the last five minutes; of the last day where sampling stopped."""
-    for window in (timedelta(minutes=5), timedelta(days=1)):
-        recent = DepthSample.objects.filter(scopes.visible(viewer), step=10, at__gte=now - window)
-        latest = list(recent.values_list("source", "queue").annotate(last=Max("at")))
-        if latest:
-            break
-    else:
-        return {}
-    moments = {at for _, _, at in latest}
-    found = DepthSample.objects.filter(scopes.visible(viewer), step=10, at__in=moments)
-    wanted = set(latest)
-    return {(s.source, s.queue): s for s in found if (s.source, s.queue, s.at) in wanted}
-
-
 # --- pictures ---------------------------------------------------------------------------------------------------
 
 
@@ -438,30 +369,52 @@ def _counted_dead(viewer: Viewer):
     return FailureCount.objects.filter(scopes.visible(viewer), state="dead", count__gt=0)
 
 
-def dead_by_queue(viewer: Viewer) -> list[tuple[str, str, int]]:
-    """(source, queue, dead jobs), the fullest first."""
-    rows = _counted_dead(viewer).values_list("source", "queue").annotate(n=Sum("count"))
-    return list(rows.order_by("-n", "source", "queue"))
+def dead_by_queue(
+    viewer: Viewer, now: datetime | None = None, limit: int = MOST_QUEUES
+) -> tuple[list[tuple[str, str, int]], int]:
+    """(source, queue, dead jobs) of the fullest queues, then how many more have dead jobs."""
+    worst = queues.worst(viewer, now or datetime.now(UTC), limit=limit, only_dead=True)
+    return [(one.source, one.queue, one.dead) for one in worst], worst[0].of - len(worst) if worst else 0
 
 
 def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int = 24) -> Series:
-    """Failed attempts per queue, in at most 96 steps that end with the one that runs."""
+    """Failed attempts per queue, in at most 96 steps that end with the one that runs; all but the fullest as one."""
     now = now or datetime.now(UTC)
     step_s = max(60, hours * 3600 // 96 // 60 * 60)
     last = int(now.timestamp()) // step_s
     first = last - hours * 3600 // step_s + 1
     summed = max(step for step in STEPS_OF_QUEUES if step_s % step == 0)  # the fewest rows that tell the steps apart
     since = datetime.fromtimestamp(first * step_s, UTC)
-    rows = _counters(viewer, since, summed).annotate(place=StepOf("at", step_s))
-    counted = list(rows.values_list("source", "queue", "place").annotate(n=Sum(F("failed") + F("retried"))))
-    many = len({source for source, *_ in counted}) > 1
+    rows = _counters(viewer, since, summed).filter(at__lt=datetime.fromtimestamp((last + 1) * step_s, UTC))
+    failed = Sum(F("failed") + F("retried"))
+    by_queue = rows.values_list("source", "queue").annotate(n=failed).filter(n__gt=0)
+    fullest = list(by_queue.order_by("-n", "source", "queue")[: MOST_SERIES + 1])
+    others = 0
+    if len(fullest) > MOST_SERIES:
+        fullest = fullest[: MOST_SERIES - 1]
+        others = by_queue.count() - len(fullest)
+    rows = rows.annotate(place=StepOf("at", step_s))
+    these = Q(source__in={s for s, _, _ in fullest}, queue__in={q for _, q, _ in fullest})
+    kept = {(source, queue) for source, queue, _ in fullest}
+    counted = [
+        row
+        for row in rows.filter(these).values_list("source", "queue", "place").annotate(n=failed)
+        if (row[0], row[1]) in kept
+    ]
+    many = len({source for source, _ in kept}) > 1
     found: dict[str, list[int]] = {}
     for source, queue, place, n in counted:
         if first <= place <= last and n:
             line = found.setdefault(f"{source}/{queue}" if many else queue, [0] * (last - first + 1))
             line[place - first] += n
-    fullest = sorted(found.items(), key=lambda pair: (-sum(pair[1]), pair[0]))
-    return Series(step_s, [n * step_s for n in range(first, last + 1)], dict(fullest))
+    series = dict(sorted(found.items(), key=lambda pair: (-sum(pair[1]), pair[0])))
+    if others:
+        every = dict(rows.values_list("place").annotate(n=failed))
+        rest = [every.get(first + n, 0) for n in range(last - first + 1)]
+        series[f"{others:,} others"] = [
+            n - sum(y) for n, y in zip(rest, zip(*found.values(), strict=True), strict=True)
+        ]
+    return Series(step_s, [n * step_s for n in range(first, last + 1)], series)
 
 
 def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10) -> list[GroupRow]:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from dashboard.api import errors, shapes
 from dashboard.api.tokens import Token
 from jobs_admin import audit as audit_log
-from jobs_admin import config, failures, grouping, overview, replays, triage
+from jobs_admin import config, failures, grouping, queues, replays, triage
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
@@ -46,6 +46,7 @@ def _cursor(text: str | None) -> str | None:
 
 After = Annotated[str | None, Query(max_length=100), AfterValidator(_cursor)]
 AfterGroup = Annotated[str | None, Query(max_length=100)]
+AfterQueue = Annotated[str | None, Query(max_length=400)]
 
 
 class Body(Schema):
@@ -120,9 +121,12 @@ def _page(name: str, *args: object) -> str:
 
 
 @api.get("/queues", response={200: shapes.Listed[shapes.Queue], **REFUSALS}, tags=["queues"])
-def queues(request: HttpRequest) -> Any:
-    rows = overview.queues(_viewer(request))
-    return shapes.listed(rows, shapes.queue, next=None, count=len(rows))
+def list_queues(request: HttpRequest, after: AfterQueue = None, limit: Limit = 100) -> Any:
+    """The queues, those with the most dead jobs first, then those that fail most often."""
+    if after and not queues.is_cursor(after):
+        raise errors.Refused(422, "invalid", NO_CURSOR, "after")
+    page = queues.listing(_viewer(request), after=after, limit=limit)
+    return shapes.listed(page.rows, shapes.queue, next=page.next, count=page.count)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ninja import Schema
 
 from jobs_admin.groups import GroupDetail, GroupRow
 from jobs_admin.models import Attempt, AuditEvent, Failure, Replay, ReplayItem
-from jobs_admin.overview import QueueRow
+from jobs_admin.queues import QueueRow
 from jobs_admin.replays import Preview
 
 T = TypeVar("T")

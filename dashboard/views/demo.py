@@ -23,7 +23,7 @@ from dashboard.templatetags.redrive import duration, number
 from dashboard.toasts import say
 from demo import control
 from demo.temper import STRAIN
-from jobs_admin import audit, overview
+from jobs_admin import audit, queues
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 SOURCE = "shop"
@@ -122,7 +122,7 @@ def _acted(
 
 
 def _page(request: HttpRequest) -> HttpResponse:
-    lines = [_queue(row) for row in overview.queues(request.viewer) if row.source == SOURCE]
+    lines = [_queue(row) for row in queues.listing(request.viewer, source=SOURCE).rows]
     context: dict[str, Any] = {
         "queues": lines,
         "may_operate": request.viewer.may(OPERATOR, SOURCE),
@@ -263,7 +263,7 @@ class QueueLine:
     failed_per_minute: float
 
 
-def _queue(row: overview.QueueRow) -> QueueLine:
+def _queue(row: queues.QueueRow) -> QueueLine:
     return QueueLine(
         queue=row.queue,
         waiting=row.waiting,

@@ -23,7 +23,6 @@ from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
 
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
-MOST_SERIES = 6  # queues told apart in the picture; the rest are one
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +58,21 @@ def index(request: HttpRequest) -> HttpResponse:
     series = overview.failures_over_time(viewer, now)
     names, rows = _hours(series)
     sources = overview.sources(viewer, now)
+    dead, more_dead = overview.dead_by_queue(viewer, now)
     context = {
         "now": now,
         "sentence": sentence,
         "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
         "stale": overview.stale(now),
         "sources": [_source_line(row) for row in sources],
+        "more_sources": overview.more_sources(viewer),
         "findings": overview.findings(viewer, sources),
         "chart": _chart(series),
         "chart_words": _chart_words(series),
         "chart_names": names,
         "chart_rows": rows,
-        "dead": _dead(overview.dead_by_queue(viewer)),
+        "dead": _dead(dead),
+        "more_dead": more_dead,
         "lines": [line_of(row) for row in overview.loudest_groups(viewer, now)],
         "replays": [_replay_line(replay) for replay in overview.running_replays(viewer)],
         "unfiled": Unfiled.objects.order_by()[: MOST_UNFILED + 1].count(),
@@ -104,32 +106,22 @@ def _replay_line(replay: Replay) -> ReplayLine:
     return ReplayLine(replay, reverse("replay-detail", args=[replay.pk]), replay.settled, replay_page.parts(replay))
 
 
-def _named(series: overview.Series) -> dict[str, list[int]]:
-    """The fullest queues, and the rest as one."""
-    queues = list(series.queues.items())
-    if len(queues) <= MOST_SERIES:
-        return dict(queues)
-    named = dict(queues[: MOST_SERIES - 1])
-    others = queues[MOST_SERIES - 1 :]
-    return named | {f"{len(others)} others": [sum(step) for step in zip(*(y for _, y in others), strict=True)]}
-
-
 def _chart(series: overview.Series) -> str:
     """For charts.js; empty where there is nothing to draw."""
     if not series.queues:
         return ""
-    lines = [{"name": name, "state": "dead", "y": y} for name, y in _named(series).items()]
+    lines = [{"name": name, "state": "dead", "y": y} for name, y in series.queues.items()]
     return json.dumps({"x": series.times, "series": lines, "kind": "bars", "stacked": True, "height": 208})
 
 
 def _chart_words(series: overview.Series) -> str:
-    totals = ", ".join(f"{name} {sum(y):,}" for name, y in _named(series).items())
+    totals = ", ".join(f"{name} {sum(y):,}" for name, y in series.queues.items())
     return f"Failed attempts of the last 24 h by queue: {totals}"
 
 
 def _hours(series: overview.Series) -> tuple[list[str], list[tuple[datetime, list[int]]]]:
     """The picture as a table: a row an hour, the latest first."""
-    named = _named(series)
+    named = series.queues
     by_hour: dict[int, list[int]] = {}
     for place, at in enumerate(series.times):
         row = by_hour.setdefault(at // 3600, [0] * len(named))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from jobs_admin import overview
+from jobs_admin import overview, queues
 from jobs_admin.models.access import VIEWER
 
 LATE_SAMPLE_S = 60
@@ -27,7 +29,7 @@ DURABILITY = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    row: overview.QueueRow
+    row: queues.QueueRow
     dead_url: str
     retrying_url: str
     priorities: list[tuple[str, int]]
@@ -52,13 +54,30 @@ class SourceLines:
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
+    after = request.GET.get("after", "")
+    after = after if queues.is_cursor(after) else ""
     by_source = {row.name: _source(row) for row in overview.sources(request.viewer, now)}
-    for row in overview.queues(request.viewer, now):
+    page = queues.listing(request.viewer, after=after, now=now)
+    for row in page.rows:
         if row.source not in by_source:
             by_source[row.source] = SourceLines(row.source, "unknown", "", None, row.sampled_at, False, False)
         by_source[row.source].lines.append(_line(row))
-    context = {"sources": list(by_source.values()), "stale": overview.stale(now)}
+    # Further pages are of queues: a source without one there was on the first.
+    sources = [source for source in by_source.values() if source.lines or not after]
+    context = {
+        "sources": sources,
+        "more_sources": 0 if after else overview.more_sources(request.viewer),
+        "count": page.count,
+        "self_url": _address(after),
+        "first_url": _address("") if after else "",
+        "next_url": _address(page.next) if page.next else "",
+        "stale": overview.stale(now),
+    }
     return render_page(request, "queues/list.html", context, part="queues")
+
+
+def _address(after: str) -> str:
+    return f"{reverse('queue-list')}?{urlencode({'after': after})}" if after else reverse("queue-list")
 
 
 def _source(row: overview.SourceRow) -> SourceLines:
@@ -70,7 +89,7 @@ def _source(row: overview.SourceRow) -> SourceLines:
     return SourceLines(row.name, state, row.why, row.changed_at, row.sampled_at, is_late, row.is_configured)
 
 
-def _line(row: overview.QueueRow) -> Line:
+def _line(row: queues.QueueRow) -> Line:
     words, title = DURABILITY.get(row.durability, ("", ""))
     # A single priority says nothing.
     priorities = sorted(row.by_priority.items(), key=_as_number) if len(row.by_priority) > 1 else []

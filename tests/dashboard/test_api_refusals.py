@@ -60,7 +60,7 @@ def test_a_state_that_no_item_can_have_is_refused_by_name(ask, replay):  # noqa:
     assert ask("GET", f"replays/{replay.pk}/items", state="planned").status_code == 200
 
 
-@pytest.mark.parametrize("call", ["failures", "groups", "replays", "audit"])
+@pytest.mark.parametrize("call", ["failures", "groups", "replays", "audit", "queues"])
 def test_a_cursor_that_is_none_is_refused_and_not_page_one(ask, call):  # noqa: F811
     answer = ask("GET", call, after="zzz")
     assert answer.status_code == 422 and answer.json()["error"]["field"] == "after"
@@ -82,3 +82,11 @@ def test_without_a_token_nobody_hears_which_methods_there_are(ask):  # noqa: F81
     answer = ask("DELETE", "failures", token="")
     assert answer.status_code == 401 and "Allow" not in answer.headers
     assert ask("DELETE", "failures").status_code == 405
+
+
+def test_queues_come_page_by_page(ask):  # noqa: F811
+    bury(queue="a"), bury(2, queue="b")
+    first = ask("GET", "queues", limit=1).json()
+    assert ([row["queue"] for row in first["items"]], first["count"]) == (["b"], 2)
+    second = ask("GET", "queues", limit=1, after=first["next"]).json()
+    assert ([row["queue"] for row in second["items"]], second["next"]) == (["a"], None)

@@ -150,3 +150,10 @@ def test_whoever_may_read_reports_that_could_not_be_filed_has_the_way_there(ann,
     way = re.search(r'<a href="([^"]+)">See why in the records', ann.get("/").content.decode())[1]
     assert ann.get(way).status_code == 200
     assert "An admin of every source can see why" in text_of(vera.get("/"))
+
+
+def test_dead_queues_beyond_the_worst_are_a_number_and_a_link(ann, watched):
+    for n in range(14):
+        bury(1, queue=f"q{n:02}")
+    page = ann.get("/").content.decode()
+    assert '<a href="/queues/">and 2 more queues</a>' in page and ">q11<" in page and ">q12<" not in page

@@ -62,3 +62,19 @@ def test_a_source_that_only_reports_says_that_nothing_can_be_sent_to_it(ann, wat
 
 def test_without_a_source_the_page_says_how_to_name_one(ann, watched):
     assert "Name your broker in CELERY_BROKER_URL" in text_of(ann.get("/queues/"))
+
+
+def test_thousands_of_queues_come_page_by_page_the_worst_first(ann, watched):
+    for n in range(130):
+        bury(1, queue=f"q{n:03}")
+    bury(2, queue="worst")
+    first = ann.get("/queues/").content.decode()
+    assert first.count("data-row=") == 100 and "131 queues" in first and first.index(">worst<") < first.index(">q000<")
+    following = html.unescape(re.search(r'href="([^"]+)" rel="next"', first)[1])
+    second = ann.get(following).content.decode()
+    assert second.count("data-row=") == 31 and ">q129<" in second and 'rel="next"' not in second
+
+
+def test_what_is_no_cursor_is_the_first_page(ann, watched):
+    bury(1)
+    assert "webhooks" in text_of(ann.get("/queues/", {"after": "x~~~"}))

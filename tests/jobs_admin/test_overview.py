@@ -8,7 +8,7 @@ import redis
 
 from jobs_admin import config, filing, overview
 from jobs_admin.core import keys
-from jobs_admin.models import DepthSample, Failure, Group, Replay, ReplayItem, Source, Worker
+from jobs_admin.models import Failure, Group, Replay, ReplayItem, Source, Worker
 from jobs_admin.models.access import ENGINE, Viewer
 
 pytestmark = pytest.mark.django_db
@@ -81,7 +81,7 @@ def test_the_sentence_is_calm_when_nothing_is_wrong():
 def test_nobody_hears_of_a_source_they_may_not_see():
     count(500, 1), bury(9)
     assert str(overview.sentence(BANKER, NOW)) == "No job has failed yet."
-    assert overview.queues(BANKER, NOW) == overview.dead_by_queue(BANKER) == []
+    assert overview.dead_by_queue(BANKER, NOW) == ([], 0)
     assert overview.failures_over_time(BANKER, NOW).queues == {}
 
 
@@ -106,26 +106,6 @@ def test_the_ingest_lag_is_the_age_of_the_oldest_report(watched):
     assert overview.ingest_lag_s(NOW) == 0
     watched.xadd(keys.failures(), {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 90_000}-0")
     assert overview.ingest_lag_s(NOW) == 90
-
-
-def test_queues_show_the_latest_sample_the_live_dead_and_the_rates():
-    for age, waiting in ((20, 9), (10, 4)):
-        at = NOW - timedelta(seconds=age)
-        DepthSample.objects.create(
-            source="shop", queue="webhooks", at=at, waiting=waiting, dead=0, oldest_dead_at=NOW - timedelta(hours=1)
-        )
-    bury(3), bury(2, state="retrying"), bury(1, queue="emails")
-    count(50, 2, succeeded=100)
-    emails, webhooks = overview.queues(ENGINE, NOW)
-    assert (webhooks.waiting, webhooks.dead, webhooks.retrying, webhooks.oldest_dead_age_s) == (4, 3, 2, 3600)
-    assert (webhooks.failed_per_minute, webhooks.succeeded_per_minute) == (10, 20)
-    assert (emails.dead, emails.reachable, emails.waiting) == (1, None, None)
-
-
-def test_a_queue_that_is_no_longer_sampled_shows_its_last_sample_with_its_age():
-    DepthSample.objects.create(source="shop", queue="webhooks", at=NOW - timedelta(hours=2), waiting=4)
-    (row,) = overview.queues(ENGINE, NOW)
-    assert row.sampled_at == NOW - timedelta(hours=2)
 
 
 def test_sources_tell_reachability_workers_and_unsafe_settings():
@@ -154,9 +134,6 @@ def test_failures_over_time_are_summed_into_steps_up_to_now():
 def test_the_overview_costs_the_same_however_many_queues(django_assert_max_num_queries):
     for n in range(30):
         bury(queue=f"q{n}"), count(5, 1, queue=f"q{n}")
-        DepthSample.objects.create(source="shop", queue=f"q{n}", at=NOW, waiting=4)
-    with django_assert_max_num_queries(4):
-        assert len(overview.queues(ENGINE, NOW)) == 30
     with django_assert_max_num_queries(6):
         overview.sentence(ENGINE, NOW)
 
@@ -169,3 +146,21 @@ def test_only_open_replays_that_touch_a_visible_source_are_running():
             ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2)
     assert [r.state for r in overview.running_replays(ENGINE)] == ["held", "running"]
     assert overview.running_replays(BANKER) == []
+
+
+def test_the_fullest_queues_are_told_and_the_others_counted():
+    for n in range(15):
+        bury(n + 1, queue=f"q{n:02}"), count(n + 1, 1, queue=f"q{n:02}")
+    dead, more = overview.dead_by_queue(ENGINE, NOW)
+    assert (len(dead), dead[0], more) == (12, ("shop", "q14", 15), 3)
+    series = overview.failures_over_time(ENGINE, NOW).queues
+    assert list(series) == ["q14", "q13", "q12", "q11", "q10", "10 others"]
+    assert sum(series["10 others"]) == sum(range(1, 11)) and series["10 others"][-1] == sum(range(1, 11))
+
+
+def test_sources_that_name_themselves_push_no_configured_one_out():
+    Source.objects.create(name="zoo", is_configured=True)
+    Source.objects.bulk_create(Source(name=f"s{n}") for n in range(60))
+    assert next(iter(overview.sources(ENGINE, NOW))).name == "zoo"
+    assert (len(overview.sources(ENGINE, NOW)), overview.more_sources(ENGINE)) == (50, 11)
+    assert overview.more_sources(BANKER) == 0
