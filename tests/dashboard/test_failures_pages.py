@@ -292,7 +292,7 @@ def test_the_way_back_leads_to_no_other_site(ann):
 def test_a_failure_on_its_way_looks_after_itself_and_one_that_rests_does_not(ann, shop):
     (pk,) = dead()
     url = reverse("failure-detail", args=[pk])
-    is_live = 'id="failure" class="failure" data-failure="%d" data-live' % pk
+    is_live = f'id="failure" class="failure" data-failure="{pk}" data-live'
     assert is_live not in ann.get(url).content.decode()
     ann.post(reverse("failure-replay", args=[pk]))
     assert is_live in ann.get(url).content.decode()
