@@ -75,7 +75,9 @@ def unreachable_sources() -> dict[str, str]:
         if name in configured
     }
     known = set(FailureCount.objects.values_list("source", flat=True).distinct())
-    found.update(dict.fromkeys(known - configured.keys(), "is not configured here (sources.toml)"))
+    found.update(
+        dict.fromkeys(known - configured.keys(), "is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES)")
+    )
     return found
 
 

@@ -164,7 +164,7 @@ class Sender:
             source = config.adapter(name)
             epoch = source.epoch(replay.key)
         except KeyError:
-            why = f"{name} is not configured here (sources.toml), so its jobs wait."
+            why = f"{name} is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES), so its jobs wait."
         except SourceError as error:
             why = f"{name}: {error} Trying again by itself."
         else:

@@ -62,6 +62,29 @@ def test_a_store_without_persistence_is_said(shop, store):
         store.config_set("appendonly", "yes")
 
 
+def test_a_store_that_is_not_persistent_loses_reports_not_jobs(shop, store):
+    store.config_set("appendonly", "no")
+    try:
+        (found,) = checkup.check_store().findings
+    finally:
+        store.config_set("appendonly", "yes")
+    assert "a restart loses the reports that are not filed yet" in found.text and "job" not in found.text
+
+
+def test_a_guard_that_is_off_is_severe(shop, store):
+    call_command("off")
+    code, said = doctor()
+    assert code == 1
+    assert "The guard is off: nothing is recorded." in said and "All is well" not in said
+
+
+def test_what_to_correct_is_named_by_its_variable(shop, settings):
+    settings.REDRIVE_DEMO_BROKER_URL = ""
+    settings.REDRIVE_CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
+    forget_configuration(config)
+    assert "Look at CELERY_BROKER_URL, and whether it runs." in doctor()[1]
+
+
 def test_a_watch_that_never_ran_is_severe(shop, store):
     store.delete(keys.steps())
     code, said = doctor()

@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from django.core.management import CommandError, call_command
 
+from jobs_admin import config
 from jobs_admin.models import ApiToken, AuditEvent, Failure
+from tests.conftest import forget_configuration
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
@@ -78,3 +80,38 @@ def test_json_is_one_object_of_as_many_pages_as_asked_for():
     bury(7)
     out, _ = run("failures", "", "--json", "--limit", "1000")
     assert len(json.loads(out)["items"]) == json.loads(out)["count"] == 7
+
+
+def test_several_words_of_a_search_need_no_quotes_and_hints_are_told(store):
+    bury(1)
+    out, err = run("failures", "queue:emails", "error:none")
+    assert "error:none" in err.lower() or "none" in err.lower()
+    assert "“foo” is no state" in run("failures", "state:foo")[1]
+    out, err = run("replay", "queue:emails", "state:foo", "--dry-run")
+    assert "“foo” is no state" in err and "match" in out
+
+
+def test_a_replay_of_everything_has_to_be_meant():
+    with pytest.raises(CommandError, match="required: QUERY"):
+        run("replay", "--reason", "x")
+
+
+def test_a_source_that_nobody_configured_is_warned_of_with_those_that_are(store, settings):
+    settings.REDRIVE_CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
+    forget_configuration(config)
+    _, err = run("token", "create", "y", "--role", "viewer", "--source", "nosuch")
+    assert "no source 'nosuch' is configured here; known: celery." in err
+    assert "Warning" not in run("token", "create", "z", "--role", "viewer", "--source", "celery")[1]
+    assert "Warning" not in run("token", "create", "all", "--role", "viewer")[1]
+
+
+def test_tokens_are_listed_without_their_keys():
+    key, _ = run("token", "create", "ci", "--role", "operator", "--source", "shop")
+    run("token", "create", "old\x1b[2J", "--role", "viewer")
+    run("token", "revoke", "old\x1b[2J")
+    out, _ = run("token", "list")
+    heading, old, ci = out.splitlines()
+    assert heading.split() == ["NAME", "ROLE", "SOURCE", "CREATED", "REVOKED"]
+    assert ci.split()[:3] == ["ci", "operator", "shop"] and ci.endswith("-")
+    assert "\x1b" not in old and not old.endswith("-")
+    assert key.strip() not in out and ApiToken.objects.get(name="ci").sha256 not in out

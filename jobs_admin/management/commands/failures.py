@@ -1,4 +1,4 @@
-"""`failures QUERY [--json] [--limit N]`: search from a terminal."""
+"""`failures [QUERY …] [--json] [--limit N]`: search from a terminal."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _FIELDS = (
 
 
 class Command(BaseCommand):
-    help = 'Search failures: `failures "queue:webhooks error:Timeout age:<2d"`. See docs/search.md.'
+    help = 'Search failures: `failures queue:webhooks error:Timeout "age:<2d"`. See docs/search.md.'
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("query", nargs="?", default="")
+        parser.add_argument("query", nargs="*", help="As in the search field; several words need no quotes.")
         parser.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
         parser.add_argument("--limit", type=int, default=50, help="Rows to show, at most; 50 if left out.")
 
-    def handle(self, *, query: str, limit: int, **options: object) -> None:
-        rows, page = found(query, max(1, limit))
+    def handle(self, *, query: list[str], limit: int, **options: object) -> None:
+        rows, page = found(" ".join(query), max(1, limit))
         if options["json"]:
             answer = {"items": [_item(row) for row in rows], "next": page.next, "count": page.count}
             answer |= {"count_is_capped": page.count_is_capped, "reading": page.reading, "hints": list(page.hints)}

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand
+from django.db.models import Q
 
 from jobs_admin.management.switch import turn
+from jobs_admin.models import Replay
+from jobs_admin.models.replay import SENDING
 
 
 class Command(BaseCommand):
@@ -19,3 +22,7 @@ class Command(BaseCommand):
             if changed
             else "The guard was off already. Nothing was changed."
         )
+        running = Replay.objects.filter(Q(state__in=SENDING) | Q(sent__gt=0) | Q(running__gt=0)).count()
+        if running:
+            what = "1 running replay gets" if running == 1 else f"{running:,} running replays get"
+            self.stdout.write(f"{what} no outcomes meanwhile. Pause what should wait for them.")

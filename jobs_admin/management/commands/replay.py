@@ -25,18 +25,27 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("query", metavar="QUERY", help="As in the search field; '' is everything that is dead.")
+        # At least one word: everything that is dead has to be meant.
+        parser.add_argument(
+            "query",
+            nargs="+",
+            metavar="QUERY",
+            help="As in the search field; several words need no quotes; '' is everything that is dead.",
+        )
         parser.add_argument("--rate", help="Jobs per second (default 50).")
         parser.add_argument("--dry-run", action="store_true", help="Say what would happen, and do nothing.")
         parser.add_argument("--wait", action="store_true", help="Show progress until every job has ended.")
         parser.add_argument("--reason", default="", help="Why; kept in the audit. Needed for more than one job.")
 
-    def handle(self, *args: object, query: str, rate: str | None, dry_run: bool, wait: bool, reason: str, **_) -> None:
+    def handle(
+        self, *args: object, query: list[str], rate: str | None, dry_run: bool, wait: bool, reason: str, **_: object
+    ) -> None:
         viewer = Viewer(f"{_user()} (terminal)", {EVERY_SOURCE: ADMIN})
         pace = {"style": "steady", "rate": rate} if rate else None
+        text = " ".join(query)
         try:
-            seen = replays.preview(viewer, query=query, pace=pace)
-            self._tell(query, seen)
+            seen = replays.preview(viewer, query=text, pace=pace)
+            self._tell(text, seen)
             if dry_run:
                 return
             draft = replays.draft(viewer, query=seen.query, pace=pace, reason=reason, snapshot=seen.snapshot)
@@ -48,7 +57,10 @@ class Command(BaseCommand):
             self._wait(replay)
 
     def _tell(self, query: str, seen: replays.Preview) -> None:
-        self.stdout.write(f"Read as: {shown(language.parse(query).reading, 500)}")
+        read = language.parse(query)
+        for hint in read.hints:
+            self.stderr.write(shown(hint, 200))
+        self.stdout.write(f"Read as: {shown(read.reading, 500)}")
         self.stdout.write(f"{seen.matched:,} match, {seen.replayable:,} can be replayed.")
         for row in seen.blocked:
             self.stdout.write(f"  left out: {row['count']:,} {shown(row['reason'], 200)}")

@@ -1,4 +1,4 @@
-"""`token create NAME --role ROLE [--source S]` · `token revoke NAME`: keys to the API."""
+"""`token create NAME --role ROLE [--source S]` · `token list` · `token revoke NAME`: keys to the API."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from jobs_admin import audit, config
 from jobs_admin.core import keys
+from jobs_admin.core.text import shown
 from jobs_admin.models import ApiToken
 from jobs_admin.models.access import EVERY_SOURCE, RANK, Viewer
 
@@ -19,7 +20,7 @@ TERMINAL = Viewer(name="terminal")  # whoever has a shell on this machine
 
 
 class Command(BaseCommand):
-    help = "Make or revoke a token for the API. A new one is shown once; only its SHA-256 is kept."
+    help = "Make, list or revoke tokens for the API. A new one is shown once; only its SHA-256 is kept."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)
@@ -27,18 +28,44 @@ class Command(BaseCommand):
         create.add_argument("name")
         create.add_argument("--role", required=True, choices=sorted(RANK, key=RANK.__getitem__))
         create.add_argument("--source", default=EVERY_SOURCE, help="Only for this source; every source if left out.")
+        acts.add_parser("list", help="Name, role, source and times of every token; the keys are not kept.")
         revoke = acts.add_parser("revoke", help="End a token at once.")
         revoke.add_argument("name")
 
-    def handle(self, *, act: str, name: str, **options: str) -> None:
+    def handle(self, *, act: str, name: str = "", **options: str) -> None:
+        if act == "list":
+            for line in listing():
+                self.stdout.write(line)
+            return
         if config.is_read_only():
             raise CommandError("Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.")
         if act == "create":
             self.stdout.write(create(name, options["role"], options["source"]))
             self.stderr.write(f"Token {name!r} ({options['role']}) is made. It is not shown again.")
+            self._warn_of_unknown(options["source"])
         else:
             revoke(name)
             self.stderr.write(f"Token {name!r} is revoked.")
+
+    def _warn_of_unknown(self, source: str) -> None:
+        try:
+            known = sorted(config.sources())
+        except config.BadConfiguration:
+            return
+        if source != EVERY_SOURCE and source not in known:
+            names = ", ".join(known) or "none"
+            self.stderr.write(f"Warning: no source {source!r} is configured here; known: {names}.")
+
+
+def listing() -> list[str]:
+    """A line for every token, the newest first, below a line of headings."""
+    rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED")]
+    for token in ApiToken.objects.order_by("-created_at", "-pk"):
+        revoked = f"{token.revoked_at:%Y-%m-%d %H:%M}" if token.revoked_at else "-"
+        created = f"{token.created_at:%Y-%m-%d %H:%M}"
+        rows.append((shown(token.name, 40), token.role, token.source, created, revoked))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "") -> str:

@@ -52,7 +52,7 @@ def test_everything_left_out_has_its_reason(shop, bury):
         "in quarantine": 3,
         "truncated": 4,
         "no message was kept": 5,
-        "source unknown is not configured here (sources.toml)": 6,
+        "source unknown is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES)": 6,
         "source web cannot be reached": 7,
     }
 

@@ -8,7 +8,7 @@ from django.db import connection
 
 from jobs_admin import audit, config
 from jobs_admin.core import keys
-from jobs_admin.models import AuditEvent
+from jobs_admin.models import AuditEvent, Replay
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
@@ -48,3 +48,14 @@ def test_a_store_that_cannot_be_reached_is_said_with_its_setting(store, settings
     config.store.cache_clear()
     with pytest.raises(CommandError, match=r"Nothing was changed.*REDRIVE_REDIS_URL"):
         call_command(command)
+
+
+def test_off_says_how_many_running_replays_get_no_outcomes(store, capsys):
+    for state, running in (("running", 0), ("paused", 3), ("paused", 0), ("done", 0)):
+        Replay.objects.create(state=state, running=running, total=5, matched=5, scope_max_id=0)
+    call_command("off")
+    assert "2 running replays get no outcomes meanwhile" in capsys.readouterr().out
+    assert store.get(keys.switch()) == b"off"
+    Replay.objects.all().delete()
+    call_command("off")
+    assert "replay" not in capsys.readouterr().out
