@@ -6,12 +6,13 @@ import json
 import math
 from dataclasses import dataclass
 
-from jobs_admin.core.redaction import redact, redact_text
+from jobs_admin.core.redaction import PLACEHOLDER, is_secret_name, redact, redact_text
 
 JSON_SIZE = 16_000  # characters of JSON text, for arguments and for headers
 MESSAGE_SIZE = 8_000  # characters
 TRACE_HEAD, TRACE_TAIL = 32_000, 96_000  # characters: where it began, and the error at its end
 DEEPEST = 50
+LONGEST_NAME = 200  # characters of a field's name
 # Read a little more than is shown: a secret that straddles the cut is recognised before it is cut.
 _SLACK = 4_096
 
@@ -25,7 +26,9 @@ class Shown:
 def shown_json(value: object) -> Shown:
     """`value` as JSON text of at most JSON_SIZE characters; always valid JSON, and it says what was left out."""
     for longest in (JSON_SIZE // 2, 1_000, 100):
-        copy, hidden = redact(_shortened(value, longest, _Allowance(JSON_SIZE)))
+        allowance = _Allowance(JSON_SIZE)
+        copy, hidden = redact(_shortened(value, longest, allowance))
+        hidden += allowance.hidden
         copy = _cut_strings(copy, longest)
         text = json.dumps(copy, default=_unreadable)
         if len(text) <= JSON_SIZE:
@@ -57,6 +60,7 @@ class _Allowance:
 
     def __init__(self, characters: int) -> None:
         self.characters = characters
+        self.hidden = 0  # values whose name was cut: what it told is lost afterwards
 
     def spend(self, characters: int) -> bool:
         self.characters -= characters
@@ -72,10 +76,14 @@ def _shortened(value: object, longest: int, left: _Allowance, depth: int = 0) ->
             return "… nested too deep to show …"
         copy: dict[object, object] = {}
         for name, inner in value.items():
-            if not left.spend(len(str(name)[:200]) + 4):
+            if not left.spend(len(str(name)[:LONGEST_NAME]) + 4):
                 copy["…"] = f"{len(value) - len(copy)} more"
                 break
-            copy[str(name)[:200]] = _shortened(inner, longest, left, depth + 1)
+            if len(str(name)) > LONGEST_NAME and is_secret_name(str(name)):
+                left.hidden += 1
+                copy[str(name)[:LONGEST_NAME]] = PLACEHOLDER
+                continue
+            copy[str(name)[:LONGEST_NAME]] = _shortened(inner, longest, left, depth + 1)
         return copy
     if isinstance(value, list | tuple):
         if depth >= DEEPEST:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from jobs_admin.core.redaction import PLACEHOLDER, is_secret_name, redact, redact_text
+from tests.jobs_admin.core import canaries
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA7bq\nc2VjcmV0\n-----END RSA PRIVATE KEY-----"
@@ -54,6 +55,23 @@ CLEAN = [
     "KeyError: 'customer_id'",
     "psycopg.errors.UniqueViolation: duplicate key value violates unique constraint",
     "1.2.3.4:5432 refused",
+    "the job is pinned: worker 3 only",
+    "spin: 3 rounds, pinned=2",
+    "author: bob, authors=2",
+    "tokenizer: bert-base-uncased, tokenizer=bert-base-uncased",
+    "max_tokens=1000 prompt tokens: 2500",
+    "code: 503, exit code=137, ?code=503",
+    "signature mismatch",
+    "signature: mismatch",
+    "unexpected token '<', expected 'identifier'",
+    "cookie: missing",
+    "password prompt was not answered",
+    "ssh://git@github.com/acme/shop.git",
+    "http://10.0.0.1:8080",
+    "cache key=orders/17 and key: orders",
+    "docker run -u 1000 shop",
+    "Digest of the file differs",
+    "(using password: YES)",
 ]
 
 
@@ -63,6 +81,29 @@ def test_a_secret_in_text_is_hidden_visibly(text, secret):
     assert secret not in shown
     assert PLACEHOLDER in shown
     assert hidden >= 1
+
+
+def leaks(shown):
+    return [secret for secret in canaries.SECRETS if secret in shown]
+
+
+@pytest.mark.parametrize("kind", canaries.TEXT)
+def test_no_known_kind_of_secret_is_read_in_a_text(kind):
+    text = canaries.TEXT[kind]
+    around = f"it failed with {text}\nand goes on"
+    assert leaks(redact_text(text)[0]) == leaks(redact_text(around)[0]) == []
+    assert redact_text(around)[0].endswith("\nand goes on") and redact_text(around)[1] >= 1
+
+
+@pytest.mark.parametrize("kind", canaries.ARGUMENTS)
+def test_no_known_kind_of_secret_is_read_in_arguments(kind):
+    shown, hidden = redact(canaries.ARGUMENTS[kind])
+    assert leaks(json.dumps(shown)) == [] and hidden >= 1
+
+
+def test_a_pair_whose_name_is_harmless_stays():
+    value = {"a": [["colour", "red"]], "b": {"name": "colour", "value": "red"}, "n": 4111111111111112}
+    assert redact(value) == (value, 0)
 
 
 @pytest.mark.parametrize("text", CLEAN)
@@ -79,7 +120,24 @@ def test_a_name_tells_that_its_value_is_secret(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["author", "passenger", "keyboard", "spinner", "customer_id", "compass", "company", "authors"]
+    "name",
+    [
+        "author",
+        "passenger",
+        "keyboard",
+        "spinner",
+        "customer_id",
+        "compass",
+        "company",
+        "authors",
+        "tokenizer",
+        "pinned",
+        "author_id",
+        "keys",
+        "spin_count",
+        "passed",
+        "shipping_pinned",
+    ],
 )
 def test_a_harmless_name_keeps_its_value(name):
     assert not is_secret_name(name)
@@ -131,13 +189,15 @@ def test_nesting_without_end_does_not_overflow():
 
 
 def test_redacting_twice_changes_nothing_more():
-    for text, _ in CANARIES:
+    for text in [text for text, _ in CANARIES] + list(canaries.TEXT.values()):
         once = redact_text(text)[0]
         assert redact_text(once)[0] == once
 
 
 HOSTILE = """a|eyJ|eyJa.|eyJ-|1 |4111 |4111111111111111|password|password=|token: |Bearer |Basic a|://a:|://
-ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_""".replace("\n", "|").split("|")
+ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|password,|"password", |password>|<password>|--password |password '|cookie: |cookie: a=|authorization: bearer |://a:1/|mysql -p|mysql | -u a:|?code=|digest a="|bot1234567:AA|hooks.slack.com/a/|\\"password\\": \\"|\\\\"|token 'a""".replace(
+    "\n", "|"
+).split("|")
 
 
 @pytest.mark.parametrize("piece", [*HOSTILE, "x" * 99 + " "])

@@ -17,6 +17,7 @@ from jobs_admin.worker.display import (
     shown_message,
     shown_trace,
 )
+from tests.jobs_admin.core import canaries
 
 
 def nested(depth: int) -> object:
@@ -52,6 +53,19 @@ def test_arguments_of_any_size_are_shown_in_bounds(value):
 def test_ordinary_arguments_are_shown_whole():
     value = [1, {"customer": {"id": 42, "tags": ["a", None, True, 1.5]}}]
     assert json.loads(shown_json(value).text) == value
+
+
+@pytest.mark.parametrize("kind", canaries.ARGUMENTS)
+def test_no_known_kind_of_secret_leaves_the_worker_in_arguments(kind):
+    shown = shown_json(canaries.ARGUMENTS[kind])
+    assert [secret for secret in canaries.SECRETS if secret in shown.text] == [] and shown.redacted >= 1
+
+
+@pytest.mark.parametrize("kind", canaries.TEXT)
+def test_no_known_kind_of_secret_leaves_the_worker_in_a_message_or_a_trace(kind):
+    text = canaries.TEXT[kind]
+    shown = shown_message(text).text + shown_trace(text).text
+    assert [secret for secret in canaries.SECRETS if secret in shown] == []
 
 
 def test_a_cut_is_visible():
