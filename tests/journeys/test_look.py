@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+
+from tests.journeys.conftest import ROOT
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -37,6 +42,7 @@ def look(request, desk, browser, logged_in):
     page.complaints = []
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
+    page.theme, page.size = theme, size
     page.named = f"{theme}-{size}"
     yield page
     context.close()
@@ -55,8 +61,21 @@ def addresses(desk, browser, logged_in):
         page.goto(where)
         links = page.eval_on_selector_all("main a[href]", "all => all.map(a => a.getAttribute('href'))")
         found[name] = next(link for link in links if re.match(pattern, link))
+    found["edit"] = f"{found['failure']}edit/"
+    found["replay"] = a_replay(page)
     context.close()
     return found
+
+
+def a_replay(page) -> str:
+    """The address of a replay that is under way: slow enough to be looked at."""
+    page.goto("/replays/new/?q=queue:payments+state:dead+age:>2h")
+    page.get_by_label("How many").fill("2")
+    page.locator("dl.pairs", has_text="at most 2 in any second").wait_for()
+    page.get_by_label("Why").fill("to be looked at")
+    page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/$"))
+    return re.search(r"/replays/\d+/", page.url)[0]
 
 
 def faults(page, name: str) -> list[str]:
@@ -83,14 +102,30 @@ def test_every_page_fits_is_accessible_and_breaks_no_policy(look, addresses, tmp
     assert found == []
 
 
-def test_the_login_fits_and_is_accessible(desk, browser):
+@pytest.fixture(scope="module")
+def stranger(desk):
+    """The name and password of somebody who may log in and has no role."""
+    script = "from django.contrib.auth import get_user_model as m; m().objects.create_user('stranger', password='no role at all')"
+    environment = os.environ | {"REDRIVE_DATA": str(desk.folder)}
+    subprocess.run([sys.executable, "manage.py", "shell", "-c", script], cwd=ROOT, env=environment, check=True)
+    return "stranger", "no role at all"
+
+
+def test_the_login_and_a_refusal_fit_and_are_accessible(desk, browser, stranger):
     found = []
-    for theme in ("light", "dark"):
-        context = browser.new_context(base_url=desk.url, viewport=SIZES["phone"], color_scheme=theme)
+    for theme, size in ((theme, size) for theme in ("light", "dark") for size in SIZES):
+        context = browser.new_context(base_url=desk.url, viewport=SIZES[size], color_scheme=theme)
         page = context.new_page()
         page.complaints = []
+        page.on("console", lambda said, page=page: page.complaints.append(said.text) if said.type == "error" else None)
         page.goto("/login/")
-        found += faults(page, f"login {theme}")
+        found += faults(page, f"login {theme} {size}")
+        page.get_by_label("Name").fill(stranger[0])
+        page.get_by_label("Password").fill(stranger[1])
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("heading", name="Not allowed").wait_for()
+        page.complaints[:] = [said for said in page.complaints if "403" not in said]
+        found += faults(page, f"refused {theme} {size}")
         context.close()
     assert found == []
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(240)]
 
-PAGES = ("/", "/groups/", "/queues/", "/demo/")
+PAGES = ("/", "/groups/", "/queues/", "/demo/", "/failures/", "/replays/")
+
+
+# Dead for what the partner did, tonight and in the played night: they run once it is well. What else lies dead in the
+# queue is at fault itself (a deleted endpoint, a wrong address) and would fail again.
+BROKEN = 'queue:webhooks state:dead error:ReadError,RateLimited,HTTPStatusError -"Client error"'
 
 
 def press(page, name):
@@ -34,20 +39,51 @@ def dead_now(page):
     return int(page.locator("#group .facts a.is-dead").inner_text().replace(",", ""))
 
 
+def all_came_back(desk, page, jobs):
+    """Wait on the page of a replay until it is done: no job failed for the partner again, by page and by API.
+
+    One in a hundred of the shop's jobs is wrong itself, and was cut off before that could show: it fails as what it is.
+    """
+    replay_id = re.search(r"/replays/(\d+)/", page.url)[1]
+
+    def ended():
+        replay = desk.get(f"replays/{replay_id}")
+        return replay if replay["state"] == "done" else None
+
+    replay = desk.wait_until(ended, "the replay is done", within_s=90)
+    again = desk.get("failures", q=f"replay:{replay_id} state:dead -error:ReadError")["count"]
+    assert replay["counts"] | {"total": jobs, "succeeded": jobs - again, "failed_again": again} == replay["counts"]
+    assert again <= jobs * 0.03
+    page.get_by_text(f"{jobs:,} of {jobs:,} settled").wait_for()
+    assert desk.get("failures", q=f"replay:{replay_id} state:recovered")["count"] == jobs - again
+    return replay_id
+
+
+def seen_on_the_list(page, query, after, within_s):
+    """Whether the page of failures shows one newer than the failure `after`, as somebody who reloads it sees it."""
+    ends = time.monotonic() + within_s
+    while time.monotonic() < ends:
+        page.goto(f"/failures/?q={query}")
+        rows = page.locator("[data-row]").evaluate_all("rows => rows.map(row => row.dataset.row)")
+        if any(int(row.strip("/").split("/")[-1]) > after for row in rows):
+            return True
+    return False
+
+
 def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     desk.wait_until(lambda: desk.get("failures", q="state:dead")["count"] > 2000, "the history is in", within_s=60)
 
     # Break it: failures appear, grouped.
     page.goto("/demo/")
     press(page, "25/s")
-    newest = desk.get("failures", q="", limit=1)["items"][0]["id"]
+    # What this break does to a webhook, and nothing else of the demo does at this hour.
+    query = "queue:webhooks+task:shop.hooks.deliver+error:ReadError+state:any"
+    newest = desk.get("failures", q=query.replace("+", " "), limit=1)["items"]
+    newest = newest[0]["id"] if newest else 0
     press(page, "Break")
     broken_at = time.monotonic()
-    desk.wait_until(
-        lambda: desk.get("failures", q="queue:webhooks task:shop.hooks.deliver", limit=1)["items"][0]["id"] > newest,
-        "a failure of a webhook is visible",
-        within_s=3,
-    )
+    assert seen_on_the_list(page, query, newest, within_s=3)
+    assert page.locator("[data-row]").first.inner_text().count("ReadError") >= 1
     print(f"A failure was visible {time.monotonic() - broken_at:.2f} s after the partner broke.")
 
     def struck():
@@ -58,7 +94,12 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     before = desk.wait_until(struck, "the failures are one group", within_s=5)["dead"]
     desk.wait_until(lambda: struck()["dead"] >= before + 10, "the group grows", within_s=20)
 
+    # The overview says it by itself, without a reload.
+    page.goto("/")
+    page.locator("h1", has_text=re.compile(r"^webhooks: \d")).wait_for(timeout=15_000)
+
     # Mend it, and let the shop rest, so that numbers can be compared.
+    page.goto("/demo/")
     press(page, "Mend")
     press(page, "Stop")
 
@@ -70,7 +111,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
 
     desk.wait_until(at_rest, "what was being retried came through", within_s=60)
 
-    # Open the group and replay it.
+    # Open the group and replay it, and then all that lies dead in the queue that was broken.
     fingerprint, dead = struck()["fingerprint"], struck()["dead"]
     page.goto("/groups/?q=queue:webhooks error:ReadError")
     page.locator(f"a[href$='/groups/{fingerprint}/']").first.click()
@@ -79,23 +120,25 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     page.get_by_label("Why").fill("The partner is back")
     page.get_by_role("button", name=re.compile(rf"^Replay {dead:,} jobs")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/"))
-    replay_id = re.search(r"/replays/(\d+)/", page.url)[1]
-
-    # Every job of it ran well, and the page says so by itself.
-    def ended():
-        replay = desk.get(f"replays/{replay_id}")
-        return replay if replay["state"] == "done" else None
-
-    replay = desk.wait_until(ended, "the replay is done", within_s=90)
-    assert replay["counts"] | {"total": dead, "succeeded": dead} == replay["counts"]
-    assert replay["counts"]["failed_again"] == 0
-    page.get_by_text(f"{dead:,} of {dead:,} settled").wait_for()
+    replay_id = all_came_back(desk, page, dead)
     assert desk.get("failures", q=f"group:{fingerprint} state:dead")["count"] == 0
-    assert desk.get("failures", q=f"replay:{replay_id} state:recovered")["count"] == dead
+
+    left = desk.get("failures", q=BROKEN)["count"]
+    groups = desk.get("groups", q=BROKEN)["items"]
+    assert left > 100 and len(groups) > 1
+    page.goto(f"/failures/?{urlencode({'q': BROKEN})}")
+    page.get_by_label(re.compile("that match$")).check()
+    page.get_by_role("button", name="Replay…").click()
+    page.get_by_label("Why").fill("The rest of it")
+    page.get_by_role("button", name=re.compile(rf"^Replay {left:,} jobs")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/"))
+    all_came_back(desk, page, left)
+    assert desk.get("failures", q=BROKEN)["count"] == 0
 
     # The numbers on all pages agree with what their links show, and with the API.
+    one = desk.get("failures", q=f"replay:{replay_id} state:recovered", limit=1)["items"][0]["id"]
     compared = 0
-    for path in (*PAGES, f"/groups/{fingerprint}/"):
+    for path in (*PAGES, f"/replays/{replay_id}/", f"/failures/{one}/", f"/groups/{fingerprint}/"):
         page.goto(path)
         for query, shown in list(numbers_with_links(page)):
             found = desk.get("failures", q=query)
