@@ -49,6 +49,9 @@ def run(argv: list[str]) -> None:
         if command not in OURS:
             raise
         raise Misconfigured(_about(error)) from error
+    except BrokenPipeError:  # `doctor | head`: who read has seen enough, and nothing more can be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
 
 
 def listing() -> str:

@@ -89,3 +89,14 @@ def test_a_port_that_is_none_is_refused_in_one_sentence(tmp_path, port):
     done = terminal(tmp_path, "up", f"--port={port}")
     assert done.returncode == 1
     assert done.stdout == f"--port must be from 1 to 65535, not {port}. Nothing was started.\n"
+
+
+def test_a_reader_that_ends_early_is_no_fault(tmp_path):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SILENT)}
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, str(ROOT / "manage.py"), "doctor"]
+    environment = {**kept, "REDRIVE_DATA": str(tmp_path), "SECRET_KEY": "x" * 50}
+    done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import secrets
+import shlex
 import sys
 import time
 import webbrowser
@@ -153,9 +154,10 @@ class Desk:
         if password:
             say(f"Log in as admin with the password {password} (it is shown only now).")
         elif has_users and not environment.get("REDRIVE_ADMIN_PASSWORD"):
+            elsewhere = "" if self.folder == ROOT / "var" else f"REDRIVE_DATA={shlex.quote(str(self.folder))} "
             say(
                 "Log in as admin; the password was shown at the first run. "
-                "To change it: python3 manage.py changepassword admin"
+                f"To change it: {elsewhere}python3 manage.py changepassword admin"
             )
         say(f"Redrive is ready: {self.url}")
 
