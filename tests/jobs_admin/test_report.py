@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime
+from itertools import product
 
 import pytest
 
+from jobs_admin import ingest
 from jobs_admin.core.envelope import _META, Unreadable
+from jobs_admin.models import Failure, Unfiled
 from jobs_admin.report import NotOurs, read
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -25,10 +28,14 @@ VALUES = [
 ]  # fmt: skip
 
 
-def outcome(**said):
+def entry(**said):
     meta = "{" + ",".join(f'"{name}":{value}' for name, value in {**LEAST, **said}.items()) + "}"
+    return {b"v": b"1", b"meta": meta.encode(), b"trace": b"x"}
+
+
+def outcome(**said):
     try:
-        return read(b"1-1", {b"v": b"1", b"meta": meta.encode(), b"trace": b"x"}, NOW, lambda raw: raw)
+        return read(b"1-1", entry(**said), NOW, lambda raw: raw)
     except (NotOurs, Unreadable) as error:
         return error
 
@@ -51,3 +58,13 @@ def test_a_number_beyond_any_column_is_left_out_and_the_rest_is_filed():
         priority=MANY, duration_s=MANY, max_attempts="Infinity", lineage='{"queue":"q","job_id":"j","run":NaN}'
     )
     assert (told.priority, told.duration_s, told.max_attempts, told.run, told.job_id) == (None, None, None, 1, "j")
+
+
+@pytest.mark.django_db
+def test_every_value_of_every_field_is_filed_or_kept_raw():
+    said = [{"job_id": f'"{n}"', field: value} for n, (field, value) in enumerate(product([*_META, "lineage"], VALUES))]
+    batch = [(f"{n}-1".encode(), entry(**one)) for n, one in enumerate(said)] + [(b"9999-1", entry(job_id='"last"'))]
+    filed = ingest.file(batch, NOW)
+    assert Failure.objects.filter(job_id="last").exists()
+    assert filed.unfiled == Unfiled.objects.count() < len(batch) / 2
+    assert not Unfiled.objects.filter(why__startswith="reading it failed").exists()
