@@ -1,7 +1,8 @@
 """Groups of failures that are the same thing: the list, and one group. Read from counters, never by scanning failures.
 
-`count`, trend and rate are of the whole group: they are kept per group, not per source. What is dead, and where,
-counts only the sources that the viewer may see, and a group without any of those is not shown.
+What is counted are only the sources that the viewer may see, and a group without any of those is not shown. Attempts
+are counted per group, not per source: of a group that also has failures of sources out of sight (`is_partial`) its jobs
+are counted instead, and rate and trend are not told. When it was first and last seen, and its state, are of all.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ class NoSuchGroup(LookupError):
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     group: Group
-    count: int  # failed attempts ever seen
+    count: int  # failed attempts ever seen; jobs where it is partial
+    is_partial: bool  # only some of its sources may be seen
     dead: int
     jobs_by_state: dict[str, int]
-    per_minute: float  # failed attempts, over the last five minutes
-    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first
+    per_minute: float | None  # failed attempts, over the last five minutes; None where it is partial
+    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first; empty where it is partial
     queues: list[str]  # the fullest first
     tasks: list[str]
     sources: list[str]
@@ -64,10 +66,11 @@ class GroupPage:
 class GroupDetail:
     group: Group
     count: int
+    is_partial: bool
     dead: int
     jobs_by_state: dict[str, int]
     share_of_dead: float  # 0 to 1, of all dead that the viewer may see
-    per_minute: float
+    per_minute: float | None
     trend: list[int]
     queues: list[tuple[str, int]]  # value and jobs in the default states, the fullest first
     tasks: list[tuple[str, int]]
@@ -96,15 +99,18 @@ def groups(
     where, hints = _condition(viewer, query)
     found = Group.objects.filter(where)
     total = found.count()
+    column = order
     if order == "dead":
-        found = found.annotate(dead=_dead(viewer))
-    found = found.filter(_below(order, after)).order_by(F(order).desc(), F("pk").desc())
+        found, column = found.annotate(jobs=_jobs(viewer, state="dead")), "jobs"
+    elif order == "count" and viewer.sources() is not None:
+        found, column = found.annotate(jobs=_jobs(viewer)), "jobs"  # the count of all would tell of other sources
+    found = found.filter(_below(order, column, after)).order_by(F(column).desc(), F("pk").desc())
     page = list(found.select_related("assignee")[: limit + 1])
     rows = _rows(viewer, page[:limit], now)
     last = page[limit - 1] if len(page) > limit else None
     return GroupPage(
         rows=rows,
-        next=_cursor_of(last, order) if last else None,
+        next=_cursor_of(last, column) if last else None,
         count=total,
         count_is_capped=False,
         query=query,
@@ -138,14 +144,16 @@ def group(viewer: Viewer, fingerprint: str, *, now: datetime | None = None) -> G
     all_dead = FailureCount.objects.filter(scopes.visible(viewer), state="dead").aggregate(n=Sum("count"))["n"] or 0
     open_ = [c for c in counters if c.state in language.DEFAULT_STATES] or counters
     newest, is_all = _newest(viewer, found)
+    is_partial = bool(_partial(viewer, [found.pk]))
     return GroupDetail(
         group=found,
-        count=found.count,
+        count=sum(by_state.values()) if is_partial else found.count,
+        is_partial=is_partial,
         dead=by_state.get("dead", 0),
         jobs_by_state=by_state,
         share_of_dead=by_state.get("dead", 0) / all_dead if all_dead else 0.0,
-        per_minute=_rates([found.pk], now)[found.pk],
-        trend=_trends([found.pk], now)[found.pk],
+        per_minute=None if is_partial else _rates([found.pk], now)[found.pk],
+        trend=[] if is_partial else _trends([found.pk], now)[found.pk],
         queues=_ranked(_totals(open_, "queue")),
         tasks=_ranked(_totals(open_, "task")),
         sources=_ranked(_totals(open_, "source")),
@@ -165,7 +173,7 @@ def _condition(viewer: Viewer, query: Query) -> tuple[Q, tuple[str, ...]]:
             one = Q(state__in=_group_states(term))
             where &= ~one if term.negated else one
         elif all(scopes.asks_text(leaf) for leaf in language.leaves((term,))):
-            where &= _titled(term)
+            where &= _titled(viewer, term)
         elif all(getattr(leaf, "field", "text") in scopes.COUNTED for leaf in language.leaves((term,))):
             counted.append(term)
         else:
@@ -187,10 +195,11 @@ def _group_states(term: Match) -> list[str]:
     return [v.text for v in term.values if v.text in GroupState.values]
 
 
-def _titled(term: language.Term) -> Q:
+def _titled(viewer: Viewer, term: language.Term) -> Q:
     """The group's title holds it, or the failure that stands for the group does: its message has the real values."""
     title = scopes.text_condition(term)
-    own = Failure.objects.filter(scopes.text_condition(term), pk=OuterRef("representative_id"))
+    seen = Failure.objects.filter(scopes.visible(viewer), pk=OuterRef("representative_id"))
+    own = seen.filter(scopes.text_condition(term))
     return title | Q(Exists(own))
 
 
@@ -198,24 +207,32 @@ def _reading(query: Query) -> str:
     return " · ".join(language.in_words(term, jobs=False) for term in query.terms) or "every group"
 
 
-def _dead(viewer: Viewer):
-    counted = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), state="dead")
+def _partial(viewer: Viewer, pks: list[int]) -> set[int]:
+    """Those groups that have, or had, failures of sources out of sight."""
+    if viewer.sources() is None or not pks:
+        return set()
+    elsewhere = FailureCount.objects.filter(~scopes.visible(viewer), group_id__in=pks)
+    return set(elsewhere.values_list("group_id", flat=True).distinct())
+
+
+def _jobs(viewer: Viewer, **which: str):
+    counted = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), **which)
     total = counted.order_by().values("group_id").annotate(n=Sum("count")).values("n")
     return Coalesce(Subquery(total, output_field=BigIntegerField()), Value(0), output_field=BigIntegerField())
 
 
-def _cursor_of(row: Group, order: str) -> str:
-    value = getattr(row, order)
+def _cursor_of(row: Group, column: str) -> str:
+    value = getattr(row, column)
     return f"{value.isoformat() if isinstance(value, datetime) else value}~{row.pk}"
 
 
-def _below(order: str, after: str | None) -> Q:
+def _below(order: str, column: str, after: str | None) -> Q:
     """What comes after the cursor; everything where it is none."""
     place = _place(order, after)
     if place is None:
         return Q()
     value, pk = place
-    return Q(**{f"{order}__lt": value}) | Q(**{order: value, "pk__lt": pk})
+    return Q(**{f"{column}__lt": value}) | Q(**{column: value, "pk__lt": pk})
 
 
 def is_group_cursor(order: str, after: str) -> bool:
@@ -228,9 +245,10 @@ def _place(order: str, after: str | None) -> tuple[object, int] | None:
     try:
         if order.endswith("_seen"):
             at = datetime.fromisoformat(value)
-            return (at, int(pk)) if at.tzinfo and len(pk) < 19 else None
+            # The calendar has an end, and another time zone may be beyond it.
+            return (at.astimezone(UTC), int(pk)) if at.tzinfo and len(pk) < 19 else None
         return (int(value), int(pk)) if len(value) < 19 and len(pk) < 19 else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -239,19 +257,21 @@ def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
     counters: dict[int, list[_Counter]] = defaultdict(list)
     for counter in _counters(viewer, pks) if pks else ():
         counters[counter.group_id].append(counter)
-    rates, trends = _rates(pks, now), _trends(pks, now)
+    rates, trends, partial = _rates(pks, now), _trends(pks, now), _partial(viewer, pks)
     rows = []
     for found in page:
         own = counters[found.pk]
         by_state = _totals(own, "state")
+        is_partial = found.pk in partial
         rows.append(
             GroupRow(
                 group=found,
-                count=found.count,
+                count=sum(by_state.values()) if is_partial else found.count,
+                is_partial=is_partial,
                 dead=by_state.get("dead", 0),
                 jobs_by_state=by_state,
-                per_minute=rates[found.pk],
-                trend=trends[found.pk],
+                per_minute=None if is_partial else rates[found.pk],
+                trend=[] if is_partial else trends[found.pk],
                 queues=[value for value, _ in _ranked(_totals(own, "queue"))],
                 tasks=[value for value, _ in _ranked(_totals(own, "task"))],
                 sources=[value for value, _ in _ranked(_totals(own, "source"))],

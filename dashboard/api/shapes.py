@@ -120,9 +120,10 @@ class GroupItem(Schema):
     title: str
     error_type: str
     culprit: str
-    count: int
+    count: int  # failed attempts; jobs where `is_partial`
+    is_partial: bool  # it has failures of sources that the token may not see: per_minute and trend are not told
     dead: int
-    per_minute: float
+    per_minute: float | None
     first_seen: datetime
     last_seen: datetime
     state: str
@@ -295,7 +296,8 @@ def group(row: GroupRow | GroupDetail) -> dict[str, Any]:
         )},
         "count": row.count,
         "dead": row.dead,
-        "per_minute": round(row.per_minute, 2),
+        "is_partial": row.is_partial,
+        "per_minute": None if row.per_minute is None else round(row.per_minute, 2),
         "assignee": found.assignee.get_username() if found.assignee else None,
         "queues": _names(row.queues),
         "tasks": _names(row.tasks),

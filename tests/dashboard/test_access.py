@@ -8,7 +8,7 @@ from dashboard.access import can
 from dashboard.htmx import go
 from dashboard.urls import handler403, handler404, handler500  # noqa: F401  (this module is a URLconf too)
 from dashboard.urls import urlpatterns as pages
-from jobs_admin.models import AuditEvent
+from jobs_admin.models import AuditEvent, Replay
 from jobs_admin.models.access import OPERATOR
 
 # Pages that anyone may ask for, or that have a door of their own.
@@ -97,3 +97,25 @@ def test_an_old_form_gets_a_sentence(otto, act, django_user_model):
 def test_htmx_is_refused_with_the_sentence_alone(vera, act):
     answer = vera.post("/stop/", headers={"HX-Request": "true"})
     assert answer["Content-Type"].startswith("text/plain") and answer.content.startswith(b"This needs the role")
+
+
+CURSORS = ("0001-01-01T00:00:00+14:00~1", "~", "1~\0~~", "9" * 30, "-1", "²", "1~1~s~\0", "1e9", "٣", "zz.zz", "None")
+
+
+@pytest.mark.parametrize("after", CURSORS)
+def test_no_cursor_breaks_a_page(ann, after, watched):
+    replay = Replay.objects.create(scope_max_id=0, actor="ann")
+    pages = (
+        "/groups/",
+        "/groups/?order=count",
+        "/failures/",
+        "/replays/",
+        f"/replays/{replay.pk}/",
+        "/queues/",
+        "/audit/",
+    )
+    for page in pages:
+        assert ann.get(page, {"after": after} | ({"order": "count"} if "?" in page else {})).status_code in {
+            200,
+            404,
+        }, page

@@ -328,3 +328,38 @@ def test_a_group_without_a_visible_failure_does_not_exist():
     for name in ("v1-a", "v1-none", "\0"):
         with pytest.raises(failures.NoSuchGroup):
             failures.group(SHOP_ONLY, name, now=NOW)
+
+
+def test_of_a_group_of_several_sources_only_the_own_ones_are_told():
+    shared, own = make_group("c", count=1000), make_group("d", count=5)
+    bury(3, group=shared), bury(40, group=shared, source="other"), bury(5, group=own)
+    filing.count_groups({(g.pk, NOW - timedelta(minutes=2)): [43, 0] for g in (shared, own)})
+    first, second = failures.groups(SHOP_ONLY, order="count", now=NOW).rows
+    assert (first.group, first.count, first.is_partial, sum(first.trend)) == (own, 5, False, 43)
+    assert (second.count, second.is_partial, second.trend, second.per_minute) == (3, True, [], None)
+    page = failures.groups(SHOP_ONLY, order="count", limit=1, now=NOW)
+    assert page.next.startswith("5~") and failures.groups(SHOP_ONLY, order="count", after=page.next).rows[0].count == 3
+    detail = failures.group(SHOP_ONLY, shared.fingerprint, now=NOW)
+    assert (detail.count, detail.is_partial, detail.trend, detail.per_minute) == (3, True, [], None)
+
+
+def test_a_failure_out_of_sight_neither_finds_its_group_nor_stands_for_it():
+    group = make_group()
+    (hidden,) = bury(group=group, message="'order-4711'", source="other")
+    (own,) = bury(group=group)
+    Group.objects.update(representative=hidden)
+    assert failures.groups(SHOP_ONLY, "order-4711", now=NOW).rows == []
+    assert len(failures.groups(ENGINE, "order-4711", now=NOW).rows) == 1
+    assert failures.group(SHOP_ONLY, group.fingerprint, now=NOW).representative == own
+
+
+CURSORS = ("0001-01-01T00:00:00+14:00~1", "9999-12-31T23:59:59-14:00~1", "~", "~~1", "1~\0", "²~²", "9" * 30 + "~1",
+           "1~" + "9" * 30, "-1~-1", "2026-01-01~1", "nan~1", "1e9~1", "\ud800~1", "1_0~1_0", "0~0")  # fmt: skip
+
+
+@pytest.mark.parametrize("after", CURSORS)
+@pytest.mark.parametrize("order", ["last_seen", "first_seen", "count", "dead"])
+def test_no_cursor_breaks_a_page_of_groups(order, after):
+    bury(group=make_group())
+    for viewer in (ENGINE, SHOP_ONLY):
+        assert failures.groups(viewer, order=order, after=after, now=NOW).count == 1
