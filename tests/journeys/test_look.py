@@ -50,7 +50,8 @@ def look(request, desk, browser, logged_in):
 
 @pytest.fixture(scope="module")
 def addresses(desk, browser, logged_in):
-    """All pages, with one group and one failure that exist."""
+    """All pages, with one group, one failure and one replay that exist."""
+    desk.wait_until(lambda: desk.get("failures", q="state:dead")["count"] > 2000, "the history is in", within_s=60)
     context = browser.new_context(base_url=desk.url, storage_state=logged_in)
     page = context.new_page()
     found = dict(PAGES)
@@ -69,7 +70,7 @@ def addresses(desk, browser, logged_in):
 
 def a_replay(page) -> str:
     """The address of a replay that is under way: slow enough to be looked at."""
-    page.goto("/replays/new/?q=queue:payments+state:dead+age:>2h")
+    page.goto("/replays/new/?q=state:dead+age:>1h")
     page.get_by_label("How many").fill("2")
     page.locator("dl.pairs", has_text="at most 2 in any second").wait_for()
     page.get_by_label("Why").fill("to be looked at")
