@@ -29,8 +29,9 @@ def turn(*, on: bool) -> bool:
     except DatabaseError as error:
         # The workers may need silence just when our database is down: say how without us.
         without_us = "DEL" if on else "SET"
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]  # PostgreSQL adds the statement
         raise CommandError(
-            f"Nothing was changed, because it could not be written down ({error}). Without a record: "
+            f"Nothing was changed, because it could not be written down ({said}). Without a record: "
             f"redis-cli -u <REDRIVE_REDIS_URL> {without_us} {keys.switch()}{'' if on else ' off'}"
         ) from error
     return True
