@@ -30,7 +30,7 @@ from jobs_admin import scope as scopes
 from jobs_admin.accounts import ForSuperusers, KeepsRights
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Query, parse
-from jobs_admin.core.text import representable
+from jobs_admin.core.text import marked, representable
 from jobs_admin.models import ApiToken, AuditEvent, Failure, FailureCount, Group, Replay, Role, Source, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer, viewer_of
 
@@ -42,6 +42,17 @@ def _viewer(request: HttpRequest) -> Viewer:
     if not hasattr(request, "viewer"):
         request.viewer = viewer_of(request.user)
     return request.viewer
+
+
+def _marked(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """The page with what strangers hid in their text made visible, wherever Django puts it."""
+
+    def mark(rendered: TemplateResponse) -> None:
+        rendered.content = marked(rendered.content.decode())
+
+    if request.method == "GET" and isinstance(response, TemplateResponse):
+        response.add_post_render_callback(mark)
+    return response
 
 
 class CappedPaginator(Paginator):
@@ -59,6 +70,16 @@ class Records(admin.ModelAdmin):
     list_per_page = PER_PAGE
     show_full_result_count = False
     paginator = CappedPaginator
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict | None = None) -> HttpResponse:
+        return _marked(request, super().changelist_view(request, extra_context))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict | None = None
+    ) -> HttpResponse:
+        response = super().change_view(request, object_id, form_url, extra_context)
+        # A form must send back what it was given.
+        return response if self.has_change_permission(request) else _marked(request, response)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _viewer(request).may_anywhere(self.needs)
@@ -276,9 +297,17 @@ class GroupAdmin(Records):
     search_fields = ("error_type", "message", "fingerprint")
     ordering = ("-last_seen",)
     fields = (
-        "title", "fingerprint", "culprit", "state", "count", "first_seen", "last_seen", "assignee", "note", "runbook_url",
+        "error", "fingerprint", "place", "state", "count", "first_seen", "last_seen", "assignee", "note", "runbook_url",
     )  # fmt: skip
-    readonly_fields = ("title", "fingerprint", "culprit", "state", "count", "first_seen", "last_seen")
+    readonly_fields = ("error", "fingerprint", "place", "state", "count", "first_seen", "last_seen")
+
+    @admin.display(description="title")
+    def error(self, group: Group) -> str:
+        return marked(group.title)
+
+    @admin.display(description="culprit")
+    def place(self, group: Group) -> str:
+        return marked(group.culprit)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
         seen = FailureCount.objects.filter(scopes.visible(_viewer(request)), group_id=OuterRef("pk"), count__gt=0)

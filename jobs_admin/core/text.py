@@ -9,6 +9,8 @@ _REFUSED = re.compile("[\x00\ud800-\udfff]")
 
 # What would move the cursor, colour the screen, or turn and hide the text around it.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+# The same, but for what ends or indents lines.
+_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
 def representable(text: str) -> str:
@@ -27,6 +29,11 @@ def shown(text: str, width: int) -> str:
     """`text` for a terminal: one line of at most `width` characters, with every control character as its escape."""
     text = _CONTROL.sub(_escaped, text.replace("\n", " "))
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def marked(text: str) -> str:
+    """`text` for a page, HTML included: what would move, hide or turn the text around it as its number (⟨U+202E⟩)."""
+    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
 
 
 def _escaped(found: re.Match[str]) -> str:

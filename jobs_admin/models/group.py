@@ -3,6 +3,8 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 
+from jobs_admin.core.text import marked
+
 
 class GroupState(models.TextChoices):
     NEW = "new"
@@ -39,11 +41,11 @@ class Group(models.Model):
         indexes = [models.Index(fields=["state", "-last_seen"], name="group_by_state")]
 
     def __str__(self) -> str:
-        return f"{self.error_type}: {self.message}" if self.message else self.error_type
+        return marked(self.title)
 
     @property
     def title(self) -> str:
-        return str(self)
+        return f"{self.error_type}: {self.message}" if self.message else self.error_type
 
 
 class GroupAlias(models.Model):

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from django.contrib.auth.models import Group as AccountGroup
 from django.contrib.auth.models import Permission
+from django.utils import timezone
 
 from jobs_admin import audit
-from jobs_admin.models import AuditEvent, Unfiled
+from jobs_admin.models import AuditEvent, Failure, Group, Unfiled
 from tests.jobs_admin.test_admin import as_  # noqa: F401  # fixture
 
 pytestmark = pytest.mark.django_db
@@ -66,3 +67,31 @@ def test_permissions_of_a_group_of_accounts_are_written_down(as_):  # noqa: F811
         "/admin/auth/group/", {"action": "delete_selected", "_selected_action": [group.pk], "post": "yes", "index": "0"}
     )
     assert said("account-group.delete").object == "account-group:ops"
+
+
+UNSEEN = "\u202e\u2066\x1b[31m\x9b\ufeff"
+
+
+def test_what_strangers_hide_in_their_text_is_shown_as_its_number(admin_client):
+    now = timezone.now()
+    group = Group.objects.create(
+        fingerprint="v1-h", error_type="Err", message=f"m{UNSEEN}", culprit=f"c{UNSEEN}", first_seen=now, last_seen=now
+    )
+    times = {"first_failed_at": now, "failed_at": now, "received_at": now}
+    failure = Failure.objects.create(
+        source="shop", queue=f"q{UNSEEN}", task="t", state="dead", kind="exception", job_id="j", first_job_id="j",
+        error_type="Err", message=f"m{UNSEEN}", group=group, **times,
+    )  # fmt: skip
+    for page in ("failure/", f"failure/{failure.pk}/change/", "group/", f"group/{group.pk}/change/"):
+        shown = admin_client.get(f"/admin/jobs_admin/{page}").content.decode()
+        assert "⟨U+202E⟩⟨U+2066⟩⟨U+001B⟩" in shown and not set(shown) & set(UNSEEN) - set("[31m"), page
+
+
+def test_a_form_sends_back_the_note_that_it_was_given(admin_client):
+    now = timezone.now()
+    group = Group.objects.create(fingerprint="v1-h", error_type="E", note="a\u200db", first_seen=now, last_seen=now)
+    Failure.objects.create(
+        source="shop", queue="q", task="t", state="dead", kind="exception", job_id="j", first_job_id="j", group=group,
+        first_failed_at=now, failed_at=now, received_at=now,
+    )  # fmt: skip
+    assert "a\u200db</textarea>" in admin_client.get(f"/admin/jobs_admin/group/{group.pk}/change/").content.decode()
