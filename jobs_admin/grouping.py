@@ -63,7 +63,8 @@ def _may(viewer: Viewer, group: Group) -> None:
     sources = FailureCount.objects.filter(group_id=group.pk, count__gt=0).values_list("source", flat=True).distinct()
     refused = sorted(source for source in sources if not viewer.may(OPERATOR, source))
     if refused:
-        message = f"The group has failures of {refused[0]}, where you are not operator. Nothing was changed."
+        where = refused[0] if viewer.role_on(refused[0]) else "a source"
+        message = f"The group has failures of {where}, where you are not operator. Nothing was changed."
         with transaction.atomic():
             audit.record(
                 viewer, "group.change", f"group:{group.fingerprint}", source=refused[0], reason=message, allowed=False

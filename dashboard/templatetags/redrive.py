@@ -79,7 +79,7 @@ def shell(context) -> Shell:
     if viewer is None and request is not None and getattr(request, "user", None) and request.user.is_authenticated:
         viewer = viewer_of(request.user)
     hidden = set()
-    if not settings.REDRIVE_DEMO_BROKER_URL:
+    if not settings.REDRIVE_DEMO_BROKER_URL or not (viewer and viewer.role_on("shop")):
         hidden.add("demo")
     if not (viewer and viewer.may_anywhere(ADMIN)):
         hidden.add("audit-list")

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import failures, filing
+from jobs_admin import failures, filing, grouping
 from jobs_admin.core.query import format, parse
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import ENGINE, Viewer
@@ -363,3 +363,11 @@ def test_no_cursor_breaks_a_page_of_groups(order, after):
     bury(group=make_group())
     for viewer in (ENGINE, SHOP_ONLY):
         assert failures.groups(viewer, order=order, after=after, now=NOW).count == 1
+
+
+def test_a_source_out_of_sight_is_not_named_where_a_change_of_a_group_is_refused():
+    group = make_group()
+    bury(group=group), bury(group=group, source="other")
+    with pytest.raises(grouping.ChangeRefused) as refused:
+        grouping.change(SHOP_ONLY, group, {"note": "n"})
+    assert "other" not in refused.value.message
