@@ -32,9 +32,7 @@ def failed(request: HttpRequest) -> HttpResponse:
 
 def forgery(request: HttpRequest, reason: str = "") -> HttpResponse:
     """The form is too old, or came from another site."""
-    return _answer(
-        request, 403, "This form is too old, or was not sent from this desk. Load the page again."
-    )
+    return _answer(request, 403, "This form is too old, or was not sent from this desk. Load the page again.")
 
 
 def _answer(request: HttpRequest, status: int, sentence: str) -> HttpResponse:

@@ -332,16 +332,18 @@ class CeleryOnRedis:
 
 def _client(name: str, url: str) -> tuple[redis.Redis, str]:
     """A client, and how to name the server to people. Raises Refused for a URL that is not one Redis."""
+    scheme, _, rest = url.partition("://")
+    # Asked before the parts are told apart: a list of servers has no one port. (A comma may stand in a password.)
+    if "cluster" in scheme or "," in rest.rpartition("@")[2].partition("/")[0] or ";" in url:
+        raise Refused(
+            f"Source {name}: a Redis Cluster or a list of servers cannot be used (nor by Celery). Name one Redis."
+        )
     try:
         parts = address.split(url)
     except address.Unreadable as error:
         raise Refused(f"Source {name}: its URL cannot be read: {error}.") from error
     if parts.scheme in {"amqp", "amqps", "pyamqp"}:
         raise Refused(f"Source {name}: RabbitMQ brokers (amqp) cannot be used yet; Redis can.")
-    if "cluster" in parts.scheme or "," in parts.netloc or ";" in url:
-        raise Refused(
-            f"Source {name}: a Redis Cluster or a list of servers cannot be used (nor by Celery). Name one Redis."
-        )
     if parts.scheme not in {"redis", "rediss", "redis+socket", "unix"}:
         raise Refused(f"Source {name}: a URL for Celery begins with redis://, rediss:// or redis+socket://.")
     try:
