@@ -44,7 +44,10 @@ def run(argv: list[str]) -> None:
     from django.db.utils import OperationalError, ProgrammingError
 
     try:
-        execute_from_command_line(argv)
+        try:
+            execute_from_command_line(argv)
+        finally:
+            sys.stdout.flush()  # at the interpreter's end it would be too late to answer for a reader that has left
     except (OperationalError, ProgrammingError) as error:
         if command not in OURS:
             raise
