@@ -18,6 +18,12 @@ from dashboard import bootstrap
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.fixture(autouse=True)
+def outside_any_environment(monkeypatch):
+    """The Python that a person types: it has the system's pip where ensurepip is missing; that of our `.venv` may have none."""
+    monkeypatch.setattr(sys, "executable", getattr(sys, "_base_executable", sys.executable))
+
+
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A checkout with locks that need nothing, so that installing takes no network."""
