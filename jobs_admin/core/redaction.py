@@ -10,7 +10,9 @@ and it can start only where the character before it does not belong to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, TypeGuard
 
 PLACEHOLDER = "[redacted]"
 TOO_DEEP = "[nested too deep]"
@@ -161,10 +163,7 @@ def _redacted(value: object, depth: int) -> tuple[object, int]:
         hidden = 0
         told_by_another = _is_told_by_another(value)
         for name, inner in value.items():
-            is_secret = isinstance(name, str) and (
-                is_secret_name(name) or (told_by_another and name.lower() in _NAMED_SO)
-            )
-            if isinstance(name, str) and is_secret and _tells(name, inner):
+            if isinstance(name, str) and _is_secret_field(name, inner, told_by_another):
                 copy[name], count = PLACEHOLDER, 1
             else:
                 shown, in_name = redact_text(name) if isinstance(name, str) else (name, 0)
@@ -173,13 +172,54 @@ def _redacted(value: object, depth: int) -> tuple[object, int]:
             hidden += count
         return copy, hidden
     if isinstance(value, list | tuple):
-        if len(value) == 2 and isinstance(value[0], str) and is_secret_name(value[0]) and _tells(value[0], value[1]):
+        if _is_secret_pair(value):
             return [redact_text(value[0])[0], PLACEHOLDER], 1
         pairs = [_redacted(inner, depth + 1) for inner in value]
         return [shown for shown, _ in pairs], sum(count for _, count in pairs)
     if isinstance(value, int) and 10**SHORTEST <= value < 10**19 and (found := _CARD.fullmatch(str(value))):
         return (PLACEHOLDER, 1) if _hide_card(found) else (value, 0)
     return value, 0
+
+
+def hides_all(value: object, depth: int) -> bool:
+    """Whether `redact` shows nothing of a list or mapping that lies so deep."""
+    return depth >= DEEPEST and isinstance(value, dict | list | tuple)
+
+
+def fields(value: dict[Any, object]) -> Iterator[tuple[str, object, bool]]:
+    """(name to show, raw value, whether it is hidden) of each field, as `redact` decides."""
+    told_by_another = _is_told_by_another(value)
+    for name, inner in value.items():
+        # The same few names stand in every entry of a long list.
+        is_secret, shown = _judged(name) if len(name) <= 100 else _judged.__wrapped__(name)
+        if (is_secret or (told_by_another and name.lower() in _NAMED_SO)) and _tells(name, inner):
+            yield name, inner, True
+        else:
+            yield shown, inner, False
+
+
+@lru_cache(maxsize=2048)
+def _judged(name: str) -> tuple[bool, str]:
+    """Whether a field's name is that of a secret, and the name as it may be shown."""
+    return is_secret_name(name), redact_text(name)[0]
+
+
+def elements(value: list[object]) -> Iterator[tuple[object, bool]]:
+    """(raw value, whether it is hidden) of each element, as `redact` decides."""
+    hides_second = _is_secret_pair(value)
+    return ((inner, hides_second and place == 1) for place, inner in enumerate(value))
+
+
+def _is_secret_field(name: str, inner: object, told_by_another: bool) -> bool:
+    is_secret = is_secret_name(name) or (told_by_another and name.lower() in _NAMED_SO)
+    return is_secret and _tells(name, inner)
+
+
+def _is_secret_pair(value: list[object] | tuple[object, ...]) -> TypeGuard[list[str]]:
+    """`["password", …]`: a field written as a list."""
+    if len(value) != 2 or not isinstance(value[0], str):
+        return False
+    return is_secret_name(value[0]) and _tells(value[0], value[1])
 
 
 def _is_told_by_another(value: dict[object, object]) -> bool:

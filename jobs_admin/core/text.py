@@ -25,6 +25,14 @@ def _visible(found: re.Match[str]) -> str:
     return "␀" if character == "\x00" else f"\\u{ord(character):04x}"
 
 
+def whole_number(text: str | None, digits: int = 18) -> int | None:
+    """The number that `text` is, of at most so many digits; None where it is none. For ids and cursors from outside.
+
+    Plain digits alone: `int` would read signs, blanks and the digits of other scripts too. 18 of them fit a column.
+    """
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
 def shown(text: str, width: int) -> str:
     """`text` for a terminal: one line of at most `width` characters, with every control character as its escape."""
     text = _CONTROL.sub(_escaped, text.replace("\n", " "))
@@ -39,3 +47,20 @@ def marked(text: str) -> str:
 def _escaped(found: re.Match[str]) -> str:
     number = ord(found[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def fits(pattern: str, text: str) -> bool:
+    """Whether the whole text fits a pattern whose only wildcard is `*`. Takes time linear in both, however many stars."""
+    first, *others = pattern.split("*")
+    if not others:
+        return text == pattern
+    if not text.startswith(first):
+        return False
+    # Each piece between two stars at its first place after the one before: no choice is ever tried twice.
+    at = len(first)
+    for piece in others[:-1]:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return len(text) - len(others[-1]) >= at and text.endswith(others[-1])

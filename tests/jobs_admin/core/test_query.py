@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobs_admin.core import query
-from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time, Value, format, parse, pin
+from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time, Value, format, parse, pin, unfit_for_acts
 from jobs_admin.core.text import representable
 
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
@@ -53,6 +53,14 @@ def is_(field, *values, **more):
         ("queue:", [Text("queue")]),
         ("attempts:many", [Text("attempts"), Text("many")]),
         ("Read*Error", [Text("Read*Error", glob=True)]),
+        ("args.customer.id:42", [is_("args.customer.id", "42")]),
+        ("-kwargs.email:ann@*,=bob", [Match("kwargs.email", (Value("ann@*", glob=True), Value("bob")), True)]),
+        ('(kwargs.a:"x y") OR trace:billing.py', [Any((is_("kwargs.a", "x y"), is_("trace", "billing.py")))]),
+        ('-trace:"in charge"', [is_("trace", "in charge", negated=True)]),
+        ("args.:1 kwargs.a(b):1", [Text(w) for w in ("args", "1", "kwargs.a", "b", "1")]),
+        ("kwargs.x:*", [Match("kwargs.x", (Value("*", glob=True),))]),
+        ("a & b -> c", [Text("a"), Text("b"), Text("c")]),
+        ("&&", [Text("&&")]),
         ("*", []),
         ("", []),
         ("->", [Text("->")]),
@@ -294,27 +302,13 @@ PASTED = [
 
 
 @pytest.mark.parametrize(("error_type", "message", "pasted"), PASTED)
-def test_a_pasted_error_finds_itself(error_type, message, pasted):
-    stored = f"{error_type}: {message}".lower()
-    assert parse(pasted, NOW).terms
-    assert all(holds(term, stored) for term in parse(pasted, NOW).terms)
-
-
-def holds(term, stored):
-    if isinstance(term, Any):
-        # `OR` inside a pasted sentence joins its neighbours, both of which the error holds.
-        return all(holds(t, stored) for t in term.of)
-    assert isinstance(term, Text) and not term.negated, term
-    where = 0
-    for part in term.value.lower().split("*"):
-        where = stored.find(part, where)
-        if where < 0:
-            return False
-    return True
+def test_of_a_pasted_error_nothing_is_an_operator(error_type, message, pasted):
+    terms = list(query.leaves(parse(pasted, NOW).terms))
+    assert terms and all(isinstance(term, Text) and not term.negated for term in terms)
 
 
 PIECES = st.sampled_from(
-    ["queue:", "error:", "-error:", "message:", "attempts:", "age:", "since:", "state:", "OR", " OR ", "(", ")", '"', "\\",
+    ["queue:", "error:", "-error:", "message:", "kwargs.a:", "-args.0.b:", "trace:", "attempts:", "age:", "since:", "state:", "OR", " OR ", "(", ")", '"', "\\",
      '\\"', "-", '-"', "*", ",", " ", "  ", "a", "b.c", "x y", ":", "=", ">=", "<2d", "3", "2..5", "foo:", "'", "dead",
      "2026-11-20T10:00Z", "\n", "é", "\u2028", "[", "]"]
 )  # fmt: skip
@@ -322,7 +316,7 @@ TANGLED = st.lists(PIECES, max_size=14).map("".join)
 
 
 @settings(max_examples=3000, deadline=None)
-@given(TANGLED | st.text(max_size=60) | st.text("-.*/\\\"a ()<>:,", max_size=12))
+@given(TANGLED | st.text(max_size=60) | st.text('-.*/\\"a ()<>:,', max_size=12))
 @example("<2d*--")
 def test_what_is_formatted_is_read_as_the_same_query(text):
     read = parse(text, NOW)
@@ -347,7 +341,7 @@ def test_a_pinned_query_has_no_relative_time_and_reads_back(text):
 
 
 def test_the_reading_says_what_was_understood():
-    read = parse("[Errno -2] queue:emails -error:KeyError attempts:>=3", NOW).reading
+    read = query.reading(parse("[Errno -2] queue:emails -error:KeyError attempts:>=3", NOW))
     assert read == (
         'type or message has "Errno" and "-2" (or is the job\'s id) · queue emails · error has not "KeyError" · attempts at least 3 · '
         "state dead, retrying, replaying or quarantined"
@@ -364,8 +358,12 @@ def test_naming_a_state_lifts_the_default_scope():
     ("text", "hint"),
     [
         ("foo:bar", "“foo:”"),
-        ("args.customer.id:42", "“args” is not indexed yet"),
-        ("trace:billing.py", "“trace” is not indexed yet"),
+        ("tenat:acme", "Did you mean tenant:?"),
+        ("kwarg:acme", "named by its path, as in kwargs.customer.id:42"),
+        ("kwargs.email:*@example.org", "a * stands at the end only"),
+        ("trace:*py", "a * stands at the end only"),
+        ("kwargs.email:", "has no value"),
+        ('"' + "x " * 150 + '"', "only the first 100 parts"),
         ("attempts:many", "takes a number"),
         ("age:2d", "takes a duration"),
         ("since:yesterday", "takes a time"),
@@ -373,10 +371,48 @@ def test_naming_a_state_lifts_the_default_scope():
         ("queue:", "has no value"),
         ("x" * 1_000_000, "first 4,000 characters"),
         ("x " * 1_000, "first 100 terms"),
+        (" OR ".join(f"w{n}" for n in range(400)), "first 200 words and values"),
+        ("queue:" + ",".join(f"q{n}" for n in range(400)), "first 200 words and values"),
+        ("queue:a not queue:webhooks", "To leave out, write -queue:webhooks."),
+        ("NOT KeyError", 'To leave out, write -"KeyError".'),
+        ("not timeout", 'To leave out, write -"timeout".'),
+        ("KeyError and queue:x", "Leave it away"),
     ],
 )
 def test_what_was_not_understood_is_said(text, hint):
     assert any(hint in said for said in parse(text, NOW).hints)
+
+
+@pytest.mark.parametrize("text", ["age:foo", "since:yesterday", "attempts:x"])
+def test_a_value_of_another_form_is_told_its_form_and_nothing_else(text):
+    (hint,) = parse(text, NOW).hints
+    assert "takes a" in hint and "Did you mean" not in hint
+
+
+@pytest.mark.parametrize("text", ["column must not be empty", "key and value differ", "file not found", "x not"])
+def test_not_and_and_inside_a_message_are_words_without_a_hint(text):
+    assert parse(text, NOW).hints == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges"),
+    [
+        ("attempts:" + ",".join(str(n) for n in range(1, 900)), ((1, 899),)),
+        ("attempts:7,1,2,<=0,>=9,8", ((None, 2), (7, None))),
+        ("attempts:9..2,4", ((4, 4),)),
+        ("attempts:9..2", ((9, 2),)),
+        ("replay:-3..2,1..5,9", ((-3, 5), (9, 9))),
+    ],
+)
+def test_ranges_that_meet_are_one(text, ranges):
+    query = parse(text, NOW)
+    assert query.terms[0].ranges == ranges and parse(format(query), NOW) == query
+
+
+def test_a_search_asks_for_a_bounded_number_of_values_whatever_it_nests():
+    text = " OR ".join(f"(queue:a{n},b{n} attempts:{2 * n},{2 * n + 7000})" for n in range(90))
+    query = parse(text, NOW)
+    assert query.is_cut and unfit_for_acts(query) and parse(format(query), NOW) == query
 
 
 def test_a_web_address_gives_no_hint():
@@ -400,3 +436,18 @@ def test_a_megabyte_of_anything_is_read_at_once(piece):
 def test_a_moment_before_all_time_is_the_beginning_of_time():
     (term,) = pin(parse("since:999999w", NOW), NOW).terms
     assert term.at.year == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("queue:emails timeout* Read*Error kwargs.a:x* trace:a", ""),
+        ("*imeout", "No index can answer *imeout"),
+        ("queue:a OR host:*x", "No index can answer host:*x"),
+        ('-message:"%"', "No index can answer"),
+        ("task:*.charge state:*", ""),
+        ("x" * 5_000, "cut short"),
+    ],
+)
+def test_what_no_index_can_answer_is_no_scope_for_acts(text, why):
+    assert (why in unfit_for_acts(parse(text, NOW))) if why else not unfit_for_acts(parse(text, NOW))

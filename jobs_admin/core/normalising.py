@@ -1,0 +1,191 @@
+"""A message without what varies: `order 17` -> `order <number>`, each variable part as what it is taken for."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from jobs_admin.core.documents import without_documents
+from jobs_admin.core.names import is_name
+
+MOST_MESSAGE = 4096  # characters that are looked at
+
+# Where a word, a quote or a sign begins. The first that matches at a place wins; its name becomes the placeholder:
+# `order 17` -> `order <number>`. Each repetition is bounded or begins only where a word begins: the whole stays linear.
+_PATTERNS = {
+    "kept": r"\[Errno -?\d{1,6}\]|[45]\d\d(?= (?:Client |Server )?[A-Z][a-z]|, message=| error\b)|(?<=\()\d{1,5}(?=, b?['\"])",
+    "url": r"[a-zA-Z][a-zA-Z0-9+.]{1,15}://[^\s'\"<>]{1,2000}|(?<=\burl: )/[^\s'\"<>]{0,2000}",
+    "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
+    # What people name files of data; `settings.py` and `order.html` are names in code.
+    "file": (
+        r"(?<![\w.-])\w[\w.-]{0,120}\.(?:csv|tsv|txt|pdf|docx?|xlsx?|zip|t?gz|tar|bz2|parquet|avro|jsonl?|xml|png|jpe?g|gif|tiff?|webp"
+        r"|svg|dat|bak|log|eml|mp[34]|wav|edi|hl7|dcm)(?![\w(]|\.\w)"
+    ),
+    "time": (
+        r"(?<!\d)\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?Z|[+-]\d\d:?\d\d)?)?(?!\d)"
+        r"|(?<![\d:])T?\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?![\d:])"
+        r"|[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d(?: GMT| [+-]\d{4})?"
+    ),
+    "uuid": r"(?<!\d)[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?!\w)",
+    "ip": (
+        r"(?<![\w.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d{1,5})?(?!\w|\.\d)"
+        r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::|[0-9a-fA-F]{1,4})(?![\w:])"
+        r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){1,6}(?::[0-9a-fA-F]{1,4}){1,6}(?![\w:])"
+    ),
+    "host": (r"(?<![\w.-])(?:localhost|[A-Za-z0-9](?:[\w-]{0,62}\.){1,8}[A-Za-z][A-Za-z-]{1,62}):\d{1,5}(?!\w)"),
+    "path": (
+        r"(?<![\w/.~])~?(?:/[\w.@+%=-]{1,255}){2,64}/?(?![\w/])"
+        r"|(?<!\w)[A-Za-z]:(?:\\[^\\/:*?\"<>|\r\n']{1,255}){1,64}"
+    ),
+    "quoted": r"(?<!\w)b?'[^'\n]{0,500}'(?!\w)|\"[^\"\n]{0,500}\"|`[^`\n]{0,500}`"
+    r"|“[^”\n]{0,500}”|‘[^’\n]{0,500}’",
+    "hex": r"(?<!\w)(?:0[xX][0-9a-fA-F]{1,64}|(?=[a-fA-F]{0,64}\d)(?=\d{0,64}[a-fA-F])[0-9a-fA-F]{8,128})(?!\w)",
+    # A token of letters between digits (`cus_9s6XKzkNRiz`, `9f31c2`), or an article's or ticket's number (`INV-2026-17`);
+    # `customer_17` is a word and a number.
+    "id": (
+        r"(?<!\w)(?=[A-Za-z_]{0,64}\d{1,64}[A-Za-z])(?:\w{8,200}|(?=\d{0,6}[A-Za-z]{0,6}\d{1,6}[A-Za-z]{1,6}\d)\w{5,7})(?!\w)"
+        r"|(?<![\w-])[A-Z]{1,6}(?:-[A-Z0-9]{1,12}){0,4}-\d{1,12}(?:-\w{1,20})?(?!\w)"
+    ),
+}
+_NUMBER = r"(?:(?<![\w)\]>.-])-)?\d{1,400}(?:[.,]\d{1,400}){0,9}(?:[eE][+-]?\d{1,4}\b)?"
+# What must stand in the message for a pattern to be worth trying.
+_SIGNS = {
+    "url": ("://", "url: /"),
+    "email": ("@",),
+    "host": (":",),
+    "file": (".",),
+    "path": ("/", "\\"),
+    "quoted": ("'", '"', "`", "“", "‘"),
+}
+_OF_DIGITS = ("time", "uuid", "ip", "host", "hex", "id", "kept")
+_REPEATED = re.compile(r"(<[a-z]{2,6}>)(?:,? ?\1)+")
+_KIND = re.compile(f"<(?:{'|'.join(_PATTERNS)}|number|word|values)>")
+_SIDE_BY_SIDE = re.compile(r"<value>(?:[-_/.:,; ]{0,2}<value>)+")
+_LIST = re.compile(r"[\[(]<value>,?[\])]")
+_JOINED = re.compile(r"[-_]<value>")
+
+
+@lru_cache(maxsize=128)
+def _variable(names: tuple[str, ...]) -> re.Pattern[str]:
+    patterns = "|".join(f"(?P<{name}>{_PATTERNS[name]})" for name in names)
+    if not names:
+        return re.compile(f"(?P<number>{_NUMBER})")
+    # Inside a word only a number can begin.
+    return re.compile(f"(?<![A-Za-z_])(?=[^\\s,.;=)])(?:{patterns})|(?P<number>{_NUMBER})")
+
+
+def _worth_trying(message: str) -> tuple[str, ...]:
+    has_digits = _DIGIT.search(message) is not None
+    return tuple(
+        name
+        for name in _PATTERNS
+        if (has_digits or name not in _OF_DIGITS)
+        and (name not in _SIGNS or any(sign in message for sign in _SIGNS[name]))
+    )
+
+
+_DIGIT = re.compile(r"\d")
+_DATA_FILE = re.compile(r"\.(?:csv|tsv|txt|pdf|docx?|xlsx?|zip|gz|jsonl?|xml|png|jpe?g|dat|log|eml).\Z")
+_NAME_IN_QUOTES = re.compile(r"['\"`][A-Za-z_][A-Za-z_.-]{0,100}['\"`]\Z")
+# Numbers that say which error it is stay.
+_BEFORE_NUMBER = re.compile(
+    r"(?i)\b(?:http(?: ?error)?|status(?:[ _]code)?|sqlstate|exit (?:code|status)|signal|errno|error code)[ :=]{1,2}\Z"
+    r"|[{,(] ?['\"]?(?:\w{1,20}_)?(?:code|status|errno|result)['\"]?: ?\Z"
+)
+_KEY = re.compile(r"[{ (\[,]\Z")
+_KEY_OF = re.compile(r"[A-Za-z_][\w.-]{0,100}\Z")
+_KEY_ENDS = re.compile(r": |:[\"'\[{\dtfn-]")
+# What is quoted in the repr of an error, as a status or as the text about a field: it is looked into.
+_BEFORE_TEXT = re.compile(
+    r"[A-Z]\w{0,60}(?:Error|Exception|Timeout|Refused|Disconnected)\(\Z|\b(?:message|reason|msg|details?|code|description|str) ?= ?\Z"
+    r"|['\"](?:\w{1,30}_)?(?:message|reason|e?msg|errmsg|details?|code|type|desc|description|error|info|summary|title)['\"]: ?\Z"
+    r"|\(\d{1,5}, \Z"
+    # An error with several arguments prints them as a tuple.
+    r"|\A\((?:b?['\"][^'\"\n]{0,60}['\"], )?\Z"
+)
+# After these a sentence may be quoted: what another side said.
+_BEFORE_SENTENCE = re.compile(
+    r": \[\Z|[\w)] \(\Z|(?i:\b(?:returned|said|says|answered|replied|responded|because|reason"
+    r"|message|error|details?|failed)(?: with)?:? )\Z"
+)
+_IS_SENTENCE = re.compile(r"[A-Z][^ ]{0,40} (?:[^ ]{1,40} ){0,5}?[a-z]")
+_IS_STATUS = re.compile(r"[1-5]\d\d [A-Z]")
+
+
+def normalise(message: str, *, keep_names: bool = False, replaced: list[tuple[str, str]] | None = None) -> str:
+    """The message in one line, with every variable part as `<number>`, `<uuid>`, `<url>` … in its place.
+
+    `keep_names`: quoted words that could be names in code stay. `replaced` is given what was replaced: (name, text).
+    """
+    plain = _normalised(_without_quotations(without_documents(message[:MOST_MESSAGE])), keep_names, replaced, 0)
+    # A list of three ids is the same as a list of two.
+    return " ".join(_REPEATED.sub(r"\1", plain).split())
+
+
+def alike(plain: str) -> str:
+    """A normalised message with one placeholder for all: a tenant is once a word, once an address, once a number."""
+    plain = _LIST.sub("<value>", _SIDE_BY_SIDE.sub("<value>", _KIND.sub("<value>", plain)))
+    return _JOINED.sub("-<value>", _SIDE_BY_SIDE.sub("<value>", plain))
+
+
+def _normalised(message: str, keep_names: bool, replaced: list[tuple[str, str]] | None, depth: int) -> str:
+    def placeholder(found: re.Match[str]) -> str:
+        name = found.lastgroup or ""
+        text = found[0]
+        if name == "kept":
+            return text
+        start = found.start()
+        if name == "number":
+            if _BEFORE_NUMBER.search(message, max(0, start - 32), start):
+                return text
+        elif name == "quoted":
+            if keep_names and _NAME_IN_QUOTES.match(text) and not _DATA_FILE.search(text):
+                return text
+            before = max(0, start - 70)
+            opening = 2 if text[0] == "b" else 1
+            inside = text[opening:-1]
+            if is_name(inside, message, start, found.end()) or (
+                _KEY_OF.match(inside) and _KEY_ENDS.match(message, found.end()) and _KEY.search(message, before, start)
+            ):
+                return text
+            if depth < 2 and (
+                _BEFORE_TEXT.search(message, before, start)
+                or _IS_STATUS.match(inside)
+                or (inside.count(" ") > 1 and message[:start] == "[")
+                or (_IS_SENTENCE.match(inside) and _BEFORE_SENTENCE.search(message, before, start))
+                or inside.startswith(("{'", '{"', "[{"))
+                or (start == 0 and found.end() == len(message) and _IS_SENTENCE.match(inside))
+            ):
+                return f"{text[:opening]}{_normalised(inside, keep_names, replaced, depth + 1)}{text[-1]}"
+        if replaced is not None:
+            replaced.append((name, text))
+        return f"<{name}>"
+
+    return _variable(_worth_trying(message)).sub(placeholder, message)
+
+
+# What a message adds to itself: a line of the input with a mark under it, values of a row, a guess of what was meant.
+_POINTED_AT = re.compile(r"(?m)^(?:LINE \d{1,9}: )?[^\n]{0,2000}\n[ \t]{0,2000}\^+[~^]*[ \t]*$\n?")
+_VALUES = (
+    ("[parameters: ", re.compile(r"(?s)(\[parameters: ).{0,4000}?\](?=\n|\Z)"), r"\1<values>]"),
+    (")=(", re.compile(r"\)=\([^\n]{0,1000}?\)(?= |\.|$)"), ")=<values>"),
+    ("Failing row contains", re.compile(r"(Failing row contains )\([^\n]{0,2000}\)"), r"\1<values>"),
+    ("input_value=", re.compile(r"input_value=[^\n]{0,500}?(, input_type=\w{1,60}|\])"), r"input_value=<values>\1"),
+    ("id you mean", re.compile(r"\.? (?:Or )?[Dd]id you mean:? [^\n?]{0,200}\?"), ""),
+    ("in position", re.compile(r"(codec can't \w{6} .{1,80} in position \d{1,9}(?:-\d{1,9})?): [^\n]{0,200}"), r"\1"),
+    (
+        "able ",
+        re.compile(r"\b((?i:available|acceptable) \w{1,30}(?: are)?:? ?)[\[({][^\])}\n]{0,1000}[\])}]"),
+        r"\1<values>",
+    ),
+    ("equest", re.compile(r"\b[Rr]equest(?:[ _-]?[Ii][Dd])?[:= ]{1,2}(?=\w{0,20}\d)[\w-]{8,64}[:,]? ?"), ""),
+)
+
+
+def _without_quotations(message: str) -> str:
+    if "^" in message:
+        message = _POINTED_AT.sub("", message)
+    for sign, pattern, instead in _VALUES:
+        if sign in message:
+            message = pattern.sub(instead, message)
+    return message

@@ -1,0 +1,157 @@
+"""What a block pasted from a log tells of: the jobs whose ids stand in it, and the errors, each as a message would say it.
+
+Read where a search for the block itself found nothing: a line of a worker's log has more around its error than the
+error, a traceback has its error in its last line, and a `repr` or JSON writes the end of a line as `\\n`. What is
+found here is only offered, never searched for in its place. Reading costs time linear in the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+MOST_READ = 20_000  # characters at the beginning, and at the end
+_MOST_IDS, _MOST_ERRORS, _MOST_NAMED = 5, 5, 3
+_LONGEST = 400  # characters of an error: what follows tells no more
+
+_UUID = re.compile(r"(?<![\w-])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:-\d{1,4})?(?![\w-])")
+# `Task shop.hooks.send[id] received`, `Hard time limit (300s) exceeded for shop.send[id]`, `shop.send[id]: text`
+_BRACKETED = re.compile(r"(?:\b(?:[Tt]ask|for) [^\s\[\]]{1,255}|[\w.-]{1,255}\.\w{1,255})\[([^\s\[\]]{4,255})\]")
+# The date, level, logger … before what a line says.
+_HEAD = re.compile(
+    r"[^\n]{0,200}?\b(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b(?:/[\w-]{1,60})?[\])]?[\s:|-]{0,10}"
+)
+_JOB = re.compile(r"(?:[Tt]ask )?[^\s\[\]]{1,255}\[[^\s\[\]]{4,255}\]:? ?(?:raised (?:un)?expected: |retry: )?")
+_AGAIN = re.compile(r"Retry (?:in|at) [^\n]{1,60}?: (?=\S)")
+_FRAME = re.compile(r'File "[^"\n]{1,1000}", line \d{1,9}(?:, in (?:<\w+>|[\w.]+))?')
+# A new line of the log, or another traceback: no error goes on there.
+_STOP = re.compile(
+    r"\n\s*\n|\n\[?\d{4}-\d\d-\d\d[ T]|\n?Traceback \(most recent call last\)|\n[A-Z]+[:/]|During handling of the above"
+    r"|The above exception was"
+)
+_NAME = re.compile(r"(?<![\w.])([A-Za-z_][\w.]{1,200})(?=\(|:\s|:?\Z)")
+_ERROR_NAME = re.compile(r"(?:.*\.)?[A-Z]\w*[a-z]\w*\Z")
+_LOWER_NAME = re.compile(r".*(?:error|timeout|exception)\Z")
+_ESCAPE = re.compile(r"\\(?:[nrt]|\\n|[\"'/]|u00[0-7][0-9a-fA-F])")
+_END_OF_STRING = re.compile(r'(?<!\\)"\s*(?:\}|,\s*")')
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    job_ids: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  # the likeliest first
+
+
+def read(text: str) -> Pasted:
+    """What stands in a pasted text. An `error` is a part of it, with its escapes read; nothing is made up."""
+    if len(text) > 2 * MOST_READ:
+        text = f"{text[:MOST_READ]}\n\n{text[-MOST_READ:]}"
+    ids = [found[1] for found in _BRACKETED.finditer(text)] + [found[0] for found in _UUID.finditer(text)]
+    errors: dict[str, None] = {}
+    for block in _blocks(text):
+        for error in islice(_errors(block), _MOST_ERRORS):
+            said = " ".join(error.split())[:_LONGEST]
+            if said and said != " ".join(text.split()):
+                errors[said] = None
+    return Pasted(tuple(dict.fromkeys(ids))[:_MOST_IDS], tuple(errors)[:_MOST_ERRORS])
+
+
+def error_name(error: str) -> str:
+    """The class that an error begins with; "" where it begins with none."""
+    found = _NAME.match(error)
+    return found[1] if found and _is_error(found[1], error[found.end() : found.end() + 1]) else ""
+
+
+# -- the parts of it -----------------------------------------------------------------------------------------------
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """The text with its escapes read; of a line of JSON, what its values say, those with a traceback first."""
+    told = [value for line in text.strip().splitlines()[:20] for value in _said_in_json(line)]
+    yield from sorted(told, key=lambda value: "Traceback" not in value)[:_MOST_ERRORS]
+    if told:
+        return
+    is_json = text.lstrip().startswith("{")
+    yield _unescaped(_END_OF_STRING.split(text[_first_error(text) :], maxsplit=1)[0] if is_json else text)
+
+
+def _first_error(text: str) -> int:
+    """Where the traceback begins in JSON that was cut off."""
+    return max(text.find("Traceback (most"), 0)
+
+
+def _said_in_json(line: str) -> list[str]:
+    start = line.find("{")
+    if start < 0 or not line.rstrip().endswith("}"):
+        return []
+    try:
+        waiting = [json.loads(line[start:])]
+    except (ValueError, RecursionError):
+        return []
+    told: list[str] = []
+    while waiting and len(told) < 100:
+        value = waiting.pop(0)
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str) and (" " in value.strip() or _ERROR_NAME.match(value)):
+            told.append(_unescaped(value))
+    return told
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(_character, text) if "\\" in text else text
+
+
+def _character(found: re.Match[str]) -> str:
+    escape = found[0][-1] if found[0][1] in "\"'/" else " "
+    return chr(int(found[0][2:], 16)) if found[0][1] == "u" else "\n" if found[0][-1] in "nr" else escape
+
+
+def _errors(block: str) -> Iterator[str]:
+    """Parts of a block that may be its error."""
+    frames = list(_FRAME.finditer(block))
+    if frames:
+        yield from _after(block[frames[-1].end() :])
+    line = _STOP.split(block[: frames[0].start()] if frames else block, maxsplit=1)[0]
+    head = _HEAD.match(line)
+    rest = line[head.end() :] if head else line
+    job = _JOB.search(rest[:1_000])
+    told = rest[job.end() :] if job else rest
+    again = _AGAIN.match(told)
+    told = told[again.end() :] if again else told
+    for name in islice(_named(told), _MOST_NAMED):
+        yield told[name:]
+    yield told
+    if head and ": " in told:
+        yield told.rpartition(": ")[2]
+
+
+def _after(last: str) -> Iterator[str]:
+    """The error that stands below the last frame: with all its lines, and its first line alone."""
+    lines = last.split("\n")
+    # Below a frame stands its code, indented; the error is not.
+    below = [n for n, line in enumerate(lines) if n and line.strip() and not line[0].isspace()]
+    if below:
+        error = _STOP.split("\n".join(lines[below[0] :]), maxsplit=1)[0]
+    else:
+        # A field of one line made one line of all of it: code is kept apart by several blanks, the error by one.
+        error = next((last[at:] for at in _named(last)), last.split("  ")[-1])
+    yield error
+    yield error.partition("\n")[0]
+
+
+def _named(text: str) -> Iterator[int]:
+    """Where names of errors stand in a text, with what they say behind them."""
+    for found in _NAME.finditer(text):
+        if _is_error(found[1], text[found.end() : found.end() + 1]):
+            yield found.start()
+
+
+def _is_error(name: str, follows: str) -> bool:
+    lower = bool(_LOWER_NAME.match(name)) and ("." in name or follows == "(")
+    return lower or bool(_ERROR_NAME.match(name))

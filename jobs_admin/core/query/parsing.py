@@ -1,0 +1,430 @@
+"""Text into a query.
+
+Every string is a valid search. What is not clearly an operator is text, so that a pasted error finds itself:
+`-` negates only before a qualifier or a quote, `OR` is one only between two terms, parentheses only around
+qualifiers. `OR` joins the terms beside it: `queue:a error:B OR error:C` is queue a, and error B or C.
+
+Reading costs time linear in the text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from jobs_admin.core import terms as index
+from jobs_admin.core.query.tree import (
+    ARGUMENTS,
+    CONTAINED,
+    NAMES,
+    NUMBERS,
+    QUALIFIERS,
+    STATES,
+    TIMES,
+    UNITS,
+    Age,
+    All,
+    Any,
+    Match,
+    Numbers,
+    Query,
+    Term,
+    Text,
+    Time,
+    Value,
+    before_star,
+    expand_states,
+    is_argument,
+    leaves,
+)
+from jobs_admin.core.text import representable
+
+MAX_CHARS = 4_000
+MAX_TERMS = 100
+MAX_VALUES = 200  # of all terms together: words, values of a qualifier, ranges of a number
+MAX_DEPTH = 5
+MAX_WORDS = 100  # sub-words that one term asks for in a row
+
+# What a bare word is made of. Everything else (brackets, quotes, colons, commas …) parts words, so that
+# `TimeoutError('x')` and `KeyError: 'x'` find a failure of that type with that message.
+_WORD = re.compile(r"[^\s()\[\]{}<>'\"`,;:=!?|\\‘’“”«»…]+")
+_LETTER = re.compile(r"[^\W_]")  # or digit
+_TOKEN = re.compile(r"\S+")
+_QUALIFIER = re.compile(r"(-?)([a-z]+(?:\.[^\s:,()\"*=]{1,200})?):(?=[^\s])")
+_LOOKS_LIKE_QUALIFIER = re.compile(r"-?([A-Za-z_]{1,30}):[A-Za-z_\"*]")
+_COMPARISON = re.compile(r"(>=|<=|>|<|=)?(-?\d{1,9})\Z")
+_SPAN = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})\Z")
+_DURATION = re.compile(r"(\d{1,6})(s|m|h|d|w)\Z")
+_AGE = re.compile(r"(<=|>=|<|>)(\d{1,6})(s|m|h|d|w)\Z")
+
+
+def parse(text: str, now: datetime | None = None) -> Query:
+    """The query in `text`. Never fails; what was not understood as an operator is text, told in `hints`."""
+    return _Reader(text, now).query()
+
+
+class _Reader:
+    def __init__(self, text: str, now: datetime | None) -> None:
+        self.hints: list[str] = []
+        self.now = now
+        text = representable(text)  # as what it searches was stored
+        self.is_cut = len(text) > MAX_CHARS
+        if self.is_cut:
+            text = text[:MAX_CHARS]
+            self.hint(f"Only the first {MAX_CHARS:,} characters were searched for.")
+        self.text = text
+        self.no_closer_from = len(text) + 1  # beyond it no closing quote follows: looked for once
+
+    def hint(self, text: str) -> None:
+        if text not in self.hints and len(self.hints) < 5:
+            self.hints.append(text)
+
+    def query(self) -> Query:
+        parts: list[Term | str] = []  # a str is "OR", which may yet turn out to be a word
+        at = 0
+        while (start := self._skip_space(at)) < len(self.text):
+            group = self._group(start, 0) if self.text[start] == "(" else None
+            if group is not None:
+                term, at = group
+                parts.append(term)
+                continue
+            found = self._quote(start) or self._qualifier(start, in_group=False)
+            if found is not None:
+                leaf, at = found
+                if leaf is not None:
+                    parts.append(leaf)
+                continue
+            match = _TOKEN.match(self.text, start)
+            assert match is not None
+            at = match.end()
+            self._watch_operators(match.group(), start, at)
+            parts.extend(["OR"] if match.group() == "OR" else self._words(match.group()))
+        terms = _joined(parts)
+        for leaf in leaves(terms):
+            if isinstance(leaf, Text):
+                self._watch_length(leaf.value)
+        if not terms and self.text.translate({ord("*"): None, ord('"'): None}).strip():
+            terms = (Text(self.text.strip()),)  # punctuation alone: taken as it stands
+        if len(terms) > MAX_TERMS:
+            terms = terms[:MAX_TERMS]
+            self.is_cut = True
+            self.hint(f"Only the first {MAX_TERMS} terms were searched for.")
+        kept = _first_values(terms, MAX_VALUES)
+        if kept != terms:
+            terms, self.is_cut = kept, True
+            self.hint(f"Only the first {MAX_VALUES} words and values were searched for.")
+        return Query(terms, tuple(self.hints), self.is_cut, self.now)
+
+    def _skip_space(self, at: int) -> int:
+        while at < len(self.text) and self.text[at].isspace():
+            at += 1
+        return at
+
+    def _words(self, token: str) -> list[Term | str]:
+        looks = _LOOKS_LIKE_QUALIFIER.match(token)
+        if looks and (name := looks.group(1)) in QUALIFIERS:
+            if not any(f"“{name}:”" in said for said in self.hints):  # else one says which form a value must have
+                self.hint(f"“{name}:” was not understood: it was searched for as text.")
+        elif looks:
+            near = difflib.get_close_matches(looks.group(1).lower(), (*QUALIFIERS, *ARGUMENTS), 1, 0.7)
+            meant = f" Did you mean {near[0]}:?" if near else ""
+            if near and near[0] in ARGUMENTS:
+                meant = f" An argument is named by its path, as in {near[0]}.customer.id:42."
+            self.hint(f"“{looks.group(1)}:” was not understood as a qualifier: it was searched for as text.{meant}")
+        elif token.endswith(":") and (token[:-1] in QUALIFIERS or is_argument(token[:-1])):
+            self.hint(f"“{token}” has no value: it was searched for as text.")
+        return [Text(word, glob="*" in word) for word in bare_words(token)]
+
+    def _watch_operators(self, word: str, start: int, end: int) -> None:
+        """`not` and `and` are words, as they are in messages: said where they look like what they are elsewhere."""
+        if word.lower() not in ("not", "and"):
+            return
+        behind = self.text[self._skip_space(end) :][:200].split()
+        if not behind:
+            return
+        named = _QUALIFIER.match(behind[0])
+        is_named = named is not None and (named.group(2) in QUALIFIERS or is_argument(named.group(2)))
+        if word.lower() == "and":
+            if is_named or (word == "AND" and self.text[:start].strip()):
+                self.hint(f"“{word}” was searched for as a word. Leave it away: what stands side by side is all asked.")
+        elif is_named or (not self.text[:start].strip() and (word == "NOT" or len(behind) == 1)):
+            what = behind[0] if is_named or behind[0].startswith('"') else f'"{behind[0]}"'
+            self.hint(f"“{word}” was searched for as a word. To leave out, write -{what[:60]}.")
+
+    def _watch_length(self, text: str) -> None:
+        if len(text) > MAX_WORDS and index.has_more_words(text, MAX_WORDS):
+            self.is_cut = True
+            self.hint(f"Of one quoted text, or one word, only the first {MAX_WORDS} parts were searched for.")
+
+    def _quote(self, start: int) -> tuple[Term | None, int] | None:
+        negated = self.text.startswith('-"', start)
+        if not negated and self.text[start] != '"':
+            return None
+        closed = self._closing(start + 1 + negated, "")
+        if closed is None:
+            return None
+        value, end = closed
+        return (Text(value, negated=negated) if value.strip() else None), end
+
+    def _closing(self, start: int, stops: str) -> tuple[str, int] | None:
+        """The text up to the quote that closes, and the place after it; None where none does.
+
+        A quote closes where white space, the end, or one of `stops` follows, so that quotes inside pasted text need
+        no care. Only one that would close is escaped by a backslash: `"say \\"hi\\" twice"` is read to the last.
+        """
+        if start >= self.no_closer_from:
+            return None
+        at = start
+        while (at := self.text.find('"', at)) != -1:
+            follows = self.text[at + 1 : at + 2]
+            if not follows or follows.isspace() or follows in stops:
+                body = self.text[start:at]
+                if (len(body) - len(body.rstrip("\\"))) % 2 == 0:
+                    return _unescaped(body, stops), at + 1
+            at += 1
+        if not stops:
+            self.no_closer_from = min(self.no_closer_from, start)
+        return None
+
+    def _group(self, start: int, depth: int) -> tuple[Term, int] | None:
+        """The group that opens at `start` and the place after it, or None where it is not one."""
+        if depth >= MAX_DEPTH:
+            return None
+        parts: list[Term | str] = []
+        at = start + 1
+        while (at := self._skip_space(at)) < len(self.text):
+            if self.text[at] == ")":
+                ends = at + 1 == len(self.text) or self.text[at + 1].isspace() or (depth and self.text[at + 1] == ")")
+                terms = _joined(parts)
+                if not ends or not terms or "OR" in parts[:1] + parts[-1:]:
+                    return None
+                return (terms[0] if len(terms) == 1 else All(terms)), at + 1
+            if self.text[at] == "(":
+                group = self._group(at, depth + 1)
+                if group is None:
+                    return None
+                parts.append(group[0])
+                at = group[1]
+            elif re.match(r"OR\s", self.text[at : at + 3]):
+                parts.append("OR")
+                at += 2
+            else:
+                found = self._qualifier(at, in_group=True)
+                if found is None:
+                    return None
+                parts.append(found[0])
+                at = found[1]
+        return None
+
+    def _qualifier(self, start: int, *, in_group: bool) -> tuple[Term, int] | None:
+        head = _QUALIFIER.match(self.text, start)
+        if head is None or not (head.group(2) in QUALIFIERS or is_argument(head.group(2))):
+            return None
+        values, end = self._values(head.group(2), head.end(), in_group)
+        if values is None:
+            return None
+        term = self._term(head.group(2), values, negated=bool(head.group(1)))
+        return None if term is None else (term, end)
+
+    def _values(self, name: str, at: int, in_group: bool) -> tuple[list[Value] | None, int]:
+        """The comma-separated values from `at` on, and the place after them."""
+        values: list[Value] = []
+        while at < len(self.text) and not self.text[at].isspace():
+            equal = self.text.startswith('="', at)
+            closed = self._closing(at + 1 + equal, ",)") if self.text[at] == '"' or equal else None
+            if closed is not None:
+                text, at = closed
+                values.append(Value(text, exact=equal and name in CONTAINED))
+            else:
+                end = at
+                while end < len(self.text) and self.text[end] != "," and not self.text[end].isspace():
+                    end += 1
+                raw = self.text[at:end]
+                if in_group:
+                    surplus = raw.count(")") - raw.count("(")
+                    while surplus > 0 and raw.endswith(")"):
+                        raw, surplus = raw[:-1], surplus - 1
+                at += len(raw)
+                if raw:
+                    values.append(_value(name, raw))
+            follows = self.text[at : at + 1]
+            if follows == ",":
+                at += 1
+            elif follows == ")" and in_group:
+                break
+            elif follows and not follows.isspace():
+                return None, at
+        values = [v for v in values if v.text]
+        return (values or None), at
+
+    def _term(self, name: str, values: list[Value], *, negated: bool) -> Term | None:
+        if name in NUMBERS:
+            ranges = [_range(v.text) for v in values]
+            if any(r is None for r in ranges):
+                self.hint(f"“{name}:” takes a number, as in {name}:3, {name}:>=3 or {name}:2..5.")
+                return None
+            return Numbers(name, _merged([r for r in ranges if r is not None]), negated)
+        if name == "age":
+            found = _AGE.match(values[0].text) if len(values) == 1 else None
+            if found is None:
+                self.hint("“age:” takes a duration, as in age:<2d or age:>90m.")
+                return None
+            return Age(found[1].startswith("<"), int(found[2]) * UNITS[found[3]], negated)
+        if name in TIMES:
+            moment = _moment(values[0].text) if len(values) == 1 else None
+            if moment is None:
+                self.hint(f"“{name}:” takes a time in UTC, as in {name}:2026-11-20T10:00Z, or {name}:2h.")
+                return None
+            return replace(moment, field=name, negated=negated)
+        if name == "trace" or is_argument(name):
+            starred = [v.text for v in values if v.glob and not _ends_in_star(v.text, name)]
+            if starred:
+                self.hint(f"In “{name}:” a * stands at the end only, as in {name}:abc*.")
+                return None
+        for value in values:
+            if name in (*CONTAINED, "trace"):
+                self._watch_length(value.text)
+        if name == "state":
+            unknown = [v.text for v in values if not expand_states((v,))]
+            if unknown:
+                self.hint(f"“{unknown[0]}” is no state. States are {', '.join(STATES)}.")
+        return Match(name, tuple(dict.fromkeys(values)), negated)
+
+
+def bare_words(token: str) -> list[str]:
+    """The words of unquoted text: `TimeoutError('x')` is `TimeoutError` and `x`."""
+    words = (_fewer_stars(word.lstrip(".").rstrip(".-")) for word in _WORD.findall(token))
+    return [word for word in words if _LETTER.search(word)]
+
+
+def _ends_in_star(pattern: str, name: str) -> bool:
+    head, is_all = before_star(pattern)
+    return is_all and bool(head or is_argument(name))
+
+
+def _fewer_stars(word: str) -> str:
+    return re.sub(r"\*+", "*", word)
+
+
+def _value(name: str, raw: str) -> Value:
+    """An unquoted value: `=` before it means the whole text, which names mean anyway."""
+    if raw.startswith("=") and len(raw) > 1 and (name in (*CONTAINED, *NAMES) or is_argument(name)):
+        return Value(raw[1:], exact=name in CONTAINED)
+    return Value(raw, glob="*" in raw and not raw.startswith('"'))
+
+
+def _unescaped(body: str, stops: str) -> str:
+    """`body` of a quote: a backslash goes only where it kept a quote from closing (or doubled to the end)."""
+    stop = re.escape(stops)
+    body = re.sub(
+        rf'(\\+)"(?=[\s{stop}])' if stops else r'(\\+)"(?=\s)',
+        lambda found: found.group(1)[: len(found.group(1)) // 2] + '"',
+        body,
+    )
+    bare = body.rstrip("\\")
+    return bare + "\\" * ((len(body) - len(bare)) // 2)
+
+
+def _first_values(terms: tuple[Term, ...], most: int) -> tuple[Term, ...]:
+    """The terms without what comes after the first `most` words, values and ranges: a statement has a depth."""
+    kept: list[Term] = []
+    for term in terms:
+        if most <= 0:
+            break
+        if isinstance(term, Any | All):
+            of = _first_values(term.of, most)
+            term = of[0] if len(of) == 1 else replace(term, of=of)
+        elif isinstance(term, Match):
+            term = replace(term, values=term.values[:most])
+        elif isinstance(term, Numbers):
+            term = replace(term, ranges=term.ranges[:most])
+        most -= sum(_size(leaf) for leaf in leaves((term,)))
+        kept.append(term)
+    return tuple(kept)
+
+
+def _size(leaf: Text | Match | Numbers | Age | Time) -> int:
+    if isinstance(leaf, Match):
+        return len(leaf.values)
+    return len(leaf.ranges) if isinstance(leaf, Numbers) else 1
+
+
+def _joined(parts: list[Term | str]) -> tuple[Term, ...]:
+    """The terms with each OR that stands between two of them applied; any other OR is a word."""
+    terms: list[Term] = []
+    pending = False
+    for i, part in enumerate(parts):
+        if isinstance(part, str):
+            between = bool(terms) and not pending and i + 1 < len(parts) and not isinstance(parts[i + 1], str)
+            if between:
+                pending = True
+            else:
+                terms.append(Text("OR"))
+        elif pending:
+            left = terms.pop()
+            of = (left.of if isinstance(left, Any) else (left,)) + (part.of if isinstance(part, Any) else (part,))
+            terms.append(Any(of))
+            pending = False
+        elif isinstance(part, All):
+            terms.extend(part.of) if not _or_follows(parts, i) else terms.append(part)
+        else:
+            terms.append(part)
+    return tuple(terms)
+
+
+def _or_follows(parts: list[Term | str], i: int) -> bool:
+    return i + 2 < len(parts) and parts[i + 1] == "OR" and not isinstance(parts[i + 2], str)
+
+
+def _range(text: str) -> tuple[int | None, int | None] | None:
+    span = _SPAN.match(text)
+    if span:
+        return int(span[1]), int(span[2])
+    found = _COMPARISON.match(text)
+    if not found:
+        return None
+    sign, number = found[1], int(found[2])
+    if sign == ">=":
+        return number, None
+    if sign == ">":
+        return number + 1, None
+    if sign == "<=":
+        return None, number
+    if sign == "<":
+        return None, number - 1
+    return number, number
+
+
+def _merged(ranges: list[tuple[int | None, int | None]]) -> tuple[tuple[int | None, int | None], ...]:
+    """The same numbers in as few ranges as hold them, the lowest first."""
+    found: list[tuple[int | None, int | None]] = []
+    for low, high in sorted(ranges, key=lambda r: (r[0] is not None, r[0] or 0)):
+        if low is not None and high is not None and low > high:
+            continue
+        bottom, top = found[-1] if found else (None, 0)
+        if found and (top is None or low is None or low <= top + 1):
+            found[-1] = bottom, None if top is None or high is None else max(top, high)
+        else:
+            found.append((low, high))
+    return tuple(found) or tuple(ranges[:1])
+
+
+def _moment(text: str) -> Time | None:
+    duration = _DURATION.match(text)
+    if duration:
+        return Time("since", ago=int(duration[1]) * UNITS[duration[2]])
+    if not re.match(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d|\Z)", text):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+        return Time("since", at=at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def is_path(field: str) -> bool:
+    """Whether an argument's path can be written as a qualifier: one with blanks or colons cannot."""
+    found = _QUALIFIER.match(f"{field}:x")
+    return is_argument(field) and found is not None and found.group(2) == field

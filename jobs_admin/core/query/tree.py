@@ -1,0 +1,182 @@
+"""What a search asks for: a query of terms, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TypeAlias
+
+from jobs_admin.core import terms as index
+from jobs_admin.core.text import fits
+
+STATES = ("retrying", "dead", "quarantined", "replaying", "recovered", "discarded", "gone")
+DEFAULT_STATES = ("dead", "retrying", "replaying", "quarantined")
+
+NAMES = ("queue", "task", "source", "state", "group", "worker", "host", "tenant", "policy", "release", "kind")
+CONTAINED = ("error", "message")  # words of the text, without regard to case; the others match the whole name
+NUMBERS = ("attempts", "priority", "replay")
+TIMES = ("since", "until")
+ARGUMENTS = ("args", "kwargs")  # with a path: `kwargs.customer.id`
+QUALIFIERS = (*CONTAINED, *NAMES, *NUMBERS, "age", *TIMES, "trace")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # of a duration, in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The error's type and message have its words, in this order. Case and punctuation do not count.
+
+    With `glob`, `*` matches anything. Or it is the job's id, now or in run 1: where it `may_be_job_id`.
+    """
+
+    value: str
+    glob: bool = False
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    text: str
+    glob: bool = False
+    exact: bool = False  # only for CONTAINED: the whole text and nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A field is any of the values. An argument's field is its path, as in `kwargs.customer.id`."""
+
+    field: str
+    values: tuple[Value, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A number is in any of the ranges; both ends belong to it, None is open."""
+
+    field: str
+    ranges: tuple[tuple[int | None, int | None], ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """Failed less than so long ago, or more."""
+
+    younger: bool
+    seconds: int
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Failed at or after (`since`), at or before (`until`): a moment, or so many seconds before now."""
+
+    field: str
+    at: datetime | None = None
+    ago: int | None = None
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    of: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    of: tuple[Term, ...]
+
+
+Term: TypeAlias = Text | Match | Numbers | Age | Time | Any | All
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a search asks for: every term, in the default states unless a term names states."""
+
+    terms: tuple[Term, ...] = ()
+    hints: tuple[str, ...] = field(default=(), compare=False)
+    # Something was cut off, so that it matches not what was asked: shown with a hint, refused as a scope of acts.
+    is_cut: bool = field(default=False, compare=False)
+    now: datetime | None = field(default=None, compare=False)
+
+    @property
+    def names_state(self) -> bool:
+        """Whether the text says which states; otherwise the default scope applies."""
+        return any(isinstance(t, Match) and t.field == "state" for t in leaves(self.terms))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether no index can answer a part of it, so that a page looks at the newest only. No scope for acts."""
+        return any(is_scanned(t) for t in leaves(self.terms))
+
+    @property
+    def fields(self) -> set[str]:
+        """Every field that it touches; `text` for words. The default scope counts as `state`."""
+        return {field_of(t) for t in leaves(self.terms)} | {"state"}
+
+
+def may_be_job_id(term: Text) -> bool:
+    """Whether it is one word. Ids are matched whole, with regard to case."""
+    return not term.glob and not any(c.isspace() for c in term.value)
+
+
+def is_argument(field: str) -> bool:
+    return field.startswith(("args.", "kwargs."))
+
+
+def before_star(pattern: str) -> tuple[str, bool]:
+    """What stands before the first `*` of a pattern, and whether nothing stands behind that star."""
+    head, _, rest = pattern.partition("*")
+    return head, not rest.strip("*")
+
+
+# Names that another table lists, or the language itself, so that a pattern is looked up there.
+LISTED = ("source", "queue", "task", "state", "group", "kind", "policy")
+
+
+def is_scanned(term: Text | Match | Numbers | Age | Time) -> bool:
+    """Whether no index has it: nothing of it is a word, or it begins with `*`."""
+    if isinstance(term, Text):
+        return _has_no_word(term.value, term.glob)
+    if not isinstance(term, Match) or term.field in LISTED or is_argument(term.field):
+        return False
+    if term.field in CONTAINED:
+        return any(_has_no_word(v.text, v.glob) and not (v.exact and term.field == "error") for v in term.values)
+    if term.field == "trace":
+        return any(_has_no_word(v.text, v.glob) for v in term.values)
+    return any(v.glob and v.text.startswith("*") and v.text.strip("*") for v in term.values)
+
+
+def _has_no_word(text: str, glob: bool) -> bool:
+    return not index.phrases(before_star(text)[0] if glob else text)
+
+
+def leaves(terms: tuple[Term, ...]) -> Iterator[Text | Match | Numbers | Age | Time]:
+    for term in terms:
+        if isinstance(term, Any | All):
+            yield from leaves(term.of)
+        else:
+            yield term
+
+
+def field_of(term: Text | Match | Numbers | Age | Time) -> str:
+    """`text` for words."""
+    if isinstance(term, Text):
+        return "text"
+    return "age" if isinstance(term, Age) else term.field
+
+
+def expand_states(values: tuple[Value, ...]) -> tuple[str, ...]:
+    """The states that `state:` values name; `any` and `*` are all of them."""
+    found: set[str] = set()
+    for value in values:
+        pattern = "*" if value.text == "any" else value.text
+        found.update(s for s in STATES if fits(pattern, s))
+    return tuple(s for s in STATES if s in found)
+
+
+def without(query: Query, index: int) -> Query:
+    """The query without its term `index`: what clicking a chip away leads to."""
+    return replace(query, terms=query.terms[:index] + query.terms[index + 1 :])

@@ -1,0 +1,153 @@
+"""What an error says, whatever words its library finds for it today: its type by one name, its message without values."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from http import HTTPStatus
+
+from jobs_admin.core.normalising import MOST_MESSAGE, normalise
+from jobs_admin.core.templates import Template
+
+# -- the type ---------------------------------------------------------------------------------------------------
+
+# Names of one class, in one version of Python or another.
+_ONE_CLASS = {"timeout": "TimeoutError", "IOError": "OSError", "EnvironmentError": "OSError", "socket.error": "OSError"}
+
+
+def name_of(error_type: str) -> str:
+    """The class without its module: libraries move their errors between modules from version to version."""
+    name = error_type.rpartition(".")[2]
+    return _ONE_CLASS.get(name) or _ONE_CLASS.get(error_type) or name
+
+
+# -- the message ------------------------------------------------------------------------------------------------
+
+# In these, quoted words are names in code (`has no attribute 'total'`), and two names are two problems.
+_QUOTES_NAMES = {
+    "AttributeError",
+    "ImportError",
+    "KeyError",
+    "ModuleNotFoundError",
+    "NameError",
+    "TypeError",
+    "UnboundLocalError",
+    "UndefinedError",
+    "FieldError",
+}
+# One word where the code puts a value, and what is already known to be one.
+_BARE_WORD = re.compile(r"\w[\w.@:/+~-]{0,120}\Z")
+_SENTENCE = re.compile(r"[A-Z][^ ]{0,40} (?:[^ ]{1,60} ){0,6}?[a-z]")
+_PLACEHOLDER = re.compile(r"<[a-z]{2,6}>\Z")
+_QUALIFIED = re.compile(r"\b(?:\w{1,100}\.(?:<locals>\.)?){1,10}(?=\w{1,100}\(\) )")
+
+
+def plain_message(
+    name: str, message: str, template: Template | None, replaced: list[tuple[str, str]] | None = None
+) -> str:
+    """The message without its values; `name` is the type as `name_of` gives it, `template` that of the raising line."""
+    if name == "TypeError":
+        # `Invoice.total() missing 1 required …`: Python 3.9 says `total()`.
+        message = _QUALIFIED.sub("", message[:MOST_MESSAGE])
+    if name == "KeyError" and len(message) > 2 and message[0] == message[-1] and _SENTENCE.match(message[1:-1]):
+        message = message[1:-1]  # a KeyError prints a sentence as it would print a key
+    keep_names = name in _QUOTES_NAMES
+    pieces = template.pieces(message) if template is not None else None
+    if pieces is None:
+        return normalise(message, keep_names=keep_names, replaced=replaced)
+    # A bare word in the place of a value (`tenant acme has no gateway`): the code says that it varies.
+    text = ""
+    is_foreign = template is not None and template.is_foreign
+    for piece, varies, is_thing in pieces:
+        is_word = varies and not is_foreign and _BARE_WORD.match(piece) and not _PLACEHOLDER.match(normalise(piece))
+        if is_word or (is_thing and " " in piece):
+            if replaced is not None:
+                replaced.append(("word", piece))
+            text += "\x00"
+        else:
+            text += piece
+    return normalise(text, keep_names=keep_names, replaced=replaced).replace("\x00", "<word>")
+
+
+@lru_cache(maxsize=2048)
+def plain_known(name: str, message: str, template: Template | None) -> str:
+    """The same; most messages come again at once, as a job is tried again."""
+    return plain_message(name, message, template)
+
+
+_NOTHING_HAS = re.compile(r"'NoneType' object has no attribute '(\w{1,80})'\Z")
+
+
+def asked(plain: str, code: str) -> str:
+    """` (payer)` of `'NoneType' object has no attribute 'iban'` raised by `send(payer.iban)`: which one was missing."""
+    found = _NOTHING_HAS.match(plain)
+    if not found:
+        return ""
+    names = set(re.findall(rf"\b(\w{{1,80}})(?:\(\)|\[[^\[\]]{{0,80}}\])?\.{found[1]}\b", code[:1000]))
+    return f" ({names.pop()})" if len(names) == 1 else ""
+
+
+# -- the same in fewer words ------------------------------------------------------------------------------------
+
+_STATUS = re.compile(r"\b[45]\d\d\b")
+_REPR_WITH_STATUS = re.compile(r"[A-Z]\w{0,80}\(.{0,2000}\bstatus(?:_code)?=[45]\d\d\b")
+WORD = re.compile(r"[a-z]+(?![a-z]*>)")
+_ABOUT_STATUS = frozenset(
+    "a an and answered at by check client code error failed for from get got http https information message more post "  # noqa: SIM905
+    "put received request requests response returned server status the unexpected url was with".split()
+)
+
+
+@lru_cache(maxsize=1024)
+def status_alone(plain: str) -> str:
+    """`HTTP 404` for a message that says no more than that, in whatever words and order."""
+    found = _STATUS.search(plain)
+    if found is None:
+        return plain
+    # As Celery tells an error that cannot be pickled: with all headers of the answer.
+    if _REPR_WITH_STATUS.match(plain):
+        return f"HTTP {found[0]}"
+    try:
+        phrase = HTTPStatus(int(found[0])).phrase.lower()
+    except ValueError:
+        return plain
+    words = set(WORD.findall(plain.lower()))
+    return f"HTTP {found[0]}" if words <= _ABOUT_STATUS | set(phrase.split()) | set(WORD.findall(phrase)) else plain
+
+
+# Words that tell that something went wrong, and not what.
+_SAYS_NOTHING = frozenset(
+    "a after again all an and attempt attempts be been call caught client completed connect connecting "  # noqa: SIM905
+    "connection could encountered error errors exception fail failed failing failure fatal fetch for gave "
+    "general generic giving happened has have http https in internal is issue it job max maximum network "
+    "none not null occurred of on operation perform please problem processing raised reason request "
+    "response retries retry server service something task the there this to transport try unable "
+    "unexpected unhandled unknown unspecified up was went while with wrong".split()
+)
+_CAPITAL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def says_nothing(name: str, plain: str) -> bool:
+    """`Unknown error`, `Request failed`, the words of the class, or no words at all: a cause below it says more."""
+    if len(plain) > 100:
+        return False
+    words = WORD.findall(plain.lower())
+    if not words:
+        return not _DIGIT.search(plain)
+    return set(words) <= _SAYS_NOTHING or words == [word.lower() for word in _CAPITAL.findall(name)]
+
+
+_DIGIT = re.compile(r"\d")
+
+# What the system said, inside what a library makes of it.
+_SYSTEM_SAID = re.compile(
+    r"(?:\[Errno -?\d{1,6}\] )?((?i:connection refused|connection reset by peer|connection timed out|broken pipe|no route to host"
+    r"|network is unreachable|name or service not known|temporary failure in name resolution|nodename nor servname provided"
+    r"|no address associated with hostname|no space left on device|too many open files|cannot allocate memory))"
+)
+
+
+def system_error(plain: str) -> str:
+    """`connection refused` for whatever a library makes of it; the message itself where the system said nothing."""
+    found = _SYSTEM_SAID.search(plain)
+    return found[1].lower() if found else plain

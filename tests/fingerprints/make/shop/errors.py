@@ -1,0 +1,14 @@
+class ShopError(Exception):
+    pass
+
+
+class PartnerDown(ShopError):
+    pass
+
+
+class CardRefused(ShopError):
+    pass
+
+
+class OutOfStock(ShopError):
+    pass

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs_admin.core.query import parse
+from jobs_admin.core.text import fits, whole_number
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+def test_a_star_fits_anything_and_all_else_itself(pattern, text):
+    wanted = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None
+    assert fits(pattern, text) == wanted
+
+
+def test_many_stars_take_no_more_time_than_one():
+    assert not fits("*e" * 2_000 + "*x", "e" * 4_000)
+
+
+def test_a_state_of_stars_is_read_at_once():
+    assert parse("state:" + "*" * 3_000 + "x").hints and not parse("state:" + "*" * 3_000).hints
+
+
+@given(st.text("0123456789-+ _.²٣", max_size=6))
+def test_a_whole_number_is_plain_digits_and_nothing_else(text):
+    assert whole_number(text) == (int(text) if re.fullmatch("[0-9]+", text) else None)
+
+
+def test_a_whole_number_fits_a_column():
+    assert whole_number("9" * 18) == 10**18 - 1
+    assert whole_number("9" * 19) is None and whole_number("1234", digits=3) is None and whole_number(None) is None
