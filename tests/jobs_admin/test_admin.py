@@ -7,7 +7,7 @@ import pytest
 from django.urls import reverse
 
 from jobs_admin import config
-from jobs_admin.admin import query_of
+from jobs_admin.admin.failures import query_of
 from jobs_admin.core.query import format
 from jobs_admin.models import ApiToken, AuditEvent, Failure, Group, Payload, Replay, Role
 

@@ -1,0 +1,25 @@
+"""Django's admin: records to read, and a few acts, each through the same services as everywhere else.
+
+What a person sees and may do here is decided by their roles per source, not by Django's model permissions.
+"""
+
+from django.contrib import admin
+
+from jobs_admin.admin import accounts, audit, failures, groups, replays, roles, saved_views, sources, tokens, unfiled
+
+__all__ = [
+    "accounts",
+    "audit",
+    "failures",
+    "groups",
+    "replays",
+    "roles",
+    "saved_views",
+    "sources",
+    "tokens",
+    "unfiled",
+]
+
+admin.site.site_header = "Redrive"
+admin.site.site_title = "Redrive"
+admin.site.index_title = "Records"

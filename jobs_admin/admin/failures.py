@@ -1,0 +1,196 @@
+"""Failures: found by our own search, replayed and discarded by the same services as on the pages."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.paginator import Page, Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+
+from jobs_admin import failures, replays, triage
+from jobs_admin import scope as scopes
+from jobs_admin.admin.records import Records, viewer
+from jobs_admin.core import query as language
+from jobs_admin.core.query import Query, parse
+from jobs_admin.core.text import whole_number
+from jobs_admin.models import Failure, FailureCount
+from jobs_admin.models.access import Viewer
+
+
+class QualifierFilter(admin.SimpleListFilter):
+    """A filter whose choices come from counters. It narrows nothing itself: `query_of` writes it into the search."""
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin) -> list[tuple[str, str]]:
+        counted = FailureCount.objects.filter(scopes.visible(viewer(request)), count__gt=0)
+        values = counted.order_by(self.parameter_name).values_list(self.parameter_name, flat=True).distinct()[:100]
+        return [(value, value) for value in values]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        return queryset
+
+
+def _filter(name: str) -> type[QualifierFilter]:
+    return type(f"{name.title()}Filter", (QualifierFilter,), {"title": name, "parameter_name": name})
+
+
+FILTERED = ("state", "source", "queue", "task")
+
+
+def query_of(request: HttpRequest) -> Query:
+    """The search field and the chosen filters as one query in our own language."""
+    chosen = [language.qualifier(name, request.GET[name]) for name in FILTERED if request.GET.get(name)]
+    return parse(" ".join([request.GET.get("q", ""), *chosen]).strip(), timezone.now())
+
+
+class FailurePaginator(Paginator):
+    """Pages by the same slices as our own list, so that they cost the same at any number of failures."""
+
+    def __init__(self, rows: QuerySet, per_page: int, viewer: Viewer, query: Query) -> None:
+        super().__init__(rows, per_page)
+        self.viewer, self.query = viewer, query
+
+    @cached_property
+    def count(self) -> int:
+        return failures.count(self.viewer, self.query)[0]
+
+    @property
+    def num_pages(self) -> int:
+        return min(super().num_pages, failures.CAP // self.per_page)
+
+    def page(self, number: int | str) -> Page:
+        number = self.validate_number(number)
+        ids = failures.newest_ids(self.viewer, self.query, None, number * self.per_page)
+        rows = Failure.objects.filter(pk__in=ids[(number - 1) * self.per_page :]).order_by("-pk")
+        return self._get_page(rows.defer("args", "kwargs", "headers"), number, self)
+
+
+@admin.register(Failure)
+class FailureAdmin(Records):
+    list_display = ("id", "state", "queue", "task", "error", "tenant", "failed_at")
+    list_filter = tuple(_filter(name) for name in FILTERED)
+    search_fields = ("message",)  # makes the field appear; what it does is get_search_results
+    search_help_text = "The search language of the failures page: words, queue:emails, -error:KeyError, age:<2d …"
+    ordering = ("-id",)
+    sortable_by = ()
+    actions = ("replay", "discard")
+    fields = (
+        "page", "source", "queue", "task", "state", "reason", "kind", "group", "error_type", "message", "run", "attempts",
+        "max_attempts", "first_job_id", "job_id", "first_failed_at", "failed_at", "received_at", "due_at", "worker", "host",
+        "release", "tenant", "priority", "args", "kwargs", "headers",
+    )  # fmt: skip
+    readonly_fields = ("page",)
+
+    @admin.display(description="error")
+    def error(self, failure: Failure) -> str:
+        return f"{failure.error_type}: {failure.message[:120]}"
+
+    @admin.display(description="page")
+    def page(self, failure: Failure) -> str:
+        return format_html(
+            '<a href="{}">Attempts, traceback, arguments</a>', reverse("failure-detail", args=[failure.pk])
+        )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Failure]:
+        return Failure.objects.filter(scopes.visible(viewer(request)))
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet, search_term: str
+    ) -> tuple[QuerySet[Failure], bool]:
+        found = failures.scope(viewer(request), query_of(request)).order_by("-pk")
+        return found.defer("args", "kwargs", "headers"), False
+
+    def get_paginator(self, request: HttpRequest, queryset: QuerySet, per_page: int, *rest: object) -> Paginator:
+        return FailurePaginator(queryset, per_page, viewer(request), query_of(request))
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
+        # Django's own code would fall over ids that are no numbers.
+        if any(whole_number(pk) is None for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)):
+            return HttpResponseBadRequest("Nothing was changed: a chosen row is none of ours.")
+        return super().response_action(request, queryset)
+
+    @admin.action(description="Replay…", permissions=["operate"])
+    def replay(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
+        who, scope = viewer(request), _scope(request)
+        try:
+            if "confirmed" not in request.POST:
+                return self._confirm(request, "Replay", scope, replays.preview(who, **scope))
+            made = replays.draft(
+                who, **scope, reason=request.POST.get("reason", ""), snapshot=request.POST.get("snapshot", "")
+            )
+            made = replays.start(who, made)
+        except replays.ReplayRefused as refused:
+            self.message_user(request, refused.message, messages.ERROR)
+            return None
+        link = format_html(
+            'Replay <a href="{}">#{}</a> sends {} jobs.', reverse("replay-detail", args=[made.pk]), made.pk, made.total
+        )
+        self.message_user(request, link, messages.SUCCESS)
+        return None
+
+    @admin.action(description="Discard", permissions=["operate"])
+    def discard(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
+        who, scope = viewer(request), _scope(request)
+        if "confirmed" not in request.POST:
+            return self._confirm(request, "Discard", scope, None)
+        try:
+            done = triage.discard(who, **scope, reason=request.POST.get("reason", ""))
+        except triage.TriageRefused as refused:
+            self.message_user(request, refused.message, messages.ERROR)
+            return None
+        self.message_user(request, f"{done.count:,} failures discarded. They can be restored.", messages.SUCCESS)
+        return None
+
+    def _confirm(
+        self, request: HttpRequest, act: str, scope: dict[str, object], seen: replays.Preview | None
+    ) -> HttpResponse:
+        if seen is not None:
+            count, is_capped = seen.replayable, False
+        elif scope.get("query") is not None:
+            asked = parse(f"{scope['query']}", timezone.now())
+            count, is_capped = failures.count(viewer(request), asked)
+        else:
+            count, is_capped = len(scope["selection"]), False
+        context = self.admin_site.each_context(request) | {
+            "title": f"{act} {'more than ' if is_capped else ''}{count:,} {'job' if count == 1 else 'jobs'}",
+            "opts": self.opts,
+            "act": act,
+            "action": request.POST["action"],
+            "count": count,
+            "seen": seen,
+            "reading": language.reading(parse(scope["query"])) if scope.get("query") is not None else "",
+            "scope": scope,
+            "checkbox": ACTION_CHECKBOX_NAME,
+            # Of a whole search, one id stands for all: Django's admin wants some, the scope says which.
+            "ids": scope.get("selection") or request.POST.getlist(ACTION_CHECKBOX_NAME)[:1],
+            "across": scope.get("query") is not None,
+        }
+        return TemplateResponse(request, "admin/jobs_admin/failure/confirm.html", context)
+
+
+def _scope(request: HttpRequest) -> dict[str, object]:
+    """What an action is for: the search itself when all across the pages were chosen, else the rows ticked.
+
+    The confirmed search comes back with the absolute times that were shown, never as thousands of ids.
+    """
+    if request.POST.get("select_across") == "1":
+        shown = request.POST.get("query") if "confirmed" in request.POST else None
+        now = timezone.now()
+        return {"query": shown if shown is not None else _named(query_of(request), now)}
+    ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
+    # Never empty: to the services an empty selection means the search instead, and an empty search means everything.
+    return {"selection": [pk for pk in map(whole_number, ticked) if pk is not None] or [0]}
+
+
+def _named(query: Query, now: timezone.datetime) -> str:
+    """The text of the search with absolute times; the default scope named too, so that it is never empty by chance."""
+    if query.is_cut:
+        return language.format(query) + " " + "x" * language.MAX_CHARS  # stays too long, and so is refused as a scope
+    text = language.format(language.pin(query, now))
+    return text if query.names_state else f"{text} state:{','.join(language.DEFAULT_STATES)}".strip()

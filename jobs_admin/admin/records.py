@@ -1,0 +1,100 @@
+"""What all records have in common: who sees them, how they are paged, and that strangers' text is shown as it is."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from jobs_admin import failures
+from jobs_admin.core.text import marked
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer, viewer_of
+
+# Beside the roles, what an address of Django's admin may need.
+ADMIN_OF_ALL = "admin of all"  # admin of every source
+PERMISSION = "permission"  # Django's own permission, which superusers hold
+NOBODY = "nobody"
+
+PER_PAGE = 50
+
+
+def viewer(request: HttpRequest) -> Viewer:
+    """Who asks; looked up once a request."""
+    if not hasattr(request, "viewer"):
+        request.viewer = viewer_of(request.user)
+    return request.viewer
+
+
+def _holds(request: HttpRequest, right: str) -> bool:
+    """On at least one source; which rows they see follows from `get_queryset`."""
+    if right == NOBODY:
+        return False
+    if right == ADMIN_OF_ALL:
+        return viewer(request).may(ADMIN, EVERY_SOURCE)
+    return viewer(request).may_anywhere(right)
+
+
+def _marked(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """The page with what strangers hid in their text made visible, wherever Django puts it."""
+
+    def mark(rendered: TemplateResponse) -> None:
+        rendered.content = marked(rendered.content.decode())
+
+    if request.method == "GET" and isinstance(response, TemplateResponse):
+        response.add_post_render_callback(mark)
+    return response
+
+
+class CappedPaginator(Paginator):
+    """Counts no further than the list can be leafed through."""
+
+    @cached_property
+    def count(self) -> int:
+        return self.object_list.order_by()[: failures.CAP].count()
+
+
+class Records(admin.ModelAdmin):
+    """To be read. What else may be done is said by a right, which is a role, ADMIN_OF_ALL or NOBODY."""
+
+    needs = VIEWER  # to see them
+    adds = NOBODY
+    changes = NOBODY
+    deletes = NOBODY
+
+    list_per_page = PER_PAGE
+    show_full_result_count = False
+    paginator = CappedPaginator
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict | None = None) -> HttpResponse:
+        return _marked(request, super().changelist_view(request, extra_context))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict | None = None
+    ) -> HttpResponse:
+        response = super().change_view(request, object_id, form_url, extra_context)
+        # A form must send back what it was given.
+        return response if self.has_change_permission(request) else _marked(request, response)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return _holds(request, self.needs)
+
+    def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return _holds(request, self.needs)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return _holds(request, self.adds)
+
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return _holds(request, self.changes)
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return _holds(request, self.deletes)
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        return _holds(request, OPERATOR)
+
+    def has_administer_permission(self, request: HttpRequest) -> bool:
+        return _holds(request, ADMIN_OF_ALL)

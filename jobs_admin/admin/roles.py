@@ -1,0 +1,45 @@
+"""Roles: who may do what on which source."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db import transaction
+from django.db.models import QuerySet
+from django.forms import ModelForm
+from django.http import HttpRequest
+
+from jobs_admin import audit
+from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.core.text import representable
+from jobs_admin.models import Role
+from jobs_admin.models.access import EVERY_SOURCE
+
+
+@admin.register(Role)
+class RoleAdmin(Records):
+    """Only for an admin of every source: whoever gives roles could give themselves any."""
+
+    needs = adds = changes = deletes = ADMIN_OF_ALL
+    list_display = ("user", "source", "role")
+    list_select_related = ("user",)
+    list_filter = ("role", "source")
+
+    def save_model(self, request: HttpRequest, obj: Role, form: ModelForm, change: bool) -> None:
+        before = {"role": form.initial.get("role"), "source": form.initial.get("source")} if change else None
+        super().save_model(request, obj, form, change)
+        self._record(request, "role.grant", obj, before=before, after={"role": obj.role, "source": obj.source})
+
+    def delete_model(self, request: HttpRequest, obj: Role) -> None:
+        with transaction.atomic():
+            self._record(request, "role.withdraw", obj, before={"role": obj.role, "source": obj.source})
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Role]) -> None:
+        with transaction.atomic():
+            for role in queryset.select_related("user"):
+                self.delete_model(request, role)
+
+    def _record(self, request: HttpRequest, act: str, role: Role, **more: object) -> None:
+        name = representable(role.user.get_username())
+        source = "" if role.source == EVERY_SOURCE else role.source
+        audit.record(viewer(request), act, f"user:{name}", source=source, **more)

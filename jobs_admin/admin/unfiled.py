@@ -1,0 +1,28 @@
+"""Reports that could not be filed."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from jobs_admin.admin.records import ADMIN_OF_ALL, Records
+from jobs_admin.models import Unfiled
+
+
+@admin.register(Unfiled)
+class UnfiledAdmin(Records):
+    """Nobody knows of which source they are, so only for admins of every source."""
+
+    needs = ADMIN_OF_ALL
+    list_display = ("received_at", "short_why", "size")
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = ("received_at", "entry_id", "size", "why")  # what it holds stays encrypted
+
+    @admin.display(description="why")
+    def short_why(self, report: Unfiled) -> str:
+        return report.why[:200]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Unfiled]:
+        return Unfiled.objects.defer("body")
