@@ -11,6 +11,8 @@ class JobsAdminConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs_admin.models.failure_count import install_triggers
+        from jobs_admin.models.terms import install_terms
 
         # After every migrate, not in a migration: SQLite rebuilds a table to alter it and drops its triggers.
         post_migrate.connect(install_triggers, sender=self)
+        post_migrate.connect(install_terms, sender=self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
-from jobs_admin.core.text import representable
+from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ADMIN, Viewer
 
@@ -38,28 +39,56 @@ def record(
 
     Raises TransactionManagementError outside a transaction: an act and its record must stand or fall together.
     """
+    entry = Entry(object, source=source, reason=reason, before=before, after=after, allowed=allowed)
+    return record_all(viewer, act, [entry])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is written down of one object of an act."""
+
+    object: str = ""
+    source: str = ""
+    reason: str = ""
+    before: Any = None
+    after: Any = None
+    allowed: bool = True
+
+
+def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[AuditEvent]:
+    """`record` of one act on many objects, in two statements. Their ids follow each other.
+
+    Lock what the act changes before this: whoever holds the chain and then waits for a row could wait for one whose
+    holder waits for the chain.
+    """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError(
             "audit.record must run inside the transaction of the act it records."
         )
-    event = AuditEvent(
-        at=timezone.now(),
-        actor=representable(viewer.name)[:150],
-        user_id=viewer.user_id,
-        token_id=viewer.token_id,
-        act=act[:60],
-        source=representable(source)[:63],
-        object=representable(object)[:120],
-        reason=representable(reason)[:500],
-        before=_plain(before),
-        after=_plain(after),
-        allowed=allowed,
-    )
+    if not entries:
+        return []
+    now = timezone.now()
+    events = [
+        AuditEvent(
+            at=now,
+            actor=representable(viewer.name)[:150],
+            user_id=viewer.user_id,
+            token_id=viewer.token_id,
+            act=act[:60],
+            source=representable(entry.source)[:63],
+            object=representable(entry.object)[:120],
+            reason=representable(entry.reason)[:500],
+            before=_plain(entry.before),
+            after=_plain(entry.after),
+            allowed=entry.allowed,
+        )
+        for entry in entries
+    ]
     _hold_chain()
-    previous = AuditEvent.objects.order_by("-id").values_list("mac", flat=True).first()
-    event.mac = _mac(previous or _FIRST, event)
-    event.save(force_insert=True)
-    return event
+    mac = AuditEvent.objects.order_by("-id").values_list("mac", flat=True).first() or _FIRST
+    for event in events:
+        event.mac = mac = _mac(mac, event)
+    return AuditEvent.objects.bulk_create(events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +114,8 @@ def listing(viewer: Viewer, *, act: str = "", object: str = "", after: str | Non
     if object:
         found = found.filter(object=object)
     total = found[: COUNT_CAP + 1].count()
-    if after and after.isascii() and after.isdigit() and len(after) < 19:
-        found = found.filter(pk__lt=int(after))
+    if (below := whole_number(after)) is not None:
+        found = found.filter(pk__lt=below)
     rows = list(found[: limit + 1])
     next_after = str(rows[limit - 1].pk) if len(rows) > limit else None
     return AuditPage(rows[:limit], next_after, min(total, COUNT_CAP), total > COUNT_CAP)

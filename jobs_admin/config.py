@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -90,7 +92,7 @@ def store() -> redis.Redis:
 def adapter(name: str) -> Source:
     """The connection to a configured source.
 
-    Raises KeyError for a name that is not configured, sources.base.Refused for a URL that cannot be used.
+    Raises KeyError for a name that is not configured, sources.base.SourceRefused for a URL that cannot be used.
     """
     found = sources()[name]
     return connect(name, found.backend, found.url, queues=found.queues, options=found.options, store_prefix=keys.PREFIX)
@@ -104,6 +106,65 @@ def payload_keys() -> MultiFernet:
             "REDRIVE_PAYLOAD_KEYS is not set. Run `python3 manage.py up`, which makes one, or set it."
         )
     return MultiFernet([Fernet(key) for key in settings.REDRIVE_PAYLOAD_KEYS])
+
+
+# Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed.
+KEPT = {
+    "recovered": timedelta(days=7),
+    "gone": timedelta(days=7),
+    "discarded": timedelta(days=30),
+    "dead": timedelta(days=90),
+    "quarantined": timedelta(days=90),
+    "history": timedelta(days=90),
+}
+_LENGTH = re.compile(r"(\d{1,6})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST = timedelta(days=36_500)  # so that now less this is still a date
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?)\s*([kMGT]?)i?B?", re.IGNORECASE)
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def keep() -> dict[str, timedelta | None]:
+    """How long failures of each state are kept, and history; None is for ever."""
+    found: dict[str, timedelta | None] = dict(KEPT)
+    for part in filter(None, (part.strip() for part in settings.REDRIVE_KEEP.split(","))):
+        name, is_named, text = part.rpartition("=")
+        names = [n.strip() for n in name.split("+")] if is_named else list(KEPT)
+        if unknown := [n for n in names if n not in KEPT]:
+            raise BadConfiguration(f"REDRIVE_KEEP: {unknown[0]!r} is not kept by itself; known: {', '.join(KEPT)}.")
+        found |= dict.fromkeys(names, None if text.strip() == "ever" else length(text, "REDRIVE_KEEP"))
+    return found
+
+
+def length(text: str, where: str) -> timedelta:
+    """A length of time as people write it: 90d, 12h. At least an hour, so that nothing goes while it is looked at."""
+    found = _LENGTH.fullmatch(text.strip())
+    if found is None or int(found[1]) * _SECONDS[found[2]] < 3600:
+        raise BadConfiguration(
+            f"{where}: {text.strip()!r} is no length of time of an hour or more, such as 30d or 12h."
+        )
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > _LONGEST.total_seconds():
+        raise BadConfiguration(
+            f"{where}: {text.strip()!r} is longer than {_LONGEST.days}d (100 years), the most that can be set."
+        )
+    return timedelta(seconds=seconds)
+
+
+def keep_bytes() -> int | None:
+    """The size of the database beyond which closed failures go before their time; None is no limit."""
+    return size(settings.REDRIVE_KEEP_BYTES, "REDRIVE_KEEP_BYTES") if settings.REDRIVE_KEEP_BYTES else None
+
+
+def size(text: str, where: str) -> int:
+    """So many bytes: 5GB, 800 MB."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise BadConfiguration(f"{where}: {text.strip()!r} is no size such as 5GB or 800MB.")
+    return round(float(found[1]) * _BYTES[found[2].lower()])
+
+
+READ_ONLY = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
 
 
 def is_read_only() -> bool:

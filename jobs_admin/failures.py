@@ -9,19 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import product
+from functools import cache
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 from django.db.models.functions import Left
 
+from jobs_admin import light
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
-from jobs_admin.core.query import Match, Query, parse
-from jobs_admin.groups import GroupDetail, GroupPage, GroupRow, NoSuchGroup, group, group_named, groups, is_group_cursor
-from jobs_admin.models import Attempt, Failure, FailureCount, Group, Payload
+from jobs_admin.core import terms
+from jobs_admin.core.query import Match, Query, Text, parse
+from jobs_admin.core.redaction import is_secret_name
+from jobs_admin.core.terms import Phrase
+from jobs_admin.core.text import whole_number
+from jobs_admin.group_detail import GroupDetail, NoSuchGroup, group, group_named
+from jobs_admin.group_detail import count as group_count
+from jobs_admin.groups import GroupPage, GroupRow, groups, is_group_cursor
+from jobs_admin.models import Attempt, Failure, FailureCount, Group
 from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.newest import Newest
 
 __all__ = [
     "Facets",
@@ -35,10 +43,10 @@ __all__ = [
     "facets",
     "get",
     "group",
+    "group_count",
     "group_named",
     "groups",
     "is_group_cursor",
-    "payload_of",
     "scope",
     "search",
 ]
@@ -53,12 +61,11 @@ MESSAGE_SHOWN = 300  # characters of the message in a row of a list
 _LIGHT = (
     "source", "queue", "first_job_id", "job_id", "run", "state", "task", "error_type", "kind", "reason", "attempts",
     "max_attempts", "due_at", "first_failed_at", "failed_at", "received_at", "worker", "host", "release", "tenant",
-    "priority", "labels", "group__fingerprint", "group__error_type", "group__state",
+    "priority", "labels",
 )  # fmt: skip
-
-# Fields whose index is (field, state, id): a slice of one value and one state comes sorted from it.
-_SLICED = ("group", "queue", "task", "tenant", "source")
-_MOST_SLICES = 32
+_ROW = ("id", "group_id", *_LIGHT, "message")
+_TIMES = tuple(name for name in _LIGHT if name.endswith("_at"))
+_GROUP = ("id", "fingerprint", "error_type", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class Page:
     query: Query
     reading: str
     hints: tuple[str, ...]
+    searched: int | None = None  # only so many, the newest in scope, were looked at; None: all of them
     why_empty: str = ""
 
 
@@ -81,8 +89,12 @@ def search(
     """A page of the failures that match `text`. An `after` that is no cursor gives the first page."""
     query = parse(text, now or datetime.now(UTC))
     limit = max(1, min(limit, LARGEST_PAGE))
-    found = newest_ids(viewer, query, _cursor(after), limit + 1)
-    total, capped = count(viewer, query)
+    newest = Newest(viewer, query)
+    below = whole_number(after)
+    found = newest.ids(below, limit + 1)
+    # A first page that is not full is all there is: what few have is not looked up a second time to be counted.
+    is_all = below is None and len(found) <= min(limit, CAP) and newest.scanned is None
+    total, capped = (len(found), False) if is_all else _counted(viewer, query, newest)
     rows = _rows(found[:limit])
     return Page(
         rows=rows,
@@ -90,8 +102,9 @@ def search(
         count=total,
         count_is_capped=capped,
         query=query,
-        reading=query.reading,
-        hints=query.hints,
+        reading=language.reading(query),
+        hints=(*query.hints, *_hidden(viewer, query, is_empty=not rows)),
+        searched=newest.searched,
         why_empty="" if rows else _why_empty(viewer, query),
     )
 
@@ -100,7 +113,9 @@ def get(viewer: Viewer, pk: int) -> Failure:
     """One failure with its group and stack. Raises Failure.DoesNotExist, also for what the viewer may not see."""
     if not -(2**63) <= int(pk) < 2**63:
         raise Failure.DoesNotExist
-    return Failure.objects.select_related("group", "traceback").get(scopes.visible(viewer), pk=pk)
+    # A stack's text is long, and a page has its HTML at hand: read where it is asked for.
+    found = Failure.objects.select_related("group", "traceback").defer("traceback__text")
+    return found.get(scopes.visible(viewer), pk=pk)
 
 
 def attempts(failure: Failure) -> list[Attempt]:
@@ -109,27 +124,29 @@ def attempts(failure: Failure) -> list[Attempt]:
     return list(found.order_by("run", "attempt", "ended_at", "id"))
 
 
-def payload_of(failure: Failure) -> Payload | None:
-    """The raw message that a replay would send: the latest run's; None where none was kept."""
-    return failure.payloads.order_by("-run").first()
-
-
 def scope(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failure]:
     """Everything that the query matches where the viewer holds `role`: for acts and exports.
 
-    A query that had to be cut short matches more than was asked. As a scope of acts it matches nothing.
+    A query that is `unfit_for_acts` matches nothing as a scope of acts.
     """
-    if query.is_cut and role != VIEWER:
+    if language.unfit_for_acts(query) and role != VIEWER:
         return Failure.objects.none()
     return Failure.objects.filter(scopes.visible(viewer, role), scopes.compiled(query))
 
 
 def count(viewer: Viewer, query: Query) -> tuple[int, bool]:
-    """How many match, and whether there are more: exact where counters know, else exact up to CAP."""
+    """How many match, and whether there are more: exact where counters know, else exact up to CAP.
+
+    Where a page looks at the newest only, how many of those match.
+    """
+    return _counted(viewer, query, Newest(viewer, query))
+
+
+def _counted(viewer: Viewer, query: Query, newest: Newest) -> tuple[int, bool]:
     if scopes.is_counted(query):
         return scopes.counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0, False
-    found = scope(viewer, query).order_by().values("pk")[: CAP + 1].count()
-    return min(found, CAP), found > CAP
+    found = newest.count(CAP + 1)
+    return min(found, CAP), found > CAP or newest.searched is not None
 
 
 class Facets(dict[str, list[tuple[str, int]]]):
@@ -139,13 +156,13 @@ class Facets(dict[str, list[tuple[str, int]]]):
 
 
 def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit: int = 12) -> Facets:
-    """How what matches is spread over queue, task, state, error and tenant.
+    """How what matches is spread over queue, task, state, error, tenant and release.
 
-    Counters answer for all but the tenant where they know; the rest is counted over the newest FACETED that match.
+    Counters answer for all but tenant and release where they know; the rest is counted over the newest FACETED that match.
     """
     query = parse(text, now or datetime.now(UTC))
     is_counted = scopes.is_counted(query)
-    columns = ("tenant",) if is_counted else ("queue", "task", "state", "error_type", "tenant")
+    columns = ("tenant", "release") if is_counted else ("queue", "task", "state", "error_type", "tenant", "release")
     looked_at, found = _spread_of_newest(viewer, query, columns, limit)
     found.counted_over = dict.fromkeys(found, FACETED if looked_at > FACETED else None)
     if is_counted:
@@ -171,10 +188,14 @@ def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, l
 def _spread_of_newest(viewer: Viewer, query: Query, columns: Sequence[str], limit: int) -> tuple[int, Facets]:
     """How many were looked at, one more than FACETED where there are more, and the spread over the newest FACETED."""
     names = {column: "error" if column == "error_type" else column for column in columns}
-    newest = _newest(viewer, query, None, FACETED + 1)
-    if newest is None:
-        return 0, Facets({name: [] for name in names.values()})
-    sql, values = newest
+    found_so_far = Newest(viewer, query)
+    if connection.vendor == "postgresql":
+        sql, values = "SELECT unnest(%s::bigint[]) AS id", [found_so_far.ids(None, FACETED + 1)]
+    else:
+        newest = found_so_far.statement(None, FACETED + 1)
+        if newest is None:
+            return 0, Facets({name: [] for name in names.values()})
+        sql, values = newest
     table = connection.ops.quote_name(Failure._meta.db_table)
     head = (
         f"WITH newest AS ({sql}), seen AS (SELECT {', '.join(columns)} FROM {table} "
@@ -203,87 +224,64 @@ def _most_frequent(
     return {name: sorted(pairs, key=lambda pair: (-pair[1], pair[0])) for name, pairs in found.items()}
 
 
-def _cursor(after: str | None) -> int | None:
-    return int(after) if after and after.isascii() and after.isdigit() and len(after) < 19 else None
-
-
 def newest_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
     """The ids of the newest that match, below `after`, highest first."""
-    newest = _newest(viewer, query, after, limit)
-    if newest is None:
-        return []
-    with connection.cursor() as cursor:
-        cursor.execute(*newest)
-        return [row[0] for row in cursor.fetchall()]
-
-
-def _newest(viewer: Viewer, query: Query, after: int | None, limit: int) -> tuple[str, list[object]] | None:
-    """The statement that gives `newest_ids`; None where nothing can match.
-
-    `state IN (…) ORDER BY id DESC` has no index that serves both: where most rows have recovered it would walk all of
-    them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at `limit`.
-    """
-    slices, rest = _slices(viewer, query)
-    found = Failure.objects.filter(scopes.visible(viewer), scopes.compiled(rest, states=False))
-    if after is not None:
-        found = found.filter(pk__lt=after)
-    statements: list[str] = []
-    parameters: list[object] = []
-    for one in slices:
-        page = found.filter(one).order_by("-id").values("id")[:limit]
-        try:
-            sql, values = page.query.sql_with_params()
-        except EmptyResultSet:  # it contradicts itself, or the viewer has no role anywhere
-            continue
-        statements.append(f"SELECT id FROM ({sql}) AS slice_{len(statements)}")
-        parameters += values
-    if not statements:
-        return None
-    return f"{' UNION ALL '.join(statements)} ORDER BY id DESC LIMIT {int(limit)}", parameters
-
-
-def _slices(viewer: Viewer, query: Query) -> tuple[list[Q], Query]:
-    """Conditions that do not overlap and each follow one index, and what of the query they leave to be asked.
-
-    Together they hold all that the query can match.
-    """
-    states = scopes.states_of(query)
-    term = _term_to_slice(query, len(states))
-    if term is not None:
-        rest = replace(query, terms=tuple(t for t in query.terms if t is not term))
-        name, values = _values(term)
-        return [Q(**{name: value, "state": state}) for value, state in product(values, states)], rest
-    sources = viewer.sources()
-    if sources is not None and len(sources) * len(states) <= _MOST_SLICES:
-        # Where another source holds all the rows, a slice by state alone would walk them for nothing.
-        return [Q(source=source, state=state) for source, state in product(sources, states)], query
-    if len(states) == len(language.STATES):
-        return [Q()], query  # every state: the primary key itself is in order
-    return [Q(state=state) for state in states], query
-
-
-def _term_to_slice(query: Query, states: int) -> Match | None:
-    """The term that narrows the most and has an index; None where no term names a few plain values."""
-    terms = [t for t in query.terms if isinstance(t, Match) and not t.negated and not any(v.glob for v in t.values)]
-    few = [t for t in terms if t.field in _SLICED and len(set(t.values)) * states <= _MOST_SLICES]
-    return min(few, key=lambda t: _SLICED.index(t.field), default=None)
-
-
-def _values(term: Match) -> tuple[str, list[object]]:
-    if term.field == "group":
-        return "group_id", [row["pk"] for row in scopes.groups_named(term)]
-    return term.field, sorted({v.text for v in term.values})
+    return Newest(viewer, query).ids(after, limit)
 
 
 def _rows(ids: list[int]) -> list[Failure]:
     """The light rows of these ids, highest first."""
     if not ids:
         return []
-    found = Failure.objects.filter(pk__in=ids).select_related("group").only(*_LIGHT)
-    rows = list(found.annotate(message_head=Left("message", MESSAGE_SHOWN)).order_by("-pk"))
-    for row in rows:
-        row.message = row.message_head  # in place of the deferred one, which would cost a query a row
+    sql, values = _light_rows()
+    table = Failure._meta.db_table
+    ordered = f"{sql} WHERE {table}.id IN ({', '.join(map(str, ids))}) ORDER BY {table}.id DESC"
+    rows = []
+    for read in light.fetched(ordered, values):
+        row = light.instance(Failure, _ROW, read[: len(_ROW)], _TIMES)
+        group = light.instance(Group, _GROUP, read[len(_ROW) :]) if row.group_id else None
+        row._state.fields_cache["group"] = group
+        rows.append(row)
     return rows
+
+
+@cache
+def _light_rows() -> tuple[str, tuple[object, ...]]:
+    """The statement that reads all of them."""
+    columns = ("id", "group_id", *_LIGHT, "message_head", *(f"group__{name}" for name in _GROUP))
+    found = Failure.objects.annotate(message_head=Left("message", MESSAGE_SHOWN)).order_by().values_list(*columns)
+    return found.query.sql_with_params()
+
+
+def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
+    """What redaction keeps from being found: a search inside a redacted value says so."""
+    hints = []
+    for place, term in enumerate(query.terms):
+        if isinstance(term, Match) and language.is_argument(term.field):
+            others = (*query.terms[:place], *query.terms[place + 1 :])
+            n, more = _hidden_among(viewer, replace(query, terms=others), terms.hidden_argument(term.field))
+            if n:
+                many = f"{'More than ' if more else ''}{n:,}"
+                hints.append(f"{many} of these jobs have {term.field} hidden by redaction: they cannot be found by it.")
+            elif is_secret_name(term.field.rpartition(".")[2]):
+                hints.append(f"Values of {term.field} are hidden by redaction: nothing is found by them.")
+    if is_empty and any(isinstance(term, Text) for term in language.leaves(query.terms)):
+        others = tuple(term for term in query.terms if not scopes.asks_text_alone(term))
+        n, more = _hidden_among(viewer, replace(query, terms=others), Phrase((terms.HIDDEN_TEXT,)))
+        if n:
+            many = f"{'More than ' if more else ''}{n:,}"
+            hints.append(f"In {many} messages a part is hidden by redaction: words of that part find nothing.")
+    return hints
+
+
+def _hidden_among(viewer: Viewer, query: Query, hidden: Phrase) -> tuple[int, bool]:
+    newest = Newest(viewer, query)
+    newest.also(hidden)
+    found = newest.count(_HIDDEN + 1)
+    return min(found, _HIDDEN), found > _HIDDEN
+
+
+_HIDDEN = 1_000  # jobs with something hidden that are counted for a hint
 
 
 def _why_empty(viewer: Viewer, query: Query) -> str:
@@ -302,4 +300,4 @@ def _why_empty(viewer: Viewer, query: Query) -> str:
             return "None here: " + ", ".join(f"{n:,} {state}" for state, n in by_state.items()) + "."
         if not query.terms:
             return "Nothing waits here: no job is dead, retrying, replaying or quarantined."
-    return f"Nothing matches: {query.reading}."
+    return f"Nothing matches: {language.reading(query)}."

@@ -10,7 +10,7 @@ The same reports twice, or in another order, or split over several transactions 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed_copy
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from django.db import connection
 from django.db.models import F
 
 from jobs_admin import config, statements
+from jobs_admin.core import terms
 from jobs_admin.counting import in_steps
 from jobs_admin.models import (
     Attempt,
@@ -34,10 +35,11 @@ from jobs_admin.models import (
     Source,
     Traceback,
 )
+from jobs_admin.models import terms as index
 from jobs_admin.models.counter import STEPS_OF_GROUPS, STEPS_OF_QUEUES
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
-from jobs_admin.report import Report, rank
+from jobs_admin.report import Report, document, rank
 
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 Rank = tuple[int, int, int]
@@ -52,6 +54,10 @@ _FACE = (
 )  # fmt: skip
 _STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at")
 _COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at")
+# What of these the search index holds.
+_SEARCHED = (
+    "job_id", "task", "error_type", "message", "traceback_id", "worker", "host", "release", "tenant", "args", "kwargs",
+)  # fmt: skip
 _ATTEMPT = (
     "failure_id", "run", "attempt", "kind", "job_id", "item_id", "group_id", "traceback_id", "error_type", "message",
     "reason", "ended_at", "received_at", "duration_s", "delay_s", "worker", "host", "release", "policy",
@@ -142,6 +148,7 @@ def _groups(reports: Iterable[Report]) -> dict[str, int]:
                 culprit=r.fingerprint.culprit,
                 first_seen=r.ended_at,
                 last_seen=r.ended_at,
+                first_release=r.release,
             )
             for value in news
             if (r := first[value]).fingerprint
@@ -152,15 +159,23 @@ def _groups(reports: Iterable[Report]) -> dict[str, int]:
 
 
 def _stacks(reports: Iterable[Report]) -> dict[str, int]:
-    texts = {r.stack_sha256: r.stack for r in reports if r.stack_sha256}
+    # Of one stack the first report brings what is indexed of it.
+    first: dict[str, Report] = {}
+    for r in reports:
+        if r.stack_sha256:
+            first.setdefault(r.stack_sha256, r)
 
     def find(hashes: Iterable[str]) -> dict[str, int]:
         return dict(Traceback.objects.filter(sha256__in=list(hashes)).values_list("sha256", "id"))
 
-    found = find(texts)
-    news = sorted(texts.keys() - found.keys())
-    Traceback.objects.bulk_create([Traceback(sha256=h, text=texts[h]) for h in news], ignore_conflicts=True)
-    return found | find(news) if news else found
+    found = find(first)
+    news = sorted(first.keys() - found.keys())
+    if not news:
+        return found
+    Traceback.objects.bulk_create([Traceback(sha256=h, text=first[h].stack) for h in news], ignore_conflicts=True)
+    made = find(news)
+    index.write_stacks([(pk, first[h].stack_terms or terms.stack_document(first[h].stack)) for h, pk in made.items()])
+    return found | made
 
 
 # -- failures ---------------------------------------------------------------------------------------------------
@@ -179,8 +194,9 @@ def _homes(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[
             strays[r.source].add(r.job_id)
     by_job: dict[tuple[str, str], tuple[Name, int]] = {}  # -> name and current run
     for source, job_ids in strays.items():
-        rows = Failure.objects.filter(source=source, job_id__in=job_ids).order_by("-id")
-        for pk, queue, first, job_id, run in rows.values_list("id", "queue", "first_job_id", "job_id", "run"):
+        columns = ("id", "queue", "first_job_id", "job_id", "run")
+        rows = statements.find(Failure, columns, among=("job_id", sorted(job_ids)), source=source)
+        for pk, queue, first, job_id, run in sorted(rows, reverse=True):
             by_job[source, job_id] = (source, queue, first), run
             known[source, queue, first] = pk
     by_name: dict[Name, list[Report]] = defaultdict(list)
@@ -199,8 +215,10 @@ def _ids(names: Iterable[Name]) -> dict[Name, int]:
         by_queue[source, queue].append(job_id)
     found: dict[Name, int] = {}
     for (source, queue), job_ids in by_queue.items():
-        rows = Failure.objects.filter(source=source, queue=queue, first_job_id__in=job_ids)
-        found |= {(source, queue, job_id): pk for job_id, pk in rows.values_list("first_job_id", "id")}
+        rows = statements.find(
+            Failure, ("first_job_id", "id"), among=("first_job_id", job_ids), source=source, queue=queue
+        )
+        found |= {(source, queue, job_id): pk for job_id, pk in rows}
     return found
 
 
@@ -257,16 +275,33 @@ def _failing(reports: Iterable[Report]) -> list[Report]:
 
 def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> dict[Name, int]:
     """Write the failures that are not known; answers the ids of those that were indeed not there."""
-    rows = []
+    rows, documents = [], {}
     # In order of arrival, because lists sort by id.
     for name, mine in unknown.items():
         failed = _failing(mine) or mine
+        latest = max(failed, key=_rank_of)
         row = dict(zip(_NAME, name, strict=True))
-        row |= _standing(max(mine, key=_rank_of)) | _face(max(failed, key=_rank_of), marks)
+        row |= _standing(max(mine, key=_rank_of)) | _face(latest, marks)
         row |= {"first_failed_at": min(r.ended_at for r in failed), "received_at": now}
         rows.append([row[column] for column in _COLUMNS])
+        documents[name] = document_of(row, latest)
     written = statements.insert(Failure, _COLUMNS, rows, conflict="DO NOTHING", returning=("id", *_NAME))
-    return {(source, queue, job_id): pk for pk, source, queue, job_id in written}
+    fresh = {(source, queue, job_id): pk for pk, source, queue, job_id in written}
+    index.write_failures([(pk, documents[name]) for name, pk in fresh.items()])
+    return fresh
+
+
+def document_of(row: Mapping[str, Any], face: Report | None = None) -> str:
+    """What the search index holds of a failure; `face` is the report that it shows."""
+    # That brings what would be made of the row, unless the row has its name or its job from another report.
+    is_all = face is not None and face.name == _name_of(row) and face.job_id == row["job_id"]
+    made = face.terms if face is not None and is_all else document(row)
+    stack = row["traceback_id"]
+    return f"{made} {terms.name('stack', str(stack))}" if stack else made
+
+
+def _name_of(row: Mapping[str, Any]) -> Name:
+    return row["source"], row["queue"], row["first_job_id"]
 
 
 def _rank_of(report: Report) -> Rank:
@@ -297,18 +332,25 @@ def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> 
         it, place = before[pk], rank(run, attempt, kind)
         it.face = max(place, it.face or place)
         it.runs[run] = max(place, it.runs.get(run, place))
-    changed = []
+    changed, documents = [], []
     for row in held:
-        new = row | _folded(row, of_failure[row["id"]], before[row["id"]], marks)
+        change, face = _folded(row, of_failure[row["id"]], before[row["id"]], marks)
+        new = row | change
         if new != row:
             changed.append([new[column] for column in _COLUMNS])
+        if any(new[column] != row[column] for column in _SEARCHED):
+            documents.append((row["id"], document_of(new, face)))
     statements.insert(Failure, _COLUMNS, changed, conflict=statements.replace(_COLUMNS, key=(*_NAME,)))
+    index.write_failures(documents)
     return before
 
 
-def _folded(row: dict[str, Any], reports: list[Report], before: _Before, marks: _Marks) -> dict[str, Any]:
-    """What changes in a failure by these reports."""
+def _folded(
+    row: dict[str, Any], reports: list[Report], before: _Before, marks: _Marks
+) -> tuple[dict[str, Any], Report | None]:
+    """What changes in a failure by these reports; and the one that it shows now, where that is one of them."""
     change: dict[str, Any] = {}
+    face = None
     top = max(reports, key=_rank_of)
     if _overrules(top, row):
         change |= _standing(top)
@@ -316,10 +358,11 @@ def _folded(row: dict[str, Any], reports: list[Report], before: _Before, marks: 
     if failed:
         latest = max(failed, key=_rank_of)
         if before.face is None or latest.rank > before.face:
+            face = latest
             change |= _face(latest, marks)
         first = min(r.ended_at for r in failed)
         change["first_failed_at"] = first if before.face is None else min(first, row["first_failed_at"])
-    return change
+    return change, face
 
 
 def _overrules(top: Report, row: dict[str, Any]) -> bool:
@@ -436,14 +479,16 @@ def _see(seen: dict[int, list[_Counted]]) -> None:
         group.first_seen = min(group.first_seen, *(it.report.ended_at for it in mine))
         group.last_seen = max(group.last_seen, latest.report.ended_at)
         if group.state == GroupState.NEW and group.last_seen - group.first_seen >= NEW_FOR:
-            group.state = GroupState.ONGOING
+            group.state, group.state_since = GroupState.ONGOING, group.first_seen + NEW_FOR
         elif group.state == GroupState.RESOLVED:
             _regress(group, mine)
         changed.append(
-            (group.count, group.first_seen, group.last_seen, group.state, group.regressed_after,
-             group.representative_id, group.pk)
+            (group.count, group.first_seen, group.last_seen, group.state, group.state_by, group.state_since,
+             group.regressed_after, group.representative_id, group.pk)
         )  # fmt: skip
-    columns = ("count", "first_seen", "last_seen", "state", "regressed_after", "representative_id")
+    columns = (
+        "count", "first_seen", "last_seen", "state", "state_by", "state_since", "regressed_after", "representative_id",
+    )  # fmt: skip
     statements.update(Group, columns, changed)
 
 
@@ -453,7 +498,7 @@ def _regress(group: Group, seen: list[_Counted]) -> None:
     if not later:
         return
     first = min(later, key=lambda report: report.ended_at)
-    group.state = GroupState.REGRESSED
+    group.state, group.state_by, group.state_since = GroupState.REGRESSED, "", first.ended_at
     replay = (
         ReplayItem.objects.filter(pk=first.item).values_list("replay_id", flat=True).first() if first.item else None
     )

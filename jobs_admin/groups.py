@@ -1,4 +1,4 @@
-"""Groups of failures that are the same thing: the list, and one group. Read from counters, never by scanning failures.
+"""Groups of failures that are the same thing: the list. Read from counters, never by scanning failures.
 
 What is counted are only the sources that the viewer may see, and a group without any of those is not shown. Attempts
 are counted per group, not per source: of a group that also has failures of sources out of sight (`is_partial`) its jobs
@@ -7,33 +7,35 @@ are counted instead, and rate and trend are not told. When it was first and last
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeGuard
 
-from django.db.models import BigIntegerField, Exists, F, OuterRef, Q, Subquery, Sum, Value
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.db.models import BigIntegerField, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
+from jobs_admin import group_numbers, light
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, parse
-from jobs_admin.counting import StepOf
-from jobs_admin.models import Failure, FailureCount, Group, GroupCounter
+from jobs_admin.models import Failure, FailureCount, Group
 from jobs_admin.models.access import Viewer
-from jobs_admin.models.counter import HOUR, MINUTE
-from jobs_admin.models.group import GroupState
+from jobs_admin.models.group import IS_TAKEN_IN, TAKEN_IN, GroupState
+from jobs_admin.newest import Newest
 
 PAGE = 50
+
 LARGEST_PAGE = 500
+
 ORDERS = ("last_seen", "first_seen", "count", "dead")
-SAMPLE = 1_000  # the newest failures of a group that tenants, releases and hosts are counted over
-RATE_OVER_MIN = 5
 
+OPEN = (GroupState.NEW, GroupState.ONGOING, GroupState.REGRESSED)  # what waits for somebody
 
-class NoSuchGroup(LookupError):
-    """No group has this fingerprint, or none that the viewer may see."""
+MATCHED = 5_000  # failures, the newest that match, by which groups are found where they cannot be asked themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +62,11 @@ class GroupPage:
     reading: str
     hints: tuple[str, ...]
     why_empty: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDetail:
-    group: Group
-    count: int
-    is_partial: bool
-    dead: int
-    jobs_by_state: dict[str, int]
-    share_of_dead: float  # 0 to 1, of all dead that the viewer may see
-    per_minute: float | None
-    trend: list[int]
-    queues: list[tuple[str, int]]  # value and jobs in the default states, the fullest first
-    tasks: list[tuple[str, int]]
-    sources: list[tuple[str, int]]
-    tenants: list[tuple[str, int]]  # these three: counted over `counted_over` jobs where that is not None
-    releases: list[tuple[str, int]]
-    hosts: list[tuple[str, int]]
-    counted_over: int | None
-    representative: Failure | None
+    states: tuple[str, ...] = ()  # of groups that are shown; empty for all
+    by_state: dict[str, int] = field(default_factory=dict)  # what matches, also in states that are not shown
+    mine: int = 0  # of what is shown, whoever looks after it
+    unassigned: int = 0
+    all_dead: int = 0  # jobs, of all that the viewer may see
 
 
 def groups(
@@ -89,106 +76,197 @@ def groups(
     order: str = "last_seen",
     after: str | None = None,
     limit: int = PAGE,
+    states: Sequence[str] = (),
+    assignee: str | None = None,
     now: datetime | None = None,
 ) -> GroupPage:
-    """A page of groups. Words search the title and the representative failure; `state:` takes states of groups too."""
+    """A page of groups. Words search the title and the representative failure; `state:` takes states of groups too.
+    With a qualifier that only failures have, a group matches where one of the newest MATCHED that match is in it.
+
+    `states` of groups to show, all where it is empty or the search itself names some. `assignee`: a user's name, "" for
+    groups of nobody, None for all.
+    """
     now = now or datetime.now(UTC)
-    query = parse(text, now)
+    query = _parsed(text, now)
     order = order if order in ORDERS else "last_seen"
     limit = max(1, min(limit, LARGEST_PAGE))
-    where, hints = _condition(viewer, query)
-    found = Group.objects.filter(where)
-    total = found.count()
+    found_by = _condition(viewer, query) if query.terms else _Condition(_counted_for(viewer), query.hints)
+    where = found_by.where
+    shown = () if _names_group_state(query) else tuple(state for state in GroupState.values if state in states)
+    tally = _tally(viewer, where, assignee) if query.terms or assignee is not None else _tally_of_all(viewer)
+    found = Group.objects.filter(where, Q(state__in=shown) if shown else Q(), _of(assignee))
     column = order
     if order == "dead":
         found, column = found.annotate(jobs=_jobs(viewer, state="dead")), "jobs"
     elif order == "count" and viewer.sources() is not None:
         found, column = found.annotate(jobs=_jobs(viewer)), "jobs"  # the count of all would tell of other sources
     found = found.filter(_below(order, column, after)).order_by(F(column).desc(), F("pk").desc())
-    page = list(found.select_related("assignee")[: limit + 1])
-    rows = _rows(viewer, page[:limit], now)
+    page = light.instances(found[: limit + 1])
+    _name_assignees(page)
     last = page[limit - 1] if len(page) > limit else None
+    of_shown = [numbers for state, numbers in tally.items() if not shown or state in shown]
     return GroupPage(
-        rows=rows,
+        rows=_rows(viewer, page[:limit], now),
         next=_cursor_of(last, column) if last else None,
-        count=total,
-        count_is_capped=False,
+        count=sum(numbers.theirs for numbers in of_shown),
+        count_is_capped=found_by.is_capped,
         query=query,
         reading=_reading(query),
-        hints=hints,
-        why_empty="" if rows else _why_empty(viewer, query),
+        hints=found_by.hints,
+        why_empty="" if page else _why_empty(viewer, query),
+        states=shown,
+        by_state={state: numbers.theirs for state, numbers in tally.items()},
+        mine=sum(numbers.mine for numbers in of_shown),
+        unassigned=sum(numbers.unassigned for numbers in of_shown),
+        all_dead=group_numbers.all_dead(viewer),
     )
 
 
-def group_named(viewer: Viewer, fingerprint: str) -> Group:
-    """The group of a fingerprint, or of one that it used to have. Raises NoSuchGroup, also for one out of sight."""
-    named = scopes.groups_named(Match("group", (language.Value(fingerprint),)))
-    seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
-    clean = "\0" not in fingerprint
-    found = (
-        Group.objects.filter(Exists(seen), pk__in=named).select_related("assignee", "representative").first()
-        if clean
-        else None
+def matching(viewer: Viewer, text: str, now: datetime | None = None) -> QuerySet[Group]:
+    """All that `groups` would list, in no order."""
+    return Group.objects.filter(_condition(viewer, _parsed(text, now or datetime.now(UTC))).where)
+
+
+def _name_assignees(page: Iterable[Group]) -> None:
+    """In one query, and none where nobody looks after any: a join would build a user for each row."""
+    ids = {found.assignee_id for found in page if found.assignee_id}
+    users = get_user_model().objects.in_bulk(ids) if ids else {}
+    for found in page:
+        if found.assignee_id:
+            found.assignee = users.get(found.assignee_id)
+
+
+class _Tally(NamedTuple):
+    theirs: int  # of the assignee that was asked for; all where none was
+    mine: int
+    unassigned: int
+
+
+def _tally(viewer: Viewer, where: Q, assignee: str | None) -> dict[str, _Tally]:
+    """How many groups of each state match, by who looks after them."""
+    rows = Group.objects.filter(where).order_by().values_list("state")
+    counted = rows.annotate(
+        theirs=Count("pk", filter=_of(assignee)) if assignee is not None else Count("pk"),
+        mine=Count("pk", filter=Q(assignee_id=viewer.user_id or 0)),
+        unassigned=Count("pk", filter=Q(assignee__isnull=True)),
     )
-    if found is None:
-        raise NoSuchGroup(fingerprint)
-    return found
+    return {state: _Tally(*numbers) for state, *numbers in counted}
 
 
-def group(viewer: Viewer, fingerprint: str, *, now: datetime | None = None) -> GroupDetail:
-    """All about one group. Raises NoSuchGroup, also for one that the viewer may not see."""
-    now = now or datetime.now(UTC)
-    found = group_named(viewer, fingerprint)
-    counters = _counters(viewer, [found.pk])
-    by_state = _totals(counters, "state")
-    all_dead = FailureCount.objects.filter(scopes.visible(viewer), state="dead").aggregate(n=Sum("count"))["n"] or 0
-    open_ = [c for c in counters if c.state in language.DEFAULT_STATES] or counters
-    newest, is_all = _newest(viewer, found)
-    is_partial = bool(_partial(viewer, [found.pk]))
-    return GroupDetail(
-        group=found,
-        count=sum(by_state.values()) if is_partial else found.count,
-        is_partial=is_partial,
-        dead=by_state.get("dead", 0),
-        jobs_by_state=by_state,
-        share_of_dead=by_state.get("dead", 0) / all_dead if all_dead else 0.0,
-        per_minute=None if is_partial else _rates([found.pk], now)[found.pk],
-        trend=[] if is_partial else _trends([found.pk], now)[found.pk],
-        queues=_ranked(_totals(open_, "queue")),
-        tasks=_ranked(_totals(open_, "task")),
-        sources=_ranked(_totals(open_, "source")),
-        tenants=_ranked(Counter(f["tenant"] for f in newest if f["tenant"])),
-        releases=_ranked(Counter(f["release"] for f in newest if f["release"])),
-        hosts=_ranked(Counter(f["host"] for f in newest if f["host"])),
-        counted_over=None if is_all else SAMPLE,
-        representative=_representative(viewer, found, newest),
-    )
+def _tally_of_all(viewer: Viewer) -> dict[str, _Tally]:
+    sources = viewer.sources()
+    if sources == []:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT state, COUNT(*), COUNT(CASE WHEN assignee_id = %s THEN 1 END), COUNT(*) - COUNT(assignee_id) "
+            f"FROM {Group._meta.db_table} AS one WHERE fingerprint NOT LIKE '{TAKEN_IN}%%' AND EXISTS "
+            f"(SELECT 1 FROM {group_numbers.COUNTS} WHERE group_id = one.id AND count > 0 "
+            f"{group_numbers.of_sources(sources)}) GROUP BY state",
+            [viewer.user_id or 0, *(sources or ())],
+        )
+        return {state: _Tally(*numbers) for state, *numbers in cursor.fetchall()}
 
 
-def _condition(viewer: Viewer, query: Query) -> tuple[Q, tuple[str, ...]]:
-    """Which groups match, and hints with what could not be asked of a group."""
-    counted, where, ignored = [], Q(), []
+def _of(assignee: str | None) -> Q:
+    if assignee is None:
+        return Q()
+    return Q(assignee__username=assignee) if assignee else Q(assignee__isnull=True)
+
+
+def _parsed(text: str, now: datetime) -> Query:
+    """Without the hint that a state of groups, named by a term of its own, is none of failures."""
+    query = parse(text, now)
+    own = {state for term in query.terms if _is_group_state(term) for state in _group_states(term)}
+    return replace(query, hints=tuple(h for h in query.hints if not any(h.startswith(f"“{s}” is no") for s in own)))
+
+
+class _Condition(NamedTuple):
+    where: Q
+    hints: tuple[str, ...]
+    is_capped: bool = False  # more groups may match than `where` finds
+
+
+def _condition(viewer: Viewer, query: Query) -> _Condition:
+    """Which groups match."""
+    # What another group is taking in is shown as that one.
+    where, asked = ~IS_TAKEN_IN, []
     for term in query.terms:
-        if isinstance(term, Match) and term.field == "state" and _group_states(term):
+        if _is_group_state(term):
             one = Q(state__in=_group_states(term))
+            if others := tuple(value for value in term.values if value.text not in GroupState.values):
+                held = scopes.counts(viewer, Query((Match("state", others),), now=query.now))
+                one |= Q(Exists(held.filter(group_id=OuterRef("pk"))))
             where &= ~one if term.negated else one
-        elif all(scopes.asks_text(leaf) for leaf in language.leaves((term,))):
-            where &= _titled(viewer, term)
-        elif all(getattr(leaf, "field", "text") in scopes.COUNTED for leaf in language.leaves((term,))):
-            counted.append(term)
         else:
-            ignored.append(language.format_term(term))
-    named = Query((*counted, *(() if any(_names_state(t) for t in counted) else (_ANY_STATE,))), now=query.now)
-    seen = scopes.counts(viewer, named).filter(group_id=OuterRef("pk"))
-    hints = query.hints + tuple(f"Groups are not searched by {text}: see the failures." for text in ignored[:3])
-    return where & Q(Exists(seen)), hints
+            asked.append(term)
+    if _asks_failures(query):
+        return _of_newest(viewer, replace(query, terms=tuple(asked)), where)
+    for term in asked:
+        if scopes.asks_text_alone(term):
+            where &= _titled(viewer, term)
+    counted = Query(tuple(term for term in asked if not scopes.asks_text_alone(term)), now=query.now)
+    seen = scopes.counts(viewer, _in_any_state(counted)).filter(group_id=OuterRef("pk"))
+    return _Condition(where & Q(Exists(seen)), query.hints)
+
+
+def _asks_failures(query: Query) -> bool:
+    """Whether a term asks for what neither a group nor its counters know: a tenant, a host, arguments, a time …"""
+    return any(
+        not scopes.asks_text_alone(term)
+        and {language.field_of(leaf) for leaf in language.leaves((term,))} - scopes.COUNTED
+        for term in query.terms
+    )
+
+
+def _of_newest(viewer: Viewer, query: Query, where: Q) -> _Condition:
+    """The groups of the newest MATCHED failures that match."""
+    newest = Newest(viewer, _in_any_state(query))
+    ids = newest.ids(None, MATCHED + 1)
+    within = where & Q(pk__in=_groups_of(ids[:MATCHED]))
+    if len(ids) > MATCHED:
+        looked_at = f"Only the newest {MATCHED:,} failures that match were looked at"
+    elif newest.searched is not None:
+        looked_at = f"Only the newest {newest.searched:,} failures were looked at, as no index serves this search"
+    else:
+        states = "" if query.names_state else ", in whatever state,"
+        hint = f"Shown are groups of which a failure{states} matches all of the search."
+        return _Condition(within, (*query.hints, hint))
+    hint = f"{looked_at}: older ones may be in more groups."
+    return _Condition(within, (*query.hints, hint), is_capped=True)
+
+
+def _groups_of(ids: Sequence[int]) -> list[int]:
+    if not ids:
+        return []
+    listed = ", ".join(str(int(pk)) for pk in ids)  # as they stand: a database takes only so many parameters
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT DISTINCT group_id FROM {Failure._meta.db_table} WHERE id IN ({listed}) AND group_id IS NOT NULL"
+        )
+        return sorted(row[0] for row in cursor.fetchall())
+
+
+def _counted_for(viewer: Viewer) -> Q:
+    """Groups that have, or had, failures of which the viewer may see some."""
+    seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
+    return ~IS_TAKEN_IN & Q(Exists(seen))
 
 
 _ANY_STATE = Match("state", (language.Value("*", glob=True),))
 
 
-def _names_state(term: language.Term) -> bool:
-    return any(isinstance(leaf, Match) and leaf.field == "state" for leaf in language.leaves((term,)))
+def _in_any_state(query: Query) -> Query:
+    """The same search; a group is found by its failures in every state unless states are named."""
+    return query if query.names_state else replace(query, terms=(*query.terms, _ANY_STATE))
+
+
+def _names_group_state(query: Query) -> bool:
+    return any(_is_group_state(term) for term in query.terms)
+
+
+def _is_group_state(term: language.Term) -> TypeGuard[Match]:
+    return isinstance(term, Match) and term.field == "state" and bool(_group_states(term))
 
 
 def _group_states(term: Match) -> list[str]:
@@ -204,15 +282,12 @@ def _titled(viewer: Viewer, term: language.Term) -> Q:
 
 
 def _reading(query: Query) -> str:
-    return " · ".join(language.in_words(term, jobs=False) for term in query.terms) or "every group"
-
-
-def _partial(viewer: Viewer, pks: list[int]) -> set[int]:
-    """Those groups that have, or had, failures of sources out of sight."""
-    if viewer.sources() is None or not pks:
-        return set()
-    elsewhere = FailureCount.objects.filter(~scopes.visible(viewer), group_id__in=pks)
-    return set(elsewhere.values_list("group_id", flat=True).distinct())
+    jobs = _asks_failures(query)
+    parts = [language.in_words(term, jobs=jobs) for term in query.terms]
+    if not jobs and any(scopes.asks_text_alone(term) for term in query.terms):
+        # A failure's words are found whole; there are few groups, so that any part of a word finds them.
+        parts.append("in the title or the failure that stands for it, also inside longer words")
+    return " · ".join(parts) or "every group"
 
 
 def _jobs(viewer: Viewer, **which: str):
@@ -254,14 +329,15 @@ def _place(order: str, after: str | None) -> tuple[object, int] | None:
 
 def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
     pks = [g.pk for g in page]
-    counters: dict[int, list[_Counter]] = defaultdict(list)
-    for counter in _counters(viewer, pks) if pks else ():
+    counters: dict[int, list[group_numbers.Counted]] = defaultdict(list)
+    for counter in group_numbers.counters(viewer, pks) if pks else ():
         counters[counter.group_id].append(counter)
-    rates, trends, partial = _rates(pks, now), _trends(pks, now), _partial(viewer, pks)
+    (per_minute, trends), partial = group_numbers.over_time(pks, now), group_numbers.partial(viewer, pks)
+    scopes.tell_own_releases(viewer, (found for found in page if found.pk in partial))
     rows = []
     for found in page:
         own = counters[found.pk]
-        by_state = _totals(own, "state")
+        by_state = group_numbers.totals(own, "state")
         is_partial = found.pk in partial
         rows.append(
             GroupRow(
@@ -270,87 +346,14 @@ def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
                 is_partial=is_partial,
                 dead=by_state.get("dead", 0),
                 jobs_by_state=by_state,
-                per_minute=None if is_partial else rates[found.pk],
+                per_minute=None if is_partial else per_minute[found.pk],
                 trend=[] if is_partial else trends[found.pk],
-                queues=[value for value, _ in _ranked(_totals(own, "queue"))],
-                tasks=[value for value, _ in _ranked(_totals(own, "task"))],
-                sources=[value for value, _ in _ranked(_totals(own, "source"))],
+                queues=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "queue"))],
+                tasks=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "task"))],
+                sources=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "source"))],
             )
         )
     return rows
-
-
-class _Counter(NamedTuple):
-    group_id: int
-    source: str
-    queue: str
-    task: str
-    state: str
-    count: int
-
-
-def _counters(viewer: Viewer, pks: list[int]) -> list[_Counter]:
-    held = FailureCount.objects.filter(scopes.visible(viewer), group_id__in=pks, count__gt=0)
-    return [_Counter(*row) for row in held.values_list(*_Counter._fields)]
-
-
-def _totals(counters: Iterable[_Counter], name: str) -> dict[str, int]:
-    totals: Counter[str] = Counter()
-    for counter in counters:
-        totals[getattr(counter, name)] += counter.count
-    return dict(totals)
-
-
-def _ranked(totals: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
-
-
-def _rates(pks: list[int], now: datetime) -> dict[int, float]:
-    """Failed attempts per minute, over the last whole minutes and the one that runs."""
-    since = (now - timedelta(minutes=RATE_OVER_MIN)).replace(second=0, microsecond=0)
-    rows = _counted(pks, MINUTE, since).values_list("group_id").annotate(n=Sum(F("failed") + F("retried")))
-    minutes = (now - since).total_seconds() / 60
-    return dict.fromkeys(pks, 0.0) | {pk: n / minutes for pk, n in rows}
-
-
-def _trends(pks: list[int], now: datetime) -> dict[int, list[int]]:
-    """Failed attempts in each of the last 24 hours, the oldest first; the last is the hour that runs."""
-    first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
-    trends = {pk: [0] * 24 for pk in pks}
-    rows = _counted(pks, HOUR, first).annotate(hour=StepOf("at", HOUR)).values_list("group_id", "hour")
-    for pk, hour, n in rows.annotate(n=Sum(F("failed") + F("retried"))):
-        place = hour - int(first.timestamp()) // 3600
-        if 0 <= place < 24:
-            trends[pk][place] += n
-    return trends
-
-
-def _counted(pks: list[int], step: int, since: datetime):
-    return GroupCounter.objects.filter(group_id__in=pks, step=step, at__gte=since)
-
-
-def _newest(viewer: Viewer, found: Group) -> tuple[list[dict[str, object]], bool]:
-    """The newest open failures of the group, bounded, and whether that is all; closed ones where none is open."""
-    newest: list[dict[str, object]] = []
-    for state in (*language.DEFAULT_STATES, "recovered", "discarded", "gone"):
-        if newest and state not in language.DEFAULT_STATES:
-            break
-        room = SAMPLE + 1 - len(newest)
-        if room <= 0:
-            break
-        some = Failure.objects.filter(scopes.visible(viewer), group=found, state=state).order_by("-pk")
-        newest += some.values("pk", "tenant", "release", "host")[:room]
-    return newest[:SAMPLE], len(newest) <= SAMPLE
-
-
-def _representative(viewer: Viewer, found: Group, newest: list[dict[str, object]]) -> Failure | None:
-    chosen = found.representative
-    if chosen is not None and viewer.role_on(chosen.source) is None:
-        chosen = None
-    pk = chosen.pk if chosen is not None else (newest[0]["pk"] if newest else None)
-    if pk is None:
-        return None
-    return Failure.objects.select_related("traceback", "group").filter(pk=pk).first()
 
 
 def _why_empty(viewer: Viewer, query: Query) -> str:

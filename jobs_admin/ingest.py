@@ -15,13 +15,15 @@ import redis
 from django.db import DataError, Error, IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from jobs_admin import config, filing, suspects
+from jobs_admin import config, filing, rules_in_force, suspects
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Unreadable
+from jobs_admin.core.fingerprint import Rules
 from jobs_admin.core.text import representable
 from jobs_admin.models import Unfiled
 from jobs_admin.reconcile import reconcile
 from jobs_admin.report import NotOurs, Report, read
+from jobs_admin.turns import turn
 
 __all__ = ["Filed", "file", "reconcile", "step"]
 
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 GROUP = "ingest"
 _BATCH = 500
 _BYTES_AT_ONCE = 32 * 2**20
+# Of a transaction, more or less: others wait for it on SQLite, and never for over 200 ms (design.md, law 5).
+_TRANSACTION_S = 0.1
+_MOST_STACKS = 10_000
 # An entry that a process took and did not finish for so long belongs to whoever asks next.
 _ABANDONED_S = 30
 _FORGOTTEN_S = 86_400
@@ -71,6 +76,8 @@ class _Reading:
     # One, until it is known how large they are: a process that ran out of memory must not be followed by the same.
     count: int = 1
     finished: set[str] = field(default_factory=set)  # consumers that took nothing which they did not acknowledge
+    most: int = _BATCH  # as many as are written in the time that a transaction may last
+    stacks: set[str] = field(default_factory=set)  # hashes of those that were read
 
 
 _reading = _Reading()
@@ -87,16 +94,19 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
     entries = _take(store, consumer, wait_s)
     if not entries:
         return False
+    is_again = consumer not in _reading.finished
     _reading.finished.discard(consumer)
     whole = [(entry_id, fields) for entry_id, fields in entries if fields]
     now = now or timezone.now()
-    _put(suspects.watched(store, consumer, whole, lambda some: _read(some, now), _left_out), now)
+    rules = rules_in_force.current()  # asked here: a database that is away makes no entry suspect
+    _put(suspects.watched(store, consumer, whole, lambda some: _read(some, now, rules), _left_out), now)
     with store.pipeline(transaction=True) as pipe:
         ids = [entry_id for entry_id, _ in entries]
         pipe.xack(keys.failures(), GROUP, *ids)
         pipe.xdel(keys.failures(), *ids)
         pipe.execute()
-    _reading.finished.add(consumer)
+    if not is_again:  # else there may be more of it: a process asks for one at first, and its forerunner took a batch
+        _reading.finished.add(consumer)
     return True
 
 
@@ -127,9 +137,9 @@ def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
 
 
 def _measured(entries: list[Entry]) -> list[Entry]:
-    """The same; the next batch is few large ones or many small ones, so that it stays within memory."""
+    """The same; the next batch is few large ones or many small ones, so that it stays within memory and time."""
     size = sum(len(value) for _, fields in entries for value in (fields or {}).values()) / len(entries)
-    _reading.count = int(max(1, min(_BATCH, _BYTES_AT_ONCE // max(size, 1))))
+    _reading.count = int(max(1, min(_reading.most, _BYTES_AT_ONCE // max(size, 1))))
     return entries
 
 
@@ -162,17 +172,21 @@ def file(entries: Sequence[Entry], now: datetime | None = None) -> Filed:
     giving all of them again is right.
     """
     now = now or timezone.now()
-    return _put([_read(entries, now)], now)
+    return _put([_read(entries, now, rules_in_force.current())], now)
 
 
-def _read(entries: Sequence[Entry], now: datetime) -> _Batch:
+def _read(entries: Sequence[Entry], now: datetime, rules: Rules) -> _Batch:
     """What the entries say. Asks neither database nor store: how this ends depends on the entries alone."""
     batch = _Batch()
     # Encrypted here, before the transaction: on SQLite everybody else's writes wait for its end.
     seal = config.payload_keys().encrypt
+    if len(_reading.stacks) > _MOST_STACKS:
+        _reading.stacks.clear()
     for entry_id, fields in entries:
         try:
-            batch.reports.append((read(entry_id, fields, now, seal), fields))
+            report = read(entry_id, fields, now, seal, rules, _reading.stacks)
+            batch.reports.append((report, fields))
+            _reading.stacks.add(report.stack_sha256)
         except (NotOurs, Unreadable) as error:
             batch.refused.append((entry_id, fields, str(error)))
         except Exception as error:
@@ -216,13 +230,22 @@ def _file(reports: Sequence[_Told], now: datetime) -> Filed:
 def _write(reports: list[Report], now: datetime) -> filing.Written:
     for tries_left in (2, 1, 0):
         try:
-            with transaction.atomic():
-                _write_alone()
-                return filing.write(reports, now)
+            with turn():
+                with transaction.atomic():
+                    _write_alone()
+                    began = time.monotonic()
+                    written = filing.write(reports, now)
+                _reading.most = _fitting(len(reports), time.monotonic() - began)
+                return written
         except OperationalError as error:
             # Two transactions locked each other out and PostgreSQL ended this one: nothing was written.
             if not tries_left or _sqlstate(error) not in {"40P01", "40001"}:
                 raise
+
+
+def _fitting(count: int, took_s: float) -> int:
+    """As many reports as would have been written in the time that a transaction may last."""
+    return int(min(_BATCH, max(_BATCH // 10, count * _TRANSACTION_S / max(took_s, 1e-6))))
 
 
 def _write_alone() -> None:

@@ -7,20 +7,21 @@ Everything here reads counters, samples and a bounded number of rows: it costs t
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import redis
-from django.db.models import Count, Exists, F, Max, OuterRef, Q, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Count, Exists, Max, OuterRef, Q, Subquery, Sum
 
-from jobs_admin import config, failures, queues
+from jobs_admin import config, failures, queues, rates
 from jobs_admin import scope as scopes
 from jobs_admin.core import keys
 from jobs_admin.core import query as language
 from jobs_admin.counting import StepOf
 from jobs_admin.groups import GroupRow
 from jobs_admin.models import (
+    DepthSample,
     Failure,
     FailureCount,
     Group,
@@ -35,8 +36,6 @@ from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.models.source import ALIVE_S
 
-RATE_OVER = timedelta(minutes=3)
-BEFORE = timedelta(minutes=10)  # what the rate is compared with: the ten minutes before
 LOUD_PER_MIN = 1.0
 NEW_WITHIN = timedelta(minutes=30)
 SAMPLE = 1_000
@@ -95,54 +94,144 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rate:
-    source: str
-    queue: str
-    now: float  # failed attempts per minute
-    before: float
+class Watched:
+    """What Redrive's own store says of the desk itself."""
+
+    stale: Stale | None
+    guard_is_off: bool
+    findings: list[dict[str, str]]  # unsafe settings of the store
 
 
-def sentence(viewer: Viewer, now: datetime | None = None) -> Sentence:
-    """One sentence for the person who was just woken up."""
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All that the overview shows of the sources that somebody may see."""
+
+    at: datetime
+    sentence: Sentence
+    series: Series
+    sources: list[SourceRow]
+    more_sources: int
+    dead: list[tuple[str, str, int]]
+    more_dead: int  # queues
+    loudest: list[GroupRow]
+    replays: list[Replay]
+
+
+# A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
+# an act in this process forgets at once (dashboard.identity).
+BOARD_HELD_S = 3.0
+WATCHED_HELD_S = 1.0
+_boards: dict[tuple[str, ...] | None, tuple[float, Board]] = {}  # by the sources that may be seen
+_watched: list[tuple[float, Watched]] = []
+_MOST_BOARDS = 50
+
+
+def forget() -> None:
+    """Something changed: what is shown next is looked up anew."""
+    _boards.clear()
+    _watched.clear()
+
+
+def board(viewer: Viewer, now: datetime | None = None) -> Board:
+    """As it was at most BOARD_HELD_S ago."""
+    allowed = viewer.sources()
+    key, clock = None if allowed is None else tuple(allowed), time.monotonic()
+    held = _boards.get(key)
+    if held is None or clock - held[0] > BOARD_HELD_S:
+        if len(_boards) >= _MOST_BOARDS:
+            _boards.clear()
+        held = _boards[key] = clock, _board(viewer, now or datetime.now(UTC))
+    return held[1]
+
+
+def _board(viewer: Viewer, now: datetime) -> Board:
+    dead, more_dead = dead_by_queue(viewer, now)
+    return Board(
+        at=now,
+        sentence=sentence(viewer, now, asked=(None,)),
+        series=failures_over_time(viewer, now),
+        sources=sources(viewer, now),
+        more_sources=more_sources(viewer),
+        dead=dead,
+        more_dead=more_dead,
+        loudest=loudest_groups(viewer, now),
+        replays=running_replays(viewer),
+    )
+
+
+def watched(now: datetime | None = None) -> Watched:
+    """Asked in one round trip, and as it was at most WATCHED_HELD_S ago."""
+    clock = time.monotonic()
+    held = _watched[-1] if _watched else None
+    if held is None or clock - held[0] > WATCHED_HELD_S:
+        held = clock, _ask_the_store(now or datetime.now(UTC))
+        _watched[:] = [held]
+    return held[1]
+
+
+def _ask_the_store(now: datetime) -> Watched:
+    try:
+        asked = config.store().pipeline(transaction=False)
+        asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
+        ended, switch, found = asked.execute()
+    except (redis.RedisError, config.BadConfiguration):
+        return Watched(_deaf(), False, [])
+    return Watched(_late(_ended(ended), now), switch == b"off", json.loads(found or "[]"))
+
+
+def sentence(viewer: Viewer, now: datetime | None = None, *, asked: tuple[Stale | None] | None = None) -> Sentence:
+    """One sentence for the person who was just woken up. `asked`: what `stale` said, where that is known already."""
     now = now or datetime.now(UTC)
-    late = stale(now)
+    late = asked[0] if asked else stale(now)
     if late is not None:
         return Sentence(late.text, "stale")
-    rates = _rates(viewer, now)
-    loudest = max(rates, key=lambda rate: rate.now, default=None)
-    if loudest is not None and loudest.now >= LOUD_PER_MIN:
-        return _trouble(viewer, loudest, len([r for r in rates if r.now >= LOUD_PER_MIN]), now)
+    loudest = rates.of_queues(viewer, now, most=MOST_LOUD + 1)
+    if loudest and loudest[0].failed >= LOUD_PER_MIN:
+        return _trouble(viewer, loudest[0], len([rate for rate in loudest if rate.failed >= LOUD_PER_MIN]), now)
     return _calm(viewer, now)
 
 
-def _trouble(viewer: Viewer, rate: _Rate, loud: int, now: datetime) -> Sentence:
-    parts = [f"{rate.queue}: {_number(rate.now)} failures/min"]
-    if rate.before and rate.now / rate.before >= 1.5:
-        parts.append(f"{_number(rate.now / rate.before)} × in 10 min")
-    elif rate.before and rate.now / rate.before <= 0.67:
-        parts.append("getting better")
-    elif rate.before:
-        parts.append("as in the 10 min before")
-    else:
-        parts.append("none in the 10 min before")
+def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sentence:
+    parts = [f"{rate.queue}: {_number(rate.failed)} failures a minute, {_beside(rate)}"]
+    if began := rates.began(rate, now):
+        is_long = now - began >= rates.LOOKED_BACK - timedelta(minutes=rates.CALM_MIN)
+        parts.append("failing so for a day or longer" if is_long else f"failing so since {_when(began, now)}")
+    dead = _dead_since(viewer, now)
+    if dead:
+        parts.append(dead)
     new = _new_groups(viewer, rate, now)
     if new:
         how_many = "one group" if len(new) == 1 else f"{len(new)} groups"
         parts.append(f"{how_many} new since {min(new):%H:%M}")
     tenants, is_all = _tenants_hit(viewer, rate, now)
     if tenants:
-        parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'}")
+        parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} hit")
     if loud > 1:
         more = f"{MOST_LOUD} or more others fail" if loud > MOST_LOUD else f"{loud - 1} more queues fail"
         parts.append("1 more queue fails" if loud == 2 else more)
     query = language.qualifier("queue", rate.queue)
-    return Sentence(", ".join(parts), "trouble", f"{query} since:{_iso(now - RATE_OVER - BEFORE)}")
+    return Sentence("; ".join(parts), "trouble", f"{query} since:{_iso(_first_looked_at(now))}")
+
+
+def _beside(rate: rates.Rate) -> str:
+    """What the rate is beside that of the minutes before, in words that cannot be read as a count."""
+    if not rate.before:
+        return f"none in the {rates.BEFORE_MIN} minutes before"
+    if rate.failed / rate.before >= 1.5:
+        return f"{_number(rate.failed / rate.before)} times the {_number(rate.before)} before"
+    if rate.failed / rate.before <= 0.67:
+        return f"down from {_number(rate.before)}"
+    return f"as in the {rates.BEFORE_MIN} minutes before"
+
+
+def _first_looked_at(now: datetime) -> datetime:
+    return rates.since(now) - timedelta(minutes=rates.BEFORE_MIN)
 
 
 def _calm(viewer: Viewer, now: datetime) -> Sentence:
     hour = _counters(viewer, now - timedelta(hours=1))
-    lately = hour.values("queue").annotate(n=Sum(F("failed") + F("retried"))).filter(n__gt=0).order_by("-n")
-    failed, waits = list(lately[:20]), _waiting_dead(viewer)
+    lately = hour.values("queue").annotate(n=Sum(rates.FAILED)).filter(n__gt=0).order_by("-n")
+    failed, waits = list(lately[:20]), _waiting_dead(viewer, now)
     if not failed and not waits and not FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).exists():
         return Sentence("No job has failed yet.", "calm")
     if failed:
@@ -155,39 +244,53 @@ def _calm(viewer: Viewer, now: datetime) -> Sentence:
     return Sentence(f"{said} {waits or 'No dead job waits.'}", "calm", "state:dead" if waits else "")
 
 
-def _waiting_dead(viewer: Viewer) -> str:
-    dead = _dead(viewer)
+def _waiting_dead(viewer: Viewer, now: datetime) -> str:
+    dead, _ = _dead(viewer)
     if not dead:
         return ""
-    oldest = (
-        Failure.objects.filter(scopes.visible(viewer), state="dead").order_by("id").values_list("failed_at").first()
-    )
-    since = f" since {oldest[0]:%a %d %b %H:%M}" if oldest else ""
+    oldest = _oldest_dead(viewer, now)
+    since = f" since {oldest:%a %d %b %H:%M}" if oldest else ""
     return f"One dead job waits{since}." if dead == 1 else f"{dead:,} dead jobs wait{since}."
 
 
-def _dead(viewer: Viewer) -> int:
-    counted = FailureCount.objects.filter(scopes.visible(viewer), state="dead")
-    return counted.aggregate(n=Sum("count"))["n"] or 0
+def _dead_since(viewer: Viewer, now: datetime) -> str:
+    """How many jobs lie dead, in all that the viewer sees, and since when the oldest: that may be of another outage."""
+    dead, queues_hit = _dead(viewer)
+    if not dead:
+        return ""
+    oldest = _oldest_dead(viewer, now)
+    where = f" in {queues_hit:,} queues" if queues_hit > 1 else ""
+    since = f", {'' if dead == 1 else 'the oldest '}since {_when(oldest, now)}" if oldest else ""
+    return f"{dead:,} dead{where}{since}"
 
 
-def _rates(viewer: Viewer, now: datetime) -> list[_Rate]:
-    """Failed attempts per minute of the loudest queues, over the last three minutes and over the ten before."""
-    split = (now - RATE_OVER).replace(second=0, microsecond=0)
-    minutes = (now - split).total_seconds() / 60
-    failed = F("failed") + F("retried")
-    rows = _counters(viewer, split - BEFORE).filter(at__lte=now).values_list("source", "queue")
-    counted = rows.annotate(
-        now=Coalesce(Sum(failed, filter=Q(at__gte=split)), 0), before=Coalesce(Sum(failed, filter=Q(at__lt=split)), 0)
-    ).order_by("-now", "source", "queue")[: MOST_LOUD + 1]
-    return [_Rate(s, q, (n or 0) / minutes, (b or 0) / (BEFORE.total_seconds() / 60)) for s, q, n, b in counted]
+def _when(at: datetime, now: datetime) -> str:
+    return f"{at:%H:%M}" if now - at < timedelta(hours=20) else f"{at:%a %d %b %H:%M}"
+
+
+def _dead(viewer: Viewer) -> tuple[int, int]:
+    """How many jobs are dead, and in how many queues."""
+    counted = FailureCount.objects.filter(scopes.visible(viewer), state="dead", count__gt=0)
+    found = counted.aggregate(n=Sum("count"), queues=Count("queue", distinct=True))
+    return found["n"] or 0, found["queues"]
+
+
+def _oldest_dead(viewer: Viewer, now: datetime) -> datetime | None:
+    """As the page of queues has it: from what was sampled last. Where nothing was, of the dead job that arrived first."""
+    sampled = DepthSample.objects.filter(scopes.visible(viewer), step=10, dead__gt=0, oldest_dead_at__isnull=False)
+    oldest = sampled.filter(at__gte=now - timedelta(minutes=1), at__lte=now).order_by("oldest_dead_at")
+    dead = Failure.objects.filter(scopes.visible(viewer), state="dead").order_by("id")
+    found = (
+        dead.annotate(oldest=Subquery(oldest.values("oldest_dead_at")[:1])).values_list("failed_at", "oldest").first()
+    )
+    return min(at for at in found if at) if found else None
 
 
 def _counters(viewer: Viewer, since: datetime, step: int = MINUTE):
     return QueueCounter.objects.filter(scopes.visible(viewer), step=step, at__gte=since)
 
 
-def _new_groups(viewer: Viewer, rate: _Rate, now: datetime) -> list[datetime]:
+def _new_groups(viewer: Viewer, rate: rates.Rate, now: datetime) -> list[datetime]:
     """When each group that is new, and has open failures in this queue, was first seen."""
     found = Group.objects.filter(first_seen__gte=now - NEW_WITHIN, last_seen__gte=now - NEW_WITHIN)
     first_seen = dict(found.values_list("pk", "first_seen")[:500])
@@ -197,14 +300,14 @@ def _new_groups(viewer: Viewer, rate: _Rate, now: datetime) -> list[datetime]:
     return [first_seen[pk] for pk in here.values_list("group_id", flat=True).distinct()]
 
 
-def _tenants_hit(viewer: Viewer, rate: _Rate, now: datetime) -> tuple[int, bool]:
+def _tenants_hit(viewer: Viewer, rate: rates.Rate, now: datetime) -> tuple[int, bool]:
     """How many tenants this queue's newest failures name, and whether all of the last minutes were looked at."""
     tenants: set[str] = set()
     is_all = True
     for state in ("dead", "retrying"):
         newest = Failure.objects.filter(source=rate.source, queue=rate.queue, state=state).order_by("-id")
         rows = list(newest.values_list("tenant", "failed_at")[:SAMPLE])
-        recent = [tenant for tenant, at in rows if at >= now - RATE_OVER - BEFORE]
+        recent = [tenant for tenant, at in rows if at >= _first_looked_at(now)]
         tenants.update(tenant for tenant in recent if tenant)
         is_all = is_all and len(recent) < SAMPLE
     return len(tenants), is_all
@@ -223,8 +326,12 @@ def _iso(at: datetime) -> str:
 
 def steps(now: datetime | None = None) -> dict[str, datetime]:
     """When each step of watch last ended a round. Raises redis.RedisError where the store does not answer."""
+    return _ended(config.store().hgetall(keys.steps()))
+
+
+def _ended(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
     found = {}
-    for name, value in config.store().hgetall(keys.steps()).items():
+    for name, value in rounds.items():
         moment = _moment(value)
         if moment is not None:
             found[name.decode("utf-8", "replace")] = moment
@@ -252,16 +359,19 @@ def stale(now: datetime | None = None) -> Stale | None:
     """What is late, or None while everything is watched."""
     now = now or datetime.now(UTC)
     try:
-        ended = steps(now)
+        return _late(steps(now), now)
     except (redis.RedisError, config.BadConfiguration):
         return _deaf()
+
+
+def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
     late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
     if not ended:
         return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
     if not late:
         return None
     since = min(late.values())
-    when = f"{since:%H:%M}" if now - since < timedelta(hours=20) else f"{since:%a %d %b %H:%M}"
+    when = _when(since, now)
     if len(late) == len(ended):
         return Stale(f"Not watching since {when}.", since, tuple(sorted(late)))
     return Stale(f"Not watching since {when}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
@@ -339,13 +449,18 @@ def more_sources(viewer: Viewer) -> int:
     return max(0, found.count() - MOST_SOURCES)
 
 
-def findings(viewer: Viewer, rows: list[SourceRow] | None = None) -> list[dict[str, str]]:
+def findings(
+    viewer: Viewer, rows: list[SourceRow] | None = None, of_the_store: list[dict[str, str]] | None = None
+) -> list[dict[str, str]]:
     """Unsafe settings of the sources that the viewer sees, and of Redrive's own store: source, id, severity, text, fix.
 
-    The worst first. `rows`: what `sources` gave, where that is known already.
+    The worst first. `rows`: what `sources` gave, and `of_the_store` what `watched` did, where that is known already.
     """
     rank = {"high": 0, "warning": 1, "info": 2}
-    found = [{"source": "Redrive’s store", **finding} for finding in _of_the_store()]
+    found = [
+        {"source": "Redrive’s store", **finding}
+        for finding in (_of_the_store() if of_the_store is None else of_the_store)
+    ]
     found += [
         {"source": row.name, **finding}
         for row in (sources(viewer) if rows is None else rows)
@@ -386,7 +501,7 @@ def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int =
     summed = max(step for step in STEPS_OF_QUEUES if step_s % step == 0)  # the fewest rows that tell the steps apart
     since = datetime.fromtimestamp(first * step_s, UTC)
     rows = _counters(viewer, since, summed).filter(at__lt=datetime.fromtimestamp((last + 1) * step_s, UTC))
-    failed = Sum(F("failed") + F("retried"))
+    failed = Sum(rates.FAILED)
     by_queue = rows.values_list("source", "queue").annotate(n=failed).filter(n__gt=0)
     fullest = list(by_queue.order_by("-n", "source", "queue")[: MOST_SERIES + 1])
     others = 0

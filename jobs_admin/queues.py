@@ -11,18 +11,17 @@ from datetime import UTC, datetime, timedelta
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import F, Max, Q, Sum, Value
-from django.db.models.functions import Coalesce
+from django.db.models import Max, Q, Sum, Value
 
+from jobs_admin import rates
 from jobs_admin import scope as scopes
-from jobs_admin.core.text import representable
+from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
 
 PAGE = 100
 LARGEST_PAGE = 500
-RATE_OVER = timedelta(minutes=5)
 _OPEN = ("dead", "retrying")
 
 
@@ -102,8 +101,8 @@ def worst(
     held = FailureCount.objects.filter(within, count__gt=0)
     rows = held.filter(state="dead").values("source", "queue").annotate(dead=Sum("count"), failed=Value(0))
     arms = [rows]
-    failed = QueueCounter.objects.filter(within, step=MINUTE, at__gte=_since(now)).values("source", "queue")
-    arms.append(failed.annotate(dead=Value(0), failed=Sum(F("failed") + F("retried"))))
+    failed = QueueCounter.objects.filter(within, step=MINUTE, at__gte=rates.since(now)).values("source", "queue")
+    arms.append(failed.annotate(dead=Value(0), failed=Sum(rates.FAILED)))
     if not only_dead:
         retrying = held.filter(state="retrying").values("source", "queue").distinct()
         arms.append(retrying.annotate(dead=Value(0), failed=Value(0)))
@@ -142,13 +141,8 @@ def _place(after: str | None) -> tuple[int, int, str, str] | None:
     parts = (after or "").split("~", 3)
     if len(parts) < 4 or representable(parts[2] + parts[3]) != parts[2] + parts[3]:
         return None
-    if not all(n.isascii() and n.isdigit() and len(n) < 19 for n in parts[:2]):
-        return None
-    return int(parts[0]), int(parts[1]), parts[2], parts[3]
-
-
-def _since(now: datetime) -> datetime:
-    return (now - RATE_OVER).replace(second=0, microsecond=0)
+    dead, failed = whole_number(parts[0]), whole_number(parts[1])
+    return None if dead is None or failed is None else (dead, failed, parts[2], parts[3])
 
 
 def _samples(viewer: Viewer, now: datetime):
@@ -168,15 +162,9 @@ def _rows(viewer: Viewer, page: list[Ranked], now: datetime) -> list[QueueRow]:
     counted = FailureCount.objects.filter(these, state__in=_OPEN, count__gt=0)
     for source, queue, state, n in counted.values_list("source", "queue", "state").annotate(n=Sum("count")):
         states.setdefault((source, queue), {})[state] = n
-    since = _since(now)
-    minutes = (now - since).total_seconds() / 60
-    ended = QueueCounter.objects.filter(these, step=MINUTE, at__gte=since).values_list("source", "queue")
-    ended = ended.annotate(
-        failures=Coalesce(Sum(F("failed") + F("retried")), 0), successes=Coalesce(Sum("succeeded"), 0)
-    )
-    rates = {(source, queue): (failed / minutes, done / minutes) for source, queue, failed, done in ended}
+    found = {(rate.source, rate.queue): rate for rate in rates.of_queues(viewer, now, these)}
     names = [(one.source, one.queue) for one in page]
-    return [_row(name, samples.get(name), states.get(name, {}), rates.get(name, (0.0, 0.0)), now) for name in names]
+    return [_row(name, samples.get(name), states.get(name, {}), found.get(name), now) for name in names]
 
 
 def _latest(samples) -> dict[tuple[str, str], DepthSample]:
@@ -186,7 +174,7 @@ def _latest(samples) -> dict[tuple[str, str], DepthSample]:
 
 
 def _row(
-    name: tuple[str, str], sample: DepthSample | None, states: dict[str, int], rates: tuple[float, float], now: datetime
+    name: tuple[str, str], sample: DepthSample | None, states: dict[str, int], rate: rates.Rate | None, now: datetime
 ) -> QueueRow:
     dead = states.get("dead", 0)
     oldest = sample.oldest_dead_at if sample and dead else None
@@ -203,8 +191,8 @@ def _row(
         retrying=states.get("retrying", 0),
         source_dead=sample.source_dead if sample else None,
         oldest_dead_age_s=max(0, int((now - oldest).total_seconds())) if oldest else None,
-        failed_per_minute=rates[0],
-        succeeded_per_minute=rates[1],
+        failed_per_minute=rate.failed if rate else 0.0,
+        succeeded_per_minute=rate.succeeded if rate else 0.0,
         workers=sample.workers if sample else None,
         guarded_workers=sample.guarded_workers if sample else None,
         durability=sample.durability if sample else "",

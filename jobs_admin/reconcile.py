@@ -22,7 +22,9 @@ _AT_ONCE = 500
 def reconcile(now: datetime) -> bool:
     """File overdue retries as lost, let new groups grow old, end mutes. True if there may be more to do at once."""
     lost = overdue(now)
-    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - filing.NEW_FOR).update(state=GroupState.ONGOING)
+    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - filing.NEW_FOR).update(
+        state=GroupState.ONGOING, state_since=now
+    )
     end_mutes(now)
     return lost >= _AT_ONCE
 
@@ -36,15 +38,20 @@ def end_mutes(now: datetime) -> int:
         with transaction.atomic():
             # Asked again: a person may have muted it for longer meanwhile.
             still = Group.objects.filter(over, pk=group.pk, state=GroupState.MUTED)
-            if not still.update(state=GroupState.ONGOING, muted_until=None, muted_until_count=None):
+            ended_by = "time" if is_time else "count"
+            over_now = {"state": GroupState.ONGOING.value, "state_since": now, "mute_ended": ended_by}
+            cleared = {"state_by": "", "muted_until": None, "muted_until_count": None}
+            if not still.update(**over_now, **cleared):
                 continue
+            why = "The time it was muted for is over." if is_time else "It failed as often as it was muted for."
+            before = {"state": GroupState.MUTED.value, "state_by": group.state_by, "muted_until": group.muted_until}
             audit.record(
                 ENGINE,
                 "group.change",
-                f"group:{group.fingerprint}",
-                reason="The time it was muted for is over." if is_time else "It failed as often as it was muted for.",
-                before={"state": GroupState.MUTED.value, "muted_until": group.muted_until},
-                after={"state": GroupState.ONGOING.value, "muted_until": None},
+                f"group:{group.name}",
+                reason=why,
+                before=before | {"muted_until_count": group.muted_until_count},
+                after=over_now,
             )
             ended += 1
     return ended

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs_admin.core import envelope as wire
-from jobs_admin.core import keys
-from jobs_admin.core.fingerprint import Fingerprint, fingerprint, stack
+from jobs_admin.core import keys, terms
+from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprint
 from jobs_admin.core.text import representable
+from jobs_admin.core.traces import stack
 
 _MOST_INT = 2**31 - 1
 _MOST_BIGINT = 2**63 - 1
@@ -55,6 +56,7 @@ class Report:
     fingerprint: Fingerprint | None  # None for a success
     stack: str
     stack_sha256: str  # "" where there is no trace
+    stack_terms: str  # what the search index holds of it; "" where that is known to be there
     max_attempts: int | None
     worker: str
     host: str
@@ -71,6 +73,7 @@ class Report:
     raw_size: int
     raw_sha256: str
     raw_is_whole: bool
+    terms: str  # what the search index holds of it, but for its stack
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -86,10 +89,19 @@ def rank(run: int, attempt: int, kind: str) -> tuple[int, int, int]:
     return run, attempt, _STANDING.get(kind, 2)
 
 
-def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime, seal: Callable[[bytes], bytes]) -> Report:
+def read(
+    entry_id: bytes,
+    entry: dict[bytes, bytes],
+    now: datetime,
+    seal: Callable[[bytes], bytes],
+    rules: Rules = NO_RULES,
+    known_stacks: Container[str] = frozenset(),
+) -> Report:
     """The report in an entry that arrived at `now`; `seal` encrypts its raw message.
 
-    Raises NotOurs or envelope.Unreadable for an entry to be kept raw.
+    What takes long is done here, before the transaction: on SQLite everybody else's writes wait for its end.
+    `known_stacks`: hashes of those that are most likely in the tables already. Raises NotOurs or envelope.Unreadable for
+    an entry to be kept raw.
     """
     said = wire.decode(entry)
     source = _text(said.source, 63)
@@ -103,45 +115,54 @@ def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime, seal: Callab
     ended_at = min(_time(said.at) or now, now)
     # The wait is a difference of two readings of one clock, so that clock need not be right.
     delay_s = _difference(said.due_at, said.at) if kind == "retry" else None
-    error_type, message = _text(said.error_type, 255), _text(said.message, _MOST_TEXT)
     trace = _text(said.trace, _MOST_TRACE)
+    name = {
+        "source": source,
+        "queue": _text(home.queue, 200) if home else queue,
+        "first_job_id": _text(home.job_id, 255) if home else job_id,
+        "job_id": job_id,
+    }
+    shown = {
+        "task": _text(said.task, 255),
+        "error_type": _text(said.error_type, 255),
+        "message": _text(said.message, _MOST_TEXT),
+        "worker": _text(said.worker, 255),
+        "host": _text(said.host, 255),
+        "release": _text(said.release, 100),
+        "tenant": _text(said.tenant, 200),
+        "args": _text(said.args, _MOST_TEXT),
+        "kwargs": _text(said.kwargs, _MOST_TEXT),
+    }
     ran_well = kind == "success"
-    words = stack(trace, message) if trace else ""
+    words = "" if ran_well else stack(trace, shown["message"])
+    stack_sha256 = hashlib.sha256(words.encode()).hexdigest() if words else ""
     raw, is_whole = said.raw, said.raw_is_whole
     if raw is not None and len(raw) > _MOST_PAYLOAD:
         raw, is_whole = raw[:_HEAD_OF_PAYLOAD], False
     return Report(
+        **name,
+        **shown,
         entry_id=entry_id,
-        source=source,
-        queue=_text(home.queue, 200) if home else queue,
-        first_job_id=_text(home.job_id, 255) if home else job_id,
         ran_on=queue,
-        job_id=job_id,
         run=min(home.run, _MOST_INT) if home else 1,
         has_lineage=home is not None,
         item=home.item if home and home.item is not None and 0 < home.item <= _MOST_BIGINT else None,
         attempt=min(said.attempt, _MOST_INT),
         kind=kind,
-        task=_text(said.task, 255),
         ended_at=ended_at,
         due_at=_later(ended_at, delay_s or 0.0) if kind == "retry" else None,
         delay_s=delay_s,
         duration_s=_difference(said.duration_s, 0.0),
-        error_type=error_type,
-        message=message,
         reason=_text(said.reason, 200),
-        fingerprint=None if ran_well else fingerprint(error_type, message, trace),
+        fingerprint=(
+            None if ran_well else fingerprint(shown["error_type"], shown["message"], trace, rules, {**name, **shown})
+        ),
         stack=words,
-        stack_sha256=hashlib.sha256(words.encode()).hexdigest() if words and not ran_well else "",
+        stack_sha256=stack_sha256,
+        stack_terms="" if not words or stack_sha256 in known_stacks else terms.stack_document(words),
         max_attempts=_count(said.max_attempts) or None,
-        worker=_text(said.worker, 255),
-        host=_text(said.host, 255),
-        release=_text(said.release, 100),
-        tenant=_text(said.tenant, 200),
         priority=_integer(said.priority),
-        labels=_text(" ".join(str(label) for label in said.labels), 200),
-        args=_text(said.args, _MOST_TEXT),
-        kwargs=_text(said.kwargs, _MOST_TEXT),
+        labels=_text(" ".join(map(str, said.labels)), 200),
         headers=_text(said.headers, _MOST_TEXT),
         redacted=_count(said.redacted),
         policy=_text(said.policy, 120),
@@ -149,6 +170,19 @@ def read(entry_id: bytes, entry: dict[bytes, bytes], now: datetime, seal: Callab
         raw_size=max(_count(said.raw_size), len(raw or b"")),
         raw_sha256=_text(said.raw_sha256, 64),
         raw_is_whole=is_whole,
+        terms="" if ran_well else document({**name, **shown}),
+    )
+
+
+def document(failure: Mapping[str, Any]) -> str:
+    """What the search index holds of a failure (or of the report that it comes from), but for its stack."""
+    return terms.document(
+        error_type=failure["error_type"],
+        message=failure["message"],
+        job_ids=[failure["first_job_id"], failure["job_id"]],
+        names={name: failure[name] for name in terms.NAMED},
+        args=failure["args"],
+        kwargs=failure["kwargs"],
     )
 
 
@@ -156,16 +190,16 @@ def _text(value: Any, most: int) -> str:
     return "" if value is None else representable(value if isinstance(value, str) else str(value))[:most]
 
 
-def _finite(*values: Any) -> bool:
+def _finite(value: Any) -> bool:
     try:
-        return all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+        return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:  # a whole number beyond what a float holds
         return False
 
 
 def _difference(later: Any, earlier: Any) -> float | None:
     """In seconds, nought where the order is wrong, None where it cannot be told."""
-    if not _finite(later, earlier):
+    if not (_finite(later) and _finite(earlier)):
         return None
     between = float(later) - float(earlier)
     return max(0.0, between) if math.isfinite(between) else None

@@ -7,6 +7,7 @@ not moved within its deadline. Children die with the parent. Several watches may
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import mmap
@@ -39,6 +40,7 @@ _STEADY_AFTER_S = 60.0
 _PATIENCE_S = 3.0  # from the wish to stop until SIGKILL
 _NOTE_EVERY_S = 1.0
 _SLICE_S = 0.1
+_INDEXING_S = 5.0  # of ten, for making the search index anew after its rules have changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ class Step:
     idle_s: float = 0.0  # the wait after a round with nothing to do
     every_s: float | None = None  # instead: at each multiple of so many seconds, busy or not
     deadline_s: float = 60.0  # a round that takes longer hangs
+    processes: int = 1
+    # The name is that of a place in this watch: the next process there goes on with what a killed one had taken.
+    keeps_place: bool = False
 
 
 def steps() -> dict[str, Step]:
@@ -58,12 +63,14 @@ def steps() -> dict[str, Step]:
     def ingest(name: str) -> bool:
         from jobs_admin import ingest
 
-        # The name of its place in this watch: the next process there goes on with what a killed one had taken.
-        return ingest.step(f"{socket.gethostname()}:{os.getppid()}")  # waits for the stream itself
+        return ingest.step(name)  # waits for the stream itself
 
     def reconcile(name: str) -> bool:
-        from jobs_admin import ingest
+        from jobs_admin import indexing, ingest
 
+        ends = time.monotonic() + _INDEXING_S
+        while time.monotonic() < ends and indexing.step():
+            pass
         return ingest.reconcile(timezone.now())
 
     def sample(name: str) -> bool:
@@ -81,20 +88,55 @@ def steps() -> dict[str, Step]:
 
         return replays.settle(timezone.now())
 
+    def prune(name: str) -> bool:
+        from jobs_admin import retention
+
+        return retention.step(timezone.now())
+
+    def regroup(name: str) -> bool:
+        from jobs_admin import regrouping
+
+        return regrouping.regroup(timezone.now())
+
     known = (
-        Step("ingest", ingest, deadline_s=120),
+        # Two, so that one reads and encrypts while the other writes.
+        Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
         Step("reconcile", reconcile, every_s=10, deadline_s=120),
         Step("sample", sample, every_s=10),
         Step("send", send, idle_s=0.25),
         Step("settle", settle, idle_s=0.25),
+        Step("prune", prune, idle_s=5, deadline_s=300),
+        Step("regroup", regroup, idle_s=2),
     )
     return {step.name: step for step in known}
+
+
+class _Slate:
+    """Two numbers of each child in shared memory: its last sign of life (monotonic: one clock for all processes of a
+    machine), and its rounds that failed in a row until now."""
+
+    def __init__(self, children: int) -> None:
+        self._memory = mmap.mmap(-1, 16 * children)
+
+    def write(self, place: int, *, sign: float | None = None, failed_rounds: float | None = None) -> None:
+        for at, number in ((16 * place, sign), (16 * place + 8, failed_rounds)):
+            if number is not None:
+                # Not `pack_into`, which clears the place before it writes: the parent would read nought, a silence
+                # since boot.
+                self._memory[at : at + 8] = struct.pack("d", number)
+
+    def sign(self, place: int) -> float:
+        return struct.unpack_from("d", self._memory, 16 * place)[0]
+
+    def failed_rounds(self, place: int) -> float:
+        return struct.unpack_from("d", self._memory, 16 * place + 8)[0]
 
 
 @dataclass(slots=True)
 class _Child:
     step: Step
-    place: int  # of its sign of life in the shared memory
+    number: int  # among the processes of its step, from 0
+    place: int  # on the slate
     pid: int | None = None
     started_at: float = 0.0
     due_at: float = 0.0
@@ -110,10 +152,9 @@ class Watch:
     children: list[_Child] = field(default_factory=list)
 
     def run(self) -> None:
-        # Anonymous shared memory: a float for each child, when it last showed a sign of life (monotonic, one clock
-        # for all processes of a machine).
-        self._signs = mmap.mmap(-1, 8 * len(self.steps))
-        self.children = [_Child(step, n) for n, step in enumerate(self.steps)]
+        wanted = [(step, number) for step in self.steps for number in range(step.processes)]
+        self._slate = _Slate(len(wanted))
+        self.children = [_Child(step, number, place) for place, (step, number) in enumerate(wanted)]
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.stop)
         log.info("Watching: %s", ", ".join(step.name for step in self.steps))
@@ -138,7 +179,7 @@ class Watch:
     def _start(self, child: _Child, now: float) -> None:
         # A connection shared by two processes would mix their answers.
         connections.close_all()
-        self._sign(child.place, now)
+        self._slate.write(child.place, sign=now, failed_rounds=0)
         child.started_at = now
         parent = os.getpid()
         child.pid = os.fork()
@@ -146,12 +187,13 @@ class Watch:
             die_with_parent()
             if os.getppid() != parent:  # it died before we could ask to die with it
                 os._exit(1)
-            _Rounds(child.step, lambda: self._sign(child.place, time.monotonic())).run()
+            beside = [c.place for c in self.children if c.step is child.step and c is not child]
+            _Rounds(child, self._slate, beside).run()
 
     def _look(self, child: _Child, now: float) -> None:
         assert child.pid is not None
         pid, status = os.waitpid(child.pid, os.WNOHANG)
-        silent_s = now - struct.unpack_from("d", self._signs, 8 * child.place)[0]
+        silent_s = now - self._slate.sign(child.place)
         if pid == 0 and silent_s <= child.step.deadline_s:
             return
         if pid == 0:
@@ -164,10 +206,6 @@ class Watch:
         child.pid = None
         child.wait_s = _SHORTEST_WAIT_S if now - child.started_at > _STEADY_AFTER_S else min(child.wait_s * 2, 30.0)
         child.due_at = now + child.wait_s
-
-    def _sign(self, place: int, at: float) -> None:
-        # Not `pack_into`, which clears the place before it writes: the parent would read nought, a silence since boot.
-        self._signs[8 * place : 8 * place + 8] = struct.pack("d", at)
 
     def _end_all(self) -> None:
         running = [child for child in self.children if child.pid]
@@ -186,12 +224,15 @@ class Watch:
 class _Rounds:
     """The life of a child: round after round of one step, until SIGTERM."""
 
-    def __init__(self, step: Step, sign: Callable[[], None]) -> None:
-        self.step = step
-        self.sign = sign
+    def __init__(self, child: _Child, slate: _Slate, beside: Sequence[int]) -> None:
+        self.step = child.step
+        self.place = child.place
+        self.slate = slate
+        self.beside = beside  # the places of the other processes of this step
         self.is_stopping = False
         self.host = socket.gethostname()
-        self.name = f"{self.host}:{os.getpid()}"
+        keeps = self.step.keeps_place
+        self.name = f"{self.host}:{os.getppid()}:{child.number}" if keeps else f"{self.host}:{os.getpid()}"
         self.error = ""
         self.failed_rounds = 0  # in a row
         self.busy_at = float("-inf")
@@ -206,6 +247,8 @@ class _Rounds:
             # Ctrl-C reaches the whole terminal; the parent ends us in order.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             random.seed()
+            self._round()
+            gc.freeze()  # what is loaded by now stays: the collector need not go through it again and again
             while not self.is_stopping:
                 self._round()
             connections.close_all()
@@ -220,8 +263,11 @@ class _Rounds:
     def _stop(self, *_: object) -> None:
         self.is_stopping = True
 
+    def _sign(self) -> None:
+        self.slate.write(self.place, sign=time.monotonic())
+
     def _round(self) -> None:
-        self.sign()
+        self._sign()
         try:
             is_busy = self.step.run(self.name)
         except Exception as error:  # one round must not end the others; it is counted and shown
@@ -249,6 +295,9 @@ class _Rounds:
 
     def _note(self, is_busy: bool) -> None:
         """Say in Redis that a round ended: what is not said here for long is shown as late."""
+        self.slate.write(self.place, failed_rounds=self.failed_rounds)
+        if not self.error and any(self.slate.failed_rounds(place) for place in self.beside):
+            return  # what that one says of the step stands
         now = time.monotonic()
         if now - self.noted[0] < _NOTE_EVERY_S and self.noted[1] == self.error:
             return
@@ -290,5 +339,5 @@ class _Rounds:
     def _sleep(self, seconds: float) -> None:
         ends = time.monotonic() + seconds
         while not self.is_stopping and (left := ends - time.monotonic()) > 0:
-            self.sign()
+            self._sign()
             time.sleep(min(left, _SLICE_S))

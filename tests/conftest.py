@@ -9,8 +9,13 @@ import pytest
 import redis
 from cryptography.fernet import Fernet
 from django.db import connection
+from hypothesis import settings as generated
 
 from dashboard.engine import Engine
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+generated.register_profile("redrive", deadline=None)
+generated.load_profile("redrive")
 
 IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`: nothing may be left out
 
@@ -70,7 +75,9 @@ def store(engine, settings):
 
 @pytest.fixture(autouse=True)
 def installation(settings):
-    from jobs_admin import config
+    from jobs_admin import config, overview
+
+    overview.forget()
 
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
     settings.REDRIVE_TEST_BACKENDS = ("memory",)
@@ -82,6 +89,9 @@ def installation(settings):
 
 
 def forget_configuration(config) -> None:
+    from jobs_admin import overview
+
+    overview.forget()
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
 

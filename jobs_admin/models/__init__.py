@@ -8,6 +8,7 @@ from jobs_admin.models.depth import DepthSample
 from jobs_admin.models.failure import Attempt, Failure, Payload, Traceback
 from jobs_admin.models.failure_count import FailureCount
 from jobs_admin.models.group import Group, GroupAlias
+from jobs_admin.models.group_rule import GroupRule
 from jobs_admin.models.notice import Channel, Delivery, Notice
 from jobs_admin.models.policy import PolicyVersion
 from jobs_admin.models.release import Release
@@ -30,6 +31,7 @@ __all__ = [
     "Group",
     "GroupAlias",
     "GroupCounter",
+    "GroupRule",
     "Notice",
     "Payload",
     "PolicyVersion",

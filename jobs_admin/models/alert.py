@@ -39,8 +39,12 @@ class Rule(models.Model):
     for_s = models.PositiveIntegerField(default=60)
     keep_firing_s = models.PositiveIntegerField(default=0)
     renotify_s = models.PositiveIntegerField(null=True, blank=True)
-    escalate_s = models.PositiveIntegerField(null=True, blank=True, help_text="Without acknowledgement for so long, tell again.")
-    no_data = models.CharField(max_length=10, default="keep", choices=[("keep", "keep"), ("fire", "fire"), ("clear", "clear")])
+    escalate_s = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Without acknowledgement for so long, tell again."
+    )
+    no_data = models.CharField(
+        max_length=10, default="keep", choices=[("keep", "keep"), ("fire", "fire"), ("clear", "clear")]
+    )
     severity = models.CharField(max_length=10, choices=Severity, default=Severity.WARNING)
     runbook_url = models.URLField(max_length=500, blank=True)
     channels = models.ManyToManyField("Channel", blank=True, related_name="rules")

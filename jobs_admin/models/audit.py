@@ -9,7 +9,9 @@ class AuditEvent(models.Model):
 
     at = models.DateTimeField()
     actor = models.CharField(max_length=150)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", db_constraint=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", db_constraint=False
+    )
     token_id = models.BigIntegerField(null=True)
     act = models.CharField(max_length=60, help_text="`replay.start`, `failure.discard` …")
     source = models.CharField(max_length=63, blank=True)

@@ -14,7 +14,7 @@ STEPS_OF_QUEUES = (MINUTE, QUARTER, HOUR)
 
 
 class GroupCounter(models.Model):
-    group = models.ForeignKey("Group", models.CASCADE, related_name="counters")
+    group = models.ForeignKey("Group", models.CASCADE, related_name="counters", db_index=False)
     step = models.PositiveIntegerField(
         default=MINUTE, help_text="Seconds that the row covers: 60 or 3600, of queues 900 too."
     )

@@ -23,7 +23,9 @@ class Failure(models.Model):
 
     source = models.CharField(max_length=63)
     queue = models.CharField(max_length=200)
-    first_job_id = models.CharField(max_length=255, help_text="The job's id in run 1: with source and queue, its name for ever.")
+    first_job_id = models.CharField(
+        max_length=255, help_text="The job's id in run 1: with source and queue, its name for ever."
+    )
     job_id = models.CharField(max_length=255, help_text="The job's id in the current run.")
     run = models.PositiveIntegerField(default=1)
     state = models.CharField(max_length=12, choices=FailureState)
@@ -40,7 +42,9 @@ class Failure(models.Model):
     max_attempts = models.PositiveIntegerField(null=True, blank=True)
     due_at = models.DateTimeField(null=True, blank=True, help_text="While retrying: when the next attempt is due.")
     first_failed_at = models.DateTimeField(help_text="By the worker's clock, never later than its arrival.")
-    failed_at = models.DateTimeField(help_text="The latest failed attempt, by the worker's clock, never later than its arrival.")
+    failed_at = models.DateTimeField(
+        help_text="The latest failed attempt, by the worker's clock, never later than its arrival."
+    )
     received_at = models.DateTimeField(help_text="By our clock.")
 
     worker = models.CharField(max_length=255, blank=True)
@@ -69,9 +73,18 @@ class Failure(models.Model):
             models.Index("queue", "state", F("id").desc(), name="failure_by_queue"),
             models.Index("task", "state", F("id").desc(), name="failure_by_task"),
             models.Index("tenant", "state", F("id").desc(), name="failure_by_tenant"),
-            models.Index(fields=["source", "job_id"], name="failure_by_job"),
+            models.Index("kind", "state", F("id").desc(), name="failure_by_kind"),
+            models.Index("attempts", "state", F("id").desc(), name="failure_by_attempts"),
+            models.Index(
+                "priority",
+                "state",
+                F("id").desc(),
+                condition=Q(priority__isnull=False),
+                name="failure_by_priority",
+            ),
+            models.Index(fields=["job_id", "source"], name="failure_by_job"),
             models.Index(fields=["due_at"], condition=Q(state="retrying"), name="failure_overdue"),
-            models.Index(fields=["failed_at"], name="failure_by_time"),
+            models.Index(fields=["failed_at", "id"], name="failure_by_time"),
         ]
 
     def __str__(self) -> str:
@@ -81,13 +94,16 @@ class Failure(models.Model):
 class Attempt(models.Model):
     """One execution that ended, or was lost."""
 
-    failure = models.ForeignKey(Failure, models.CASCADE, related_name="attempt_set")
+    # No index of its own, here and below, where another one begins with the same column: each is written per failure.
+    failure = models.ForeignKey(Failure, models.CASCADE, related_name="attempt_set", db_index=False)
     run = models.PositiveIntegerField()
     attempt = models.PositiveIntegerField(help_text="Within its run, from 1.")
     kind = models.CharField(max_length=16, choices=[(k, k) for k in KINDS])
     job_id = models.CharField(max_length=255)
     # Written by ingest, read by replays: how the item's outcome comes home.
-    item = models.ForeignKey("ReplayItem", models.SET_NULL, null=True, related_name="attempts", db_constraint=False)
+    item = models.ForeignKey(
+        "ReplayItem", models.SET_NULL, null=True, related_name="attempts", db_constraint=False, db_index=False
+    )
     group = models.ForeignKey("Group", models.PROTECT, null=True, related_name="+")
     traceback = models.ForeignKey("Traceback", models.SET_NULL, null=True, related_name="+")
     error_type = models.CharField(max_length=255, blank=True)
@@ -106,18 +122,22 @@ class Attempt(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["failure", "run", "attempt", "kind"], name="one_row_per_attempt"),
         ]
-        indexes = [models.Index(fields=["item"], condition=Q(item__isnull=False), name="attempt_by_item")]
+        indexes = [
+            models.Index(fields=["item"], condition=Q(item__isnull=False), name="attempt_by_item"),
+            models.Index(fields=["policy", "failure"], condition=Q(policy__gt=""), name="attempt_by_policy"),
+        ]
 
 
 class Payload(models.Model):
     """The raw message of one run, byte for byte, encrypted. The truth that a replay sends."""
 
-    failure = models.ForeignKey(Failure, models.CASCADE, related_name="payloads")
+    failure = models.ForeignKey(Failure, models.CASCADE, related_name="payloads", db_index=False)
     run = models.PositiveIntegerField()
-    body = models.BinaryField(help_text="Fernet token of the message, or of its first bytes where it was too large.")
     size = models.PositiveBigIntegerField(help_text="Bytes of the whole message.")
     sha256 = models.CharField(max_length=64)
     is_whole = models.BooleanField(default=True, help_text="False: only a head was kept, and a replay is refused.")
+    # Behind the rest: SQLite reads a row from its beginning, and who asks whether it is whole need not read all of it.
+    body = models.BinaryField(help_text="Fernet token of the message, or of its first bytes where it was too large.")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["failure", "run"], name="one_payload_per_run")]

@@ -29,18 +29,20 @@ class FailureCount(models.Model):
 
 
 def _sqlite() -> list[str]:
-    def add(row: str, by: int) -> str:
-        return f"""
-            INSERT INTO jobs_admin_failurecount ({_KEY}, count)
-            VALUES ({row}.source, {row}.queue, {row}.task, COALESCE({row}.group_id, 0), {row}.state, {by})
-            ON CONFLICT ({_KEY}) DO UPDATE SET count = count + {by};"""
-
+    key = "{row}.source, {row}.queue, {row}.task, COALESCE({row}.group_id, 0), {row}.state"
+    add = f"""
+            INSERT INTO jobs_admin_failurecount ({_KEY}, count) VALUES ({key.format(row="NEW")}, 1)
+            ON CONFLICT ({_KEY}) DO UPDATE SET count = count + 1;"""
+    # Never inserted: what leaves was counted, unless its counter went first (`flush` empties one table after the other).
+    subtract = f"""
+            UPDATE jobs_admin_failurecount SET count = count - 1 WHERE ({_KEY}) = ({key.format(row="OLD")});"""
     on = "ON jobs_admin_failure FOR EACH ROW"
-    moved = "WHEN OLD.state <> NEW.state OR OLD.group_id IS NOT NEW.group_id"
+    # A job's face is written anew with each attempt, its task too: most updates change nothing of the key.
+    moved = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in _KEY.split(", "))
     triggers = {
-        "insert": f"AFTER INSERT {on} BEGIN {add('NEW', 1)} END",
-        "update": f"AFTER UPDATE OF state, group_id {on} {moved} BEGIN {add('OLD', -1)} {add('NEW', 1)} END",
-        "delete": f"AFTER DELETE {on} BEGIN {add('OLD', -1)} END",
+        "insert": f"AFTER INSERT {on} BEGIN {add} END",
+        "update": f"AFTER UPDATE OF {_KEY} {on} WHEN {moved} BEGIN {subtract} {add} END",
+        "delete": f"AFTER DELETE {on} BEGIN {subtract} END",
     }
     statements = []
     for name, body in triggers.items():

@@ -14,6 +14,11 @@ class GroupState(models.TextChoices):
     MUTED = "muted"
 
 
+# A group that another one took in stands under this name until its failures have moved (jobs_admin/regrouping.py).
+TAKEN_IN = "was-"
+IS_TAKEN_IN = models.Q(fingerprint__startswith=TAKEN_IN)
+
+
 class Group(models.Model):
     """The failures that share one fingerprint: the same thing broke, whatever task or source it broke in."""
 
@@ -22,26 +27,43 @@ class Group(models.Model):
     message = models.CharField(max_length=500, help_text="The message with its variable parts replaced.")
     culprit = models.CharField(max_length=255, blank=True, help_text="The innermost application frame.")
     state = models.CharField(max_length=10, choices=GroupState, default=GroupState.NEW)
+    # Who made it so, and when: empty for the engine, and for what is as it was found.
+    state_by = models.CharField(max_length=150, blank=True)
+    state_since = models.DateTimeField(null=True, blank=True)
     # What it came back after: `replay:12` or `release:2026.11.2`; only while regressed.
     regressed_after = models.CharField(max_length=120, blank=True)
+    # What ended its mute: `time` or `count`; only while ongoing after it.
+    mute_ended = models.CharField(max_length=5, blank=True)
     resolved_at = models.DateTimeField(null=True, blank=True)
     muted_until = models.DateTimeField(null=True, blank=True)
-    muted_until_count = models.PositiveBigIntegerField(null=True, blank=True)
+    muted_until_count = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="The count of failed attempts that ends the mute."
+    )
     assignee = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     note = models.TextField(blank=True)
     runbook_url = models.URLField(max_length=500, blank=True)
     count = models.PositiveBigIntegerField(default=0, help_text="Failed attempts ever seen.")
     first_seen = models.DateTimeField()
+    first_release = models.CharField(max_length=100, blank=True, help_text="The release that it was first seen in.")
     last_seen = models.DateTimeField(db_index=True)
     representative = models.ForeignKey(
         "Failure", models.SET_NULL, null=True, blank=True, related_name="+", db_constraint=False
     )
 
     class Meta:
-        indexes = [models.Index(fields=["state", "-last_seen"], name="group_by_state")]
+        indexes = [
+            models.Index(fields=["state", "-last_seen"], name="group_by_state"),
+            models.Index(fields=["error_type"], name="group_by_type"),
+            models.Index(fields=["culprit"], name="group_by_culprit"),
+        ]
 
     def __str__(self) -> str:
         return marked(self.title)
+
+    @property
+    def name(self) -> str:
+        """Its fingerprint for people. Of one that is being taken in: the alias, which opens the group that takes it in."""
+        return self.fingerprint.removeprefix(TAKEN_IN)
 
     @property
     def title(self) -> str:

@@ -34,9 +34,12 @@ class PolicyVersion(models.Model):
                 condition=Q(is_published=True),
                 name="no_two_policies_match_equally",
             ),
-            models.CheckConstraint(condition=Q(max_attempts__gte=1) & Q(max_attempts__lte=1000), name="policy_attempts_bounded"),
             models.CheckConstraint(
-                condition=Q(cap_s__isnull=True) | (Q(cap_s__gte=0) & Q(cap_s__lte=30 * 86400)), name="policy_cap_bounded"
+                condition=Q(max_attempts__gte=1) & Q(max_attempts__lte=1000), name="policy_attempts_bounded"
+            ),
+            models.CheckConstraint(
+                condition=Q(cap_s__isnull=True) | (Q(cap_s__gte=0) & Q(cap_s__lte=30 * 86400)),
+                name="policy_cap_bounded",
             ),
             models.CheckConstraint(condition=Q(mode__in=["observe", "enforce"]), name="policy_mode_is_known"),
         ]

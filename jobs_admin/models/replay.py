@@ -48,7 +48,9 @@ class Replay(models.Model):
     query = models.TextField(blank=True, help_text="The scope, with relative times pinned to absolute ones.")
     # The scope's other form: a selection of failures by hand. JSON list of ids; empty for a query.
     selection = models.JSONField(default=list, blank=True)
-    scope_max_id = models.BigIntegerField(help_text="The highest failure id of the preview: what came later is not in it.")
+    scope_max_id = models.BigIntegerField(
+        help_text="The highest failure id of the preview: what came later is not in it."
+    )
     matched = models.PositiveIntegerField(default=0, help_text="What the draft matched.")
     blocked = models.JSONField(default=list, blank=True, help_text="[{reason, count}] of the draft.")
     pace = models.JSONField(default=dict)
@@ -102,9 +104,9 @@ class Replay(models.Model):
 class ReplayItem(models.Model):
     """One failure in one replay. Its id is the token that makes sending idempotent."""
 
-    replay = models.ForeignKey(Replay, models.CASCADE, related_name="items")
+    replay = models.ForeignKey(Replay, models.CASCADE, related_name="items", db_index=False)
     n = models.PositiveIntegerField(help_text="Place in the order of sending, from 1.")
-    failure = models.ForeignKey("Failure", models.CASCADE, related_name="replay_items")
+    failure = models.ForeignKey("Failure", models.CASCADE, related_name="replay_items", db_index=False)
     run = models.PositiveIntegerField(help_text="The run that sending starts: 2 for the first replay.")
     state = models.CharField(max_length=12, choices=ItemState, default=ItemState.PLANNED)
     job_id = models.CharField(max_length=255, blank=True, help_text="The job's id in that run.")
@@ -113,7 +115,9 @@ class ReplayItem(models.Model):
     claim_epoch = models.CharField(max_length=64, blank=True)
     sent_at = models.DateTimeField(null=True)
     settled_at = models.DateTimeField(null=True)
-    outcome = models.CharField(max_length=255, blank=True, help_text="The error it failed again with, or why it is uncertain.")
+    outcome = models.CharField(
+        max_length=255, blank=True, help_text="The error it failed again with, or why it is uncertain."
+    )
     # The group it failed again in, so that a held replay can go on without it.
     failed_group = models.ForeignKey("Group", models.SET_NULL, null=True, related_name="+")
 

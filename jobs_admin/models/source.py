@@ -11,7 +11,9 @@ class Source(models.Model):
 
     name = models.CharField(max_length=63, primary_key=True)
     backend = models.CharField(max_length=20, default="celery")
-    is_configured = models.BooleanField(default=False, help_text="False: reports arrive, but we cannot reach its queues.")
+    is_configured = models.BooleanField(
+        default=False, help_text="False: reports arrive, but we cannot reach its queues."
+    )
     first_seen = models.DateTimeField(auto_now_add=True)
     # What the last sample found. Null reachable: never tried.
     is_reachable = models.BooleanField(null=True)

@@ -1,9 +1,11 @@
 """Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
 
 from jobs_admin.replays.acts import cancel, change_pace, draft, pause, resolve_item, resume, start
+from jobs_admin.replays.letters import check_edit
 from jobs_admin.replays.previewing import Preview, preview
 from jobs_admin.replays.reading import ItemPage, ReplayPage, count, failed_again_groups, find, items, listing, visible
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
+from jobs_admin.replays.scoping import Scope
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
 
@@ -13,8 +15,10 @@ __all__ = [
     "Preview",
     "ReplayPage",
     "ReplayRefused",
+    "Scope",
     "cancel",
     "change_pace",
+    "check_edit",
     "count",
     "draft",
     "failed_again_groups",

@@ -161,32 +161,38 @@ def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay
     scope = Scope(replay.query, tuple(replay.selection))
     # Asked before: inside, it would hold up all others who write.
     sources = _sources_within(viewer, replay, scope, now)
-    with transaction.atomic():
-        begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).update(
-            state=ReplayState.RUNNING, started_at=now
-        )
-        if not begun:
-            # The same request twice at the same moment: the other one started it.
-            if _was_started_by_its_key(viewer, replay):
-                return replay
-            raise _wrong_state(replay, "started")
-        total = _freeze(viewer, replay, scope, now)
-        if not total:
-            # The draft was made when something could go: others were first.
-            raise _open_item(scope.selection) or ReplayRefused(
-                "nothing_to_replay", "Meanwhile nothing is left to replay: all were taken, recovered or discarded."
+    try:
+        with transaction.atomic():
+            begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).update(
+                state=ReplayState.RUNNING, started_at=now
             )
-        _refuse_if_changed(replay, total)
-        Replay.objects.filter(pk=replay.pk).update(total=total, planned=total)
-        _record(
-            viewer,
-            "replay.start",
-            replay,
-            sources,
-            reason=replay.reason,
-            before={"state": ReplayState.DRAFT},
-            after={"state": ReplayState.RUNNING, "total": total, "pace": replay.pace},
-        )
+            if not begun:
+                # The same request twice at the same moment: the other one started it.
+                if _was_started_by_its_key(viewer, replay):
+                    return replay
+                raise _wrong_state(replay, "started")
+            total = _freeze(viewer, replay, scope, now)
+            if not total:
+                # The draft was made when something could go: others were first.
+                raise _open_item(scope.selection) or ReplayRefused(
+                    "nothing_to_replay", "Meanwhile nothing is left to replay: all were taken, recovered or discarded."
+                )
+            _refuse_if_changed(replay, total)
+            Replay.objects.filter(pk=replay.pk).update(total=total, planned=total)
+            _record(
+                viewer,
+                "replay.start",
+                replay,
+                sources,
+                reason=replay.reason,
+                before={"state": ReplayState.DRAFT},
+                after={"state": ReplayState.RUNNING, "total": total, "pace": replay.pace},
+            )
+    except IntegrityError as error:
+        # PostgreSQL looks at the end whether what was frozen is still there: a prune was in between.
+        raise ReplayRefused(
+            "changed", "Some of these jobs were pruned at this moment. Nothing was started. Start it again."
+        ) from error
     replay.refresh_from_db()
     return replay
 
@@ -366,7 +372,7 @@ def _writable(
     viewer: Viewer, act: str, object: str = "", sources: Sequence[str] = (), selection: Sequence[int] = ()
 ) -> None:
     if config.is_read_only():
-        code, why = "read_only", "Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed."
+        code, why = "read_only", config.READ_ONLY
     elif not viewer.may_anywhere(OPERATOR):
         code, why = "forbidden", "You may look, not replay: that needs the role operator."
     else:

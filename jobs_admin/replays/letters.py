@@ -6,15 +6,14 @@ import json
 import uuid
 from typing import Any
 
-from cryptography.fernet import InvalidToken
-
 from jobs_admin import config
+from jobs_admin.contents import opened
 from jobs_admin.core import editing
 from jobs_admin.core.envelope import Lineage
 from jobs_admin.models import Failure, Payload, Replay, ReplayItem
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
-from jobs_admin.sources.base import Letter, Refused
+from jobs_admin.sources.base import Letter, SourceRefused
 
 
 def new_job_id(replay: Replay, n: int) -> str:
@@ -23,9 +22,9 @@ def new_job_id(replay: Replay, n: int) -> str:
 
 
 def letter(replay: Replay, item: ReplayItem, payload: Payload | None) -> Letter:
-    """What to send for an item (with its failure loaded). Raises Refused where it can never be sent."""
+    """What to send for an item (with its failure loaded). Raises SourceRefused where it can never be sent."""
     if payload is None:
-        raise Refused("no whole message is kept", token=item.pk)
+        raise SourceRefused("no whole message is kept", token=item.pk)
     raw = opened(payload)
     failure = item.failure
     lineage = Lineage(queue=failure.queue, job_id=failure.first_job_id, run=item.run, item=item.pk, replay=replay.key)
@@ -33,14 +32,6 @@ def letter(replay: Replay, item: ReplayItem, payload: Payload | None) -> Letter:
     if replay.edit is not None:
         args, kwargs = edited_arguments(raw, failure, replay.edit)
     return Letter(item.pk, raw, failure.queue, item.job_id, lineage.as_header(), args, kwargs)
-
-
-def opened(payload: Payload) -> bytes:
-    """The captured message. Raises Refused where its key is no longer configured."""
-    try:
-        return config.payload_keys().decrypt(bytes(payload.body))
-    except InvalidToken as error:
-        raise Refused("its key is missing: the message cannot be decrypted (REDRIVE_PAYLOAD_KEYS)") from error
 
 
 def payloads_for(items: list[ReplayItem]) -> dict[int, Payload]:
@@ -56,7 +47,7 @@ def payloads_for(items: list[ReplayItem]) -> dict[int, Payload]:
 def edited_arguments(
     raw: bytes, failure: Failure, edit: dict[str, Any]
 ) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """The arguments to send. Raises Refused for a message that cannot be edited, EditRefused for the edit itself."""
+    """The arguments to send. Raises SourceRefused for a message that cannot be edited, EditRefused for the edit itself."""
     real_args, real_kwargs = config.adapter(failure.source).arguments(raw)
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
@@ -88,11 +79,11 @@ def check_edit(scope: Scope, edit: dict[str, Any]) -> None:
     payload = Payload.objects.filter(failure=failure, is_whole=True).order_by("-run").first()
     try:
         if payload is None:
-            raise Refused("No whole message is kept, so it cannot be edited.")
+            raise SourceRefused("No whole message is kept, so it cannot be edited.")
         if not config.adapter(failure.source).can.edit:
-            raise Refused(f"Jobs of {failure.source} cannot be edited.")
+            raise SourceRefused(f"Jobs of {failure.source} cannot be edited.")
         edited_arguments(opened(payload), failure, edit)
     except editing.EditRefused as error:
         raise ReplayRefused("bad_edit", str(error), field=error.path.partition(".")[0]) from error
-    except Refused as error:
+    except SourceRefused as error:
         raise ReplayRefused("bad_edit", str(error), field="args") from error

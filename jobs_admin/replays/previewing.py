@@ -213,7 +213,7 @@ def _held(inside: QuerySet[Failure]) -> list[dict[str, Any]]:
 def _named(groups: Breakdown) -> list[tuple[str, str, int]]:
     """(fingerprint, title, count) of each group, the fullest first."""
     held = Group.objects.in_bulk([int(pk) for pk, _ in groups])
-    found = [(held[int(pk)].fingerprint, held[int(pk)].title, n) for pk, n in groups]
+    found = [(held[int(pk)].name, held[int(pk)].title, n) for pk, n in groups]
     return sorted(found, key=lambda row: (-row[2], row[0]))
 
 

@@ -51,6 +51,11 @@ def of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
     return list(found.defer("replay__selection", "replay__blocked", "replay__query").order_by("-pk")[:limit])
 
 
+def pruned(replay: Replay) -> int:
+    """How many of its jobs are kept no longer; the replay still tells what became of them."""
+    return max(0, replay.total - ReplayItem.objects.filter(replay=replay).count()) if replay.ended_at else 0
+
+
 def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
     """What was sent and what came of it, in at most _BUCKETS steps."""
     now = now or timezone.now()

@@ -10,6 +10,7 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from jobs_admin import failures
+from jobs_admin.core.text import whole_number
 from jobs_admin.models import Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import SENDING, ItemState
@@ -41,7 +42,7 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
     """Newest first. An `after` that is no cursor gives the first page."""
     limit = max(1, min(limit, LARGEST_PAGE))
     found = visible(viewer).order_by("-pk")
-    if cursor := _number(after):
+    if cursor := whole_number(after):
         found = found.filter(pk__lt=cursor)
     rows = list(found[: limit + 1])
     return ReplayPage(rows[:limit], str(rows[limit - 1].pk) if len(rows) > limit else None)
@@ -69,7 +70,7 @@ def items(
         found = found.filter(failure__source__in=sources)
     if state:
         found = found.filter(state=state)
-    if cursor := _number(after):
+    if cursor := whole_number(after):
         found = found.filter(n__gt=cursor)
     light = found.select_related("failure", "failed_group").defer(
         "failure__args", "failure__kwargs", "failure__headers", "failure__message"
@@ -95,15 +96,13 @@ def _due(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, dat
     }
 
 
-def failed_again_groups(replay: Replay, limit: int = 20) -> list[tuple[Group, int]]:
-    """The groups that its jobs failed again in, most frequent first."""
-    counted = (
-        ReplayItem.objects.filter(replay=replay, state=ItemState.FAILED_AGAIN, failed_group__isnull=False)
-        .order_by()
-        .values("failed_group")
-        .annotate(n=Count("pk"))
-        .order_by("-n", "failed_group")[:limit]
-    )
+def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list[tuple[Group, int]]:
+    """The groups that its jobs failed again in, most frequent first. Only jobs of sources that the viewer may see."""
+    found = ReplayItem.objects.filter(replay=replay, state=ItemState.FAILED_AGAIN, failed_group__isnull=False)
+    sources = viewer.sources(VIEWER)
+    if sources is not None:
+        found = found.filter(failure__source__in=sources)
+    counted = found.order_by().values("failed_group").annotate(n=Count("pk")).order_by("-n", "failed_group")[:limit]
     numbers = [(row["failed_group"], row["n"]) for row in counted]
     groups = Group.objects.in_bulk([pk for pk, _ in numbers])
     return [(groups[pk], n) for pk, n in numbers if pk in groups]
@@ -117,7 +116,3 @@ def visible(viewer: Viewer) -> QuerySet[Replay]:
     theirs = ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=sources)
     own = Q(created_by_id=viewer.user_id) if viewer.user_id else Q(pk__in=[])
     return Replay.objects.filter(own | Exists(theirs))
-
-
-def _number(after: str | None) -> int | None:
-    return int(after) if after and after.isascii() and after.isdigit() and len(after) < 19 else None

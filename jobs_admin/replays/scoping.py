@@ -57,12 +57,8 @@ def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
             )
         return Scope(selection=ids or (0,))
     read = language.parse(query, now)
-    if read.is_cut:
-        raise ReplayRefused(
-            "bad_scope",
-            "The search was cut short because it is too long, so it would match more than you asked for. Shorten it.",
-            field="query",
-        )
+    if why := language.unfit_for_acts(read):
+        raise ReplayRefused("bad_scope", why, field="query")
     return Scope(query=language.format(language.pin(read, now)))
 
 

@@ -27,7 +27,7 @@ from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
 from jobs_admin.replays import letters
-from jobs_admin.sources.base import Letter, Refused, Source, SourceError, SourceUnreachable
+from jobs_admin.sources.base import Letter, Source, SourceError, SourceRefused, SourceUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class _Batch:
         while letters_:
             try:
                 self.source.send(self.replay.key, letters_)
-            except Refused as error:
+            except SourceRefused as error:
                 blamed = [x for x in letters_ if error.token is None or x.token == error.token]
                 self.refused |= {x.token: str(error) for x in blamed}
                 letters_ = [x for x in letters_ if x.token not in self.refused]
@@ -209,7 +209,7 @@ class Sender:
         for item in claimed:
             try:
                 ready = letters.letter(replay, item, payloads.get(item.failure_id))
-            except (Refused, EditRefused) as error:
+            except (SourceRefused, EditRefused) as error:
                 refused[item.pk] = str(error)
             else:
                 by_source[item.failure.source].append(ready)

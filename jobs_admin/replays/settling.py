@@ -14,7 +14,7 @@ from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
 from jobs_admin.replays import stopping
-from jobs_admin.sources.base import Refused
+from jobs_admin.sources.base import SourceRefused
 
 _READ = 2_000  # items whose news is read at once
 _BATCH = 300  # items of one write transaction: on SQLite nobody else writes meanwhile
@@ -132,7 +132,7 @@ def _doubt_silent(replay: Replay, now: datetime) -> bool:
 def _outcome_within(source: str) -> float:
     try:
         return config.adapter(source).outcome_within_s
-    except (KeyError, Refused):
+    except (KeyError, SourceRefused):
         return _WITHIN_S
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobs_admin.sources.base import Refused, Source
+from jobs_admin.sources.base import Source, SourceRefused
 
 
 def connect(
@@ -18,7 +18,7 @@ def connect(
 ) -> Source:
     """The adapter for a configured source. Nothing is dialled yet.
 
-    `queues` empty means all that can be discovered. Raises Refused, with a sentence, for a backend or a URL that
+    `queues` empty means all that can be discovered. Raises SourceRefused, with a sentence, for a backend or a URL that
     cannot be used.
     """
     if backend == "celery":
@@ -29,4 +29,4 @@ def connect(
         from jobs_admin.sources.memory import MemorySource
 
         return MemorySource(name, queues=queues)
-    raise Refused(f"Source {name}: there is no adapter for backend {backend!r}.")
+    raise SourceRefused(f"Source {name}: there is no adapter for backend {backend!r}.")

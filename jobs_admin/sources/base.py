@@ -19,7 +19,7 @@ class SourceUnreachable(SourceError):
     """No connection, or no answer in time. The same call may succeed later."""
 
 
-class Refused(SourceError):
+class SourceRefused(SourceError):
     """The queue system, or the message, does not allow this act. Trying again will not help.
 
     `token` names the letter of a batch that is to blame; None: the whole batch.
@@ -101,7 +101,7 @@ class Source(Protocol):
     def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
         """Put the letters on their queues, in order, each token once. Token -> "sent" or "already".
 
-        All or nothing where `can.atomic_send`. Raises Refused (with .token) for a letter that cannot be sent,
+        All or nothing where `can.atomic_send`. Raises SourceRefused (with .token) for a letter that cannot be sent,
         SourceUnreachable when nothing is known of the batch: ask `was_sent`.
         """
 
@@ -109,7 +109,10 @@ class Source(Protocol):
         """Those of the tokens that the ledger knows."""
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments in a captured message, as they can be edited. Raises Refused where they cannot be."""
+        """The arguments in a captured message, as they can be edited. Raises SourceRefused where they cannot be."""
+
+    def headers(self, raw: bytes) -> dict[str, Any]:
+        """The headers of a captured message, without those that repeat its arguments. Raises SourceRefused."""
 
     def findings(self) -> list[Finding]:
         """Unsafe settings of the system, as far as it tells them."""

@@ -26,7 +26,7 @@ from redis.retry import Retry
 from jobs_admin.core import address, keys
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import celery_message
-from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, Refused, SourceUnreachable
+from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
 
 _SEND = (Path(__file__).parent / "celery_send.lua").read_text()
 
@@ -144,7 +144,7 @@ class CeleryOnRedis:
         for key, entry in zip(plain, pipe.execute(raise_on_error=False), strict=False):
             try:
                 celery_message.parse(entry)
-            except (Refused, TypeError):
+            except (SourceRefused, TypeError):
                 continue  # somebody else's list, or Celery's events
             names.add(key[len(self._prefix) :])
         return names
@@ -292,6 +292,9 @@ class CeleryOnRedis:
         body = celery_message.body_of(celery_message.parse(raw))
         return body.args, body.kwargs
 
+    def headers(self, raw: bytes) -> dict[str, Any]:
+        return celery_message.shown_headers(celery_message.parse(raw))
+
     def close(self) -> None:
         self._client.close()
 
@@ -319,11 +322,11 @@ class CeleryOnRedis:
             ) from error
         except redis.ResponseError as error:
             if "REDRIVE not-a-queue" in str(error):
-                raise Refused(
+                raise SourceRefused(
                     f"The key {str(error).split('not-a-queue ')[-1]!r} is not a queue. Nothing was sent."
                 ) from error
             if "MOVED" in str(error) or "CROSSSLOT" in str(error):
-                raise Refused(f"{self._where} is a Redis Cluster, which Celery cannot use either.") from error
+                raise SourceRefused(f"{self._where} is a Redis Cluster, which Celery cannot use either.") from error
             # Full, read-only, loading, failing to write its file: it will pass, and nothing was written.
             raise SourceUnreachable(f"{self._where} did not accept it: {error}") from error
         except (redis.RedisError, OSError) as error:
@@ -331,21 +334,21 @@ class CeleryOnRedis:
 
 
 def _client(name: str, url: str) -> tuple[redis.Redis, str]:
-    """A client, and how to name the server to people. Raises Refused for a URL that is not one Redis."""
+    """A client, and how to name the server to people. Raises SourceRefused for a URL that is not one Redis."""
     scheme, _, rest = url.partition("://")
     # Asked before the parts are told apart: a list of servers has no one port. (A comma may stand in a password.)
     if "cluster" in scheme or "," in rest.rpartition("@")[2].partition("/")[0] or ";" in url:
-        raise Refused(
+        raise SourceRefused(
             f"Source {name}: a Redis Cluster or a list of servers cannot be used (nor by Celery). Name one Redis."
         )
     try:
         parts = address.split(url)
     except address.Unreadable as error:
-        raise Refused(f"Source {name}: its URL cannot be read: {error}.") from error
+        raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
     if parts.scheme in {"amqp", "amqps", "pyamqp"}:
-        raise Refused(f"Source {name}: RabbitMQ brokers (amqp) cannot be used yet; Redis can.")
+        raise SourceRefused(f"Source {name}: RabbitMQ brokers (amqp) cannot be used yet; Redis can.")
     if parts.scheme not in {"redis", "rediss", "redis+socket", "unix"}:
-        raise Refused(f"Source {name}: a URL for Celery begins with redis://, rediss:// or redis+socket://.")
+        raise SourceRefused(f"Source {name}: a URL for Celery begins with redis://, rediss:// or redis+socket://.")
     try:
         client = redis.Redis.from_url(
             for_redis_py(url),
@@ -357,9 +360,9 @@ def _client(name: str, url: str) -> tuple[redis.Redis, str]:
         )
         where = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
     except address.Unreadable as error:
-        raise Refused(f"Source {name}: its URL cannot be read: {error}.") from error
+        raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
     except (ValueError, TypeError) as error:
-        raise Refused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
+        raise SourceRefused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
     return client, f"Redis at {where}"
 
 

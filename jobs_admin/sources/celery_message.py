@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.utils.saferepr import saferepr
 
-from jobs_admin.sources.base import Letter, Refused
+from jobs_admin.sources.base import Letter, SourceRefused
 
 # What a broker wrote onto the message while it lived: true of the old life, a lie in the new one.
 STRIPPED_HEADERS = (
@@ -25,6 +25,9 @@ STRIPPED_HEADERS = (
     "x-last-death-queue",
     "x-last-death-reason",
 )
+
+# Not to be shown: unredacted copies of the arguments, and our own.
+HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive"})
 
 # Celery's own bound for the `argsrepr` header (celery.app.amqp.Queues, 5.7).
 _REPR_LENGTH = 1024
@@ -40,39 +43,48 @@ class Body:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """The message as a mapping. Raises Refused for what is not a Celery message of protocol 2."""
+    """The message as a mapping. Raises SourceRefused for what is not a Celery message of protocol 2."""
     try:
         message = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise Refused("The captured message is not JSON, so it cannot be given a new id. Nothing was sent.") from error
+        raise SourceRefused(
+            "The captured message is not JSON, so it cannot be given a new id. Nothing was sent."
+        ) from error
     if not (
         isinstance(message, dict)
         and isinstance(message.get("headers"), dict)
         and isinstance(message.get("properties"), dict)
         and "body" in message
     ):
-        raise Refused("The captured message is not a Celery message. Nothing was sent.")
+        raise SourceRefused("The captured message is not a Celery message. Nothing was sent.")
     if not message["headers"].get("task"):
-        raise Refused("The message names no task in its headers (Celery's protocol 1). Nothing was sent.")
+        raise SourceRefused("The message names no task in its headers (Celery's protocol 1). Nothing was sent.")
     return message
 
 
 def body_of(message: dict[str, Any]) -> Body:
-    """The decoded body. Raises Refused where it is not plain JSON: nothing else is decoded, least of all pickle."""
+    """The decoded body. Raises SourceRefused where it is not plain JSON: nothing else is decoded, least of all pickle."""
     if message.get("content-type") != "application/json":
-        raise Refused(f"The arguments are {message.get('content-type')!r}, not JSON: they can be replayed, not edited.")
+        raise SourceRefused(
+            f"The arguments are {message.get('content-type')!r}, not JSON: they can be replayed, not edited."
+        )
     if message["headers"].get("compression"):
-        raise Refused("The arguments are compressed: they can be replayed, not edited.")
+        raise SourceRefused("The arguments are compressed: they can be replayed, not edited.")
     try:
         text = message["body"]
         if message["properties"].get("body_encoding") == "base64":
             text = base64.b64decode(text).decode(message.get("content-encoding") or "utf-8")
         args, kwargs, embed = json.loads(text)
     except (ValueError, TypeError, LookupError, RecursionError, binascii.Error) as error:
-        raise Refused("The arguments cannot be decoded: they can be replayed, not edited.") from error
+        raise SourceRefused("The arguments cannot be decoded: they can be replayed, not edited.") from error
     if not (isinstance(args, list) and isinstance(kwargs, dict)):
-        raise Refused("The arguments have another shape than Celery's: they can be replayed, not edited.")
+        raise SourceRefused("The arguments have another shape than Celery's: they can be replayed, not edited.")
     return Body(args, kwargs, embed if isinstance(embed, dict) else {})
+
+
+def shown_headers(message: dict[str, Any]) -> dict[str, Any]:
+    """Its headers but for what repeats the arguments."""
+    return {name: value for name, value in message["headers"].items() if name not in HIDDEN_HEADERS}
 
 
 def priority_of(message: dict[str, Any]) -> int:
@@ -84,7 +96,7 @@ def priority_of(message: dict[str, Any]) -> int:
 
 
 def renew(letter: Letter) -> tuple[dict[str, Any], bytes]:
-    """The letter's message under its new id, and its bytes for the broker. Raises Refused (with the token)."""
+    """The letter's message under its new id, and its bytes for the broker. Raises SourceRefused (with the token)."""
     try:
         message = parse(letter.raw)
         headers, properties = message["headers"], message["properties"]
@@ -106,10 +118,12 @@ def renew(letter: Letter) -> tuple[dict[str, Any], bytes]:
         if letter.args is not None or letter.kwargs is not None:
             _replace_arguments(message, letter)
         return message, json.dumps(message).encode()
-    except Refused as error:
-        raise Refused(str(error), token=letter.token) from error
+    except SourceRefused as error:
+        raise SourceRefused(str(error), token=letter.token) from error
     except RecursionError as error:
-        raise Refused("The message is nested too deep to be written. Nothing was sent.", token=letter.token) from error
+        raise SourceRefused(
+            "The message is nested too deep to be written. Nothing was sent.", token=letter.token
+        ) from error
 
 
 def _replace_arguments(message: dict[str, Any], letter: Letter) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, Refused, SourceUnreachable
+from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
 
 
 class MemorySource:
@@ -52,7 +52,7 @@ class MemorySource:
         try:
             message = json.loads(letter.raw)
         except (ValueError, RecursionError) as error:
-            raise Refused("The captured message is not JSON. Nothing was sent.", token=letter.token) from error
+            raise SourceRefused("The captured message is not JSON. Nothing was sent.", token=letter.token) from error
         args = letter.args if letter.args is not None else message.get("args")
         kwargs = letter.kwargs if letter.kwargs is not None else message.get("kwargs")
         return {"id": letter.job_id, "args": args, "kwargs": kwargs, "redrive": letter.lineage}
@@ -64,6 +64,9 @@ class MemorySource:
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         message = json.loads(raw)
         return message["args"], message["kwargs"]
+
+    def headers(self, raw: bytes) -> dict[str, Any]:
+        return dict(json.loads(raw).get("headers", {}))
 
     def forget(self) -> None:
         """As a flushed server would: ledgers and jobs are gone."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from django.core.management import call_command
 from django.db.models import Count
 from django.utils import timezone
 
@@ -60,3 +61,32 @@ def test_a_row_that_is_written_again_is_counted_once():
         [failure], update_conflicts=True, unique_fields=["source", "queue", "first_job_id"], update_fields=["state"]
     )
     assert held() == recount() == {("shop", "emails", "send", 0, "recovered"): 1}
+
+
+@pytest.mark.parametrize("column", ["source", "queue", "task"])
+def test_counts_follow_a_change_of_any_part_of_their_key(column):
+    bury(3)
+    Failure.objects.filter(pk__in=Failure.objects.values("pk")[:2]).update(**{column: "other"})
+    assert held() == recount() and sorted(held().values()) == [1, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_counters_that_had_drifted_are_counted_anew_once():
+    group = Group.objects.create(
+        fingerprint="v1-a", error_type="E", message="", first_seen=timezone.now(), last_seen=timezone.now()
+    )
+    bury(4)
+    bury(2, queue="webhooks", group=group)
+    call_command("migrate", "jobs_admin", "0002", verbosity=0)
+    FailureCount.objects.filter(queue="emails").update(task="as it was once")
+    FailureCount.objects.filter(queue="webhooks").update(count=7)
+    call_command("migrate", verbosity=0)
+    assert held() == recount()
+    assert FailureCount.objects.filter(task="as it was once", count=0).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_emptying_all_tables_leaves_no_counts_below_nought():
+    bury(3)
+    call_command("flush", interactive=False, verbosity=0)
+    assert held() == {}

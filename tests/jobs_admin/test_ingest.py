@@ -11,9 +11,11 @@ from django.db import connection, connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import config, ingest, suspects
+from jobs_admin import config, ingest, rules_in_force, suspects
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage, encode
+from jobs_admin.core.terms import stack_document
+from jobs_admin.filing import document_of
 from jobs_admin.models import (
     Attempt,
     Failure,
@@ -21,6 +23,7 @@ from jobs_admin.models import (
     Group,
     GroupAlias,
     GroupCounter,
+    GroupRule,
     Payload,
     QueueCounter,
     Release,
@@ -28,6 +31,7 @@ from jobs_admin.models import (
     Traceback,
     Unfiled,
 )
+from jobs_admin.models import terms as index
 from tests.jobs_admin.test_failure_count import held, recount
 
 NOW = datetime(2026, 11, 21, 2, 7, 30, tzinfo=UTC)
@@ -63,6 +67,21 @@ def file(*reports, now=NOW):
     filed = ingest.file(entries(*reports), now)
     assert held() == recount()
     return filed
+
+
+def misindexed():
+    """The failures and stacks of which the search index does not hold what their rows say."""
+    wanted = {("failure", f.pk): document_of(vars(f)) for f in Failure.objects.all()}
+    wanted |= {("stack", t.pk): stack_document(t.text) for t in Traceback.objects.all()}
+    found = {}
+    with connection.cursor() as cursor:
+        for kind, table in (("failure", index.FAILURES), ("stack", index.STACKS)):
+            cursor.execute(f"SELECT {'rowid' if connection.vendor == 'sqlite' else 'id'}, terms FROM {table}")
+            found |= {(kind, pk): terms for pk, terms in cursor.fetchall()}
+    if connection.vendor == "postgresql":
+        found = {key: set(terms.split(" ")) for key, terms in found.items()}
+        wanted = {key: set(index.as_tsvector(document).split(" ")) for key, document in wanted.items()}
+    return [key for key in wanted.keys() | found.keys() if sorted(wanted.get(key, "")) != sorted(found.get(key, ""))]
 
 
 def of_run(n, job_id="j1", kind="exception", attempt=1, item=None, of="j1", **said):
@@ -105,6 +124,16 @@ def test_a_retry_waits_for_its_time_and_a_success_brings_the_job_home():
         ("retry", 60),
         ("success", None),
     ]
+
+
+@pytest.mark.django_db
+def test_the_search_index_goes_with_what_the_list_shows():
+    file(report(kind="retry"))
+    assert misindexed() == []
+    file(report("j1", attempt=2, message="no such customer", args='["c17"]', trace=TRACE.format("other")))
+    assert misindexed() == []
+    file(of_run(2, "j2", message="again"), of_run(3, "j3", "success"))
+    assert Failure.objects.get().job_id == "j3" and misindexed() == []
 
 
 @pytest.mark.django_db
@@ -220,6 +249,18 @@ def test_a_resolved_group_that_comes_back_says_after_what():
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("by", ["task", "queue", "source", "tenant", "release"])
+def test_people_s_rules_of_grouping_hold_for_what_comes(by):
+    file(report("j1"))
+    GroupRule.objects.create(kind="split", group=Group.objects.get(), by=by, author="ada")
+    rules_in_force.forget()
+    file(report("j2"), report("j3", **{by: "other"}), report("j4", **{by: "other"}))
+    rules_in_force.forget()
+    groups = Failure.objects.order_by("first_job_id").values_list("group", flat=True)
+    assert len(set(groups)) == 3 and groups[2] == groups[3]
+
+
+@pytest.mark.django_db
 def test_an_old_fingerprint_leads_to_its_group():
     file(report())
     group = Group.objects.get()
@@ -289,6 +330,7 @@ def test_any_order_any_batches_and_any_repetition_give_the_same_rows(pick, times
         ingest.file(many[start : start + batch], NOW)
     assert everything() == expected
     assert held() == recount()
+    assert misindexed() == []
 
 
 @pytest.mark.django_db
@@ -381,6 +423,11 @@ def test_absurd_values_are_bounded():
     assert Failure.objects.count() == 3
 
 
+def test_a_batch_is_what_is_written_while_others_may_wait():
+    assert ingest._fitting(500, took_s=0.5) == 100
+    assert ingest._fitting(1, took_s=0.01) == 50 and ingest._fitting(50, took_s=0.01) == 500
+
+
 @pytest.mark.django_db
 def test_a_row_that_the_database_refuses_is_found_by_halves_and_kept_raw():
     with connection.cursor() as cursor:
@@ -432,6 +479,18 @@ def test_what_a_dead_process_took_is_taken_over(store, monkeypatch):
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     drain("c2")
     assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_who_takes_the_place_of_a_killed_process_files_the_whole_of_its_batch_at_once(store):
+    drain("place 0")
+    write(store, *[report(f"j{n}") for n in range(7)])
+    assert store.xreadgroup(ingest.GROUP, "place 0", {keys.failures(): ">"}, count=7)
+    ingest._reading.finished.clear()  # as in a new process
+    ingest._reading.count = 1
+    drain("place 0")
+    assert Failure.objects.count() == 7 and store.xlen(keys.failures()) == 0
 
 
 @pytest.mark.server
@@ -534,3 +593,10 @@ def test_several_processes_file_the_same_reports_at_once_and_each_is_counted_onc
     assert (Failure.objects.filter(state="dead").count(), Attempt.objects.count()) == (200, 400)
     assert Group.objects.get().count == 400
     assert held() == recount()
+
+
+@pytest.mark.django_db
+def test_a_job_that_is_retried_under_another_task_is_counted_there_alone():
+    file(report("j", kind="retry", task="shop.a"))
+    file(report("j", kind="retry", task="shop.b", attempt=2))
+    assert [key[2] for key in held()] == ["shop.b"]

@@ -8,7 +8,7 @@ import redis
 
 from jobs_admin import config, filing, overview
 from jobs_admin.core import keys
-from jobs_admin.models import Failure, Group, Replay, ReplayItem, Source, Worker
+from jobs_admin.models import DepthSample, Failure, Group, Replay, ReplayItem, Source, Worker
 from jobs_admin.models.access import ENGINE, Viewer
 
 pytestmark = pytest.mark.django_db
@@ -42,10 +42,10 @@ def bury(n=1, **changes):
 
 
 def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_tenants():
-    for minute in (1, 2, 3):
+    for minute in range(1, 6):
         count(312, minute)
         count(1, minute, queue="emails")
-    count(78, 5)
+    count(78, 7)
     group = Group.objects.create(
         fingerprint="v1-a", error_type="E", message="", first_seen=NOW - timedelta(minutes=7), last_seen=NOW
     )
@@ -53,19 +53,54 @@ def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_ten
         bury(group=group, tenant=tenant)
     said = overview.sentence(ENGINE, NOW)
     assert str(said) == (
-        "webhooks: 312 failures/min, 40 × in 10 min, one group new since 02:07, 3 tenants, 1 more queue fails"
+        "webhooks: 312 failures a minute, 40 times the 7.8 before; 4 dead, the oldest since 02:14; "
+        "one group new since 02:07; 3 tenants hit; 1 more queue fails"
     )
-    assert said.tone == "trouble" and said.query.startswith("queue:webhooks since:2026-11-21T02:01")
+    assert said.tone == "trouble" and said.query.startswith("queue:webhooks since:2026-11-21T01:59")
 
 
 @pytest.mark.parametrize(
-    ("before", "words"), [(0, "none in the 10 min before"), (300, "as in the 10 min before"), (900, "getting better")]
+    ("before", "words"),
+    [
+        (0, "a minute, none in the 10 minutes before"),
+        (180, "a minute, as in the 10 minutes before"),
+        (900, "a minute, down from 90"),
+        (60, "a minute, 3 times the 6 before"),
+    ],
 )
 def test_the_sentence_says_whether_it_gets_worse(before, words):
     count(90, 2)
     if before:
-        count(before, 6)
+        count(before, 7)
     assert words in str(overview.sentence(ENGINE, NOW))
+
+
+def test_an_alarm_that_goes_on_tells_when_it_began():
+    count(400, 90)  # another one, an hour before
+    for minute in (*range(1, 20), *range(23, 31)):  # in a flood a few minutes may be calm
+        count(90, minute)
+    assert "as in the 10 minutes before; failing so since 01:44" in str(overview.sentence(ENGINE, NOW))
+    for minute in range(31, 1441):
+        count(90, minute)
+    assert "; failing so for a day or longer" in str(overview.sentence(ENGINE, NOW))
+
+
+def test_an_alarm_tells_all_the_dead_and_since_when():
+    count(11, 2, queue="emails")
+    bury(702, failed_at=NOW.replace(day=20, hour=23, minute=12))
+    bury(1, queue="emails")
+    assert "; 703 dead in 2 queues, the oldest since 23:12" in str(overview.sentence(ENGINE, NOW))
+    Failure.objects.filter(queue="webhooks").update(failed_at=NOW.replace(day=19, hour=7, minute=12))
+    assert "dead in 2 queues, the oldest since Thu 19 Nov 07:12" in str(overview.sentence(ENGINE, NOW))
+
+
+def test_the_oldest_is_the_one_of_the_page_of_queues_however_late_it_arrived():
+    count(11, 2)
+    bury(1), bury(1, failed_at=NOW - timedelta(hours=3))
+    sampled = {"queue": "webhooks", "at": NOW - timedelta(seconds=9), "step": 10, "is_reachable": True, "dead": 2}
+    for source, hours in (("shop", 3), ("bank", 9)):
+        DepthSample.objects.create(source=source, **sampled, oldest_dead_at=NOW - timedelta(hours=hours))
+    assert "2 dead, the oldest since 23:14" in str(overview.sentence(Viewer("vera", {"shop": "viewer"}), NOW))
 
 
 def test_the_sentence_is_calm_when_nothing_is_wrong():
@@ -134,7 +169,7 @@ def test_failures_over_time_are_summed_into_steps_up_to_now():
 def test_the_overview_costs_the_same_however_many_queues(django_assert_max_num_queries):
     for n in range(30):
         bury(queue=f"q{n}"), count(5, 1, queue=f"q{n}")
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(7):
         overview.sentence(ENGINE, NOW)
 
 

@@ -27,7 +27,16 @@ PLACES = (
 @pytest.mark.server
 @pytest.mark.timeout(900)
 def test_the_engines_tests_pass_on_postgresql(postgresql_url):
-    command = [sys.executable, "-m", "pytest", "tests/jobs_admin", "-m", "not browser and not server", "-x"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/jobs_admin",
+        "tests/search",
+        "-m",
+        "not browser and not server",
+        "-x",
+    ]
     environment = {**os.environ, "DATABASE_URL": postgresql_url}
     for name in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "DJANGO_SETTINGS_MODULE"):
         environment.pop(name, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin.sources.base import Letter, Refused, SourceUnreachable
+from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable
 
 
 class SourceContract:
@@ -49,7 +49,7 @@ class SourceContract:
         assert source.epoch("r") != before
 
     def test_a_letter_that_is_refused_leaves_the_whole_batch_unsent(self, source):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(SourceRefused) as refused:
             source.send("r", [self.letter(1), self.letter(2, raw=b"\x80 not a message")])
         assert refused.value.token == 2
         assert self.waiting(self.queue) == []
@@ -60,7 +60,7 @@ class SourceContract:
         if source.can.edit:
             assert source.arguments(self.raw)
         else:
-            with pytest.raises(Refused):
+            with pytest.raises(SourceRefused):
                 source.arguments(self.raw)
 
     def test_where_nobody_works_nobody_answers(self, source):

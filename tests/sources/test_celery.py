@@ -9,7 +9,7 @@ import redis
 from celery import Celery, chain
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Refused, SourceUnreachable
+from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from tests.real_celery import RealWorker
 from tests.sources.contract import SourceContract
 
@@ -118,7 +118,7 @@ def test_a_message_that_is_not_json_inside_is_replayed_but_not_edited(source, ap
     message = json.loads(publish(app, broker, 1))
     message |= {"content-type": "application/x-python-serialize", "body": base64.b64encode(b"\x80\x04.").decode()}
     raw = json.dumps(message).encode()
-    with pytest.raises(Refused, match="not edited") as refused:
+    with pytest.raises(SourceRefused, match="not edited") as refused:
         source.send("r", [letter(raw, token=4, args=[])])
     assert refused.value.token == 4
     assert source.send("r", [letter(raw, token=5)]) == {5: "sent"}
@@ -126,14 +126,14 @@ def test_a_message_that_is_not_json_inside_is_replayed_but_not_edited(source, ap
 
 
 def test_a_message_nested_too_deep_is_refused(source):
-    with pytest.raises(Refused):
+    with pytest.raises(SourceRefused):
         source.send("r", [letter(b"[" * 20_000 + b"]" * 20_000)])
 
 
 def test_a_key_that_is_no_queue_sends_nothing_of_the_batch(source, app, broker):
     raw = publish(app, broker, 1)
     broker.set("taken", "a string")
-    with pytest.raises(Refused, match="taken"):
+    with pytest.raises(SourceRefused, match="taken"):
         source.send("r", [letter(raw, token=1), letter(raw, token=2, queue="taken")])
     assert broker.llen("emails") == 0 and source.was_sent("r", [1, 2]) == set()
 
@@ -256,5 +256,19 @@ def test_a_server_that_hangs_is_given_up_after_five_seconds(engine, source, brok
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_with_a_sentence(url, says):
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(SourceRefused, match=says):
         connect("shop", "celery", url)
+
+
+def test_headers_that_repeat_the_arguments_unredacted_are_not_shown():
+    from jobs_admin.sources import celery_message
+
+    headers = {
+        "task": "t",
+        "id": "j",
+        "argsrepr": "('hunter2',)",
+        "kwargsrepr": "{'password': 'hunter2'}",
+        "redrive": {},
+    }
+    message = {"headers": headers, "properties": {}, "body": ""}
+    assert celery_message.shown_headers(celery_message.parse(json.dumps(message).encode())) == {"task": "t", "id": "j"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
+from dataclasses import asdict
 from datetime import datetime
 
-from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from jobs_admin import failures
+from jobs_admin import failures, nearest
 from jobs_admin.core.text import shown
+from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE
 
@@ -20,19 +21,26 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class Command(BaseCommand):
+class Command(SearchCommand):
     help = 'Search failures: `failures queue:webhooks error:Timeout "age:<2d"`. See docs/search.md.'
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("query", nargs="*", help="As in the search field; several words need no quotes.")
+        parser.add_argument(
+            "query",
+            nargs="*",
+            help="As in the search field; several words need no quotes, and what is no option is text: -queue:emails.",
+        )
         parser.add_argument("--json", action="store_true", help="One JSON object, as the API answers.")
         parser.add_argument("--limit", type=int, default=50, help="Rows to show, at most; 50 if left out.")
 
     def handle(self, *, query: list[str], limit: int, **options: object) -> None:
-        rows, page = found(" ".join(query), max(1, limit))
+        text = " ".join(query)
+        rows, page = found(text, max(1, limit))
+        near = [] if rows else nearest.near(ENGINE, page.query, text)
         if options["json"]:
             answer = {"items": [_item(row) for row in rows], "next": page.next, "count": page.count}
             answer |= {"count_is_capped": page.count_is_capped, "reading": page.reading, "hints": list(page.hints)}
+            answer |= {"searched": page.searched, "near": [asdict(one) for one in near]}
             self.stdout.write(json.dumps(answer, default=_as_json))
             return
         for hint in page.hints:
@@ -40,9 +48,13 @@ class Command(BaseCommand):
         self.stderr.write(shown(page.reading, 500))
         if not rows:
             self.stdout.write(shown(page.why_empty, 500))
+            for one in near:
+                self.stdout.write(f"  {shown(nearest.in_words(one), 200)}")
             return
         for row in _table(rows):
             self.stdout.write(row)
+        if page.searched is not None:
+            self.stderr.write(f"No index has it: only the newest {page.searched:,} were looked at.")
         more = "more than " if page.count_is_capped else ""
         self.stderr.write(f"{len(rows):,} of {more}{page.count:,}")
 
@@ -80,9 +92,7 @@ def _table(rows: list[Failure]) -> list[str]:
 
 
 def _item(row: Failure) -> dict[str, object]:
-    return {name: getattr(row, name) for name in _FIELDS} | {
-        "fingerprint": row.group.fingerprint if row.group else None
-    }
+    return {name: getattr(row, name) for name in _FIELDS} | {"fingerprint": row.group.name if row.group else None}
 
 
 def _as_json(value: object) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import getpass
 import time
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.urls import reverse
 
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
 from jobs_admin.core.text import shown
+from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Replay
-from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
+from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE, Viewer
 from jobs_admin.models.replay import ReplayState
 
 _LOOK_EVERY_S = 0.5
@@ -20,7 +21,7 @@ _SILENT_AFTER_S = 10
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 
-class Command(BaseCommand):
+class Command(SearchCommand):
     help = "Replays all that a search matches. Ends non-zero with --wait if jobs failed again or did not end."
     requires_system_checks = ()
 
@@ -60,7 +61,7 @@ class Command(BaseCommand):
         read = language.parse(query)
         for hint in read.hints:
             self.stderr.write(shown(hint, 200))
-        self.stdout.write(f"Read as: {shown(read.reading, 500)}")
+        self.stdout.write(f"Read as: {shown(language.reading(read), 500)}")
         self.stdout.write(f"{seen.matched:,} match, {seen.replayable:,} can be replayed.")
         for row in seen.blocked:
             self.stdout.write(f"  left out: {row['count']:,} {shown(row['reason'], 200)}")
@@ -87,7 +88,7 @@ class Command(BaseCommand):
             raise CommandError(f"No longer watching. Replay #{replay.pk} goes on; cancel it on its page.") from None
         self.stdout.write("")
         if replay.failed_again or replay.uncertain or replay.cancelled:
-            for group, count in replays.failed_again_groups(replay, limit=5):
+            for group, count in replays.failed_again_groups(ENGINE, replay, limit=5):
                 self.stderr.write(f"  {count:,} × {shown(group.title, 100)}")
             raise CommandError(
                 f"Of {replay.total:,} jobs {replay.succeeded:,} succeeded, {replay.failed_again:,} failed again, "

@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 self.stdout.write(line)
             return
         if config.is_read_only():
-            raise CommandError("Redrive is read-only here (REDRIVE_READ_ONLY). Nothing was changed.")
+            raise CommandError(config.READ_ONLY)
         if act == "create":
             self.stdout.write(create(name, options["role"], options["source"]))
             self.stderr.write(f"Token {name!r} ({options['role']}) is made. It is not shown again.")

@@ -9,7 +9,9 @@ from jobs_admin.watch import Watch, steps
 
 
 class Command(BaseCommand):
-    help = "Reads reports, samples depths, sends and settles replays. Several may run side by side."
+    help = (
+        "Reads reports, samples depths, sends and settles replays, prunes what is over. Several may run side by side."
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -24,7 +26,7 @@ class Command(BaseCommand):
                 f"There is no step {', '.join(unknown)}. Known: {', '.join(known)}. Nothing was started."
             )
         try:
-            config.sources(), config.store(), config.payload_keys()
+            config.sources(), config.store(), config.payload_keys(), config.keep(), config.keep_bytes()
         except config.BadConfiguration as error:
             raise CommandError(f"{error} Nothing was started.") from error
         Watch([known[name] for name in dict.fromkeys(wanted)]).run()

@@ -52,7 +52,7 @@ def test_what_failed_again_says_with_what_and_in_which_group(replay):
     came_home(replay.items.get(n=1), "exception", error_type="KeyError", message="'x'", group=group)
     replays.settle()
     assert replay.items.get(n=1).outcome == "KeyError: 'x'"
-    assert replays.failed_again_groups(replay) == [(group, 1)]
+    assert replays.failed_again_groups(ANN, replay) == [(group, 1)]
 
 
 def test_of_several_attempts_the_last_counts_whatever_came_first(replay):

@@ -1,0 +1,102 @@
+"""What a search asks of the index of terms, in the words of either database.
+
+An expression holds exactly the rows that match; what it is made of are terms of ours, never a user's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from django.db import connection
+from django.db.models import BooleanField, F, Func
+
+from jobs_admin.core.terms import Phrase
+from jobs_admin.models.terms import FAILURES
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Rows that one of them holds; without any, no row."""
+
+    of: tuple[Asked, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Rows that every one of `of` holds, at least one, and none of `but`."""
+
+    of: tuple[Asked, ...]
+    but: tuple[Asked, ...] = ()
+
+
+Asked: TypeAlias = Phrase | AnyOf | AllOf
+
+# No document holds a word without letters.
+_NOTHING = Phrase(("!nothing",))
+
+
+def any_of(of: Iterable[Asked]) -> Asked:
+    found = tuple(dict.fromkeys(of))
+    return found[0] if len(found) == 1 else AnyOf(found or (_NOTHING,))
+
+
+def all_of(of: Iterable[Asked], but: Iterable[Asked] = ()) -> Asked:
+    found, without = tuple(dict.fromkeys(of)), tuple(dict.fromkeys(but))
+    return found[0] if len(found) == 1 and not without else AllOf(found, without)
+
+
+def written(asked: Asked) -> str:
+    """The expression for the database in use: a parameter of `MATCH`, or of `@@`."""
+    return fts5(asked) if connection.vendor == "sqlite" else tsquery(asked)
+
+
+def fts5(asked: Asked) -> str:
+    if isinstance(asked, Phrase):
+        return f'"{" ".join(asked.terms)}"{"*" if asked.prefix else ""}'
+    if isinstance(asked, AnyOf):
+        return f"({' OR '.join(fts5(one) for one in asked.of)})"
+    found = " AND ".join(fts5(one) for one in asked.of)
+    return f"(({found}) NOT {fts5(any_of(asked.but))})" if asked.but else f"({found})"
+
+
+def tsquery(asked: Asked) -> str:
+    if isinstance(asked, Phrase):
+        *before, last = asked.terms
+        return "(" + " <-> ".join([*(f"'{t}'" for t in before), f"'{last}'{':*' if asked.prefix else ''}"]) + ")"
+    if isinstance(asked, AnyOf):
+        return f"({' | '.join(tsquery(one) for one in asked.of)})"
+    parts = [*(tsquery(one) for one in asked.of), *(f"!{tsquery(one)}" for one in asked.but)]
+    return f"({' & '.join(parts)})"
+
+
+# Table, its key and what is asked of it.
+def key(table: str = FAILURES) -> str:
+    return f"{table}.{'rowid' if connection.vendor == 'sqlite' else 'id'}"
+
+
+def matching(table: str = FAILURES) -> str:
+    """The condition, with `written(…)` as its parameter."""
+    if connection.vendor == "sqlite":
+        return f"{table} MATCH %s"
+    return f"{table}.terms @@ %s::tsquery"
+
+
+class InIndex(Func):
+    """The row of this key is among those that the index holds for `asked`."""
+
+    output_field = BooleanField()
+    arity = 1
+
+    def __init__(self, asked: Asked, table: str = FAILURES, field: str = "pk") -> None:
+        super().__init__(F(field))
+        self.asked, self.table = asked, table
+
+    def __repr__(self) -> str:
+        return f"InIndex({self.asked!r})"
+
+    def as_sql(self, compiler, connection, **more):
+        column, parameters = compiler.compile(self.source_expressions[0])
+        inside = f"SELECT {key(self.table)} FROM {self.table} WHERE {matching(self.table)}"
+        return f"({column} IN ({inside}))", [*parameters, written(self.asked)]

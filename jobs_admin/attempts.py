@@ -1,0 +1,105 @@
+"""The attempts of a failure, as far as one page shows them: the newest, and how many more each run has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
+from django.db.models.functions import Left
+
+from jobs_admin.models import Attempt, Failure
+
+NEWEST = 64
+EARLIER = 500  # one answer's worth of a long run
+MESSAGE_SHOWN = 160  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One attempt in a row of the timeline."""
+
+    pk: int
+    run: int
+    attempt: int
+    kind: str
+    job_id: str
+    error_type: str
+    message: str  # its first MESSAGE_SHOWN characters
+    reason: str
+    ended_at: datetime
+    duration_s: float | None
+    delay_s: float | None
+    worker: str
+    host: str
+    release: str
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    ended: list[Ended]  # the newest, oldest first
+    counts: dict[int, int]  # run -> its attempts, shown here or not
+
+
+def history(failure: Failure) -> History:
+    """The newest NEWEST attempts of all runs, and the count of each run."""
+    found = list(_rows(failure.attempt_set.order_by("-run", "-attempt", "-ended_at", "-id")[: NEWEST + 1]))
+    counts: dict[int, int] = {}
+    if len(found) > NEWEST:
+        found = _whole_numbers(found, NEWEST)
+        runs = failure.attempt_set.order_by().values_list("run").annotate(n=Count("id"))
+        counts = dict(runs)
+    else:
+        for ended in found:
+            counts[ended.run] = counts.get(ended.run, 0) + 1
+    return History(found[::-1], counts)
+
+
+def earlier(failure: Failure, run: int, before: int | None) -> tuple[list[Ended], bool]:
+    """Attempts of a run with a number below `before` (None: all), oldest first; whether there are still earlier ones."""
+    found = failure.attempt_set.filter(run=run, **({} if before is None else {"attempt__lt": before}))
+    rows = list(_rows(found.order_by("-attempt", "-ended_at", "-id")[: EARLIER + 1]))
+    more = len(rows) > EARLIER
+    return (_whole_numbers(rows, EARLIER) if more else rows)[::-1], more
+
+
+def _rows(found) -> Iterator[Ended]:
+    names = (
+        "pk",
+        "run",
+        "attempt",
+        "kind",
+        "job_id",
+        "error_type",
+        "head",
+        "reason",
+        "ended_at",
+        "duration_s",
+        "delay_s",
+    )
+    more = ("worker", "host", "release", "policy")
+    values = found.annotate(head=Left("message", MESSAGE_SHOWN + 1)).values_list(*names, *more)
+    return (Ended(*row) for row in values)
+
+
+def _whole_numbers(newest: list[Ended], most: int) -> list[Ended]:
+    """The first `most`, but no part of the rows of one number: what is left out is asked for by number."""
+    cut = newest[most]
+    last = (cut.run, cut.attempt)
+    kept = [ended for ended in newest[:most] if (ended.run, ended.attempt) != last]
+    return kept or newest[:most]
+
+
+def get(failure: Failure, pk: int) -> Attempt:
+    """One attempt of the failure with the hash of its stack. Raises Attempt.DoesNotExist."""
+    if pk >= 2**63:  # no database has a number so high
+        raise Attempt.DoesNotExist
+    return failure.attempt_set.select_related("traceback").defer("traceback__text").get(pk=pk)
+
+
+def find(failure: Failure, run: int, attempt: int) -> Attempt:
+    """The attempt of this number, the way it ended last where it ended in two. Raises Attempt.DoesNotExist."""
+    pks = failure.attempt_set.filter(run=run, attempt=attempt).order_by("-ended_at", "-id").values_list("pk", flat=True)
+    return get(failure, pks.first() or 2**63)

@@ -1,0 +1,79 @@
+"""What a job was called with: the copy that the worker made to be shown, or the kept message itself, read through a veil.
+
+The copy is short: a job of 5 MB is cut in it. The message is whole, and its secrets are hidden piece by piece as it is
+looked at (core.veil). Nothing but JSON is read, least of all a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.fernet import InvalidToken
+
+from jobs_admin import config
+from jobs_admin.core.veil import Piece, Plain, Veiled
+from jobs_admin.models import Failure, Payload
+from jobs_admin.sources.base import SourceRefused
+
+# How `worker.display` begins what it says in the place of something.
+_CUT_MARKS = ("\\u2026", "…")
+
+
+class Unreadable(ValueError):
+    """The arguments cannot be shown from here. The text says why, and nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What one run was called with; each is a piece to look into (core.veil)."""
+
+    args: Piece
+    kwargs: Piece
+    headers: Piece
+
+
+def opened(payload: Payload) -> bytes:
+    """The captured message. Raises SourceRefused where its key is no longer configured."""
+    try:
+        return config.payload_keys().decrypt(bytes(payload.body))
+    except InvalidToken as error:
+        raise SourceRefused("its key is missing: the message cannot be decrypted (REDRIVE_PAYLOAD_KEYS)") from error
+
+
+def is_cut(failure: Failure) -> bool:
+    """Whether something may be missing from the copy that is shown."""
+    return any(mark in text for text in (failure.args, failure.kwargs) for mark in _CUT_MARKS)
+
+
+def copy(failure: Failure) -> Contents:
+    """What the worker made to be shown, of the run that failed last. Raises Unreadable where that is no JSON."""
+    return Contents(
+        Plain(json_of(failure.args, [])), Plain(json_of(failure.kwargs, {})), Plain(json_of(failure.headers, {}))
+    )
+
+
+def json_of(text: str, nothing: Any) -> Any:
+    """The value in a copy; `nothing` where there is no text. Raises Unreadable."""
+    try:
+        return json.loads(text) if text else nothing
+    except (ValueError, RecursionError) as error:
+        raise Unreadable("The copy that was kept to be shown is not whole JSON.") from error
+
+
+def message(failure: Failure, run: int | None = None) -> Contents:
+    """All that it says, from the message of `run`, else of the latest. Raises Unreadable."""
+    kept = failure.payloads.filter(is_whole=True)
+    payload = (kept.filter(run=run) if run is not None else kept).order_by("-run").first()
+    if payload is None:
+        raise Unreadable(f"The message of {f'run {run}' if run else 'this job'} was not kept whole.")
+    if failure.source not in config.sources():
+        raise Unreadable(f"The source {failure.source} is not configured any more, so its messages cannot be read.")
+    adapter = config.adapter(failure.source)
+    try:
+        raw = opened(payload)
+        (args, kwargs), headers = adapter.arguments(raw), adapter.headers(raw)
+    except SourceRefused as error:
+        raise Unreadable(str(error)) from error
+    return Contents(Veiled(args), Veiled(kwargs), Veiled(headers))

@@ -1,0 +1,29 @@
+"""`reindex [--again]`: makes the search index anew, while everything else goes on."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser
+
+from django.core.management.base import BaseCommand
+
+from jobs_admin import indexing
+
+_SAY_EVERY_S = 2.0
+
+
+class Command(BaseCommand):
+    help = "Makes the search index anew where it was made by older rules. May be stopped, and goes on where it was."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--again", action="store_true", help="Every row, also where the index is by today's rules.")
+
+    def handle(self, **options: object) -> None:
+        if options["again"]:
+            indexing.begin_again()
+        said_at = time.monotonic()
+        while indexing.step():
+            if time.monotonic() - said_at > _SAY_EVERY_S:
+                said_at = time.monotonic()
+                self.stderr.write(f"{indexing.left():,} rows to go")
+        self.stdout.write("The search index is by today's rules, for every failure and stack.")

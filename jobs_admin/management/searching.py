@@ -1,0 +1,47 @@
+"""A search among the arguments of a command: whatever is no option of the command is text of the search."""
+
+from __future__ import annotations
+
+import re
+from argparse import Action
+from collections.abc import Sequence
+from itertools import islice
+
+from django.core.management.base import BaseCommand, CommandParser
+
+_VERBOSITY = re.compile(r"-v\d\Z")
+
+
+class SearchCommand(BaseCommand):
+    """`failures -queue:webhooks error:X -error:Y --limit 5` needs no `--` before what begins with a minus."""
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        parser = self.create_parser(argv[0], argv[1])
+        super().run_from_argv([*argv[:2], *options_first(parser, argv[2:])])
+
+
+def options_first(parser: CommandParser, words: Sequence[str]) -> list[str]:
+    """The options, then `--` and the text. What begins with two minuses and is unknown stays an option: it is a slip."""
+    options: list[str] = []
+    text: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        action = _option(parser, word)
+        if word == "--":
+            text += rest
+        elif action is not None:
+            takes = [] if action.nargs == 0 or "=" in word else list(islice(rest, 1))
+            # Joined, because a value may begin with a minus too.
+            options.append(word + ("=" if takes and word.startswith("--") else "") + "".join(takes))
+        else:
+            (options if word.startswith("--") or _VERBOSITY.match(word) else text).append(word)
+    return [*options, "--", *text] if text else options
+
+
+def _option(parser: CommandParser, word: str) -> Action | None:
+    """What a word is as an option, whole or, of a long one, by a beginning that no other has."""
+    name, known = word.partition("=")[0], parser._option_string_actions
+    if name in known or not name.startswith("--") or name == "--":
+        return known.get(name)
+    begun = [action for option, action in known.items() if option.startswith(name)]
+    return begun[0] if len(begun) == 1 else None

@@ -1,0 +1,117 @@
+"""The search index: what `core/terms.py` makes of failures and stacks, as SQLite's FTS5 and PostgreSQL's GIN hold it.
+
+Tables without models: Django knows neither kind. A row goes with the failure, or the stack, that it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connection, connections
+
+from jobs_admin.core import terms
+
+FAILURES, STACKS = "jobs_admin_failureterms", "jobs_admin_stackterms"
+STATE = "jobs_admin_termsstate"  # by which rules each was made, and how far making it anew has come
+_OF = {FAILURES: "jobs_admin_failure", STACKS: "jobs_admin_traceback"}
+
+
+def write_failures(rows: Sequence[tuple[int, str]]) -> None:
+    """(id, `terms.document`) of each failure: what was known of it is replaced. In the caller's transaction."""
+    _write(FAILURES, rows)
+
+
+def write_stacks(rows: Sequence[tuple[int, str]]) -> None:
+    """(id, `terms.stack_document`) of each traceback."""
+    _write(STACKS, rows)
+
+
+def _write(table: str, rows: Sequence[tuple[int, str]]) -> None:
+    if not rows:
+        return
+    # In one order for all: two writers that lock the same rows in different orders would lock each other out.
+    rows = sorted(rows)
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.executemany(f"INSERT OR REPLACE INTO {table}(rowid, terms) VALUES (%s, %s)", rows)
+        else:
+            cursor.execute(
+                f"INSERT INTO {table} (id, terms) SELECT id, terms::tsvector "
+                "FROM unnest(%s::bigint[], %s::text[]) AS new(id, terms) ORDER BY id "
+                "ON CONFLICT (id) DO UPDATE SET terms = excluded.terms",
+                [[pk for pk, _ in rows], [as_tsvector(document) for _, document in rows]],
+            )
+
+
+def as_tsvector(document: str) -> str:
+    """The document as PostgreSQL reads it: each term with its places. Terms hold neither quotes nor backslashes."""
+    return " ".join(
+        f"'{term}':{','.join(map(str, at))}" if at else f"'{term}'" for term, at in terms.places(document).items()
+    )
+
+
+def install_terms(using: str = "default", **_: object) -> None:
+    """Make the tables and what keeps them, where they are not there. Runs after every migrate."""
+    connection = connections[using]
+    statements = {"sqlite": _sqlite, "postgresql": _postgresql}[connection.vendor]()
+    with connection.cursor() as cursor:
+        for statement in statements:
+            try:
+                cursor.execute(statement)
+            except DatabaseError as error:
+                if "fts5" not in str(error):
+                    raise
+                raise ImproperlyConfigured(
+                    "This Python's SQLite has no FTS5, which search needs: use another build, or PostgreSQL."
+                ) from error
+
+
+def _sqlite() -> list[str]:
+    statements = [_STATE]
+    for table, of in _OF.items():
+        statements += [
+            # The terms are made by us: the tokenizer only has to part them at blanks. `columnsize` serves ranks,
+            # which nobody asks for.
+            f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING "
+            f"fts5(terms, columnsize=0, tokenize=\"ascii tokenchars '{terms.MARKS}'\")",
+            f"DROP TRIGGER IF EXISTS {table}_delete",
+            f"CREATE TRIGGER {table}_delete AFTER DELETE ON {of} FOR EACH ROW "
+            f"BEGIN DELETE FROM {table} WHERE rowid = OLD.id; END",
+            _made(table, of),
+        ]
+    return statements
+
+
+def _postgresql() -> list[str]:
+    statements = [_STATE]
+    for table, of in _OF.items():
+        statements += [
+            f"CREATE TABLE IF NOT EXISTS {table} (id bigint PRIMARY KEY, terms tsvector NOT NULL)",
+            # Words that have not found their place in the index are looked through by every search: a megabyte at most.
+            f"CREATE INDEX IF NOT EXISTS {table}_gin ON {table} USING gin (terms) WITH (gin_pending_list_limit = 1024)",
+            f"CREATE OR REPLACE FUNCTION {table}_delete() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN DELETE FROM {table} WHERE id IN (SELECT id FROM old_rows); RETURN NULL; END $$",
+            f"DROP TRIGGER IF EXISTS {table}_delete ON {of}",
+            f"CREATE TRIGGER {table}_delete AFTER DELETE ON {of} REFERENCING OLD TABLE AS old_rows "
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_delete()",
+            f"CREATE OR REPLACE FUNCTION {table}_truncate() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN TRUNCATE {table}; RETURN NULL; END $$",
+            f"DROP TRIGGER IF EXISTS {table}_truncate ON {of}",
+            f"CREATE TRIGGER {table}_truncate AFTER TRUNCATE ON {of} "
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_truncate()",
+            _made(table, of),
+        ]
+    return statements
+
+
+_STATE = f"CREATE TABLE IF NOT EXISTS {STATE} (name varchar(63) PRIMARY KEY, version integer NOT NULL, below bigint)"
+
+
+def _made(table: str, of: str) -> str:
+    """What is new and empty was made by the rules of today; anything else by rules that are not known."""
+    return (
+        f"INSERT INTO {STATE} (name, version, below) "
+        f"SELECT '{table}', CASE WHEN EXISTS (SELECT 1 FROM {of}) THEN 0 ELSE {terms.VERSION} END, NULL "
+        f"WHERE NOT EXISTS (SELECT 1 FROM {STATE} WHERE name = '{table}')"
+    )

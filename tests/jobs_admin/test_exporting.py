@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tracemalloc
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import exporting
+from jobs_admin.models import Failure
+from jobs_admin.models.access import VIEWER, Viewer
+from tests.dashboard.conftest import bury
+
+pytestmark = pytest.mark.django_db
+
+VERA = Viewer("vera", {"shop": VIEWER})
+
+
+def lines(text="", viewer=VERA):
+    return [json.loads(line) for line in b"".join(exporting.stream(viewer, text, "jsonl")).decode().splitlines()]
+
+
+def cells(text="", viewer=VERA):
+    *rows, end = csv.DictReader(io.StringIO(b"".join(exporting.stream(viewer, text, "csv")).decode(), newline=""))
+    assert (end["id"], end["source"], end["state"]) == ("end", str(len(rows)), "")
+    return rows
+
+
+def test_every_failure_that_matches_is_a_line_and_the_end_is_told():
+    bury(3)
+    bury(2, queue="emails")
+    *rows, end = lines("queue:webhooks")
+    assert [row["queue"] for row in rows] == ["webhooks"] * 3 and list(rows[0]) == list(exporting.COLUMNS)
+    assert [row["id"] for row in rows] == sorted((row["id"] for row in rows), reverse=True)
+    assert end == {"end": True, "failures": 3}
+
+
+def test_both_forms_tell_the_same():
+    bury(2, args='[1, "é"]', kwargs='{"a": null}', tenant="A, B", message='say "hi"\r\nand go')
+    told, read = lines()[:-1], cells()
+    for row, cell in zip(told, read, strict=True):
+        for name in ("id", "message", "tenant", "state", "failed_at", "attempts"):
+            assert str(row[name]) == cell[name], name
+        assert row["args"] == json.loads(cell["args"]) == [1, "é"]
+
+
+def test_what_was_buried_while_it_runs_is_not_in_it_and_nothing_is_twice(monkeypatch):
+    monkeypatch.setattr(exporting, "AT_ONCE", 10)
+    bury(25)
+    ids = []
+    for piece in exporting.stream(VERA, "", "jsonl"):
+        bury(1)
+        ids += [row["id"] for row in map(json.loads, piece.decode().splitlines()) if "id" in row]
+    assert len(ids) == len(set(ids)) == 25
+
+
+def test_a_viewer_takes_out_only_what_it_may_see():
+    bury(2)
+    bury(3, source="bank")
+    assert {row["source"] for row in lines()[:-1]} == {"shop"}
+    assert lines(viewer=Viewer("nobody")) == [{"end": True, "failures": 0}]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "=cmd|' /C calc'!A0", "＝1"])
+def test_no_cell_is_a_formula(text):
+    bury(1, message=text, tenant=text, task=text, error_type=text, args=text)
+    (row,) = cells()
+    for name in ("message", "tenant", "task", "error_type", "args"):
+        assert row[name] == f"'{text}", name
+
+
+def test_arguments_that_are_cut_come_as_the_text_that_is_kept():
+    bury(1, args='[1, "cut', kwargs="[NaN]")
+    (row, _) = lines()
+    assert (row["args"], row["kwargs"]) == ('[1, "cut', "[NaN]")
+
+
+def test_an_empty_search_result_is_a_whole_file():
+    assert lines("nothing is called this") == [{"end": True, "failures": 0}]
+    assert cells("nothing is called this") == []
+
+
+def test_twenty_thousand_rows_are_streamed_in_little_memory():
+    now = timezone.now()
+    values = {"source": "shop", "queue": "q", "task": "t", "state": "dead", "kind": "exception", "message": "m" * 1000}
+    values |= {"first_failed_at": now, "failed_at": now, "received_at": now, "args": json.dumps(["x" * 1000])}
+    Failure.objects.bulk_create(
+        (Failure(**values, first_job_id=f"k{n}", job_id=f"k{n}") for n in range(20_000)), batch_size=1000
+    )
+    stream, size, count = exporting.stream(VERA, "", "csv"), 0, 0
+    next(stream)
+    tracemalloc.start()
+    for piece in stream:
+        size, count = size + len(piece), count + piece.count(b"\r\n")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 20_001 and size > 40_000_000
+    assert peak < 12_000_000
+
+
+def test_an_export_is_written_down_with_what_it_asked_for():
+    from jobs_admin.models import AuditEvent
+
+    bury(2)
+    exporting.note(VERA, "queue:webhooks", "csv")
+    event = AuditEvent.objects.get()
+    assert (event.act, event.after["query"], event.after["count"]) == ("failures.export", "queue:webhooks", 2)
+
+
+def test_an_export_of_a_search_that_no_index_serves_says_how_many_were_looked_at(monkeypatch):
+    from jobs_admin import newest
+
+    monkeypatch.setattr(newest, "SEARCHED", 5)
+    bury(8, message="xtimeoutx")
+    *rows, end = lines("message:*meout*")
+    assert end == {"end": True, "failures": len(rows), "searched": 5} and len(rows) == 5
+    assert b"".join(exporting.stream(VERA, "message:*meout*", "csv")).splitlines()[-1].startswith(b"end,5,5,")
+
+
+@pytest.mark.parametrize(("form", "last"), [("jsonl", '{"end":false,"failures":10}'), ("csv", "cut,10" + "," * 25)])
+def test_an_export_that_breaks_off_says_so_in_its_last_line(monkeypatch, caplog, form, last):
+    bury(25)
+    whole, taken = exporting._batch, []
+
+    def breaks(viewer, ids):
+        if taken:
+            raise OSError("the disk is gone")
+        taken.append(1)
+        return whole(viewer, ids)
+
+    monkeypatch.setattr(exporting, "AT_ONCE", 10)
+    monkeypatch.setattr(exporting, "_batch", breaks)
+    text = b"".join(exporting.stream(VERA, "", form)).decode()
+    assert text.splitlines()[-1] == last and "broke off after 10" in caplog.text

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobs_admin import failures, indexing
+from jobs_admin.core.query import parse
+from jobs_admin.models import Failure, Traceback
+from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.nearest import MOST, near
+from tests.jobs_admin.core.test_query import PASTED, TANGLED
+from tests.jobs_admin.test_failures import NOW, SHOP_ONLY, bury, found, make_group
+
+pytestmark = pytest.mark.django_db
+
+
+def offered(text, viewer=ENGINE):
+    page = failures.search(viewer, text, now=NOW)
+    assert not page.rows, text
+    return {one.text: one.count for one in near(viewer, page.query, text)}
+
+
+def test_a_word_that_begins_a_longer_one_is_offered_with_a_star():
+    bury(3, error_type="requests.exceptions.ReadTimeout")
+    assert offered("ReadTimeo") == {"ReadTimeo*": 3} and offered("error:ReadTimeo")["error:ReadTimeo*"] == 3
+
+
+@pytest.mark.parametrize("field", ["task", "queue", "worker", "host", "tenant", "release", "source"])
+def test_a_bare_word_that_is_a_name_is_offered_as_its_qualifier(field):
+    bury(2, **{field: "eu-shop.webhooks.deliver"})
+    assert offered("eu-shop.webhooks.deliver")[f"{field}:eu-shop.webhooks.deliver"] == 2
+    assert offered("queue:eu-shop.webhooks.deliver" if field != "queue" else "task:eu-shop.webhooks.deliver")
+
+
+def test_of_a_value_that_misses_the_known_one_that_is_like_it_is_offered():
+    bury(2, queue="webhooks", tenant="tenant-9"), bury(queue="emails")
+    assert offered("queue:webhook") == {"queue:webhooks": 2, "queue:webhook*": 2}
+    assert offered("queue:wehbooks") == {"queue:webhooks": 2}
+    assert offered("tenant:tenant-99")["tenant:tenant-9"] == 2
+
+
+def test_a_failures_number_and_the_beginning_of_a_jobs_id_lead_to_that_job():
+    (one,) = bury(state="recovered")
+    Failure.objects.update(job_id="4e6ad8a5-1b2c", first_job_id="4e6ad8a5-1b2c")
+    indexing.index(Failure.objects.all())
+    for text in (str(one.pk), f"#{one.pk}", "4e6ad8a5"):
+        page = failures.search(ENGINE, text, now=NOW)
+        (first, *_) = near(ENGINE, page.query, text)
+        assert first.failure == one.pk and "mail.send, recovered" in first.why
+
+
+def test_what_is_out_of_sight_is_never_offered():
+    (one,) = bury(source="bank", queue="transfers", task="bank.transfer", tenant="ACME-9")
+    stranger = Viewer("ben", {"shop": "operator"})
+    bury(source="shop")
+    for text in ("transfer", "bank.transfer", "queue:transfer", str(one.pk), "tenant:ACME", "ACME-9", "j0000000"):
+        assert offered(text, stranger) == {}
+    assert offered("bank.transfer", SHOP_ONLY)["task:bank.transfer"] == 1
+
+
+def test_a_word_of_the_traceback_is_offered_there():
+    stack = Traceback.objects.create(sha256="a" * 64, text='File "shop.py", line 3, in webhooks_deliver')
+    bury(2, traceback=stack)
+    indexing.index(Failure.objects.all())
+    assert offered("webhooks_deliver") == {"trace:webhooks_deliver": 2}
+
+
+def test_a_path_that_is_nearly_one_is_offered_where_it_has_the_value():
+    bury(kwargs='{"customer": {"id": 42, "mail": "a@b"}}')
+    bury(kwargs='{"customer": {"id": 43}}')
+    for text in ("kwargs.customer:42", "custmer:42", "customer_id:42", "kwargs.custmer.id:42", "args.customer.id:42"):
+        assert offered(text)["kwargs.customer.id:42"] == 1, text
+    assert offered("quue:emails") == {"queue:emails": 2}
+
+
+def test_a_groups_title_with_its_placeholders_leads_to_the_group():
+    group = make_group(error_type="billing.CardDeclined", message="order <number> was declined")
+    bury(2, group=group, error_type="billing.CardDeclined", message="order 17 was declined")
+    assert offered("CardDeclined: order <number> was declined")["group:v1-a"] == 2
+
+
+def test_terms_that_find_nothing_are_left_out_and_other_states_are_looked_into():
+    bury(2, queue="webhooks"), bury(4, state="recovered", task="old.task")
+    assert offered("queue:webhooks foo nonsense")["queue:webhooks foo"] == 2
+    assert offered("queue:webhooks task:mail.send nonsense -error:X")["queue:webhooks task:mail.send -error:X"] == 2
+    assert offered("task:old.task") == {"task:old.task state:any": 4} and offered("queue:none") == {}
+
+
+def test_of_several_terms_that_find_nothing_one_is_changed_and_the_others_are_left_out():
+    bury(3, error_type="ReadTimeout", task="shop.hooks.deliver")
+    assert offered("ReadTimeo nonsense")["ReadTimeo*"] == 3
+    assert offered("shop.webhooks.deliver") == {"task:shop.hooks.deliver": 3}
+
+
+def test_what_is_offered_finds_as_many_as_it_says():
+    bury(3, queue="webhooks", tenant="Acme", error_type="ReadTimeout", kwargs='{"customer": {"id": 42}}')
+    bury(2, state="recovered", task="old.task")
+    for text in (
+        "ReadTimeo",
+        "queue:webhook",
+        "Acme",
+        "kwargs.customer:42",
+        "task:old.task",
+        "nonsense queue:webhooks",
+    ):
+        assert offered(text)
+        for other, count in offered(text).items():
+            assert len(found(other)) == count, other
+
+
+def bounded(text):
+    query = parse(text, NOW)
+    with CaptureQueriesContext(connection) as asked:
+        assert len(near(ENGINE, query, text)) <= MOST
+    assert len(asked) < 300
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800", "9" * 30, "#", "x" * 5_000, "a:b " * 50, '"' * 40, "kwargs.\0:1"])
+def test_no_text_is_too_strange_or_costs_more_than_its_bound(text):
+    bury(kwargs='{"a": {"b": 1}}')
+    bounded(text)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.one_of(st.sampled_from([pasted for *_, pasted in PASTED]), TANGLED))
+def test_nor_is_any_other(text):
+    bounded(text)

@@ -1,0 +1,43 @@
+"""One definition of how often attempts fail: every screen tells the same of a queue in the same moment."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from jobs_admin import overview, queues, rates
+from jobs_admin.models.access import ENGINE, Viewer
+from tests.jobs_admin.test_overview import NOW, count, tick
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_overview_and_the_queues_tell_the_same_rate_of_a_queue(store):
+    for minute, failed in enumerate((9, 400, 310, 250, 90, 20, 7)):
+        count(failed, minute, retried=failed // 2)
+    for second in (0, 1, 30, 59):
+        now = NOW + timedelta(seconds=second)
+        tick(store, now)
+        told = re.search(r"webhooks: ([\d,.]+) failures a minute", str(overview.sentence(ENGINE, now)))[1]
+        assert told == f"{queues.listing(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
+
+
+def test_a_rate_is_over_whole_minutes_and_what_is_over_of_the_one_that_runs():
+    count(50, 5), count(100, 6)
+    (rate,) = rates.of_queues(ENGINE, NOW)
+    assert (rate.failed, rate.before) == (10, 10)
+    (later,) = rates.of_queues(ENGINE, NOW + timedelta(seconds=30))
+    assert (rates.minutes(NOW + timedelta(seconds=30)), round(later.failed, 2)) == (5.5, 9.09)
+
+
+def test_what_is_retried_counts_and_what_ran_well_is_told_beside():
+    count(5, 1, retried=10, succeeded=20)
+    (rate,) = rates.of_queues(ENGINE, NOW)
+    assert (rate.failed, rate.succeeded) == (3, 4)
+
+
+def test_rates_are_told_of_the_own_sources_alone():
+    count(5, 1)
+    assert rates.of_queues(Viewer("bo", {"bank": "viewer"}), NOW) == []

@@ -1,0 +1,245 @@
+"""What is over goes, by age and by size; what is under way stays, and no number is wrong afterwards."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.utils import timezone
+
+from jobs_admin import retention, triage
+from jobs_admin.models import (
+    Attempt,
+    AuditEvent,
+    Failure,
+    FailureCount,
+    Group,
+    GroupCounter,
+    Payload,
+    Replay,
+    ReplayItem,
+    Traceback,
+    Worker,
+)  # fmt: skip
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.terms import FAILURES, write_failures
+
+pytestmark = pytest.mark.django_db
+NOW = timezone.now()
+DAY = timedelta(days=1)
+ANN = Viewer("ann", {"*": OPERATOR})
+
+
+def bury(n: int = 1, age: timedelta = 100 * DAY, **changes) -> list[Failure]:
+    at, start = NOW - age, Failure.objects.count()
+    values = {"source": "shop", "queue": "emails", "task": "t", "state": "dead", "kind": "exception"}
+    values |= {"first_failed_at": at, "failed_at": at, "received_at": at} | changes
+    made = Failure.objects.bulk_create(
+        Failure(**values, first_job_id=f"j{start + i}", job_id=f"j{start + i}") for i in range(n)
+    )
+    Payload.objects.bulk_create(Payload(failure=f, run=1, body=b"x", size=1, sha256="0") for f in made)
+    Attempt.objects.bulk_create(
+        Attempt(failure=f, run=1, attempt=1, kind="exception", job_id=f.job_id, ended_at=at, received_at=at)
+        for f in made
+    )
+    write_failures([(f.pk, "t") for f in made])
+    return made
+
+
+def replayed(failure: Failure, state: str = "done", item: str = "succeeded", age: timedelta = 99 * DAY) -> Replay:
+    at = NOW - age
+    replay = Replay.objects.create(state=state, scope_max_id=failure.pk, total=1, actor="ann", **{item: 1})
+    ReplayItem.objects.create(replay=replay, n=1, failure=failure, run=2, state=item, sent_at=at, settled_at=at)
+    return replay
+
+
+def left() -> set[int]:
+    return set(Failure.objects.values_list("pk", flat=True))
+
+
+def rows_of_terms() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT COUNT(*) FROM {FAILURES}")
+        return cursor.fetchone()[0]
+
+
+def counted() -> dict[str, int]:
+    return {row.state: row.count for row in FailureCount.objects.filter(count__gt=0)}
+
+
+@pytest.mark.parametrize(
+    ("state", "days"), [("recovered", 7), ("gone", 7), ("discarded", 30), ("dead", 90), ("quarantined", 90)]
+)
+def test_each_state_is_kept_for_its_time(state, days):
+    [_], [young] = bury(age=(days + 1) * DAY, state=state), bury(age=(days - 1) * DAY, state=state)
+    assert retention.prune(NOW).failures == {state: 1} and left() == {young.pk}
+
+
+@pytest.mark.parametrize("state", ["retrying", "replaying"])
+def test_what_is_under_way_stays_however_old(state):
+    bury(age=4000 * DAY, state=state)
+    assert retention.prune(NOW, older_than=DAY, larger_than=1).count == 0 and len(left()) == 1
+
+
+def test_all_that_belongs_to_a_failure_goes_with_it_and_the_counters_are_right():
+    stack = Traceback.objects.create(sha256="a", text="x")
+    group = Group.objects.create(fingerprint="v1-a", error_type="E", first_seen=NOW, last_seen=NOW)
+    [old], [young] = bury(group=group, traceback=stack), bury(age=DAY, group=group)
+    Group.objects.filter(pk=group.pk).update(representative=old)
+    pruned = retention.prune(NOW)
+    assert pruned.rows == {"attempts": 1, "messages": 1, "tracebacks": 1} and left() == {young.pk}
+    assert not Attempt.objects.filter(failure_id=old.pk).exists() and Payload.objects.count() == rows_of_terms() == 1
+    assert counted() == {"dead": 1} and not Traceback.objects.exists()
+    assert Group.objects.get(pk=group.pk).representative is None
+
+
+def test_nothing_else_points_to_a_failure():
+    """A table that a new relation adds has to be thought of in `retention.forget`."""
+    pointing = {r.related_model.__name__ for r in Failure._meta.get_fields(include_hidden=True) if r.one_to_many}
+    assert pointing == {"Attempt", "Payload", "ReplayItem", "Group"}
+
+
+@pytest.mark.parametrize(("state", "item"), [("running", "planned"), ("paused", "planned"), ("running", "succeeded"), ("done", "uncertain")])  # fmt: skip
+def test_what_is_part_of_a_replay_that_is_not_over_stays(state, item):
+    [failure] = bury()
+    replayed(failure, state, item)
+    assert retention.prune(NOW, older_than=DAY, larger_than=1).count == 0 and left() == {failure.pk}
+
+
+def test_a_replay_keeps_its_numbers_when_its_jobs_are_gone():
+    [failure] = bury(state="recovered")
+    replay = replayed(failure)
+    retention.prune(NOW)
+    replay.refresh_from_db()
+    assert left() == set() and (replay.total, replay.succeeded, replay.items.count()) == (1, 1, 0)
+
+
+def test_its_time_begins_with_the_last_that_happened():
+    [sent], [ran] = bury(state="recovered"), bury(state="recovered")
+    replayed(sent, age=DAY)
+    Attempt.objects.filter(failure=ran).update(received_at=NOW - DAY)
+    assert retention.prune(NOW).count == 0
+
+
+def test_what_was_discarded_today_can_still_be_restored_however_long_ago_it_failed():
+    first, second = bury(2)
+    triage.discard(ANN, selection=[first.pk, second.pk], reason="r")
+    triage.restore(ANN, selection=[second.pk])
+    assert retention.prune(timezone.now()).count == 0 and left() == {first.pk, second.pk}
+
+
+def test_beyond_its_size_the_oldest_closed_go_and_no_dead_one():
+    dead = bury(5, age=3 * DAY)
+    closed = bury(40, age=2 * DAY, state="recovered")
+    weight, in_use = retention.weigh()
+    pruned = retention.prune(NOW, larger_than=round(in_use - 10 * weight))
+    assert 8 <= pruned.count <= 14 and pruned.failures.keys() == {"recovered"}
+    assert left() >= {f.pk for f in dead} and max(left()) == closed[-1].pk
+    assert min(left() - {f.pk for f in dead}) == closed[pruned.count].pk
+    assert retention.prune(NOW, larger_than=1).too_large_by > 0 and left() == {f.pk for f in dead}
+
+
+@pytest.mark.postgresql
+def test_a_large_message_weighs_little_more_than_it_is_long():
+    (failure,) = bury()
+    without, _ = retention.weigh()
+    Payload.objects.filter(failure=failure).update(body=secrets.token_bytes(1_000_000))
+    assert 1_000_000 <= retention.weigh()[0] - without <= 1_200_000
+
+
+def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing():
+    bury(30), bury(12, state="recovered"), bury(3, age=DAY)
+    before = left()
+    would = retention.prune(NOW, dry_run=True)
+    assert left() == before and not AuditEvent.objects.exists() and would.bytes > 0
+    assert retention.prune(NOW).failures == would.failures == {"dead": 30, "recovered": 12}
+
+
+def test_none_is_passed_over_however_many_go_at_once(monkeypatch):
+    bury(900, state="gone")
+    monkeypatch.setattr(retention, "_LONGEST_S", 0.005)  # each transaction is too long, so the next is shorter
+    assert retention.prune(NOW).count == 900
+
+
+def test_it_may_be_broken_off_and_goes_on():
+    bury(3000, state="gone")
+    first = retention.prune(NOW, within_s=0.1)
+    assert not first.is_done and 0 < first.count < 3000
+    second = retention.prune(NOW)
+    assert second.is_done and first.count + second.count == 3000 and counted() == {}
+
+
+def test_a_round_is_written_into_the_audit_once():
+    bury(700)
+    retention.prune(NOW)
+    event = AuditEvent.objects.get()
+    assert (event.actor, event.act) == ("redrive", "retention.prune") and event.after["failures"] == {"dead": 700}
+    retention.prune(NOW)
+    assert AuditEvent.objects.count() == 1
+
+
+def test_numbers_over_time_workers_and_groups_go_in_their_time():
+    group = Group.objects.create(fingerprint="v1-a", error_type="E", first_seen=NOW, last_seen=NOW - 91 * DAY)
+    noted = Group.objects.create(fingerprint="v1-b", error_type="E", first_seen=NOW, last_seen=NOW - 91 * DAY, note="n")
+    for step, age in ((60, 1), (60, 3), (3600, 3)):
+        GroupCounter.objects.create(group=noted, step=step, at=NOW - age * DAY, failed=1)
+    Worker.objects.create(source="shop", name="w", boot="1", seen_at=NOW - 8 * DAY)
+    assert retention.prune(NOW).rows == {"group counters": 1, "workers": 1, "groups": 1}
+    assert not Group.objects.filter(pk=group.pk).exists() and noted.counters.count() == 2
+
+
+def test_settings_say_what_is_kept(settings):
+    settings.REDRIVE_KEEP, settings.REDRIVE_KEEP_BYTES = "dead=ever, recovered+gone=2d", "1.5GB"
+    bury(age=5000 * DAY), bury(age=3 * DAY, state="recovered")
+    assert retention.prune(NOW).failures == {"recovered": 1}
+    assert "recovered and gone 2d" in retention.in_words() and "dead for ever" in retention.in_words()
+    assert "1.5 GB" in retention.in_words()
+
+
+@pytest.mark.parametrize("text", ["dead=3x", "dead=5m", "retrying=3d", "d", "dead=-1d", "=3d"])
+def test_a_setting_that_is_not_understood_is_refused_by_name(settings, text):
+    settings.REDRIVE_KEEP = text
+    with pytest.raises(retention.config.BadConfiguration, match="REDRIVE_KEEP"):
+        retention.prune(NOW)
+
+
+@pytest.mark.parametrize("text", ["999999w", "36501d"])
+def test_a_length_of_time_that_leads_before_all_dates_is_refused_with_a_sentence(settings, text):
+    bury()
+    with pytest.raises(CommandError, match=f"--older-than: '{text}' is longer than 36500d"):
+        call_command("prune", "--older-than", text)
+    settings.REDRIVE_KEEP = f"dead={text}"
+    with pytest.raises(retention.config.BadConfiguration, match=f"REDRIVE_KEEP: '{text}' is longer"):
+        retention.prune(NOW)
+    assert len(left()) == 1
+
+
+def test_the_longest_length_of_time_can_be_used(settings):
+    settings.REDRIVE_KEEP = "36500d"
+    bury()
+    assert retention.prune(NOW).count == 0 and len(left()) == 1
+
+
+def test_the_command_says_the_numbers(capsys):
+    bury(3)
+    call_command("prune", "--dry-run", "--json")
+    assert json.loads(capsys.readouterr().out)["by_state"] == {"dead": 3}
+    call_command("prune", "--older-than", "101d")
+    assert "0 failures went" in capsys.readouterr().out
+    call_command("prune", "--older-than", "99d")
+    assert "3 failures went" in capsys.readouterr().out and not left()
+    with pytest.raises(CommandError, match="no length of time"):
+        call_command("prune", "--older-than", "soon")
+
+
+def test_a_read_only_desk_keeps_everything(settings):
+    settings.REDRIVE_READ_ONLY = True
+    bury(3)
+    assert retention.step(NOW) is False and retention.prune(NOW, dry_run=True).count == 3
+    with pytest.raises(CommandError, match="read-only"):
+        call_command("prune")
+    assert len(left()) == 3
