@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest
@@ -10,11 +9,13 @@ from django.urls import reverse
 from ninja import NinjaAPI, Path, Query, Schema, Status
 from pydantic import AfterValidator, ConfigDict, Field
 
+from dashboard import downloads
+from dashboard.access import needs
 from dashboard.api import errors, shapes
 from dashboard.api.tokens import Token
 from jobs_admin import audit as audit_log
-from jobs_admin import config, failures, grouping, queues, replays, triage
-from jobs_admin.core.text import representable
+from jobs_admin import config, failures, nearest, queues, replays, triage
+from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import progress
@@ -39,13 +40,12 @@ NO_CURSOR = "This is no cursor: hand over `next` of the page before, as it came"
 
 def _cursor(text: str | None) -> str | None:
     """Anything else would silently be page one, and a program would leaf through it for ever."""
-    if text and not (text.isascii() and text.isdigit() and len(text) < 19):
+    if text and whole_number(text) is None:
         raise ValueError(NO_CURSOR)
     return text
 
 
 After = Annotated[str | None, Query(max_length=100), AfterValidator(_cursor)]
-AfterGroup = Annotated[str | None, Query(max_length=100)]
 AfterQueue = Annotated[str | None, Query(max_length=400)]
 
 
@@ -85,31 +85,19 @@ class Resolution(Body):
     outcome: Literal["ran", "lost"] = Field(alias="as")
 
 
-class GroupChange(Body):
-    state: Literal["ongoing", "resolved", "muted"] | None = None
-    muted_until: datetime | None = None
-    assignee: Text | None = Field(None, max_length=150)
-    note: Text | None = Field(None, max_length=10_000)
-    runbook_url: Text | None = Field(None, max_length=500)
-    reason: Text = Field("", max_length=500)
-
-
 REFUSALS = dict.fromkeys((401, 403, 404, 409, 422), shapes.Error)
 
 
-def _viewer(request: HttpRequest, role: str = VIEWER) -> Viewer:
+def _viewer(request: HttpRequest) -> Viewer:
+    """Whoever the token stands for; the door has let it in by what the call `@needs`."""
     viewer: Viewer = request.auth
-    if not viewer.may_anywhere(role):
-        message = f"This call needs a token with the role {role}. Nothing was changed."
-        errors.note_refusal(request, viewer, message)
-        raise errors.Refused(403, "forbidden", message)
     return viewer
 
 
 def _scope(body: Scope) -> dict[str, Any]:
     """What a replay is for. Said in so many words: an empty search is everything in the default states."""
     if (body.q is None) == (body.ids is None):
-        raise errors.Refused(422, "invalid", "Give either q, the search, or ids. Nothing was changed.", "q")
+        raise errors.CallRefused(422, "invalid", "Give either q, the search, or ids. Nothing was changed.", "q")
     return {"query": body.q} if body.ids is None else {"selection": body.ids}
 
 
@@ -121,10 +109,11 @@ def _page(name: str, *args: object) -> str:
 
 
 @api.get("/queues", response={200: shapes.Listed[shapes.Queue], **REFUSALS}, tags=["queues"])
+@needs(VIEWER)
 def list_queues(request: HttpRequest, after: AfterQueue = None, limit: Limit = 100) -> Any:
     """The queues, those with the most dead jobs first, then those that fail most often."""
     if after and not queues.is_cursor(after):
-        raise errors.Refused(422, "invalid", NO_CURSOR, "after")
+        raise errors.CallRefused(422, "invalid", NO_CURSOR, "after")
     page = queues.listing(_viewer(request), after=after, limit=limit)
     return shapes.listed(page.rows, shapes.queue, next=page.next, count=page.count)
 
@@ -133,6 +122,7 @@ def list_queues(request: HttpRequest, after: AfterQueue = None, limit: Limit = 1
 
 
 @api.get("/failures", response={200: shapes.Listed[shapes.FailureItem], **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
 def list_failures(request: HttpRequest, q: str = "", after: After = None, limit: Limit = 50) -> Any:
     """The failures that match, newest first. Without `state:` those that are dead, retrying, replaying or quarantined."""
     page = failures.search(_viewer(request), q, after=after, limit=limit)
@@ -144,18 +134,29 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
         count_is_capped=page.count_is_capped,
         reading=page.reading,
         hints=list(page.hints),
+        searched=page.searched,
+        near=[] if page.rows or after else [shapes.near(n) for n in nearest.near(_viewer(request), page.query, q)],
     )
 
 
+@api.get("/failures/export", response={200: None, **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
+def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "csv"] = "jsonl") -> Any:
+    """Every failure that matches, newest first, streamed as a file: JSON lines, or CSV. Arguments are redacted."""
+    return downloads.failures(_viewer(request), q.strip(), form)
+
+
 @api.get("/failures/{failure_id}", response={200: shapes.FailureDetail, **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
 def one_failure(request: HttpRequest, failure_id: Number) -> Any:
     found = failures.get(_viewer(request), failure_id)
     return shapes.failure_detail(found, failures.attempts(found), _page("failure-detail", found.pk))
 
 
 @api.post("/failures/{failure_id}/replay", response={201: shapes.ReplayDetail, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
 def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) -> Any:
-    viewer = _viewer(request, OPERATOR)
+    viewer = _viewer(request)
     failures.get(viewer, failure_id)
     edit = {name: value for name, value in (("args", body.args), ("kwargs", body.kwargs)) if value is not None}
     made = replays.draft(
@@ -170,91 +171,53 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
 
 
 @api.post("/failures/{failure_id}/discard", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
 def discard_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
     return _triaged(request, failure_id, body.reason, triage.discard)
 
 
 @api.post("/failures/{failure_id}/restore", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
 def restore_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
     return _triaged(request, failure_id, body.reason, triage.restore)
 
 
+@api.post("/failures/{failure_id}/readmit", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def readmit_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
+    """Out of quarantine: it is dead, and can be replayed."""
+    return _triaged(request, failure_id, body.reason, triage.readmit)
+
+
 def _triaged(request: HttpRequest, failure_id: int, reason: str, act: Any) -> Any:
-    viewer = _viewer(request, OPERATOR)
+    viewer = _viewer(request)
     found = failures.get(viewer, failure_id)
     if not viewer.may(OPERATOR, found.source):
         message = f"This token is not operator of {found.source}. Nothing was changed."
         errors.note_refusal(request, viewer, message, source=found.source)
-        raise errors.Refused(403, "forbidden", message)
+        raise errors.CallRefused(403, "forbidden", message)
     if not act(viewer, selection=[failure_id], reason=reason).count:
         state = Failure.objects.values_list("state", flat=True).get(pk=failure_id)
-        raise errors.Refused(409, "wrong_state", f"The failure is {state}. Nothing was changed.")
+        raise errors.CallRefused(409, "wrong_state", f"The failure is {state}. Nothing was changed.")
     return shapes.failure(failures.get(viewer, failure_id))
-
-
-# --- groups -----------------------------------------------------------------------------------------------------
-
-
-@api.get("/groups", response={200: shapes.Listed[shapes.GroupItem], **REFUSALS}, tags=["groups"])
-def list_groups(
-    request: HttpRequest,
-    q: str = "",
-    order: Literal["last_seen", "first_seen", "count", "dead"] = "last_seen",
-    after: AfterGroup = None,
-    limit: Limit = 50,
-) -> Any:
-    if after and not failures.is_group_cursor(order, after):
-        raise errors.Refused(422, "invalid", f"{NO_CURSOR}. It belongs to one order.", "after")
-    page = failures.groups(_viewer(request), q, order=order, after=after, limit=limit)
-    return shapes.listed(
-        page.rows,
-        shapes.group,
-        next=page.next,
-        count=page.count,
-        count_is_capped=page.count_is_capped,
-        reading=page.reading,
-        hints=list(page.hints),
-    )
-
-
-@api.get("/groups/{fingerprint}", response={200: shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
-def one_group(request: HttpRequest, fingerprint: str) -> Any:
-    return _group(_viewer(request), fingerprint)
-
-
-@api.patch("/groups/{fingerprint}", response={200: shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
-def change_group(request: HttpRequest, fingerprint: str, body: GroupChange) -> Any:
-    """Change the state, `muted_until`, the assignee (a user's name; "" for nobody), the note or the runbook."""
-    viewer = _viewer(request, OPERATOR)
-    found = failures.group_named(viewer, fingerprint)
-    changes = body.model_dump(exclude_unset=True, exclude={"reason"})
-    try:
-        grouping.change(viewer, found, changes, reason=body.reason)
-    except grouping.ChangeRefused as error:
-        status = 403 if error.code == "forbidden" else 422
-        raise errors.Refused(status, error.code, error.message, error.field) from error
-    return _group(viewer, fingerprint)
-
-
-def _group(viewer: Viewer, fingerprint: str) -> dict[str, Any]:
-    found = failures.group(viewer, fingerprint)
-    return shapes.group_detail(found, _page("group-detail", found.group.fingerprint))
 
 
 # --- replays ----------------------------------------------------------------------------------------------------
 
 
 @api.post("/replays/preview", response={200: shapes.PreviewItem, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
 def preview_replay(request: HttpRequest, body: Scope) -> Any:
     """What a replay would do. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
-    viewer = _viewer(request, OPERATOR)
+    viewer = _viewer(request)
     return shapes.preview(replays.preview(viewer, **_scope(body), pace=body.pace))
 
 
 @api.post("/replays", response={201: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
 def start_replay(request: HttpRequest, body: NewReplay) -> Any:
     """Replay all that match. With an `idempotency_key`, the same call again answers with the same replay."""
-    viewer = _viewer(request, OPERATOR)
+    viewer = _viewer(request)
     made = replays.draft(
         viewer,
         **_scope(body),
@@ -281,6 +244,7 @@ def _shown(rows: list[Replay]) -> list[dict[str, Any]]:
 
 
 @api.get("/replays", response={200: shapes.Listed[shapes.ReplayDetail], **REFUSALS}, tags=["replays"])
+@needs(VIEWER)
 def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
     viewer = _viewer(request)
     page = replays.listing(viewer, after=after, limit=limit)
@@ -289,29 +253,34 @@ def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -
 
 
 @api.get("/replays/{replay_id}", response={200: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(VIEWER)
 def one_replay(request: HttpRequest, replay_id: Number) -> Any:
     return _replay(replays.find(_viewer(request), replay_id))
 
 
 @api.patch("/replays/{replay_id}", response={200: shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
 def change_pace(request: HttpRequest, replay_id: Number, body: Pace) -> Any:
-    viewer = _viewer(request, OPERATOR)
+    viewer = _viewer(request)
     return _replay(replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace))
 
 
 def _act_on(name: str) -> None:
     act = getattr(replays, name)
 
-    @api.post(
+    @needs(OPERATOR)
+    def call(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
+        viewer = _viewer(request)
+        return _replay(act(viewer, replays.find(viewer, replay_id), reason=body.reason))
+
+    call.__name__ = f"{name}_replay"  # which also names its address
+    api.post(
         f"/replays/{{replay_id}}/{name}",
         response={200: shapes.ReplayDetail, **REFUSALS},
         operation_id=f"{name}_replay",
         summary=f"{name.title()} a replay",
         tags=["replays"],
-    )
-    def call(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
-        viewer = _viewer(request, OPERATOR)
-        return _replay(act(viewer, replays.find(viewer, replay_id), reason=body.reason))
+    )(call)
 
 
 for _name in ("pause", "resume", "cancel"):
@@ -319,6 +288,7 @@ for _name in ("pause", "resume", "cancel"):
 
 
 @api.get("/replays/{replay_id}/items", response={200: shapes.Listed[shapes.ItemDetail], **REFUSALS}, tags=["replays"])
+@needs(VIEWER)
 def list_items(
     request: HttpRequest, replay_id: Number, state: ItemState | None = None, after: After = None, limit: Limit = 50
 ) -> Any:
@@ -330,9 +300,10 @@ def list_items(
 
 
 @api.post("/replays/{replay_id}/items/{n}/resolve", response={200: shapes.ItemDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
 def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resolution) -> Any:
     """Settle an uncertain item by a person's word: it `ran`, or it was `lost`."""
-    viewer = _viewer(request, OPERATOR)
+    viewer = _viewer(request)
     found = replays.find(viewer, replay_id)
     if not found.items.filter(n=n).exists():
         raise ReplayItem.DoesNotExist
@@ -343,9 +314,10 @@ def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resol
 
 
 @api.get("/audit", response={200: shapes.Listed[shapes.AuditItem], **REFUSALS}, tags=["audit"])
+@needs(ADMIN)
 def audit(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
     """Who did, or was refused, what; newest first. For admins; of one source, only what belongs to it."""
-    page = audit_log.listing(_viewer(request, ADMIN), after=after, limit=limit)
+    page = audit_log.listing(_viewer(request), after=after, limit=limit)
     return shapes.listed(
         page.rows, shapes.audit, next=page.next, count=page.count, count_is_capped=page.count_is_capped
     )

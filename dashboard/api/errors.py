@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from functools import wraps
@@ -13,22 +14,33 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.operation import Operation, PathView
 
 from dashboard.api.tokens import viewer_of_request
-from jobs_admin import audit, failures
-from jobs_admin.models import Failure, Replay, ReplayItem
-from jobs_admin.models.access import Viewer
+from jobs_admin import audit, failures, group_changes, group_rules
+from jobs_admin.models import Failure, Replay, ReplayItem, SavedView
+from jobs_admin.models.access import RANK, Viewer
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
+from jobs_admin.saved_views import ViewRefused
 from jobs_admin.triage import TriageRefused
 
 log = logging.getLogger(__name__)
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 # What a refusal means for the caller. Whatever is not named here is the caller's input: 422.
-_STATUS = {"forbidden": 403, "read_only": 403, "already_open": 409, "changed": 409, "wrong_state": 409}
+_STATUS = {
+    "forbidden": 403,
+    "read_only": 403,
+    "already_open": 409,
+    "changed": 409,
+    "conflict": 409,
+    "wrong_state": 409,
+    "taken": 409,
+    "in_use": 409,
+}
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """The API's own refusals."""
 
     def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
@@ -67,8 +79,8 @@ def install(api: NinjaAPI) -> None:
         code = "bad_json" if error.status_code == 400 else "refused"
         return answer(error.status_code, code, f"{error}. Nothing was changed.")
 
-    @api.exception_handler(Refused)
-    def _(request: HttpRequest, error: Refused) -> HttpResponse:
+    @api.exception_handler(CallRefused)
+    def _(request: HttpRequest, error: CallRefused) -> HttpResponse:
         return answer(error.status, error.code, error.message, error.field)
 
     @api.exception_handler(ReplayRefused)
@@ -82,6 +94,15 @@ def install(api: NinjaAPI) -> None:
     def _(request: HttpRequest, error: TriageRefused) -> HttpResponse:
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
 
+    @api.exception_handler(ViewRefused)
+    def _(request: HttpRequest, error: ViewRefused) -> HttpResponse:
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
+
+    @api.exception_handler(group_rules.RuleRefused)
+    @api.exception_handler(group_changes.ChangeRefused)
+    def _(request: HttpRequest, error: group_changes.ChangeRefused | group_rules.RuleRefused) -> HttpResponse:
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
+
     @api.exception_handler(PermissionDenied)
     def _(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
         return answer(403, "forbidden", str(error) or "This token may not do that.")
@@ -92,7 +113,14 @@ def install(api: NinjaAPI) -> None:
         message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
         return answer(500, "failed", message)
 
-    for missing in (Http404, Failure.DoesNotExist, Replay.DoesNotExist, ReplayItem.DoesNotExist, failures.NoSuchGroup):
+    for missing in (
+        Http404,
+        SavedView.DoesNotExist,
+        Failure.DoesNotExist,
+        Replay.DoesNotExist,
+        ReplayItem.DoesNotExist,
+        failures.NoSuchGroup,
+    ):
         api.exception_handler(missing)(_not_found)
 
 
@@ -113,15 +141,21 @@ def unknown_address(request: HttpRequest) -> HttpResponse:
 def door(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """A view of the API as the site's middleware sees it: no login page, no CSRF token, errors in our shape.
 
-    Without a token it tells nothing: neither which methods it knows, nor the description of all calls.
+    Without a token it tells nothing: neither which methods it knows, nor the description of all calls. With one, each
+    call is let in by the right that it declares (`@needs`); one that declares none is closed to everybody.
+    `guarded.calls` has them by method.
     """
+    calls = {method: op.view_func for op in _operations(view) for method in op.methods}
 
     @csrf_exempt
     @login_not_required
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
-        if viewer_of_request(request) is None and view is not unknown_address:
+        viewer = viewer_of_request(request)
+        if viewer is None and view is not unknown_address:
             response = _no_token(request)
+        elif viewer is not None and not _may(viewer, calls, request.method):
+            response = _too_weak(request, viewer, getattr(calls[request.method], "right", "that nobody has"))
         else:
             response = view(request, *args, **kwargs)
         if response.status_code == 405:
@@ -131,5 +165,27 @@ def door(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         response.headers.setdefault("Cache-Control", "no-store")
         return response
 
-    guarded.right = "token"
+    guarded.is_call = True
+    guarded.calls = calls
+    # What is no call: the description of all of them, for whoever holds a token, and the answer for other addresses.
+    guarded.right = "anyone" if view is unknown_address else "viewer"
     return guarded
+
+
+def _operations(view: Callable[..., HttpResponse]) -> list[Operation]:
+    """The calls at the view's address: the library keeps them where only its view's closure knows."""
+    held = inspect.getclosurevars(view).nonlocals.get("self") if inspect.isfunction(view) else None
+    return held.operations if isinstance(held, PathView) else []
+
+
+def _may(viewer: Viewer, calls: dict[str, Callable], method: str) -> bool:
+    if method not in calls:
+        return True  # no such call, which the view says itself
+    right = getattr(calls[method], "right", None)
+    return right in RANK and viewer.may_anywhere(right)
+
+
+def _too_weak(request: HttpRequest, viewer: Viewer, role: str) -> HttpResponse:
+    message = f"This call needs a token with the role {role}. Nothing was changed."
+    note_refusal(request, viewer, message)
+    return answer(403, "forbidden", message)

@@ -9,12 +9,24 @@ from typing import Any, Generic, TypeVar
 
 from ninja import Schema
 
-from jobs_admin.groups import GroupDetail, GroupRow
+from jobs_admin.group_detail import GroupDetail
+from jobs_admin.group_rules import Preview as RulePreviewed
+from jobs_admin.group_rules import Row as RuleRow
+from jobs_admin.groups import GroupRow
 from jobs_admin.models import Attempt, AuditEvent, Failure, Replay, ReplayItem
+from jobs_admin.nearest import Near
 from jobs_admin.queues import QueueRow
 from jobs_admin.replays import Preview
 
 T = TypeVar("T")
+
+
+class NearItem(Schema):
+    q: str  # a search that finds something
+    why: str  # what it is, in words
+    count: int
+    count_is_capped: bool
+    failure: int | None  # it is this one job
 
 
 class Listed(Schema, Generic[T]):
@@ -24,6 +36,8 @@ class Listed(Schema, Generic[T]):
     count_is_capped: bool = False
     reading: str | None = None  # how `q` was read
     hints: list[str] = []
+    searched: int | None = None  # only so many, the newest in scope, were looked at; null: all of them
+    near: list[NearItem] = []  # where a search of failures found nothing: what it may have meant
 
 
 class ErrorBody(Schema):
@@ -115,6 +129,17 @@ class FailureDetail(FailureItem):
     url: str
 
 
+class ViewItem(Schema):
+    id: int
+    name: str
+    q: str  # as it was written: relative times stay relative
+    owner: str | None  # null: made by a token
+    is_shared: bool
+    count: int  # what it holds now, for who asks
+    count_is_capped: bool
+    url: str
+
+
 class GroupItem(Schema):
     fingerprint: str
     title: str
@@ -127,7 +152,12 @@ class GroupItem(Schema):
     first_seen: datetime
     last_seen: datetime
     state: str
+    state_since: datetime | None  # null where it is as it was found
+    state_by: str  # empty for the engine
+    regressed_after: str  # `replay:12`, `release:2026.11.2`; empty where it is not regressed, or that is not known
+    first_release: str
     muted_until: datetime | None
+    muted_until_count: int | None  # failed attempts from now that end the mute
     assignee: str | None
     note: str
     runbook_url: str
@@ -153,6 +183,54 @@ class GroupDetailItem(GroupItem):
     counted_over: int | None
     representative: int | None
     url: str
+
+
+class ChangedGroups(Schema):
+    changed: list[str]  # fingerprints
+    unchanged: int  # that were so already
+    refused: list[str]  # of sources where the token is not operator
+    missing: int  # that are not there, or that the token may not see
+    receipt: str  # hand it to `undo`
+
+
+class UndoneGroups(Schema):
+    undone: list[str]
+    changed_since: list[str]  # left as they are
+
+
+class RuleItem(Schema):
+    id: int
+    kind: str
+    says: str
+    group: str | None  # fingerprint; null for a frame
+    others: list[str]
+    by: str
+    frame: str
+    note: str
+    author: str
+    created_at: datetime
+    progress: float  # 0 to 1, of the failures that are known
+    is_withdrawn: bool
+
+
+class Becoming(Schema):
+    fingerprint: str
+    title: str
+    becomes: str
+    becomes_title: str
+    is_new: bool
+    failures: int
+    sample: list[int]
+
+
+class RulePreview(Schema):
+    kind: str
+    sentence: str
+    rows: list[Becoming]
+    more: int  # rows that are not listed
+    looked_at: int  # failures, of a frame groups
+    of: int
+    is_partial: bool
 
 
 class Blocked(Schema):
@@ -244,9 +322,14 @@ def queue(row: QueueRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in Queue.model_fields}
 
 
+def near(found: Near) -> dict[str, Any]:
+    same = ("why", "count", "count_is_capped", "failure")
+    return {name: getattr(found, name) for name in same} | {"q": "" if found.failure else found.text}
+
+
 def failure(row: Failure) -> dict[str, Any]:
     found = {name: getattr(row, name) for name in FailureItem.model_fields if name != "fingerprint"}
-    return found | {"fingerprint": row.group.fingerprint if row.group else None}
+    return found | {"fingerprint": row.group.name if row.group else None}
 
 
 def failure_detail(row: Failure, attempts: list[Attempt], url: str) -> dict[str, Any]:
@@ -276,7 +359,7 @@ def _runs(row: Failure, attempts: list[Attempt]) -> list[dict[str, Any]]:
 
 def _attempt(row: Attempt) -> dict[str, Any]:
     found = {name: getattr(row, name) for name in AttemptItem.model_fields if name != "fingerprint"}
-    return found | {"fingerprint": row.group.fingerprint if row.group else None}
+    return found | {"fingerprint": row.group.name if row.group else None}
 
 
 def _json(text: str) -> Any:
@@ -291,9 +374,10 @@ def group(row: GroupRow | GroupDetail) -> dict[str, Any]:
     found = row.group
     return {
         **{name: getattr(found, name) for name in (
-            "fingerprint", "title", "error_type", "culprit", "first_seen", "last_seen", "state", "muted_until", "note",
-            "runbook_url",
+            "fingerprint", "title", "error_type", "culprit", "first_seen", "last_seen", "state", "state_since", "state_by",
+            "regressed_after", "first_release", "muted_until", "note", "runbook_url",
         )},
+        "muted_until_count": None if (end := found.muted_until_count) is None else max(0, end - found.count),
         "count": row.count,
         "dead": row.dead,
         "is_partial": row.is_partial,
@@ -323,6 +407,21 @@ def group_detail(row: GroupDetail, url: str) -> dict[str, Any]:
         "representative": row.representative.pk if row.representative else None,
         "url": url,
     }
+
+
+def rule(row: RuleRow) -> dict[str, Any]:
+    same = ("id", "kind", "others", "by", "frame", "note", "author", "created_at", "is_withdrawn")
+    return {name: getattr(row.rule, name) for name in same} | {
+        "says": row.says,
+        "progress": round(row.progress, 4),
+        "group": row.rule.group.name if row.rule.group else None,
+    }
+
+
+def rule_preview(row: RulePreviewed) -> dict[str, Any]:
+    same = ("kind", "sentence", "more", "looked_at", "of", "is_partial")
+    rows = [{name: getattr(one, name) for name in Becoming.model_fields} for one in row.rows]
+    return {name: getattr(row, name) for name in same} | {"rows": rows}
 
 
 def _counts(pairs: list[tuple[str, int]]) -> list[dict[str, Any]]:

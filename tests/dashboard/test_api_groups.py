@@ -1,0 +1,105 @@
+"""Groups through the API: many at once, undone, muted until a count."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin.management.commands.token import create
+from jobs_admin.models import Group
+from tests.dashboard.conftest import bury, group
+from tests.dashboard.test_api import ask  # noqa: F401
+
+pytestmark = pytest.mark.django_db
+
+
+def some(n: int) -> list[str]:
+    names = []
+    for i in range(n):
+        where = group(f"Error{i}")
+        bury(group=where)
+        names.append(where.fingerprint)
+    return names
+
+
+def states() -> list[str]:
+    return list(Group.objects.order_by("pk").values_list("state", flat=True))
+
+
+def test_groups_are_changed_at_once_and_undone(ask):  # noqa: F811
+    names = some(3)
+    me = create("me", "operator", "*")
+    done = ask("POST", "groups/bulk", {"groups": names[:2], "state": "resolved", "reason": "fixed"}, token=me).json()
+    assert sorted(done["changed"]) == sorted(names[:2]) and states() == ["resolved", "resolved", "new"]
+    undone = ask("POST", "groups/undo", {"receipt": done["receipt"]}, token=me).json()
+    assert len(undone["undone"]) == 2 and states() == ["new"] * 3
+
+
+def test_what_another_token_did_is_not_undone(ask):  # noqa: F811
+    me, other = create("me", "operator", "*"), create("other", "operator", "*")
+    done = ask("POST", "groups/bulk", {"groups": some(1), "state": "resolved"}, token=me).json()
+    answer = ask("POST", "groups/undo", {"receipt": done["receipt"]}, token=other)
+    assert answer.status_code == 422 and states() == ["resolved"]
+
+
+def test_a_mute_says_how_many_more_end_it(ask):  # noqa: F811
+    (name,) = some(1)
+    Group.objects.update(count=40)
+    found = ask("PATCH", f"groups/{name}", {"state": "muted", "muted_until_count": 10}).json()
+    assert (found["state"], found["muted_until_count"], Group.objects.get().muted_until_count) == ("muted", 10, 50)
+
+
+@pytest.mark.parametrize(
+    "body", [{"groups": []}, {"groups": ["x"] * 1_001, "state": "resolved"}, {"state": "resolved"}]
+)
+def test_a_bulk_change_of_nothing_or_too_many_is_refused(ask, body):  # noqa: F811
+    assert ask("POST", "groups/bulk", body).status_code == 422
+
+
+def test_groups_are_listed_by_state_and_assignee(ask, django_user_model):  # noqa: F811
+    names = some(3)
+    ann = django_user_model.objects.create_user("ann")
+    Group.objects.filter(fingerprint=names[0]).update(state="muted", assignee=ann)
+    Group.objects.filter(fingerprint=names[1]).update(state="regressed", regressed_after="replay:3")
+
+    def found(path):
+        return [row["fingerprint"] for row in ask("GET", path).json()["items"]]
+
+    assert found("groups?state=muted") == names[:1] == found("groups?assignee=ann")
+    assert set(found("groups?state=muted&state=new")) == {names[0], names[2]} and len(found("groups")) == 3
+    assert ask("GET", f"groups/{names[1]}").json()["regressed_after"] == "replay:3"
+
+
+@pytest.mark.parametrize(("path", "body"), [("bulk", {"state": "resolved"}), ("undo", {"receipt": "1-1"})])
+def test_a_viewers_token_changes_no_groups(ask, path, body):  # noqa: F811
+    chosen = {"groups": some(1)} if path == "bulk" else {}
+    assert ask("POST", f"groups/{path}", body | chosen, role="viewer").status_code == 403
+    assert "resolved" not in states()
+
+
+def test_a_rule_is_seen_made_listed_and_taken_back(ask):  # noqa: F811
+    left, right = some(2)
+    asked = {"kind": "merge", "groups": [left, right]}
+    seen = ask("POST", "groups/rules/preview", asked).json()
+    assert [(row["fingerprint"], row["becomes"]) for row in seen["rows"]] == [(right, left)]
+    made = ask("POST", "groups/rules", asked | {"note": "one partner"})
+    assert made.status_code == 201 and made.json()["others"] == [right]
+    assert [row["note"] for row in ask("GET", "groups/rules").json()["items"]] == ["one partner"]
+    path = f"groups/rules/{made.json()['id']}/withdraw"
+    assert ask("POST", path, {}).json()["is_withdrawn"] is True
+    assert ask("POST", path, {}).status_code == 409
+
+
+def test_a_rule_that_cannot_be_names_its_field(ask):  # noqa: F811
+    answer = ask("POST", "groups/rules", {"kind": "ignore", "frame": "*"})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "frame")
+    assert ask("POST", "groups/rules/7/withdraw", {}).status_code == 404
+
+
+def test_groups_are_found_by_what_only_their_failures_have(ask):  # noqa: F811
+    left, right = group("Left"), group("Right")
+    bury(group=left, tenant="acme"), bury(group=right, tenant="other")
+    found = ask("GET", "groups", q="tenant:acme").json()
+    assert [row["fingerprint"] for row in found["items"]] == [left.fingerprint] and found["count"] == 1
+    assert "a failure, in whatever state, matches all of the search" in found["hints"][0]
+    none = ask("GET", "groups", q="tenant:nobody").json()
+    assert (none["items"], none["count"], none["count_is_capped"]) == ([], 0, False)
