@@ -23,7 +23,8 @@ def can(role: str) -> Callable:
     def guard(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @wraps(view)
         def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
-            request.viewer = viewer_of(request.user)
+            # Remembered for a moment where the request only looks (dashboard.identity).
+            request.viewer = getattr(request, "known_viewer", None) or viewer_of(request.user)
             if not request.viewer.may_anywhere(role):
                 raise PermissionDenied(f"This needs the role {role}. Ask an admin of this desk for it.")
             response = view(request, *args, **kwargs)
@@ -34,3 +35,13 @@ def can(role: str) -> Callable:
         return guarded
 
     return guard
+
+
+def needs(role: str) -> Callable[[Callable], Callable]:
+    """A call of the API needs `role` on at least one source: asked at its door (`dashboard.api.errors.door`)."""
+
+    def mark(call: Callable) -> Callable:
+        call.right = role
+        return call
+
+    return mark

@@ -17,7 +17,7 @@ from dashboard.connections import about_database
 from jobs_admin import audit, config, overview
 from jobs_admin.models import Unfiled, Worker
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Finding, Refused, Source, SourceError
+from jobs_admin.sources.base import Finding, Source, SourceError, SourceRefused
 
 HIGH, WARNING, INFO = "high", "warning", "info"
 
@@ -154,7 +154,7 @@ def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Res
             adapter = config.adapter(name)
             queues = adapter.depths()
             found = adapter.findings()
-        except Refused as error:
+        except SourceRefused as error:
             yield Result(part, "", [Finding("refused", HIGH, str(error), f"Correct {_set_by(name, source)}.")])
             continue
         except SourceError as error:

@@ -18,10 +18,12 @@ OURS = {
     "off": "Silence the guard in all workers within two seconds.",
     "on": "Let the guard in all workers record again.",
     "token": "Keys to the API: create, list, revoke.",
+    "prune": "Remove what is over, by age and size; --dry-run says what would go.",
+    "reindex": "Make the search index anew, where it is of an older version.",
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.
-_NEED_TABLES = {"failures", "replay", "off", "on", "token", "watch"}
+_NEED_TABLES = {"failures", "replay", "off", "on", "token", "prune", "reindex", "watch"}
 _DJANGO = (
     "core/management",
     "contrib/auth/management",

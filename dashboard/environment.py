@@ -161,12 +161,21 @@ def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
             "init_command": (
-                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-20000; "
-                "PRAGMA temp_store=MEMORY; PRAGMA journal_size_limit=67108864"
+                f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-{_sqlite_cache_kb()}; "
+                # A checkpoint each 16 MB: at SQLite's 4 MB every batch of reports would wait for one.
+                "PRAGMA temp_store=MEMORY; PRAGMA journal_size_limit=67108864; PRAGMA wal_autocheckpoint=4000"
             ),
         },
         "CONN_MAX_AGE": None,
     }
+
+
+def _sqlite_cache_kb() -> int:
+    """What each connection may keep of the file. Ingest needs room; the web process has a connection a thread."""
+    given = get("REDRIVE_SQLITE_CACHE_KB", "20000")
+    if not given.isascii() or not given.isdigit() or not 100 <= int(given) <= 10**7:
+        raise Misconfigured("REDRIVE_SQLITE_CACHE_KB must be a number from 100 to 10000000. Nothing was started.")
+    return int(given)
 
 
 def _refuse(options: Mapping[str, str], known: Collection[str]) -> None:

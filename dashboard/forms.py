@@ -7,7 +7,8 @@ from typing import Any
 
 from django import forms
 
-from jobs_admin.core import pacing
+from jobs_admin.core import pacing, query
+from jobs_admin.core.text import whole_number
 
 MOST_SELECTED = 10_000
 
@@ -19,20 +20,28 @@ class IdList(forms.Field):
 
     def clean(self, value: Any) -> list[int]:
         words = [word.strip() for text in value or () for word in str(text).split(",") if word.strip()]
-        if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+        numbers = {whole_number(word) for word in words}
+        if None in numbers:
             raise forms.ValidationError("The selection holds something that is not a failure's number.")
         if len(words) > MOST_SELECTED:
             raise forms.ValidationError(
                 f"More than {MOST_SELECTED:,} failures are selected. Nothing was done. "
                 "Choose all that match a search instead."
             )
-        return sorted({int(word) for word in words})
+        return sorted(numbers)
 
 
 class Scope(forms.Form):
     """Which failures an act is about: those chosen by hand, or all that match a search."""
 
-    q = forms.CharField(required=False, strip=True)
+    q = forms.CharField(
+        required=False,
+        strip=True,
+        max_length=query.MAX_CHARS,
+        error_messages={
+            "max_length": f"The search is longer than {query.MAX_CHARS:,} characters. Shorten it. Nothing was changed."
+        },
+    )
     selection = IdList(required=False)
     everything = forms.BooleanField(required=False)
 

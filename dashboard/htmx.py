@@ -13,6 +13,8 @@ from django.utils.cache import patch_vary_headers
 # The CSRF token is masked anew in each answer: what differs only by it is the same part.
 _TOKEN = re.compile(rb'csrfmiddlewaretoken" value="[^"]*"')
 
+LONGEST_URL = 8_000
+
 
 def render_page(request: HttpRequest, page: str, context: dict, *, part: str, status: int = 200) -> HttpResponse:
     """Render `page`, or only its `part` when htmx asked for a swap.
@@ -34,8 +36,19 @@ def render_page(request: HttpRequest, page: str, context: dict, *, part: str, st
     return response
 
 
+def stay(request: HttpRequest) -> HttpResponse:
+    """A refusal, for htmx: what is to be said, and the page with what is chosen and typed in it as it is."""
+    said = render_to_string("parts/messages_out_of_band.html", request=request)
+    return HttpResponse(said, status=422, headers={"HX-Reswap": "none"})
+
+
 def go(request: HttpRequest, url: str) -> HttpResponse:
-    """After an act: on to `url`, for a form and for htmx alike (a redirect would be followed inside the swap)."""
+    """After an act: on to `url`, for a form and for htmx alike (a redirect would be followed inside the swap).
+
+    Where a search would make the address longer than servers read, the page without it.
+    """
+    if len(url) > LONGEST_URL:
+        url = url.partition("?")[0]
     if request.htmx:
         return HttpResponse(headers={"HX-Redirect": url})
     return HttpResponseRedirect(url)

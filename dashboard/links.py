@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from functools import lru_cache
+from urllib.parse import quote_plus, urlencode
 
-from django.urls import reverse
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, get_script_prefix, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, Value
 
 
+@lru_cache(maxsize=1024)  # a page that refreshes itself asks for the same links again
 def query_for(**fields: str) -> str:
     """The search for these values: `query_for(queue="a b", state="dead")` -> `queue:"a b" state:dead`."""
     return language.format(Query(tuple(Match(name, (Value(value),)) for name, value in fields.items())))
@@ -20,14 +24,45 @@ def failures_of(**fields: str) -> str:
     return _with_query("failure-list", query_for(**fields))
 
 
+def list_url(text: str = "", **more: object) -> str:
+    """The list of what a search finds."""
+    pairs = {"q": text, **more} if text else more
+    return f"{reverse('failure-list')}?{urlencode(pairs)}" if pairs else reverse("failure-list")
+
+
 def replay_of(**fields: str) -> str:
     """The draft of a replay of the failures that have these values."""
     return _with_query("replay-new", query_for(**fields))
 
 
 def group_page(fingerprint: str) -> str:
-    return reverse("group-detail", args=[fingerprint])
+    return _address(get_script_prefix(), "group-detail", fingerprint)
+
+
+def back(request: HttpRequest, *, otherwise: str) -> str:
+    """Where an act was asked from, as its form says; never an address that is not ours."""
+    asked = request.POST.get("back", "")
+    is_ours = asked and url_has_allowed_host_and_scheme(asked, allowed_hosts={request.get_host()})
+    return asked if is_ours else otherwise
+
+
+def is_web(address: str) -> bool:
+    """Whether it may become a link. Acts take no other, but what stands in a table may have come another way."""
+    return address.startswith(("https://", "http://"))
+
+
+def url_of(name: str) -> str:
+    """The address of a page that may not be there: empty then."""
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return ""
 
 
 def _with_query(name: str, query: str) -> str:
-    return f"{reverse(name)}?{urlencode({'q': query})}"
+    return f"{_address(get_script_prefix(), name)}?q={quote_plus(query)}"
+
+
+@lru_cache(maxsize=4096)  # asked many times a page, and the same again on the next
+def _address(prefix: str, name: str, *arguments: str) -> str:
+    return reverse(name, args=arguments)

@@ -10,9 +10,9 @@ from django.http import HttpRequest, HttpResponse
 from dashboard.access import READS
 from jobs_admin import config
 
-SENTENCE = "The desk is read-only at the moment (REDRIVE_READ_ONLY). Nothing was changed."
-# Who comes and goes must be able to, and a preview only looks: its scope is too long for an address.
-_HARMLESS = frozenset({"login", "logout", "admin:login", "admin:logout", "api:preview_replay"})
+# Who comes and goes must be able to; a preview only looks, its scope is too long for an address; an export only reads,
+# and is a POST because it is written down.
+HARMLESS = frozenset({"login", "logout", "admin:login", "admin:logout", "api:preview_replay", "failure-export"})
 
 
 class ReadOnlyMiddleware:
@@ -29,14 +29,14 @@ class ReadOnlyMiddleware:
     ) -> HttpResponse | None:
         if request.method in READS or not config.is_read_only() or _is_harmless(request):
             return None
-        if getattr(view, "right", "") == "token":
+        if getattr(view, "is_call", False):
             return _refused_call(request)
-        raise PermissionDenied(SENTENCE)
+        raise PermissionDenied(config.READ_ONLY)
 
 
 def _is_harmless(request: HttpRequest) -> bool:
     name = request.resolver_match.view_name
-    return name in _HARMLESS or (name == "replay-new" and request.POST.get("step") != "start")
+    return name in HARMLESS or (name == "replay-new" and request.POST.get("step") != "start")
 
 
 def _refused_call(request: HttpRequest) -> HttpResponse | None:
@@ -46,5 +46,5 @@ def _refused_call(request: HttpRequest) -> HttpResponse | None:
     viewer = tokens.viewer_of_request(request)
     if viewer is None:
         return None
-    errors.note_refusal(request, viewer, SENTENCE)
-    return errors.answer(403, "read_only", SENTENCE)
+    errors.note_refusal(request, viewer, config.READ_ONLY)
+    return errors.answer(403, "read_only", config.READ_ONLY)

@@ -24,6 +24,8 @@ REDRIVE_TEST_BACKENDS = ()  # tests add `memory`, which lives in one process and
 REDRIVE_DEMO_BROKER_URL = env.get("REDRIVE_DEMO_BROKER_URL")  # set by `up`: the demo shop's broker
 REDRIVE_DEMO_PARTNER_URL = env.get("REDRIVE_DEMO_PARTNER_URL")  # set by `up`: the partner that /demo/ breaks
 REDRIVE_PAYLOAD_KEYS = env.get_list("REDRIVE_PAYLOAD_KEYS")
+REDRIVE_KEEP = env.get("REDRIVE_KEEP")  # "dead=90d, recovered+gone=7d"
+REDRIVE_KEEP_BYTES = env.get("REDRIVE_KEEP_BYTES")
 REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
 REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
@@ -46,12 +48,13 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",  # files are compressed once, by collectstatic
-    "django.middleware.gzip.GZipMiddleware",  # pages, padded at random so that their length tells nothing (BREACH)
-    "csp.middleware.CSPMiddleware",
+    "dashboard.compression.CompressionMiddleware",  # pages, padded at random so that their length tells nothing (BREACH)
+    "dashboard.policy.PolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "dashboard.identity.IdentityMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "dashboard.read_only.ReadOnlyMiddleware",  # after those that say who asks
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -74,7 +77,8 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": ["template_partials.templatetags.partials"],
+            # quick_for takes the place of Django's own {% for %}, in every template, those of Django's admin too.
+            "builtins": ["template_partials.templatetags.partials", "dashboard.quick_for"],
         },
     }
 ]
@@ -139,8 +143,11 @@ STATIC_ROOT = DATA_DIR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+    "staticfiles": {"BACKEND": "dashboard.static_files.Storage"},
 }
+
+# Pages name files by their hash: the others would only be compressed for nothing.
+WHITENOISE_KEEP_ONLY_HASHED_FILES = True
 
 # A pasted payload is refused before it is parsed.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 10 * 1024 * 1024

@@ -1,20 +1,29 @@
-"""A traceback for reading: the application's frames open and highlighted, runs of library frames folded."""
+"""A traceback for reading: the error that ended the job first, what caused it below, library frames folded.
+
+Thousands of failures share a stack, so a stack's HTML is made once and kept, within a bound of memory.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 
-from django.utils.html import format_html_join
-from django.utils.safestring import SafeString
+from django.template.loader import render_to_string
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
 
-from dashboard.templatetags.redrive import visible
-from jobs_admin.core.fingerprint import frames
+from dashboard.shown.text import visible
+from jobs_admin.core.traces import frames
 
 MOST_SHOWN = 64 * 1024  # characters, from the end: the error's own frames stand there
+LONGEST_LINE = 1_000  # characters of code that are coloured
+MOST_KEPT = 4 * 1024 * 1024  # characters of HTML that are kept, of all stacks together
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +32,7 @@ class ShownFrame:
     place: str  # the end of the path, what one reads
     line: int
     function: str
-    code: SafeString
+    code: SafeString | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +50,61 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Section:
+    """One exception of a chain, in the order of its own lines."""
+
+    n: int  # from 1: the error that ended the job
+    how: str  # what it has to do with the one above it: "caused by"; "" of the first
+    error: str  # its type, or the first of its words
     pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    sections: tuple[Section, ...]  # the error that ended the job, then what led to it
     text: str
     is_cut: bool
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(piece for section in self.sections for piece in section.pieces)
 
 
 _FRAME = re.compile(r'[ |+-]*File "')
 _OPENING = re.compile(r"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):\s*\Z")
+_BETWEEN = re.compile(
+    r"^(During handling of the above exception, another exception occurred:"
+    r"|The above exception was the direct cause of the following exception:)\s*$",
+    re.MULTILINE,
+)
 
 
-@lru_cache(maxsize=256)
 def shown(trace: str) -> Shown:
-    """`trace` in pieces, in its own order. Text that is no Python traceback comes back as one piece of words."""
-    is_cut = len(trace) > MOST_SHOWN
+    """`trace` in sections, the last exception first. Text that is no Python traceback is one section of words."""
     text = trace[-MOST_SHOWN:]
+    parts = _BETWEEN.split(text)  # the first cause, how the next came of it, the next …
+    found = []
+    for n, place in enumerate(range(len(parts) - 1, -1, -2), 1):
+        pieces = _pieces(parts[place])
+        # What led to the error above says so in the words that stand between the two.
+        between = parts[place + 1] if place + 1 < len(parts) else ""
+        how = "" if n == 1 else "while handling" if between.startswith("During") else "caused by"
+        found.append(Section(n, how, _error(pieces), tuple(pieces)))
+    if not any(piece.is_application for section in found for piece in section.pieces):
+        found = [Section(s.n, s.how, s.error, tuple(_opened(p) for p in s.pieces)) for s in found]
+    return Shown(tuple(found), trace, len(trace) > MOST_SHOWN)
+
+
+def _opened(piece: Piece) -> Piece:
+    return Piece(piece.is_application, piece.frames, piece.words, is_open=bool(piece.frames))
+
+
+def _error(pieces: list[Piece]) -> str:
+    said = pieces[-1].words if pieces else ""
+    return said.split("\n", 1)[0].partition(": ")[0][:120]
+
+
+def _pieces(text: str) -> list[Piece]:
     known = iter(frames(text))
     upcoming = next(known, None)
     pieces: list[Piece] = []
@@ -105,9 +154,7 @@ def shown(trace: str) -> Shown:
         upcoming = next(known, None)
     close_frames()
     close_words()
-    if not any(piece.is_application for piece in pieces):
-        pieces = [Piece(p.is_application, p.frames, p.words, is_open=bool(p.frames)) for p in pieces]
-    return Shown(tuple(pieces), trace, is_cut)
+    return pieces
 
 
 def _code(body: list[str]) -> str:
@@ -129,13 +176,61 @@ _LOOKS: tuple[tuple[_TokenType, str], ...] = (
     (Name.Builtin, "f"),
     (Name.Exception, "f"),
 )
+_lexer = PythonLexer(stripnl=False, ensurenl=False)
 
 
-def highlighted(code: str) -> SafeString:
-    """Python as HTML: each token escaped, coloured by class."""
-    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens(code)
-    return format_html_join("", '<span class="{}">{}</span>', ((_look(kind), visible(text)) for kind, text in tokens))
+@lru_cache(maxsize=1024)  # different stacks go through the same lines of libraries
+def _highlighted(code: str) -> SafeString:
+    # What has no colour needs no element.
+    pieces = (
+        format_html('<span class="{}">{}</span>', look, visible(text)) if (look := _look(kind)) else visible(text)
+        for kind, text in _lexer.get_tokens(code)
+    )
+    return format_html_join("", "{}", ((piece,) for piece in pieces))
+
+
+def highlighted(code: str) -> SafeString | str:
+    """Python as HTML: each token escaped, coloured by class. A line too long to be read is left as it is."""
+    return _highlighted(code) if len(code) <= LONGEST_LINE else visible(code)
 
 
 def _look(kind: _TokenType) -> str:
-    return next((look for known, look in _LOOKS if kind in known), "t")
+    return next((look for known, look in _LOOKS if kind in known), "")
+
+
+class _Kept:
+    """HTML by the hash of its stack, the least lately used let go first."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.characters = most, 0
+        self.held: OrderedDict[str, SafeString] = OrderedDict()
+        self.lock = Lock()
+
+    def get(self, key: str) -> SafeString | None:
+        with self.lock:
+            found = self.held.get(key)
+            if found is not None:
+                self.held.move_to_end(key)
+            return found
+
+    def keep(self, key: str, html: SafeString) -> None:
+        with self.lock:
+            if key in self.held or len(html) > self.most // 8:
+                return
+            self.held[key] = html
+            self.characters += len(html)
+            while self.characters > self.most:
+                _, gone = self.held.popitem(last=False)
+                self.characters -= len(gone)
+
+
+kept = _Kept(MOST_KEPT)
+
+
+def as_html(sha256: str, text: Callable[[], str]) -> SafeString:
+    """The stack with this hash, ready for a page; `text` is asked for it only where it is not kept."""
+    found = kept.get(sha256)
+    if found is None:
+        found = mark_safe(render_to_string("parts/traceback.html", {"trace": shown(text())}).strip())  # noqa: S308
+        kept.keep(sha256, found)
+    return found

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import gc
 import os
+from importlib import import_module
 
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
 _django = get_wsgi_application()
+import_module(settings.ROOT_URLCONF)  # with every view: the first page need not wait for it
+# What is here now stays for good: the collector need not walk through it again and again (20 ms, in the midst of a page).
+gc.collect()
+gc.freeze()
 
 
 def application(environ, start_response):

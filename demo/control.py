@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import httpx
 import redis
 
 from demo.temper import MODES
@@ -82,6 +81,8 @@ def set_mode(url: str, mode: str, **numbers: float) -> dict[str, Any]:
 
 
 def _asked(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    import httpx  # with what it brings along 5 MB, for one page of the demo
+
     try:
         answer = httpx.request(method, url, json=body, timeout=2, trust_env=False)
     except httpx.HTTPError as error:

@@ -1,61 +1,25 @@
-"""One failure as a page shows it: its runs and attempts, its message, what may be done with it."""
+"""One failure as a page shows it: its arguments, and what may be done with it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from dashboard import arguments
-from jobs_admin.models import Attempt, Failure, ReplayItem
+from django.urls import reverse
+from django.utils.safestring import SafeString
+
+from dashboard import tree
+from dashboard.screens.timeline import short
+from jobs_admin import contents
+from jobs_admin.core import terms
+from jobs_admin.core.veil import Piece, Plain
+from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM
 
-# What a run shows at once; the older attempts of a job that was retried for days open on demand.
-ATTEMPTS_SHOWN = 12
-RUNS_SHOWN = 20
-
-ENDED = {
-    "exception": "failed",
-    "retry": "failed, retried",
-    "rejected": "rejected",
-    "worker_lost": "worker lost",
-    "soft_limit": "over the soft time limit",
-    "hard_limit": "killed at the time limit",
-    "memory": "killed for memory",
-    "unknown_task": "unknown task",
-    "undecodable": "could not be decoded",
-    "bad_content": "bad content type",
-    "unknown_format": "unknown message format",
-    "lost": "lost",
-    "success": "ran well",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """One attempt on the timeline."""
-
-    attempt: Attempt
-    look: str  # the state whose colour and shape it has
-    words: str
-    error: str  # short class name
-
-    @property
-    def title(self) -> str:
-        return self.attempt.error_type
-
-
-@dataclass(slots=True)
-class Run:
-    """One run on the timeline, attempts in their order."""
-
-    n: int
-    job_id: str
-    item: ReplayItem | None = None  # what started it; None for run 1 and for runs of before we knew
-    earlier: list[Ended] = field(default_factory=list)
-    attempts: list[Ended] = field(default_factory=list)
+__all__ = ["Acts", "Branch", "acts", "addresses", "branch", "branches", "document", "is_editable", "open_item", "short"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,61 +27,52 @@ class Branch:
     """Positional or keyword arguments, or headers, as a tree or as the text they are."""
 
     name: str
-    lines: list[arguments.Line]
+    tree: SafeString | str = ""
     text: str = ""
-    is_empty: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.tree and not self.text
 
 
-def short(error_type: str) -> str:
-    """`smtplib.SMTPServerDisconnected` -> `SMTPServerDisconnected`."""
-    return error_type.rpartition(".")[2] or error_type
-
-
-def timeline(failure: Failure, attempts: Sequence[Attempt], items: Sequence[ReplayItem]) -> list[Run]:
-    """The runs of a failure, first to last; at most RUNS_SHOWN, the latest."""
-    started_by = {item.run: item for item in items if item.state not in {"planned", "cancelled"}}
-    runs: dict[int, Run] = {}
-    for n in {failure.run, *started_by, *(a.run for a in attempts)}:
-        item = started_by.get(n)
-        job_id = failure.first_job_id if n == 1 else failure.job_id if n == failure.run else item.job_id if item else ""
-        runs[n] = Run(n, job_id, item)
-    for attempt in sorted(attempts, key=lambda a: (a.run, a.attempt, a.kind == "success", a.pk)):
-        runs[attempt.run].attempts.append(
-            Ended(attempt, _look(attempt.kind), ENDED.get(attempt.kind, attempt.kind), short(attempt.error_type))
-        )
-    for run in runs.values():
-        run.earlier, run.attempts = run.attempts[:-ATTEMPTS_SHOWN], run.attempts[-ATTEMPTS_SHOWN:]
-    return [runs[n] for n in sorted(runs)][-RUNS_SHOWN:]
-
-
-def _look(kind: str) -> str:
-    return {"success": "recovered", "retry": "retrying"}.get(kind, "dead")
+def addresses(failure: Failure, *, is_whole: bool = False) -> tree.Addresses:
+    return tree.Addresses(
+        reverse("failure-opened", args=[failure.pk]),
+        reverse("failure-list"),
+        "&whole=1" if is_whole else "",
+        terms.indexed_paths("args", failure.args) | terms.indexed_paths("kwargs", failure.kwargs),
+    )
 
 
 def branches(failure: Failure) -> list[Branch]:
     """Arguments, as far as one page should hold them."""
-    return [branch("args", "Arguments", failure.args), branch("kwargs", "Keyword arguments", failure.kwargs)]
+    return [branch(failure, "args", "Arguments"), branch(failure, "kwargs", "Keyword arguments")]
 
 
-def branch(field_name: str, name: str, text: str) -> Branch:
-    if not text:
-        return Branch(name, [], is_empty=True)
+def branch(failure: Failure, field_name: str, name: str) -> Branch:
+    text = getattr(failure, field_name)
     try:
-        value = arguments.read(text)
-    except arguments.NotJson:
-        return Branch(name, [], text=text)
-    if value in ([], {}):
-        return Branch(name, [], is_empty=True)
-    return Branch(name, arguments.tree(value, f"/{field_name}"))
+        value = contents.json_of(text, None)
+    except contents.Unreadable:
+        return Branch(name, text=text)
+    if value in (None, [], {}):
+        return Branch(name)
+    return branch_of(Plain(value), field_name, name, addresses(failure))
+
+
+def branch_of(piece: Piece, field_name: str, name: str, to: tree.Addresses) -> Branch:
+    if piece.kind in {"list", "object"} and not piece.size:
+        return Branch(name)
+    return Branch(name, tree.as_html(tree.lines(piece, field_name), to))
 
 
 def document(failure: Failure) -> dict[str, Any]:
-    """Everything a JSON pointer of the trees can point into. What is not JSON is left out."""
+    """The copies of arguments and headers as values. What is not JSON is left out."""
     found = {}
     for name in ("args", "kwargs", "headers"):
         try:
-            found[name] = arguments.read(getattr(failure, name) or "null")
-        except arguments.NotJson:
+            found[name] = contents.json_of(getattr(failure, name), None)
+        except contents.Unreadable:
             continue
     return found
 
@@ -131,6 +86,7 @@ class Acts:
     discard: bool
     restore: bool
     why_not: str = ""
+    readmit: bool = False
 
 
 _CANNOT_REPLAY = {
@@ -154,22 +110,22 @@ def acts(viewer: Viewer, failure: Failure, *, open_item: ReplayItem | None, is_w
     if open_item is not None:
         return Acts(False, False, False, restore)
     if not is_dead:
-        return Acts(False, False, discard, restore, _CANNOT_REPLAY.get(FailureState(failure.state), ""))
+        why_not = _CANNOT_REPLAY.get(FailureState(failure.state), "")
+        return Acts(False, False, discard, restore, why_not, readmit=failure.state == FailureState.QUARANTINED)
     if not is_whole:
         return Acts(
             False, False, discard, restore, "Its message was too large to keep whole, so it cannot be sent again."
         )
-    return Acts(True, bool(is_editable(failure)), discard, restore)
+    return Acts(True, is_editable(failure), discard, restore)
 
 
 def is_editable(failure: Failure) -> bool:
     """Whether the display copy can be edited: it must be whole JSON of the right shapes."""
     try:
-        return isinstance(arguments.read(failure.args or "[]"), list) and isinstance(
-            arguments.read(failure.kwargs or "{}"), dict
-        )
-    except arguments.NotJson:
+        held = contents.copy(failure)
+    except contents.Unreadable:
         return False
+    return held.args.kind == "list" and held.kwargs.kind == "object"
 
 
 def open_item(items: Sequence[ReplayItem]) -> ReplayItem | None:

@@ -8,8 +8,9 @@ from datetime import datetime
 
 from django.urls import reverse
 
-from dashboard.screens import failure_list, replay_preview
-from dashboard.templatetags.redrive import duration
+from dashboard import links
+from dashboard.screens import replay_preview
+from dashboard.shown.figures import duration
 from jobs_admin.core import query as language
 from jobs_admin.models import Replay
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
@@ -131,7 +132,7 @@ def scope(replay: Replay) -> str:
         return (
             "1 job chosen by hand" if len(replay.selection) == 1 else f"{len(replay.selection):,} jobs chosen by hand"
         )
-    return language.parse(replay.query).reading
+    return language.reading(language.parse(replay.query))
 
 
 def shown(replay: Replay, over_time, *, may_act: bool) -> Shown:
@@ -156,7 +157,7 @@ def shown(replay: Replay, over_time, *, may_act: bool) -> Shown:
         can_pace=may_act and not over and replay.planned > 0,
         remaining=_remaining(replay),
         scope=scope(replay),
-        scope_url="" if replay.selection else failure_list.list_url(f"{replay.query} replay:{replay.pk}".strip()),
+        scope_url="" if replay.selection else links.list_url(f"{replay.query} replay:{replay.pk}".strip()),
     )
 
 
@@ -226,13 +227,13 @@ def picture(over_time) -> Picture | None:
 def again(replay: Replay, found) -> Again:
     group, count = found
     title = str(group) if group else "An error that was not grouped"
-    text = f"replay:{replay.pk}" + (f" group:{group.fingerprint}" if group else "")
+    text = f"replay:{replay.pk}" + (f" group:{group.name}" if group else "")
     return Again(
         title,
         group.culprit if group else "",
         count,
-        reverse("group-detail", args=[group.fingerprint]) if group else "",
-        failure_list.list_url(text),
+        reverse("group-detail", args=[group.name]) if group else "",
+        links.list_url(text),
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dashboard.templatetags.redrive import duration
+from dashboard.shown.figures import duration
+from dashboard.shown.text import part_first
+from jobs_admin.group_places import Place
 
 # The picture's own units; the page stretches it.
 WIDE, HIGH = 360, 120
@@ -27,6 +29,7 @@ class Share:
     title: str
     count: int
     part: float  # 0..100, of what is replayed
+    place: str = ""  # of an error: where it fails; two groups may have one title
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class Picture:
 MOST_VALUES = 5
 
 
-def columns(preview) -> list[Column]:
+def columns(preview, places: dict[str, Place]) -> list[Column]:
+    """`places`: of groups, by fingerprint."""
     shown = []
     for title, counts in (
         ("Queue", preview.by_queue),
@@ -55,6 +59,8 @@ def columns(preview) -> list[Column]:
         ("Tenant", preview.by_tenant),
     ):
         rows = [_share(value, count, preview.replayable) for value, count in counts[:MOST_VALUES]]
+        if counts is preview.by_group:
+            rows = [_placed(row, places.get(name)) for row, (name, _, _) in zip(rows, preview.groups, strict=False)]
         if rows:
             shown.append(Column(title, rows, max(0, len(counts) - MOST_VALUES)))
     return shown
@@ -63,6 +69,10 @@ def columns(preview) -> list[Column]:
 def _share(value, count: int, whole: int) -> Share:
     text = str(value if value not in (None, "") else "none")
     return Share(text, text, count, round(count / whole * 100, 2) if whole else 0)
+
+
+def _placed(row: Share, place: Place | None) -> Share:
+    return replace(row, value=part_first(row.value), place=place.words if place else "")
 
 
 def target(preview) -> str:

@@ -8,15 +8,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
-from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from jobs_admin import audit
+from dashboard.screens import sweeps, undo_offer
+from dashboard.screens.undo_offer import Offer
+from jobs_admin import audit, undoing
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ADMIN
+
+JOBS_SHOWN = 8  # of an act on many
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,13 @@ class Line:
     object_url: str
     before: str
     after: str
+    jobs: str = ""  # how many it changed, in words
+    some_jobs: tuple[int, ...] = ()  # the first of them
+    has_more_jobs: bool = False
+    undo: Offer | None = None  # where it is one's own, and can still be taken back
 
 
-@require_GET
+@require_safe
 @can(ADMIN)
 def index(request: HttpRequest) -> HttpResponse:
     chosen = {name: request.GET.get(name, "").strip()[:120] for name in ("act", "object")}
@@ -35,7 +41,7 @@ def index(request: HttpRequest) -> HttpResponse:
     after = request.GET.get("after")
     page = audit.listing(request.viewer, after=after, **chosen)
     context = {
-        "lines": [Line(e, _where(e.object), _as_json(e.before), _as_json(e.after)) for e in page.rows],
+        "lines": _lines(request, page.rows),
         "page": page,
         "chosen": chosen,
         "is_first": not after,
@@ -45,12 +51,28 @@ def index(request: HttpRequest) -> HttpResponse:
     return render_page(request, "audit/list.html", context, part="events")
 
 
-def _where(name: str) -> str:
-    """The page of what an act was done to; "" for what has none."""
-    kind, _, key = name.partition(":")
-    if kind in {"failure", "replay"} and key.isascii() and key.isdigit() and len(key) < 19:
-        return reverse(f"{kind}-detail", args=[int(key)])
-    return links.group_page(key) if kind == "group" and key and "/" not in key else ""
+def _lines(request: HttpRequest, rows: list[AuditEvent]) -> list[Line]:
+    acts, back = undoing.of_events(request.viewer, rows), request.get_full_path()
+    lines, offered = [], set()
+    for row in rows:
+        act = acts.get(row.pk)
+        # Of an act with many rows the first that is shown offers it.
+        offer = undo_offer.offer(act, back) if act and act.handle not in offered else None
+        offered |= {act.handle} if act else set()
+        ids = (row.after or {}).get("ids", []) if row.act.startswith("failure.") and isinstance(row.after, dict) else []
+        lines.append(
+            Line(
+                row,
+                undo_offer.page_of(row.object),
+                _as_json(row.before),
+                _as_json(row.after),
+                sweeps.jobs(len(ids)) if ids else "",
+                tuple(ids[:JOBS_SHOWN]),
+                len(ids) > JOBS_SHOWN,
+                offer,
+            )
+        )
+    return lines
 
 
 def _as_json(value: Any) -> str:

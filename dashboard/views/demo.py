@@ -14,12 +14,12 @@ from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.templatetags.redrive import duration, number
+from dashboard.shown.figures import duration, number
 from dashboard.toasts import say
 from demo import control
 from demo.temper import STRAIN
@@ -65,11 +65,10 @@ def only_in_demo(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespons
 
 
 @only_in_demo
-@require_GET
+@require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    if request.viewer.role_on(SOURCE) is None:
-        raise PermissionDenied(f"This needs a role on the source {SOURCE}.")
+    _in_sight(request)
     return _page(request)
 
 
@@ -100,9 +99,15 @@ def load(request: HttpRequest) -> HttpResponse:
     return _acted(request, change, "demo.load", rate, lambda: f"The shop publishes {_jobs(float(rate))} a second.")
 
 
+def _in_sight(request: HttpRequest) -> None:
+    if request.viewer.role_on(SOURCE) is None:
+        raise Http404("There is no such page, or none that you may see.")
+
+
 def _acted(
     request: HttpRequest, change: Callable[[], None], act: str, wish: str, words: Callable[[], str]
 ) -> HttpResponse:
+    _in_sight(request)
     if not request.viewer.may(OPERATOR, SOURCE):
         raise PermissionDenied(f"This needs the role operator on the source {SOURCE}. Nothing was changed.")
     try:

@@ -1,26 +1,26 @@
-"""Replay, edit, discard and restore, from a failure or from the list. Every act is also a plain form."""
+"""Replay, edit, discard and restore one failure. Every act is also a plain form."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST
 
-from dashboard import arguments, forms
+from dashboard import differences, forms
 from dashboard.access import can
 from dashboard.htmx import go, render_page
-from dashboard.screens import failure_list, failure_page
+from dashboard.screens import failure_page
 from dashboard.toasts import say
 from dashboard.views import failures as pages
-from jobs_admin import replays, triage
+from jobs_admin import contents, replays, triage
+from jobs_admin.core.veil import Piece, Plain, shown
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import OPERATOR
 from jobs_admin.replays import ReplayRefused
-from jobs_admin.triage import TriageRefused
-
-# As many failures as one "Undo" brings back; beyond it the search for the discarded is the way back.
-MOST_UNDONE = 10_000
+from jobs_admin.triage import Acted, TriageRefused
 
 
 @require_POST
@@ -76,22 +76,24 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         return pages.page(
             request, failure, status=409, refused="Its arguments are not kept as whole JSON, so they cannot be edited."
         )
-    kept = {"args": failure.args or "[]", "kwargs": failure.kwargs or "{}"}
+    kept = contents.copy(failure)
     if request.method != "POST":
-        form = forms.Edit(initial={name: arguments.pretty(text) for name, text in kept.items()})
+        form = forms.Edit(initial={name: _pretty(getattr(kept, name)) for name in _EDITED})
         return _edit_page(request, failure, form)
     form = forms.Edit(request.POST)
     if not form.is_valid():
         return _edit_page(request, failure, form, status=422)
-    after = {name: form.cleaned_data[name] for name in ("args", "kwargs")}
-    changes = {name: arguments.difference(arguments.read(kept[name]), after[name]) for name in kept}
-    is_sending = request.POST.get("step") == "send" and "back" not in request.POST
-    if not is_sending:
-        is_looking = "back" not in request.POST
-        return _edit_page(request, failure, form, changes=changes if is_looking else None)
+    after = {name: form.cleaned_data[name] for name in _EDITED}
+    changes = {name: differences.of_values(getattr(kept, name), Plain(after[name])) for name in _EDITED}
+    # Unchanged arguments are not an edit: the message then goes as it came, byte for byte.
+    edited = None if all(change.is_same for change in changes.values()) else after
+    if "back" in request.POST:
+        return _edit_page(request, failure, form)
     try:
-        # Unchanged arguments are not an edit: the message then goes as it came, byte for byte.
-        edited = after if any(changes.values()) else None
+        if request.POST.get("step") != "send":
+            if edited:
+                replays.check_edit(replays.Scope(selection=(pk,)), edited)
+            return _edit_page(request, failure, form, changes=changes)
         started = _started(request, failure, reason=form.cleaned_data["reason"], edit=edited)
     except ReplayRefused as refused:
         form.add_error(refused.field if refused.field in form.fields else None, refused.message)
@@ -100,17 +102,22 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
     return go(request, reverse("failure-detail", args=[pk]))
 
 
+_EDITED = {"args": "Arguments", "kwargs": "Keyword arguments"}
+
+
+def _pretty(piece: Piece) -> str:
+    return json.dumps(shown(piece), indent=2, ensure_ascii=False)
+
+
 def _edit_page(request: HttpRequest, failure: Failure, form: forms.Edit, *, changes=None, status=200) -> HttpResponse:
     context = {
         "failure": failure,
+        "url": reverse("failure-detail", args=[failure.pk]),
         "error": failure_page.short(failure.error_type),
         "form": form,
         "is_checked": changes is not None,
-        "changes": [
-            {"name": name, "lines": (changes or {}).get(field, [])}
-            for field, name in (("args", "Arguments"), ("kwargs", "Keyword arguments"))
-        ],
-        "changes_nothing": changes is not None and not any(changes.values()),
+        "changes": [{"name": name, "difference": (changes or {}).get(field)} for field, name in _EDITED.items()],
+        "changes_nothing": changes is not None and all(change.is_same for change in changes.values()),
     }
     return render_page(request, "failures/edit.html", context, part="edit", status=status)
 
@@ -118,31 +125,36 @@ def _edit_page(request: HttpRequest, failure: Failure, form: forms.Edit, *, chan
 @require_POST
 @can(OPERATOR)
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
-    failure = pages.found(request, pk)
-    form = forms.Reason(request.POST)
-    if not form.is_valid():
-        return pages.page(request, failure, status=422, refused="; ".join(form.errors["reason"]))
-    try:
-        done = triage.discard(request.viewer, selection=[pk], reason=form.cleaned_data["reason"])
-    except TriageRefused as refused:
-        return pages.page(request, failure, status=409, refused=refused.message)
-    if not done.count:
-        return pages.page(request, pages.found(request, pk), status=409, refused=NOT_DISCARDED)
-    say(request, "Discarded. It will not be replayed.", undo=reverse("failure-restore", args=[pk]))
-    return _back_to(request, pk)
+    return _changed(request, pk, triage.discard, "Discarded. It will not be replayed.", NOT_DISCARDED)
 
 
 @require_POST
 @can(OPERATOR)
 def restore(request: HttpRequest, pk: int) -> HttpResponse:
+    return _changed(request, pk, triage.restore, "Restored: it is dead again and can be replayed.", NOT_RESTORED)
+
+
+@require_POST
+@can(OPERATOR)
+def readmit(request: HttpRequest, pk: int) -> HttpResponse:
+    """Take one failure out of quarantine."""
+    return _changed(request, pk, triage.readmit, "Readmitted: it is dead and can be replayed.", NOT_READMITTED)
+
+
+def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
+    """Do a triage act to one failure; `not_done` is the sentence where it was not there to be done."""
     failure = pages.found(request, pk)
+    form = forms.Reason(request.POST)
+    if not form.is_valid():
+        return pages.page(request, failure, status=422, refused="; ".join(form.errors["reason"]))
     try:
-        done = triage.restore(request.viewer, selection=[failure.pk])
+        done = act(request.viewer, selection=[failure.pk], reason=form.cleaned_data["reason"])
     except TriageRefused as refused:
         return pages.page(request, failure, status=409, refused=refused.message)
     if not done.count:
-        return pages.page(request, pages.found(request, pk), status=409, refused=NOT_RESTORED)
-    say(request, "Restored: it is dead again and can be replayed.")
+        return pages.page(request, pages.found(request, pk), status=409, refused=not_done)
+    back = [("key", done.key), ("back", reverse("failure-detail", args=[pk]))]
+    say(request, said, undo=reverse("failure-undo"), undo_fields=back)
     return _back_to(request, pk)
 
 
@@ -150,60 +162,8 @@ NOT_DISCARDED = (
     "It was not discarded: it is not dead any more, or it is part of a running replay, or you need the role operator "
     "on its source. Nothing was changed."
 )
+NOT_READMITTED = (
+    "It was not readmitted: it is not in quarantine any more, or you need the role operator on its source. "
+    "Nothing was changed."
+)
 NOT_RESTORED = "It was not restored: it is not discarded any more. Nothing was changed."
-
-
-@require_POST
-@can(OPERATOR)
-def bulk(request: HttpRequest) -> HttpResponse:
-    """Discard, or bring back, what is selected on the list or all that matches the search."""
-    back = _back_url(request)
-    scope, reason = forms.Scope(request.POST), forms.Reason(request.POST)
-    if not scope.is_valid() or not reason.is_valid():
-        errors = [text for form in (scope, reason) for texts in form.errors.values() for text in texts]
-        say(request, " ".join(errors), level="error")
-        return go(request, back)
-    if scope.is_empty:
-        say(request, "Nothing was selected, so nothing was changed.", level="warning")
-        return go(request, back)
-    try:
-        return _bulk(request, scope.cleaned_data, reason.cleaned_data["reason"], back)
-    except TriageRefused as refused:
-        say(request, refused.message, level="error")
-        return go(request, back)
-
-
-def _bulk(request: HttpRequest, what: dict, reason: str, back: str) -> HttpResponse:
-    if request.POST.get("act") == "restore":
-        done = triage.restore(request.viewer, selection=what["selection"], reason=reason)
-        say(request, f"Restored {_jobs(done.count)}.", level="success" if done.count else "warning")
-        return go(request, back)
-    query = what["q"] if what["everything"] else ""
-    done = triage.discard(request.viewer, selection=what["selection"], query=query, reason=reason)
-    _say_discarded(request, done, asked=len(what["selection"]) or None, back=back)
-    return go(request, back)
-
-
-def _say_discarded(request: HttpRequest, done: triage.Acted, *, asked: int | None, back: str) -> None:
-    left = (
-        f" {_jobs(asked - done.count)} of the selection could not be discarded." if asked and asked > done.count else ""
-    )
-    if not done.count:
-        say(request, NOT_DISCARDED, level="warning")
-    elif done.count > MOST_UNDONE or len(done.ids) < done.count:
-        link = failure_list.list_url("state:discarded")
-        say(request, f"Discarded {_jobs(done.count)}.{left}", link=link, link_text="Show the discarded")
-    else:
-        fields = [("act", "restore"), ("selection", ",".join(map(str, done.ids))), ("back", back)]
-        say(request, f"Discarded {_jobs(done.count)}.{left}", undo=reverse("failure-bulk"), undo_fields=fields)
-
-
-def _jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{count:,} jobs"
-
-
-def _back_url(request: HttpRequest) -> str:
-    back = request.POST.get("back", "")
-    if back and url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()}):
-        return back
-    return failure_list.list_url(request.POST.get("q", ""))

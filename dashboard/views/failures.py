@@ -1,70 +1,33 @@
-"""Find exactly these; what happened to this one. Pages and parts that change nothing."""
+"""What happened to this one: the page of a failure and its parts. Nothing here changes anything."""
 
 from __future__ import annotations
 
 import json
+from functools import reduce
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from dashboard import arguments, tracebacks
+from dashboard import links, python_call, tracebacks, tree
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import failure_list, failure_page
-from jobs_admin import failures
-from jobs_admin.core import query as language
-from jobs_admin.models import Failure
-from jobs_admin.models.access import OPERATOR, VIEWER
+from dashboard.screens import failure_list, failure_page, timeline
+from jobs_admin import attempts as histories
+from jobs_admin import contents, failures, kin
+from jobs_admin.core.text import whole_number
+from jobs_admin.core.veil import Piece, shown
+from jobs_admin.models import Attempt, Failure, Traceback
+from jobs_admin.models.access import VIEWER
 from jobs_admin.models.failure import FailureState
 from jobs_admin.replays import progress
 
 # What changes by itself, and is looked at anew while it does.
 ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)
-# "3 new failures" needs no exact thousands.
-NEWER_CAP = 1_000
-
-
-@require_safe
-@can(VIEWER)
-def index(request: HttpRequest) -> HttpResponse:
-    text, after = request.GET.get("q", "").strip(), request.GET.get("after")
-    page = failures.search(request.viewer, text, after=after)
-    spread = failures.facets(request.viewer, text)
-    context = {
-        "q": text,
-        "page": page,
-        "rows": failure_list.rows(page),
-        "chips": failure_list.chips(page.query),
-        "facets": failure_list.facets(page.query, spread),
-        "is_default_state": not page.query.names_state,
-        "any_state_url": failure_list.list_url(f"{text} state:any".strip()),
-        "is_first": not after,
-        "first_url": failure_list.list_url(text),
-        "next_url": failure_list.list_url(text, after=page.next) if page.next else "",
-        "newest": page.rows[0].pk if page.rows else 0,
-        "may_act": request.viewer.may_anywhere(OPERATOR),
-    }
-    return render_page(request, "failures/list.html", context, part="results")
-
-
-@require_safe
-@can(VIEWER)
-def newer(request: HttpRequest) -> HttpResponse:
-    """How many match that were not there when the list was shown: a hint beside it, so that no row moves."""
-    text, since = request.GET.get("q", ""), request.GET.get("since", "")
-    count = 0
-    if since.isascii() and since.isdigit() and len(since) < 19:
-        matching = failures.scope(request.viewer, language.parse(text))
-        count = matching.filter(pk__gt=int(since)).order_by().values("pk")[: NEWER_CAP + 1].count()
-    context = {
-        "q": text,
-        "newest": since,
-        "newer": min(count, NEWER_CAP),
-        "is_capped": count > NEWER_CAP,
-        "first_url": failure_list.list_url(text),
-    }
-    return render_page(request, "failures/list.html", context, part="newer")
+# A message up to here is read for a copy button; of a larger one the copy is what the page shows.
+LARGEST_COPY = 2 * 1024 * 1024
+LARGEST_INDENTED = 200_000  # characters of JSON
 
 
 def found(request: HttpRequest, pk: int) -> Failure:
@@ -81,49 +44,177 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     return page(request, found(request, pk))
 
 
-def page(request: HttpRequest, failure: Failure, *, status: int = 200, **more: object) -> HttpResponse:
+def page(
+    request: HttpRequest, failure: Failure, *, status: int = 200, chosen: Attempt | None = None, **more: object
+) -> HttpResponse:
     """The failure's page, or its part beside the list; acts answer with it too."""
     items = progress.of_failure(failure)
     open_item = failure_page.open_item(items)
     payload = failure.payloads.order_by("-run").values("size", "is_whole").first()
-    trace = failure.traceback.text if failure.traceback else ""
+    is_whole = bool(payload and payload["is_whole"])
+    past = histories.history(failure)
     context = {
         "failure": failure,
+        "url": reverse("failure-detail", args=[failure.pk]),
+        "compare_url": reverse("failure-diff", args=[failure.pk]) if sum(past.counts.values()) > 1 else "",
         "error": failure_page.short(failure.error_type),
-        "runs": failure_page.timeline(failure, failures.attempts(failure), items),
+        "runs": timeline.runs(failure, past, items, chosen.pk if chosen else None),
         "items": items,
         "open_item": open_item,
         "most_attempts": failure_list.most_attempts(failure),
         "is_live": bool(open_item) or failure.state in ON_THE_WAY,
-        "trace": tracebacks.shown(trace) if trace else None,
         "branches": failure_page.branches(failure),
-        "headers": failure_page.branch("headers", "Headers", failure.headers),
+        "headers": failure_page.branch(failure, "headers", "Headers"),
         "payload": payload,
-        "acts": failure_page.acts(
-            request.viewer, failure, open_item=open_item, is_whole=bool(payload and payload["is_whole"])
-        ),
+        "is_cut": is_whole and contents.is_cut(failure),
+        "acts": failure_page.acts(request.viewer, failure, open_item=open_item, is_whole=is_whole),
         "is_history": "demo-history" in failure.labels.split(),
-        "group_url": reverse("group-detail", args=[failure.group.fingerprint]) if failure.group else "",
-        "alike_url": failure_list.list_url(f"group:{failure.group.fingerprint}") if failure.group else "",
+        "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
+        "group_url": reverse("group-detail", args=[failure.group.name]) if failure.group else "",
+        "alike_url": links.list_url(f"group:{failure.group.name}") if failure.group else "",
+        **told(failure, chosen),
         **more,
     }
     return render_page(request, "failures/detail.html", context, part="failure", status=status)
 
 
+def told(failure: Failure, chosen: Attempt | None) -> dict[str, object]:
+    """The error and the traceback of one attempt; without one, the latest that failed."""
+    return {
+        "chosen": chosen,
+        "chosen_error": failure_page.short(chosen.error_type) if chosen else "",
+        "trace": _trace((chosen or failure).traceback),
+        "trace_url": reverse("failure-text", args=[failure.pk, "traceback"])
+        + (f"?attempt={chosen.pk}" if chosen else ""),
+    }
+
+
+def _trace(stack: Traceback | None) -> SafeString | str:
+    return tracebacks.as_html(stack.sha256, lambda: stack.text) if stack else ""
+
+
+@require_safe
+@can(VIEWER)
+def attempt(request: HttpRequest, pk: int, attempt_pk: int) -> HttpResponse:
+    """One attempt's own error and traceback: the part beside the timeline, or the page with it chosen."""
+    failure = found(request, pk)
+    one = _attempt(failure, attempt_pk)
+    if request.htmx and not request.htmx.history_restore_request:
+        context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), **told(failure, one)}
+        return render_page(request, "failures/detail.html", context, part="told")
+    return page(request, failure, chosen=one)
+
+
+def _attempt(failure: Failure, pk: int) -> Attempt:
+    try:
+        return histories.get(failure, pk)
+    except Attempt.DoesNotExist as error:
+        raise Http404(f"Failure {failure.pk} has no attempt {pk}.") from error
+
+
+@require_safe
+@can(VIEWER)
+def attempts(request: HttpRequest, pk: int) -> HttpResponse:
+    """The attempts of one run that its page has folded."""
+    failure = found(request, pk)
+    run, before = _number(request, "run", "1"), _number(request, "before", "0")
+    ended, more = histories.earlier(failure, run, before or None)
+    base = reverse("failure-attempts", args=[pk])
+    context = {
+        "failure": failure,
+        "run": run,
+        "rows": timeline.rows(ended, base),
+        "earlier_url": f"{base}?run={run}&before={ended[0].attempt}" if more else "",
+    }
+    return render_page(request, "failures/attempts.html", context, part="earlier")
+
+
+@require_safe
+@can(VIEWER)
+def related(request: HttpRequest, pk: int) -> HttpResponse:
+    """The jobs that this one came from and led to, and the failures that are like it: asked for by the page itself."""
+    failure = found(request, pk)
+    held = kin.kin(request.viewer, failure)
+    alike = [
+        {
+            "what": one.what,
+            "url": links.list_url(one.query),
+            "count": one.count,
+            "count_is_capped": one.count_is_capped,
+        }
+        for one in held.alike
+    ]
+    context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), "kin": held, "alike": alike}
+    return render_page(request, "failures/kin.html", context, part="kin")
+
+
+def _number(request: HttpRequest, name: str, default: str) -> int:
+    number = whole_number(request.GET.get(name, default), digits=9)
+    if number is None:
+        raise Http404(f"{name} is not a number.")
+    return number
+
+
 @require_safe
 @can(VIEWER)
 def opened(request: HttpRequest, pk: int) -> HttpResponse:
-    """One branch of a failure's arguments that was too large for its page: at a JSON pointer, from an entry on."""
+    """One branch of a failure's arguments, from an entry on; or what is found under it.
+
+    `at`: `kwargs.0.17`, numbers of entries. `whole=1`: read from the kept message, not from the copy that was cut.
+    """
     failure = found(request, pk)
-    at, start = request.GET.get("at", ""), request.GET.get("from", "0")
-    if not (start.isascii() and start.isdigit() and len(start) < 10):
-        raise Http404("Which entry to begin with is not a number.")
+    at, start, words = request.GET.get("at", ""), _number(request, "from", "0"), request.GET.get("find", "").strip()
+    is_whole = request.GET.get("whole") == "1"
+    name, _, steps = at.partition(".")
+    to = failure_page.addresses(failure, is_whole=is_whole)
+    context = {
+        "failure": failure,
+        "url": reverse("failure-detail", args=[pk]),
+        "is_whole": is_whole,
+        "find": words,
+        "at": at,
+    }
     try:
-        value = arguments.find(failure_page.document(failure), at)
-    except KeyError as error:
-        raise Http404(f"Failure {pk} has nothing at {at[:200]}.") from error
-    context = {"failure": failure, "at": at, "lines": arguments.tree(value, at, int(start))}
+        roots = _roots(failure, is_whole)
+        if not at:
+            context |= (
+                _found(roots, words, to)
+                if words
+                else {"trees": [_branch(one, root, to) for one, root in roots.items()]}
+            )
+            return render_page(request, "failures/branch.html", context, part="arguments")
+        piece, names = tree.opened(roots[name], steps)
+    except (KeyError, contents.Unreadable) as error:
+        why = str(error) if isinstance(error, contents.Unreadable) else f"there is nothing at {at[:200]}"
+        raise Http404(f"Failure {pk}: {why}.") from error
+    path = reduce(tree.joined, names, name)
+    lines = tree.lines(piece, at, path, start)
+    context |= {"path": path, "branch": tree.as_html(lines, to, is_part=bool(start) and bool(request.htmx))}
     return render_page(request, "failures/branch.html", context, part="branch")
+
+
+_NAMES = {"args": "Arguments", "kwargs": "Keyword arguments"}
+
+
+def _branch(name: str, piece: Piece, to: tree.Addresses) -> failure_page.Branch:
+    return failure_page.branch_of(piece, name, _NAMES.get(name, name), to)
+
+
+def _roots(failure: Failure, is_whole: bool) -> dict[str, Piece]:
+    held = contents.message(failure) if is_whole else contents.copy(failure)
+    roots = {"args": held.args, "kwargs": held.kwargs}
+    if not is_whole and failure.headers:
+        roots["headers"] = contents.Plain(contents.json_of(failure.headers, {}))
+    return roots
+
+
+def _found(roots: dict[str, Piece], words: str, to: tree.Addresses) -> dict[str, object]:
+    lines, is_all = [], True
+    for name in _NAMES:
+        some, was_all = tree.find(roots[name], name, name, words)
+        lines += some
+        is_all = is_all and was_all
+    return {"branch": tree.as_html(lines[: tree.MOST_FOUND], to), "count": len(lines), "is_all": is_all}
 
 
 @require_safe
@@ -131,30 +222,53 @@ def opened(request: HttpRequest, pk: int) -> HttpResponse:
 def as_text(request: HttpRequest, pk: int, form: str) -> HttpResponse:
     """What the copy buttons fetch: the job as a Python call or as JSON, its traceback, its redacted arguments."""
     failure = found(request, pk)
-    text = {"python": _python, "json": _json, "traceback": _traceback}[form](failure)
+    chosen = _attempt(failure, _number(request, "attempt", "")) if "attempt" in request.GET else None
+    if form == "traceback":
+        stack = (chosen or failure).traceback
+        text = stack.text if stack else ""
+    else:
+        text = {"python": _python, "json": _json}[form](failure)
     return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
 
+def _copied(failure: Failure) -> contents.Contents:
+    """The arguments whole where they can be read so, else the copy. Raises contents.Unreadable."""
+    if contents.is_cut(failure) and failure.payloads.filter(is_whole=True, size__lte=LARGEST_COPY).exists():
+        try:
+            return contents.message(failure)
+        except contents.Unreadable:
+            pass  # the copy says what was cut from it
+    return contents.copy(failure)
+
+
 def _python(failure: Failure) -> str:
+    said = [
+        f"{failure.task}: job {failure.job_id} of {failure.source}, run {failure.run}, failed {failure.failed_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"{failure.error_type}: {failure.message[:200]}",
+    ]
     try:
-        return arguments.python_call(failure.task, failure.args, failure.kwargs)
-    except arguments.NotJson:
-        return (
-            f"# The kept copy of the arguments is not whole.\n# args: {failure.args!a}\n# kwargs: {failure.kwargs!a}\n"
-        )
+        held = _copied(failure)
+    except contents.Unreadable as error:
+        said += [f"{error} It cannot be written as a call.", f"args: {failure.args!a}", f"kwargs: {failure.kwargs!a}"]
+        return "\n".join(python_call.comment(line) for line in said) + "\n"
+    return python_call.send_task(failure.task, failure.queue, held.args, held.kwargs, said)
 
 
 def _json(failure: Failure) -> str:
+    arguments = failure_page.document(failure)
+    try:
+        held = _copied(failure)
+        arguments |= {"args": shown(held.args), "kwargs": shown(held.kwargs)}
+    except contents.Unreadable:
+        pass  # what is no JSON is left out
     job = {
         "task": failure.task,
         "id": failure.job_id,
         "queue": failure.queue,
         "source": failure.source,
-        **failure_page.document(failure),
+        **arguments,
         "error": {"type": failure.error_type, "message": failure.message, "failed_at": failure.failed_at.isoformat()},
     }
-    return json.dumps(job, indent=2, ensure_ascii=False) + "\n"
-
-
-def _traceback(failure: Failure) -> str:
-    return failure.traceback.text if failure.traceback else ""
+    text = json.dumps(job, ensure_ascii=False)
+    # Indenting is for people, who do not read megabytes; it costs seconds where they are nested deep.
+    return (json.dumps(job, indent=2, ensure_ascii=False) if len(text) <= LARGEST_INDENTED else text) + "\n"

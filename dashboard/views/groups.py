@@ -2,200 +2,231 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypedDict
+from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_GET
+from django.utils import timezone
+from django.views.decorators.http import require_safe
 
-from dashboard import links, tracebacks
+from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.templatetags.redrive import ago, number, percent, sparkline, state, visible
-from jobs_admin import failures
-from jobs_admin.models import Failure
+from dashboard.screens import group_by, group_list, group_page, group_why
+from dashboard.shown.figures import ago
+from dashboard.shown.pictures import state
+from dashboard.shown.text import parted
+from jobs_admin import config, failures, group_places, group_story, open_by, people, rates, rules_in_force
+from jobs_admin.core.fingerprint import SPLITS
+from jobs_admin.core.text import whole_number
+from jobs_admin.group_numbers import days
+from jobs_admin.group_rules import RuleRefused
+from jobs_admin.models import Group
 from jobs_admin.models.access import OPERATOR, VIEWER
 
-MOST_NAMED = 5  # values shown of queues, tenants …; the rest are one row
 
-
-class Line(TypedDict):
-    """A group in a list, its words ready. A dictionary, because a template reads one at half the cost of an object."""
-
-    url: str
-    error: str
-    message: str
-    culprit: str
-    state: str
-    dead: str  # empty for none
-    dead_url: str
-    count: str
-    per_minute: str  # empty for none
-    trend: str
-    task: str  # empty where there is no task, or several
-    queues: str
-    others: str  # how many queues there are beyond those named; empty for none
-    first_seen: str
-    last_seen: str
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A column that can be sorted by."""
-
-    words: str
-    url: str
-    is_sorted: bool
-    is_number: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    value: str
-    words: str  # how many, or what part where only some were counted
-    url: str
-    part: float  # 0 to 100, of the longest bar
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How a group is spread over the values of one field."""
-
-    name: str
-    shares: list[Share]
-    others: int  # values that are not named
-    others_words: str
-
-
-@require_GET
+@require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    text = request.GET.get("q", "")
-    order = request.GET.get("order", "last_seen")
-    page = failures.groups(request.viewer, text, order=order, after=request.GET.get("after"))
-    here = {"q": text} if text else {}
-    kept = here | ({"order": order} if order != "last_seen" else {})
+    if request.GET.get("by") in open_by.FIELDS:
+        return _by(request, request.GET["by"])
+    viewer, now = request.viewer, timezone.now()
+    asked = group_list.asked(request.GET)
+    me = request.user.get_username()
+    page = failures.groups(
+        viewer,
+        asked.text,
+        order=asked.order,
+        after=request.GET.get("after"),
+        states=asked.states,
+        assignee=me if asked.assigned == "me" else asked.assigned,
+        now=now,
+    )
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
     context = {
         "page": page,
-        "filter": text,
-        "order": order,
-        "lines": [line_of(row) for row in page.rows],
-        "headings": [
-            _heading("Dead", "dead", here, order, is_number=True),
-            _heading("Attempts failed", "count", here, order, is_number=True),
-            _heading("First seen", "first_seen", here, order),
-            _heading("Last seen", "last_seen", here, order),
-        ],
+        "asked": asked,
+        "state_chips": group_list.state_chips(asked, page),
+        "people_chips": group_list.people_chips(asked, page),
+        "rows": group_list.rows(page.rows, all_dead=page.all_dead, now=now, may_act=may_act),
+        "headings": group_list.headings(asked),
+        "may_act": may_act,
+        "people": people.names() if may_act and not request.htmx else [],
         "self_url": request.get_full_path(),
-        "next_url": f"{reverse('group-list')}?{urlencode(kept | {'after': page.next})}" if page.next else "",
-        "first_url": f"{reverse('group-list')}?{urlencode(kept)}" if request.GET.get("after") else "",
+        "next_url": asked.url(after=page.next) if page.next else "",
+        "first_url": asked.url() if request.GET.get("after") else "",
+        "open_url": asked.url(state="", assigned=None),
+        "all_url": asked.url(state=group_list.ALL, assigned=None),
     }
     return render_page(request, "groups/list.html", context, part="groups")
 
 
-@require_GET
-@can(VIEWER)
-def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
-    try:
-        found = failures.group(request.viewer, fingerprint)
-    except failures.NoSuchGroup as error:
-        raise Http404("No group has this fingerprint, or none that you may see.") from error
-    group = found.group
-    name = group.fingerprint
-    is_whole = found.counted_over is None
+def _by(request: HttpRequest, name: str) -> HttpResponse:
+    """The same failures, by whom they hit."""
+    now = timezone.now()
+    found = open_by.open_by(request.viewer, name, now=now)
     context = {
         "found": found,
+        "by": name,
+        "lines": group_by.lines(found, name, now),
+        "capped": f"Counted over the newest {found.open:,} open failures: there are more of each, and there may be more {name}s."
+        if found.counted_over
+        else "",
+        "title": {"queue": "Queue", "tenant": "Tenant", "release": "Release"}[name],
+        "self_url": f"{reverse('group-list')}?by={name}",
+    }
+    return render_page(request, "groups/by.html", context, part="by")
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    try:
+        found = failures.group(viewer, fingerprint, example=_example(request), now=now)
+    except failures.NoSuchGroup as error:
+        return _parts(request, fingerprint, now) or _not_found(error)
+    group, shown = found.group, found.representative
+    name = group.fingerprint
+    is_days = request.GET.get("trend") == group_page.DAYS
+    counts = days(viewer, group, now=now) if is_days else found.trend
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    kept = {"trend": group_page.DAYS if is_days else "", "example": _example(request)}
+    context = {
+        "found": found,
+        "rate_window": rates.WINDOW,
+        "rate_minutes": rates.OVER_MIN,
         "group": group,
-        "states": _states(found.jobs_by_state, name),
+        "standing": group_page.standing(group, now),
+        "states": group_page.states(found.jobs_by_state, name),
         "dead_url": links.failures_of(group=name, state="dead"),
         "failures_url": links.failures_of(group=name),
-        "replay_url": links.replay_of(group=name) if request.viewer.may_anywhere(OPERATOR) and found.dead else "",
-        "spreads": [
-            _spread("Queues", "queue", found.queues, name),
-            _spread("Tasks", "task", found.tasks, name),
-            _spread("Tenants", "tenant", found.tenants, name, is_whole=is_whole),
-            _spread("Releases", "release", found.releases, name, is_whole=is_whole),
-            _spread("Hosts", "host", found.hosts, name, is_whole=is_whole),
-        ],
-        "trend": _hours(found.trend),
-        "trend_words": _trend_words(found.trend),
-        "representative": found.representative,
-        "representative_url": _failure_page(found.representative),
-        "trace": _trace(found.representative),
+        "replay_url": links.replay_of(group=name) if viewer.may_anywhere(OPERATOR) and found.dead else "",
+        "spreads": group_page.spreads(found),
+        "trend": group_page.trend(
+            counts,
+            now,
+            is_days=is_days,
+            urls=tuple(group_page.page_url(name, **kept | {"trend": over}) for over in ("", group_page.DAYS)),
+        ),
+        "shown": shown,
+        "shown_url": reverse("failure-detail", args=[shown.pk]) if shown else "",
+        "older_url": group_page.page_url(name, **kept | {"example": found.older}) if found.older else "",
+        "newer_url": group_page.page_url(name, **kept | {"example": found.newer}) if found.newer else "",
+        "trace": group_page.trace(shown),
+        "may_act": may_act,
+        "people": people.names() if may_act else [],
+        "acts_stand": group_page.stands(group.state, group.assignee_id),
+        "note_stands": group_page.stands(group.note, group.runbook_url),
+        "story_url": reverse("group-story", args=[name]),
+        "why_url": reverse("group-why", args=[name]) + (f"?example={_example(request)}" if _example(request) else ""),
+        "self_url": group_page.page_url(name, **kept),
     }
     return render_page(request, "groups/detail.html", context, part="group")
 
 
-def line_of(row: failures.GroupRow) -> Line:
-    """What a list shows of a group: also the overview's."""
-    group, others = row.group, len(row.queues[2:])
-    return Line(
-        url=links.group_page(group.fingerprint),
-        error=visible(group.error_type),
-        message=visible(group.message),
-        culprit=visible(group.culprit),
-        state=state(group.state),
-        dead=number(row.dead) if row.dead else "",
-        dead_url=links.failures_of(group=group.fingerprint, state="dead"),
-        count=f"{number(row.count)} {'job' if row.count == 1 else 'jobs'}" if row.is_partial else number(row.count),
-        per_minute=number(row.per_minute) if row.per_minute else "",
-        trend="" if row.is_partial else sparkline(row.trend, _trend_words(row.trend)),
-        task=visible(row.tasks[0]) if len(row.tasks) == 1 else "",
-        queues=visible(", ".join(row.queues[:2])),
-        others=number(others) if others else "",
-        first_seen=ago(group.first_seen),
-        last_seen=ago(group.last_seen),
-    )
-
-
-def _heading(words: str, order: str, here: dict[str, str], sorted_by: str, *, is_number: bool = False) -> Heading:
-    return Heading(
-        words, f"{reverse('group-list')}?{urlencode(here | {'order': order})}", sorted_by == order, is_number
-    )
-
-
-# The most urgent first; as failures go through them.
-_ORDER = ("dead", "retrying", "replaying", "quarantined", "recovered", "discarded", "gone")
-
-
-def _states(by_state: dict[str, int], group: str) -> list[tuple[str, int, str]]:
-    """(state, jobs in it, their list)"""
-    held = [(state, by_state[state]) for state in _ORDER if by_state.get(state)]
-    return [(state, n, links.failures_of(group=group, state=state)) for state, n in held]
-
-
-def _spread(title: str, field: str, ranked: list[tuple[str, int]], group: str, *, is_whole: bool = True) -> Spread:
-    """`is_whole`: the counts are of all jobs. Otherwise of a sample, and only the shares are true."""
-    named, others = ranked[:MOST_NAMED], ranked[MOST_NAMED:]
-    total = sum(n for _, n in ranked) or 1
-    most = named[0][1] if named else 1
-
-    def words(n: int) -> str:
-        return number(n) if is_whole else percent(n / total)
-
-    shares = [
-        Share(value, words(n), links.failures_of(group=group, **{field: value}), round(n / most * 100, 1))
-        for value, n in named
-    ]
-    return Spread(title, shares, len(others), words(sum(n for _, n in others)))
-
-
-def _trend_words(trend: list[int]) -> str:
-    return f"Failed attempts per hour, last 24 h: {sum(trend):,} in all, at most {max(trend, default=0):,}"
-
-
-def _hours(trend: list[int]) -> list[tuple[int, int]]:
-    """(hours ago, failed attempts), the oldest first."""
-    return [(len(trend) - 1 - n, failed) for n, failed in enumerate(trend)]
-
-
-def _trace(failure: Failure | None) -> tracebacks.Shown | None:
-    if failure is None or failure.traceback is None:
+def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpResponse | None:
+    """Where the failures of a group went that was split: its link leads on."""
+    split = group_story.parts_of(request.viewer, fingerprint)
+    if split is None:
         return None
-    return tracebacks.shown(failure.traceback.text)
+    by, names = split
+    query = f"group:{','.join(names)}"
+    page = failures.groups(request.viewer, query, order="dead", now=now)
+    context = {
+        "fingerprint": fingerprint,
+        "by": by,
+        "count": page.count,
+        "rows": group_list.rows(page.rows, now=now),
+        "list_url": f"{reverse('group-list')}?{urlencode({'q': query, 'state': group_list.ALL})}",
+        "self_url": links.group_page(fingerprint),
+    }
+    return render_page(request, "groups/parts.html", context, part="parts")
 
 
-def _failure_page(failure: Failure | None) -> str:
-    return reverse("failure-detail", args=[failure.pk]) if failure is not None else ""
+def _not_found(error: failures.NoSuchGroup) -> HttpResponse:
+    raise Http404(NO_SUCH_GROUP) from error
+
+
+@require_safe
+@can(VIEWER)
+def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
+    """What happened to a group and which are like it: below the fold of its page, and a page of its own."""
+    viewer, now = request.viewer, timezone.now()
+    group = named(request, fingerprint)
+    events, is_more = group_story.story(viewer, group)
+    context = {
+        "group": group,
+        "told": group_page.story(events, group, now),
+        "is_more": is_more,
+        "most": group_story.MOST_EVENTS,
+        "alike": [
+            {
+                "url": links.group_page(one.fingerprint),
+                "error": one.error_type,
+                "message": one.message,
+                "state": state(one.state),
+                "why": {"place": "same place in the code", "type": "same type"}[why],
+                "last_seen": ago(one.last_seen, now),
+            }
+            for one, why in group_story.alike(viewer, group)
+        ],
+    }
+    return render_page(request, "groups/story.html", context, part="story")
+
+
+@require_safe
+@can(VIEWER)
+def why(request: HttpRequest, fingerprint: str) -> HttpResponse:
+    """Why these failures are one group, and what a person can do about it."""
+    return why_page(request, named(request, fingerprint))
+
+
+def why_page(
+    request: HttpRequest,
+    group: Group,
+    *,
+    asked: dict[str, Any] | None = None,
+    refused: RuleRefused | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """`refused`: a rule that was `asked` for from here, which stands as it was filled in, with why."""
+    viewer, given = request.viewer, asked or {}
+    shown = failures.group(viewer, group.fingerprint, example=_example(request)).representative
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    alike = [one for one, _ in group_story.alike(viewer, group)] if may_act else []
+    of_rules = sorted(group_story.rules(viewer, group), key=lambda event: event.at, reverse=True)
+    places = group_places.of(alike, viewer) if alike else {}
+    chosen = [name for name in given.get("groups", ()) if name != group.fingerprint]
+    context = {
+        "group": group,
+        "shown": shown,
+        "shown_url": reverse("failure-detail", args=[shown.pk]) if shown else "",
+        "why": group_why.why(shown, rules_in_force.current()) if shown else None,
+        "rules": group_page.story(of_rules, group, timezone.now()),
+        "splits": SPLITS,
+        "alike": [(one, *parted(one.message), places[one.pk]) for one in alike],
+        "may_act": may_act,
+        "ticked": chosen,
+        "typed": ", ".join(name for name in chosen if name not in {one.fingerprint for one in alike}),
+        "by": given.get("by", ""),
+        "refused": refused.message if refused else "",
+        "refused_at": given.get("kind", ""),
+    }
+    return render_page(request, "groups/why.html", context, part="why", status=status)
+
+
+def named(request: HttpRequest, fingerprint: str) -> Group:
+    try:
+        return failures.group_named(request.viewer, fingerprint)
+    except failures.NoSuchGroup as error:
+        raise Http404(NO_SUCH_GROUP) from error
+
+
+def _example(request: HttpRequest) -> int | None:
+    return whole_number(request.GET.get("example"))
+
+
+NO_SUCH_GROUP = "No group has this fingerprint, or none that you may see."

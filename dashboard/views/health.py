@@ -63,4 +63,4 @@ def _database() -> dict[str, object]:
         return {"ok": False, "why": f"The database does not answer ({type(error).__name__})."}
 
 
-healthz.right = readyz.right = "anonymous"
+healthz.right = readyz.right = "anyone"

@@ -10,14 +10,13 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import replay_page
-from dashboard.views.groups import line_of
-from jobs_admin import overview
+from dashboard.screens import group_list, replay_page
+from jobs_admin import overview, rates
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
 
@@ -50,31 +49,31 @@ class ReplayLine:
     parts: list[replay_page.Part]
 
 
-@require_GET
+@require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
-    sentence = overview.sentence(viewer, now)
-    series = overview.failures_over_time(viewer, now)
+    watched, board = overview.watched(now), overview.board(viewer, now)
+    sentence, series = board.sentence, board.series
     names, rows = _hours(series)
-    sources = overview.sources(viewer, now)
-    dead, more_dead = overview.dead_by_queue(viewer, now)
     context = {
         "now": now,
         "sentence": sentence,
         "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
-        "stale": overview.stale(now),
-        "sources": [_source_line(row) for row in sources],
-        "more_sources": overview.more_sources(viewer),
-        "findings": overview.findings(viewer, sources),
+        "rate_words": f"Failed attempts per minute, over {rates.WINDOW}; before: the {rates.BEFORE_MIN} minutes before those.",
+        "stale": watched.stale,
+        "sources": [_source_line(row) for row in board.sources],
+        "more_sources": board.more_sources,
+        "findings": overview.findings(viewer, board.sources, watched.findings),
         "chart": _chart(series),
         "chart_words": _chart_words(series),
+        "picture": _picture(series),
         "chart_names": names,
         "chart_rows": rows,
-        "dead": _dead(dead),
-        "more_dead": more_dead,
-        "lines": [line_of(row) for row in overview.loudest_groups(viewer, now)],
-        "replays": [_replay_line(replay) for replay in overview.running_replays(viewer)],
+        "dead": _dead(board.dead),
+        "more_dead": board.more_dead,
+        "rows": group_list.rows(board.loudest, now=now),
+        "replays": [_replay_line(replay) for replay in board.replays],
         "unfiled": Unfiled.objects.order_by()[: MOST_UNFILED + 1].count(),
         "most_unfiled": MOST_UNFILED,
         # Django's admin lets in members of staff only.
@@ -112,6 +111,33 @@ def _chart(series: overview.Series) -> str:
         return ""
     lines = [{"name": name, "state": "dead", "y": y} for name, y in series.queues.items()]
     return json.dumps({"x": series.times, "series": lines, "kind": "bars", "stacked": True, "height": 208})
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The picture as the page brings it: bars on each other, the first series on top. A script makes it one to ask."""
+
+    top: int  # the highest bar
+    parts: list[tuple[str, int, str, str]]  # name, sum, look, path
+    marks: list[datetime]  # below it, from left to right
+
+
+def _picture(series: overview.Series) -> Picture | None:
+    if not series.queues:
+        return None
+    heights = [sum(step) for step in zip(*series.queues.values(), strict=True)]
+    top, wide = max(heights) or 1, 960 / len(heights)
+    below, parts = [0] * len(heights), []
+    for n, (name, y) in reversed(list(enumerate(series.queues.items()))):
+        bars = [
+            f"M{at * wide:g} {100 - low / top * 100:.4g}v-{count / top * 100:.4g}h{wide * 0.86:.4g}v{count / top * 100:.4g}z"
+            for at, (count, low) in enumerate(zip(y, below, strict=True))
+            if count
+        ]
+        below = [low + count for low, count in zip(below, y, strict=True)]
+        parts.append((name, sum(y), f"tint-{min(n, 4)}", "".join(bars)))
+    marks = [datetime.fromtimestamp(at, UTC) for at in series.times[:: max(1, len(heights) // 4)]]
+    return Picture(top, parts[::-1], marks)
 
 
 def _chart_words(series: overview.Series) -> str:

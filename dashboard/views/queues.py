@@ -9,12 +9,13 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from jobs_admin import overview, queues
+from jobs_admin import overview, queues, rates, retention
+from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import VIEWER
 
 LATE_SAMPLE_S = 60
@@ -50,7 +51,7 @@ class SourceLines:
     lines: list[Line] = field(default_factory=list)
 
 
-@require_GET
+@require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
@@ -72,6 +73,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "first_url": _address("") if after else "",
         "next_url": _address(page.next) if page.next else "",
         "stale": overview.stale(now),
+        "rate_window": rates.WINDOW,
+        "kept": retention.in_words(),
     }
     return render_page(request, "queues/list.html", context, part="queues")
 
@@ -105,5 +108,7 @@ def _line(row: queues.QueueRow) -> Line:
 
 
 def _as_number(priority: tuple[str, int]) -> tuple[int, str]:
+    """Numbers in their order, then names."""
     name = priority[0]
-    return (int(name) if name.lstrip("-").isdigit() else 1_000, name)
+    size = whole_number(name.removeprefix("-"))
+    return (1_000 if size is None else -size if name[0] == "-" else size, name)

@@ -9,12 +9,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import forms
+from dashboard import forms, links
 from dashboard.access import can
 from dashboard.htmx import go, render_page
-from dashboard.screens import failure_list, replay_page, replay_preview
+from dashboard.screens import replay_page, replay_preview
 from dashboard.toasts import say
-from jobs_admin import replays
+from jobs_admin import group_places, replays
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState
@@ -96,16 +96,18 @@ def _preview_page(
             pace.add_error(None, why.message)
             preview = replays.preview(request.viewer, query=what["q"], selection=what["selection"])
         else:
-            context = {"refused": why, "q": what["q"], "back_url": failure_list.list_url(what["q"])}
+            context = {"refused": why, "q": what["q"], "back_url": links.list_url(what["q"])}
             return render_page(request, "replays/new.html", context, part="preview", status=422)
     queues = [queue for queue, _ in preview.by_queue]
     seen = replay_preview.seen(preview)
+    listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
+    places = group_places.named(listed, request.viewer)
     context = {
         "q": preview.query,
         "selection": ",".join(map(str, what["selection"])),
         "selected": len(what["selection"]),
         "preview": preview,
-        "columns": replay_preview.columns(preview),
+        "columns": replay_preview.columns(preview, places),
         "blocked": seen["blocked"],
         "target": replay_preview.target(preview),
         "button": replay_preview.button(preview),
@@ -124,7 +126,7 @@ def _preview_page(
         "changed": replay_preview.changed_since(request.POST.get("seen", ""), preview) if refused else [],
         "seen": json.dumps(seen),
         "idempotency_key": uuid.uuid4().hex,
-        "back_url": failure_list.list_url(what["q"]),
+        "back_url": links.list_url(what["q"]),
     }
     return render_page(request, "replays/new.html", context, part="preview", status=status)
 
@@ -151,7 +153,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     uncertain = []
     if replay.uncertain:
         uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ITEMS).rows
-    again = replays.failed_again_groups(replay) if replay.failed_again else []
+    again = replays.failed_again_groups(request.viewer, replay) if replay.failed_again else []
     context = {
         "replay": replay,
         "shown": replay_page.shown(replay, progress.over_time(replay), may_act=request.viewer.may_anywhere(OPERATOR)),
@@ -159,6 +161,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
         "uncertain": uncertain,
         "items": items.rows,
         "items_state": state,
+        "pruned": progress.pruned(replay),
         "items_next": items.next,
         "items_first": after is None,
         "may_act": request.viewer.may_anywhere(OPERATOR),

@@ -4,7 +4,8 @@
 //   {"x": [unix seconds], "series": [{"name": "webhooks", "state": "dead", "y": [1, null, 3]}],
 //    "kind": "bars" | "lines", "stacked": true, "unit": "failures", "height": 200}
 //
-// Hover tells the values, drag zooms, double click goes back, a click in the legend hides a series. Series of one
+// The page brings a picture of its own in there. When somebody points at it, or comes to it, the library is fetched
+// (`data-script`, `data-style`) and draws one that answers: hover tells the values, drag zooms, double click goes back, a click in the legend hides a series. Series of one
 // state are told apart by tint. When a live part brings new data, the picture is fed, not built anew.
 "use strict";
 (() => {
@@ -103,7 +104,7 @@
   };
 
   const feed = () => {
-    for (const host of document.querySelectorAll("[data-chart]")) {
+    for (const host of document.querySelectorAll("[data-chart][data-drawn]")) {
       const state = drawn.get(host);
       if (!state || !host.firstChild) { draw(host); continue; }
       if (state.source === host.dataset.chart) continue;
@@ -118,12 +119,27 @@
       if (isZoomed) state.picture.redraw();
     }
   };
-  const again = () => { for (const host of document.querySelectorAll("[data-chart]")) draw(host); };
+  const again = () => { for (const host of document.querySelectorAll("[data-chart][data-drawn]")) draw(host); };
 
-  // A refresh knows nothing of what was drawn here: it stays.
-  if (window.Idiomorph) {
-    window.Idiomorph.defaults.callbacks.beforeNodeRemoved = (node) => !node.parentElement?.closest?.("[data-chart]");
-  }
+  let library = null;
+  const loaded = ({ script, style }) => (library ??= new Promise((done, failed) => {
+    const sheet = Object.assign(document.createElement("link"), { rel: "stylesheet", href: style });
+    const code = Object.assign(document.createElement("script"), { src: script });
+    code.onload = () => (sheet.sheet ? done() : sheet.addEventListener("load", done));
+    code.onerror = () => { library = null; failed(); };
+    document.head.append(sheet, code);
+  }));
+  const wake = (event) => {
+    const host = event.target.closest?.("[data-chart]:not([data-drawn])");
+    if (!host) return;
+    loaded(host.dataset).then(() => {
+      if (host.dataset.drawn !== undefined) return;
+      host.dataset.drawn = "";
+      watch();
+    }, () => {});
+  };
+  document.addEventListener("pointerover", wake);
+  document.addEventListener("focusin", wake);
   const sizes = new ResizeObserver((entries) => {
     for (const { target, contentRect } of entries) {
       const state = drawn.get(target);
@@ -132,7 +148,7 @@
       }
     }
   });
-  const watch = () => { feed(); for (const host of document.querySelectorAll("[data-chart]")) sizes.observe(host); };
+  function watch() { feed(); for (const host of document.querySelectorAll("[data-chart][data-drawn]")) sizes.observe(host); }
   document.addEventListener("htmx:afterSettle", watch);
   document.addEventListener("redrive:theme", again);
   watch();

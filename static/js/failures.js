@@ -1,113 +1,83 @@
-// The list of failures: a selection that survives paging, the failure beside the list, copying. Pages work without it.
+// The list of failures: acts on what is selected and taking them back, the failure beside the list. Pages work without it.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
-  const KEY = "redrive-selection";
-  const MOST = 10000;
   const form = () => find("[data-selection]");
   const query = () => find("#results")?.dataset.query ?? "";
 
-  // ---------- selection ----------
-  const read = () => {
-    try {
-      const kept = JSON.parse(sessionStorage.getItem(KEY) || "{}");
-      return kept.query === query() && Array.isArray(kept.ids) ? new Set(kept.ids) : new Set();
-    } catch { return new Set(); }
-  };
-  const keep = (ids) => {
-    try { sessionStorage.setItem(KEY, JSON.stringify({ query: query(), ids: [...ids] })); } catch { /* this page only */ }
-  };
-  const boxes = () => all("[data-select]", form());
+  // ---------- what is selected ----------
+  const everything = () => Boolean(find("[data-everything]")?.checked);
   const count = (n) => n.toLocaleString("en");
-
-  const show = () => {
-    const list = form();
-    if (!list) return;
-    const ids = read();
-    const everything = find("[data-everything]", list);
-    for (const box of boxes()) {
-      box.checked = ids.has(box.value);
-      box.closest("tr").classList.toggle("is-picked", box.checked || Boolean(everything?.checked));
-    }
-    const here = boxes().filter((box) => box.checked).length;
-    const elsewhere = ids.size - here;
-    const said = find("[data-picked]", list);
-    if (said) {
-      said.textContent = everything?.checked ? "" :
-        ids.size ? `${count(ids.size)} selected${elsewhere ? `, ${count(elsewhere)} on other pages` : ""}` : "";
-    }
-    const short = find("[data-picked-short]", list);
-    if (short) short.textContent = everything?.checked ? "all that match" : ids.size === 1 ? "1 job" : `${count(ids.size)} jobs`;
-    const clear = find("[data-clear]", list);
-    if (clear) clear.hidden = !ids.size;
-    const page = find("[data-pick-page]", list);
-    if (page) {
-      page.hidden = false;
-      page.checked = here > 0 && here === boxes().length;
-      page.indeterminate = here > 0 && here < boxes().length;
-    }
-    for (const act of all("[data-needs-selection]", list)) {
-      const off = !ids.size && !everything?.checked;
-      if (act.matches("button")) act.disabled = off;
-      else {
-        find("summary", act).setAttribute("aria-disabled", String(off));
-        if (off) act.open = false;
-      }
-    }
-  };
-
-  let last = null; // for shift-click
+  const { boxes, read, keep, elsewhere, show } = window.redriveSelection({
+    list: form,
+    key: "redrive-selection",
+    field: "selection",
+    most: 10000,
+    scope: query,
+    everything,
+    said: (chosen, others) =>
+      everything() || !chosen ? "" : `${count(chosen)} selected${others ? `, ${count(others)} on other pages` : ""}`,
+    shown: (chosen) => {
+      const words = everything() ? form().dataset.allJobs : chosen === 1 ? "1 job" : chosen ? `${count(chosen)} jobs` : "";
+      for (const short of all("[data-picked-short]", form())) short.textContent = words;
+    },
+  });
+  document.addEventListener("change", (event) => { if (event.target.matches?.("[data-everything]")) show(); });
+  // An act that htmx sends carries it too.
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (!event.target.matches?.("[data-act]")) return;
+    const others = elsewhere();
+    if (others.length) event.detail.formData.append("selection", others.join(","));
+  });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.requestConfig?.elt?.matches?.("[data-act]:not([data-act=stays])") && event.detail.xhr.status === 200) keep([]);
+  });
+  // Where the row was that an act took away, the next one is stood on; after an undo, that which came back.
+  let place = 0;
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (!event.target.matches?.("[data-act]")) return;
+    place = Math.max(0, boxes().findIndex((box) => box.checked || box.closest(".is-at")));
+  });
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (event.detail.requestConfig?.verb !== "post" || event.detail.target?.id !== "results") return;
+    if (document.activeElement && document.activeElement !== document.body) return;
+    const links = all("#results .row-link");
+    const title = find("#results h1");
+    const next = links[Math.min(place, links.length - 1)] ?? title;
+    if (next === title) title?.setAttribute("tabindex", "-1");
+    next?.focus();
+  });
+  // Enter in a reason does the act of its menu, not the form's first button.
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Enter" && event.target.matches?.("input") && event.target.closest("[data-act-menu]");
+    if (menu) { event.preventDefault(); find("[data-act]", menu).click(); }
+  });
+  // An act by keyboard with nothing selected is about the row one stands on.
   document.addEventListener("click", (event) => {
-    const box = event.target.closest?.("[data-select]");
-    if (box) {
-      const list = boxes();
-      const ids = read();
-      const from = list.indexOf(last);
-      const range = event.shiftKey && from >= 0 ? list.slice(...[from, list.indexOf(box)].sort((a, b) => a - b).map((n, i) => n + i)) : [box];
-      for (const one of range) if (box.checked) { if (ids.size < MOST) ids.add(one.value); } else ids.delete(one.value);
-      keep(ids);
-      last = box;
-      show();
-    }
-    if (event.target.closest?.("[data-clear]")) { keep([]); show(); }
-    const off = event.target.closest?.('summary[aria-disabled="true"]');
-    if (off) event.preventDefault();
-  });
-  document.addEventListener("change", (event) => {
-    if (event.target.matches?.("[data-pick-page]")) {
-      const ids = read();
-      for (const box of boxes()) if (event.target.checked) ids.add(box.value); else ids.delete(box.value);
-      keep(ids);
-      show();
-    }
-    if (event.target.matches?.("[data-everything]")) show();
-  });
+    const summary = event.target.closest?.("[data-picks] > summary");
+    const row = summary && find("[data-row].is-at");
+    if (row && !read().size && !everything()) find("[data-select]", row)?.click();
+  }, true);
+
+  // ---------- taking back ----------
   document.addEventListener("submit", (event) => {
-    if (!event.target.matches?.("[data-selection]")) return;
-    const list = event.target;
-    for (const old of all("[data-carried]", list)) old.remove();
-    const here = new Set(boxes().map((box) => box.value));
-    const elsewhere = [...read()].filter((id) => !here.has(id));
-    if (elsewhere.length && !find("[data-everything]", list)?.checked) {
-      const carried = document.createElement("input");
-      carried.type = "hidden";
-      carried.name = "selection";
-      carried.value = elsewhere.join(",");
-      carried.dataset.carried = "";
-      list.append(carried);
-    }
-    if (event.submitter?.name === "act") keep([]); // they leave the list
+    const toast = event.target.closest?.("[data-toast]");
+    if (!toast || !find("#results") || !window.htmx) return;
+    event.preventDefault();
+    const values = Object.fromEntries(new FormData(event.target));
+    window.htmx.ajax("POST", event.target.action, { target: "#results", swap: "outerHTML", values: { ...values, q: query() } });
+    toast.remove();
   });
 
   // ---------- the failure beside the list ----------
   const isWide = matchMedia("(min-width: 1200px)");
   document.addEventListener("click", (event) => {
-    const link = event.target.closest?.("a[hx-get]");
-    // A new tab is the browser's; htmx would take the click.
-    if (link && (event.ctrlKey || event.metaKey || event.shiftKey)) event.stopImmediatePropagation();
-    else if (link?.matches("[data-panel]") && !isWide.matches) event.stopImmediatePropagation();
-  }, true);
+    const link = event.target.closest?.("a[data-panel]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || !isWide.matches || !window.htmx) return;
+    event.preventDefault();
+    window.htmx.ajax("GET", link.href, { target: "#detail", swap: "innerHTML show:none" });
+  });
   const panel = () => find("[data-detail]");
   const closePanel = () => {
     const open = panel();
@@ -132,40 +102,42 @@
   });
   document.addEventListener("click", (event) => {
     if (event.target.closest?.("[data-close-panel]")) closePanel();
-    for (const menu of all("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    const menu = find("details.menu[open]");
-    if (menu) { menu.open = false; find("summary", menu).focus(); }
-    else if (!find("dialog[open]") && !event.target.matches?.("input, textarea, select")) closePanel();
+    // An Escape that closed a menu is used up.
+    const isMeant = event.key === "Escape" && !event.defaultPrevented;
+    if (isMeant && !find("dialog[open]") && !event.target.matches?.("input, textarea, select")) closePanel();
+  });
+  // The row one stands on is edited on a page of its own. Who may not act has no such key.
+  document.addEventListener("keydown", (event) => {
+    const link = event.key === "e" && find("[data-act-menu]") && find("#results .is-at a.row-link");
+    if (!link || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || find("dialog[open]")) return;
+    if (event.target.matches?.("input:not([type=checkbox]), textarea, select")) return;
+    location.assign(new URL("edit/", link.href));
+  });
+  // A term of the search is edited where it stands in the field.
+  document.addEventListener("click", (event) => {
+    const term = event.target.closest?.("[data-edit]");
+    const field = find("[data-search]");
+    if (!term || !field || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    if (!field.value.includes(term.dataset.edit)) field.value = find("#results").dataset.formatted;
+    const from = field.value.indexOf(term.dataset.edit);
+    field.focus();
+    field.setSelectionRange(Math.max(from, 0), from < 0 ? field.value.length : from + term.dataset.edit.length);
   });
   // What the list shows is what the field says.
   document.addEventListener("htmx:afterSettle", () => {
     const field = find("[data-search]");
     if (field && find("#results") && document.activeElement !== field) field.value = query();
-    show();
   });
 
-  // ---------- copying ----------
-  document.addEventListener("click", async (event) => {
-    const link = event.target.closest?.("[data-copy]");
-    if (!link || event.ctrlKey || event.metaKey || !navigator.clipboard) return;
-    event.preventDefault();
-    const words = find("span", link);
-    const before = words.textContent;
-    try {
-      const answer = await fetch(link.href);
-      if (!answer.ok) throw new Error(String(answer.status));
-      await navigator.clipboard.writeText(await answer.text());
-      words.textContent = "Copied";
-    } catch {
-      location.assign(link.href); // the text itself, to copy by hand
-      return;
-    }
-    setTimeout(() => { words.textContent = before; }, 1500);
-  });
+  // The field searches in place here.
+  const search = find("[data-search]")?.form;
+  if (search && find("#results") && window.htmx) {
+    for (const [name, value] of [["hx-get", search.action], ["hx-target", "#results"], ["hx-swap", "outerHTML"], ["hx-push-url", "true"]]) search.setAttribute(name, value);
+    window.htmx.process(search);
+  }
 
   show();
-  addEventListener("pageshow", show);
 })();

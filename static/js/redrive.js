@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const LIVE_EVERY = 5000;
+  const LATE_AFTER = 4000;
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
@@ -10,15 +11,30 @@
   // visible. A timer of our own, because htmx's trigger conditions need eval, which the policy forbids.
   const etags = new Map();
   let answeredAt = Date.now();
+  let askedAt = answeredAt;
   let isLate = false;
 
   const tick = () => {
     if (document.hidden || !window.htmx) return;
     for (const part of all("[data-live]")) {
       if (!part.classList.contains("htmx-request")) window.htmx.trigger(part, "redrive:tick");
+      else if (Date.now() - askedAt > LATE_AFTER) late(true); // still no answer, and no error either
     }
   };
-  setInterval(tick, LIVE_EVERY);
+  // One timer a page. A page that the browser keeps for its back button rests, and is asked anew when it is shown again:
+  // what was on its way then never comes.
+  let timer = 0;
+  const start = () => { clearInterval(timer); timer = setInterval(tick, LIVE_EVERY); };
+  addEventListener("pagehide", () => clearInterval(timer));
+  addEventListener("pageshow", (event) => {
+    start();
+    if (!event.persisted) return;
+    for (const part of all("[data-live].htmx-request")) {
+      window.htmx?.trigger(part, "htmx:abort");
+      part.classList.remove("htmx-request");
+    }
+    tick();
+  });
   document.addEventListener("visibilitychange", tick);
 
   const clock = (ms) => new Date(ms).toISOString().slice(11, 16);
@@ -30,15 +46,23 @@
     document.documentElement.classList.toggle("is-late", now);
   };
 
+  // Another page answered: the session ended, and this is the login.
+  const isElsewhere = ({ detail: { xhr, pathInfo } }) =>
+    Boolean(xhr.responseURL) && new URL(xhr.responseURL).pathname !== new URL(pathInfo.requestPath, location).pathname;
   const isLivePart = (event) => event.detail.elt?.matches?.("[data-live]");
   document.addEventListener("htmx:configRequest", (event) => {
     const known = isLivePart(event) && etags.get(event.detail.path);
     if (known) event.detail.headers["If-None-Match"] = known;
+    if (isLivePart(event)) askedAt = Date.now();
   });
   document.addEventListener("htmx:afterRequest", (event) => {
     if (!isLivePart(event)) return;
     const { xhr, pathInfo } = event.detail;
-    if (xhr.status === 200 || xhr.status === 304) {
+    if (isElsewhere(event)) {
+      late(true);
+      const said = find("[data-lateness]");
+      if (said) said.textContent = "You are logged out. Load the page again to log in.";
+    } else if (xhr.status === 200 || xhr.status === 304) {
       answeredAt = Date.now();
       const etag = xhr.getResponseHeader("ETag");
       if (etag) etags.set(pathInfo.requestPath, etag);
@@ -50,19 +74,46 @@
   // A menu that is open, or text that is being chosen, is not pulled away under the hand.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (!isLivePart(event)) return;
+    if (isElsewhere(event)) {
+      event.detail.shouldSwap = false;
+      return;
+    }
     const chosen = document.getSelection();
     if (chosen && !chosen.isCollapsed && event.detail.elt.contains(chosen.anchorNode)) {
       event.detail.shouldSwap = false;
       etags.clear();
     }
   });
+  // What a person wrote stays as it is.
+  const isTyped = (node) => node.matches?.("input:not([type=hidden]), textarea") && node.value !== node.defaultValue;
+  // Morphing is not needed for a first view: it comes with the first request that swaps by it.
+  let morph = null;
+  const morphing = () => (morph ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    script.src = find("meta[name=redrive-morph]").content;
+    script.onload = () => { prepareMorph(); done(); };
+    script.onerror = () => { morph = null; failed(new Error("the page's own files cannot be reached")); };
+    document.head.append(script);
+  }));
+  document.addEventListener("htmx:confirm", (event) => {
+    if (window.Idiomorph || !event.detail.elt.closest("[hx-swap]")?.getAttribute("hx-swap").startsWith("morph")) return;
+    event.preventDefault();
+    morphing().then(() => event.detail.issueRequest(true), () => late(true));
+  });
   // What a person opened stays open when its part is refreshed.
-  if (window.Idiomorph) {
+  function prepareMorph() {
     window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
       !(name === "open" && node.matches("details, dialog"));
     // What was fetched branch by branch stays, as long as it is of the same run.
-    window.Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, next) =>
-      !(node.dataset?.still && node.dataset.still === next.dataset?.still);
+    window.Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, next) => {
+      // A refresh knows nothing of what was drawn in a picture: it stays, and is told the new numbers.
+      if (node.dataset?.drawn !== undefined && next.dataset?.chart) {
+        node.dataset.chart = next.dataset.chart;
+        node.setAttribute("aria-label", next.getAttribute("aria-label"));
+        return false;
+      }
+      return !(node.dataset?.still && node.dataset.still === next.dataset?.still) && !isTyped(node);
+    };
   }
 
   // ---------- messages ----------
@@ -94,6 +145,22 @@
   });
   document.addEventListener("click", (event) => {
     event.target.closest?.("[data-dismiss]")?.closest("[data-toast]")?.remove();
+  });
+
+  // ---------- search ----------
+  // Completion is fetched when the field is first used: most pages are left without.
+  const searched = find("[data-search]");
+  const completed = () => {
+    searched.removeEventListener("focus", completed);
+    const script = document.createElement("script");
+    script.src = searched.dataset.script;
+    document.head.append(script);
+  };
+  searched?.addEventListener("focus", completed);
+  if (searched && document.activeElement === searched) completed();
+  // The next person at this screen is not told what this one looked for.
+  document.addEventListener("submit", (event) => {
+    if (/\/logout\/$/.test(event.target.action)) try { localStorage.removeItem("redrive-searches"); } catch { /* nothing was kept */ }
   });
 
   // ---------- theme ----------
@@ -139,17 +206,122 @@
   });
   const press = (key) => {
     const target = (current() && find(`[data-key="${key}"]`, current())) || find(`main [data-key="${key}"]:not([data-row] *)`);
-    if (!target || target.disabled) return false;
+    return Boolean(target) && !target.disabled && pressed(target);
+  };
+  const pressed = (target) => {
     target.focus();
     target.click();
+    const menu = target.matches("summary") && target.closest("details.menu[open]");
+    if (menu) find("input:not([type=hidden]), textarea, select", menu)?.focus();
     return true;
   };
+
+  // ---------- taking back ----------
+  // What a message offers; else one's own latest act, which is asked about unless it was one job or one group.
+  const undo = find("#undo");
+  const takeBack = () => {
+    const offered = all("[data-toast] form button").pop();
+    if (offered) offered.click();
+    else if (undo && window.htmx) window.htmx.ajax("GET", `${undo.dataset.undo}?back=${encodeURIComponent(location.pathname + location.search)}`, { target: undo, swap: "innerHTML" });
+    return Boolean(offered || undo);
+  };
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (!undo || event.detail.target !== undo) return;
+    const small = find("[data-at-once]", undo);
+    if (small) small.requestSubmit(); else undo.showModal();
+  });
+  undo?.addEventListener("click", (event) => {
+    const leaves = event.target.closest("[data-close-undo]");
+    if (leaves) event.preventDefault();
+    // Also outside the sheet.
+    if (leaves || event.target === undo) undo.close();
+  });
+
+  // ---------- where one stands after an act ----------
+  // A form answers with a page. There the field that was refused has the focus, else the row or the button that was acted
+  // with, else the title: whoever works by keyboard is never thrown back to the beginning.
+  const STOOD = "redrive-stood";
+  const summaryOf = (element) => { const menu = element?.closest("details.menu"); return menu && find("summary", menu); };
+  const picked = () => rows().findIndex((row) => find("[data-select]:checked", row));
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (event.defaultPrevented || form.method !== "post" || /\/log(in|out)\/$/.test(form.action)) return;
+    const stood = { at: Date.now(), action: form.getAttribute("action"), menu: summaryOf(event.submitter)?.textContent, row: picked() };
+    try { sessionStorage.setItem(STOOD, JSON.stringify(stood)); } catch { /* then the page begins at its beginning */ }
+  });
+  const stand = () => {
+    let stood = null;
+    try {
+      stood = JSON.parse(sessionStorage.getItem(STOOD) || "null");
+      sessionStorage.removeItem(STOOD);
+    } catch { /* nothing was sent */ }
+    const refused = find("main [aria-invalid=true]");
+    if (find("[autofocus]") || (!refused && !(Date.now() - stood?.at < 30000))) return;
+    const row = stood?.row >= 0 ? rows()[Math.min(stood.row, rows().length - 1)] : null;
+    const form = all("main form[action]").find((one) => one.getAttribute("action") === stood?.action);
+    const title = find("main h1");
+    const place = refused || (row && find("a[href]", row)) || all("main details.menu > summary").find((one) => one.textContent === stood?.menu)
+      || summaryOf(form) || (form && find("button:not([hidden], :disabled)", form)) || title;
+    if (place === title) title?.setAttribute("tabindex", "-1");
+    place?.focus({ preventScroll: place === title });
+  };
+  stand();
+
+  // A menu closes by a click beside it and by Escape, which then closes nothing else.
+  document.addEventListener("click", (event) => {
+    for (const menu of all("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Escape" && find("details.menu[open]");
+    if (!menu) return;
+    event.preventDefault();
+    menu.open = false;
+    find("summary", menu).focus();
+  });
+
+  // What a menu asks first is asked at once.
+  document.addEventListener("toggle", (event) => {
+    const menu = event.target;
+    if (!menu.matches?.("details.menu") || !menu.open || menu.contains(find("input:focus, textarea:focus, select:focus"))) return;
+    find("input:not([type=hidden], [type=checkbox])", menu)?.focus();
+  }, true);
+
+  // A new tab is the browser's; htmx would take the click.
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.("a[hx-get]") && (event.ctrlKey || event.metaKey || event.shiftKey)) event.stopImmediatePropagation();
+  }, true);
+  // A link to a text, clicked, copies the text.
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest?.("[data-copy]");
+    if (!link || event.ctrlKey || event.metaKey || !navigator.clipboard) return;
+    event.preventDefault();
+    const words = find("span", link);
+    const before = words.textContent;
+    try {
+      const answer = await fetch(link.href);
+      if (!answer.ok) throw new Error(String(answer.status));
+      await navigator.clipboard.writeText(await answer.text());
+      words.textContent = "Copied";
+    } catch {
+      // The text itself, to copy by hand.
+      location.assign(link.href);
+      return;
+    }
+    setTimeout(() => { words.textContent = before; }, 1500);
+  });
 
   let going = 0;
   document.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k" && palette) {
       event.preventDefault();
-      if (palette.open) palette.close(); else { palette.showModal(); filterPalette(); }
+      if (palette.open) palette.close(); else openPalette();
+      return;
+    }
+    // A field with a button of its own: Enter presses that one, not the first of the form.
+    const own = event.key === "Enter" && event.target.matches?.(".with-button > input") && find("button", event.target.parentElement);
+    if (own) {
+      event.preventDefault();
+      own.click();
       return;
     }
     if (event.key === "Escape" && isTyping(event.target) && !event.target.closest("dialog")) {
@@ -173,6 +345,9 @@
       r: () => press("r"),
       d: () => press("d"),
       e: () => press("e"),
+      z: () => takeBack(),
+      n: () => press("n"),
+      p: () => press("p"),
       Enter: () => {
         if (event.target.matches("a, button, summary")) return false;
         const link = current() && find("a[href]", current());
@@ -188,33 +363,87 @@
   });
 
   // ---------- palette ----------
+  // Pages stand in it; views and groups are asked for when it opens; acts are what the page has under a key, or offers (data-offer: in these words).
   const field = palette && find("input", palette);
-  const options = () => all("[role=option]:not([hidden])", palette);
+  const more = palette && find("[data-more]", palette);
+  const searchFor = palette && find("[data-search-for]", palette);
+  const optionsOf = (kind) => all(`[role=option]${kind}`, palette);
   const choose = (option) => {
-    for (const other of all("[role=option]", palette)) other.setAttribute("aria-selected", String(other === option));
+    for (const other of optionsOf("")) other.setAttribute("aria-selected", String(other === option));
+    option?.scrollIntoView({ block: "nearest" });
     if (option) field.setAttribute("aria-activedescendant", option.id); else field.removeAttribute("aria-activedescendant");
   };
-  function filterPalette() {
+  const filterPalette = () => {
     const words = field.value.trim().toLowerCase();
-    for (const option of all("[role=option]", palette)) {
-      option.hidden = Boolean(words) && !find("span", option).textContent.toLowerCase().startsWith(words);
+    for (const option of optionsOf(":not([data-search-for])")) {
+      const text = `${find("span", option).textContent} ${option.dataset.words ?? ""}`.toLowerCase();
+      option.hidden = !words.split(/\s+/).every((word) => text.includes(word.replace(/^:+|:+$/g, "")));
     }
-    choose(options()[0] || null);
-  }
-  field?.addEventListener("input", filterPalette);
+    searchFor.hidden = !words;
+    find("span", searchFor).textContent = `Search failures: ${field.value.trim()}`;
+    const list = optionsOf(":not([hidden])");
+    // Before a word is typed Enter goes somewhere: no act is done by a slip.
+    const first = words ? (option) => find("span", option).textContent.toLowerCase().startsWith(words) : (option) => option.dataset.url;
+    choose(list.find(first) || list[0] || null);
+  };
+  const acts = new Map(); // key -> what it presses
+  const here = () => {
+    acts.clear();
+    for (const act of all("main :is([data-key], [data-offer]):not([data-row] *)")) {
+      const key = act.dataset.key || `act-${acts.size}`;
+      if (!act.disabled && act.getAttribute("aria-disabled") !== "true" && act.getClientRects().length && !acts.has(key)) acts.set(key, act);
+    }
+    find("[data-here]", palette).replaceChildren(...[...acts].map(([key, act]) => {
+      const option = document.createElement("li");
+      const [words, hint] = [document.createElement("span"), document.createElement("kbd")];
+      option.setAttribute("role", "option");
+      option.id = `palette-act-${key}`;
+      option.dataset.act = key;
+      words.textContent = (act.dataset.offer || act.textContent).trim().replace(/\s+/g, " ");
+      hint.textContent = key;
+      option.append(words);
+      if (act.dataset.key) option.append(hint);
+      return option;
+    }));
+  };
+  const openPalette = () => {
+    field.value = "";
+    here();
+    palette.showModal();
+    filterPalette();
+    askMore();
+  };
+  // Groups are found by the database, whichever of them: an answer that is late gives way to the next.
+  let asking = 0;
+  const askMore = () => {
+    const words = encodeURIComponent(field.value.trim());
+    if (more?.dataset.more && window.htmx) window.htmx.ajax("GET", `${more.dataset.more}${words && `?q=${words}`}`, { source: more, target: more, swap: "innerHTML" });
+  };
+  document.addEventListener("htmx:afterSettle", (event) => { if (more && event.detail.target === more && palette.open) filterPalette(); });
+  const follow = (option) => {
+    if (option.dataset.url) location.assign(option.dataset.url);
+    else if (option.dataset.act) { palette.close(); pressed(acts.get(option.dataset.act)); }
+    else field.form.requestSubmit();
+  };
+  field?.addEventListener("input", () => {
+    filterPalette();
+    clearTimeout(asking);
+    asking = setTimeout(askMore, 150);
+  });
   field?.addEventListener("keydown", (event) => {
-    const list = options();
+    const list = optionsOf(":not([hidden])");
     const chosen = list.findIndex((option) => option.getAttribute("aria-selected") === "true");
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       if (list.length) choose(list[(chosen + (event.key === "ArrowDown" ? 1 : list.length - 1)) % list.length]);
     } else if (event.key === "Enter" && list[chosen]) {
       event.preventDefault();
-      location.assign(list[chosen].dataset.url);
+      follow(list[chosen]);
     }
   });
   palette?.addEventListener("click", (event) => {
     const option = event.target.closest("[role=option]");
-    if (option) location.assign(option.dataset.url);
+    if (option) follow(option);
   });
+  if (/Mac|iP/.test(navigator.platform)) for (const key of all("[data-command]")) key.textContent = "⌘";
 })();

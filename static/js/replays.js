@@ -1,4 +1,4 @@
-// New replay: the plan is worked out again when the pace changes. A replay: menus close. Pages work without it.
+// New replay: the plan is worked out again when the pace changes. Pages work without it.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);
@@ -14,7 +14,8 @@
       const values = { step: "preview" };
       for (const [name, value] of new FormData(list)) values[name] = value;
       values.step = "preview";
-      window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values });
+      window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values })
+        .catch(() => { /* given up for a newer one, or the start */ });
     }, 250);
   };
   // A start goes before the plan that is being worked out, and nothing goes before a start.
@@ -38,14 +39,6 @@
       recalculate(event.target.closest("[data-decide]"));
     }
   });
-  document.addEventListener("click", (event) => {
-    for (const menu of all("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
-  });
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    const menu = find("details.menu[open]");
-    if (menu) { menu.open = false; find("summary", menu).focus(); }
-  });
   // What was typed while the plan was being worked out stays; a refusal of the start comes back with its own values.
   const TYPED = ["reason", "confirm", "amount"];
   let typed = null;
@@ -55,13 +48,14 @@
     if (!list || event.detail.target?.id !== "preview" || event.detail.xhr.status !== 200) return;
     typed = new Map(TYPED.map((name) => [name, list.elements[name]?.value]));
   });
-  document.addEventListener("htmx:afterSettle", () => {
+  // At once, not when it has settled: what is typed in between would be overwritten.
+  document.addEventListener("htmx:afterSwap", () => {
     const list = find("[data-decide]");
     if (typed && list) {
       for (const [name, value] of typed) if (value !== undefined && list.elements[name]) list.elements[name].value = value;
     }
     typed = null;
-    ready();
   });
+  document.addEventListener("htmx:afterSettle", ready);
   ready();
 })();

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from jobs_admin import config
+from jobs_admin import config, indexing
 from jobs_admin.core import keys
 from jobs_admin.models import Failure, Group, Role, Source, Traceback
 from tests.conftest import forget_configuration
@@ -90,4 +90,6 @@ def bury(n: int = 1, *, trace: str = "", **changes) -> list[Failure]:
     Source.objects.get_or_create(name=values["source"], defaults={"is_configured": True, "is_reachable": True})
     start = Failure.objects.count()
     ids = [f"j{start + i}" for i in range(n)]
-    return Failure.objects.bulk_create(Failure(**values, first_job_id=i, job_id=i) for i in ids)
+    made = Failure.objects.bulk_create(Failure(**values, first_job_id=i, job_id=i) for i in ids)
+    indexing.index(made)
+    return made

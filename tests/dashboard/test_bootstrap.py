@@ -189,6 +189,8 @@ def imported() -> set[str]:
     found = set()
     for folder in ("jobs_admin", "dashboard", "demo", "clients", "bench", "tests"):
         for file in (ROOT / folder).rglob("*.py"):
+            if "fingerprints" in file.parts:  # what raised the errors: run in environments of their own
+                continue
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Import):
                     found |= {name.name.partition(".")[0] for name in node.names}

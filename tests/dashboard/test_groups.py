@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 
+import pytest
+from django.utils import timezone
+
+from jobs_admin import filing, groups, newest
+from jobs_admin.management.commands.token import create
+from jobs_admin.models import Group, GroupAlias
 from tests.dashboard.conftest import HTMX, bury, group
 
 TRACE = """Traceback (most recent call last):
@@ -22,9 +29,11 @@ def count_of_link(client, url: str) -> int:
     """How many failures the link leads to, as its page says."""
     from urllib.parse import parse_qs, urlsplit
 
-    from jobs_admin import failures
+    from jobs_admin import failures, indexing
+    from jobs_admin.models import Failure
     from jobs_admin.models.access import ENGINE
 
+    indexing.index(Failure.objects.all())  # as ingest does with what it files
     return failures.search(ENGINE, parse_qs(urlsplit(url).query)["q"][0]).count
 
 
@@ -50,6 +59,90 @@ def test_the_filter_is_the_search_language(ann, watched):
     bury(group=group("Quiet"), queue="emails")
     text = text_of(ann.get("/groups/?q=queue:emails"))
     assert "Quiet" in text and "Loud" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["tenant:acme", "host:h-1*", "kwargs.id:7", "tenant:acme state:new", "-tenant:other queue:emails",
+     "since:2h tenant:acme", "attempts:3", "answer tenant:acme", "tenant:acme OR queue:none", "state:recovered tenant:acme"],
+)  # fmt: skip
+def test_what_only_failures_have_finds_the_groups_of_those_that_match(ann, watched, text):
+    one = {"queue": "emails", "state": "recovered"}
+    bury(group=group("Loud"), tenant="acme", host="h-12", kwargs='{"id": 7}', attempts=3, **one)
+    bury(group=group("Quiet"), tenant="other", host="x", kwargs='{"id": 8}', attempts=1, **one)
+    said = text_of(ann.get("/groups/", {"q": text}))
+    assert "Loud" in said and "Quiet" not in said and "matches all of the search" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tenant:nobody",
+        "kwargs.id:9 answer",
+        "tenant:acme state:resolved",
+        "tenant:acme state:gone",
+        "tenant:acme queue:x",
+    ],
+)
+def test_a_search_of_groups_by_what_no_failure_has_answers_with_none(ann, watched, text):
+    bury(group=group("Loud"), queue="emails", tenant="acme", kwargs='{"id": 7}')
+    said = text_of(ann.get("/groups/", {"q": text, "state": "all"}))
+    assert "Loud" not in said and "No group matches" in said and "0 groups" in said
+
+
+def test_states_of_groups_and_of_failures_may_be_named_together(ann, watched):
+    bury(group=group("Fresh"), state="recovered")
+    bury(group=group("Heavy", state="muted"))
+    bury(group=group("Light", state="muted"), state="gone")
+    said = text_of(ann.get("/groups/?q=state:new,dead"))
+    assert "Fresh" in said and "Heavy" in said and "Light" not in said and "is no state" not in said
+    said = text_of(ann.get("/groups/?q=-state:new,dead"))
+    assert "Light" in said and "Fresh" not in said and "Heavy" not in said
+
+
+def test_groups_found_by_the_newest_failures_say_so(ann, watched, monkeypatch):
+    monkeypatch.setattr(groups, "MATCHED", 2)
+    bury(group=group("Old"), tenant="acme")
+    bury(2, group=group("Young"), tenant="acme")
+    said = text_of(ann.get("/groups/?q=tenant:acme"))
+    assert "Young" in said and "Old" not in said and "at least 1 group" in said
+    assert "Only the newest 2 failures that match were looked at" in said
+
+
+def test_groups_by_text_that_no_index_has_say_how_far_it_was_looked_for(ann, watched, monkeypatch):
+    monkeypatch.setattr(newest, "SEARCHED", 2)
+    bury(group=group("Old"), tenant="acme")
+    bury(2, group=group("Young"), tenant="acme")
+    said = text_of(ann.get("/groups/?q=tenant:acme message:*nswer"))
+    assert "Young" in said and "Old" not in said and "Only the newest 2 failures were looked at" in said
+
+
+def test_a_failure_out_of_sight_finds_no_group_by_its_tenant(vera, watched):
+    where = group("Shared")
+    bury(group=where, tenant="mine")
+    bury(group=where, source="bank", tenant="theirs")
+    assert "Shared" not in text_of(vera.get("/groups/?q=tenant:theirs"))
+    assert "Shared" in text_of(vera.get("/groups/?q=tenant:mine"))
+
+
+LONG = {
+    "words": " OR ".join(f"w{n}" for n in range(600)),
+    "queues": "queue:" + ",".join(f"q{n}" for n in range(1_000)),
+    "replays": "replay:" + ",".join(str(n) for n in range(1, 900)),
+    "odd replays": "replay:" + ",".join(str(n) for n in range(1, 1_500, 2)),
+    "attempts": "attempts:" + ",".join(str(n) for n in range(1, 900)),
+    "odd attempts": "-attempts:" + ",".join(str(n) for n in range(1, 1_500, 2)),
+    "stacks": "trace:" + ",".join(f"f{n}" for n in range(700)),
+    "hosts": "host:" + ",".join(f"*h{n}" for n in range(600)),
+    "messages": " ".join(f'message:"m{n}","->{n}"' for n in range(99)),
+}
+
+
+@pytest.mark.parametrize("page", ["/groups/", "/failures/", "/failures/facets/"])
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_no_search_is_too_long_for_the_database(ann, watched, page, text):
+    bury(group=group())
+    assert ann.get(page, {"q": text[:4_000]}).status_code == 200
 
 
 def test_a_filter_that_finds_nothing_says_so_and_leads_back(ann, watched):
@@ -135,3 +228,206 @@ def test_the_list_asks_the_database_as_often_for_fifty_groups_as_for_one(ann, wa
         bury(group=group(f"Error{n}x"))
     with django_assert_max_num_queries(12):
         ann.get("/groups/")
+
+
+def page_of(client, where, **parameters):
+    return client.get(f"/groups/{where.fingerprint}/", parameters)
+
+
+def test_a_group_page_says_who_made_it_so_and_offers_the_way_back(otto, watched):
+    from django.utils import timezone
+
+    where = group(state="resolved", state_by="<ann>", state_since=timezone.now())
+    bury(group=where)
+    answer = page_of(otto, where)
+    assert "resolved by <ann>" in text_of(answer) and b'value="reopen"' in answer.content
+    assert b"<ann>" not in answer.content
+
+
+def test_a_group_page_says_after_what_it_came_back_and_where_it_was_first_seen(ann, watched):
+    where = group(state="regressed", regressed_after="replay:12", first_release="2026.11.2")
+    bury(group=where)
+    page = page_of(ann, where)
+    assert 'after <a href="/replays/12/">replay #12</a>' in page.content.decode() and "in 2026.11.2" in text_of(page)
+
+
+def test_every_share_of_a_group_leads_to_exactly_as_many_failures(ann, watched):
+    where = group()
+    for n in range(4):
+        bury(n + 1, group=where, tenant=f"tenant {n}", queue=f"queue-{n}", host=f"host-{n}", release=f"r{n}")
+    bury(9, group=group("Other"), tenant="tenant 1")
+    shares = re.findall(
+        r'<a class="clip" href="([^"]+)"[^>]*><code>.*?</code></a><span class="number">([\d,]+)',
+        page_of(ann, where).content.decode(),
+    )
+    assert len(shares) == 4 * 4 + 2
+    assert all(count_of_link(ann, html.unescape(url)) == int(count) for url, count in shares)
+
+
+def test_the_shares_of_a_group_without_open_jobs_lead_to_them_too(ann, watched):
+    where = group()
+    bury(3, group=where, state="recovered", tenant="a")
+    answer = page_of(ann, where)
+    url, count = re.findall(
+        r'<a class="clip" href="([^"]+)"[^>]*><code>a</code></a><span class="number">(\d+)', answer.content.decode()
+    )[0]
+    assert count_of_link(ann, html.unescape(url)) == int(count) == 3 and "none of them open" in text_of(answer)
+
+
+def test_what_was_counted_over_the_newest_says_so(ann, watched, monkeypatch):
+    monkeypatch.setattr("jobs_admin.group_detail.SAMPLE", 4)
+    where = group()
+    bury(4, group=where, tenant="old"), bury(4, group=where, tenant="new")
+    text = text_of(page_of(ann, where))
+    assert "Tenants of the newest 4 open jobs new 100 %" in text and "old" not in text
+
+
+def test_releases_come_in_the_order_of_their_appearance(ann, watched):
+    from django.utils import timezone
+
+    from jobs_admin.models import Release
+
+    where, now = group(), timezone.now()
+    for n, version in enumerate(("r9", "r10")):
+        Release.objects.create(source="shop", version=version, at=now + timedelta(minutes=n))
+        bury(n + 1, group=where, release=version)
+    text = text_of(page_of(ann, where))
+    assert text.index(" r9 ") < text.index(" r10 ")
+
+
+def test_one_leafs_through_the_examples_of_a_group(ann, watched):
+    where = group()
+    pks = [one.pk for one in sorted(bury(3, group=where, message="m"), key=lambda f: f.first_job_id)]
+    from jobs_admin.models import Failure
+
+    pks = sorted(Failure.objects.values_list("pk", flat=True))
+    page = page_of(ann, where, example=pks[1]).content.decode()
+    assert f"failure {pks[1]}</a>" in page
+    assert f"example={pks[0]}#trace" in page and f"example={pks[2]}#trace" in page
+    assert 'rel="next"' not in page_of(ann, where, example=pks[2]).content.decode()
+
+
+def test_an_example_of_another_group_or_source_is_not_shown(vera, watched):
+    from jobs_admin.models import Failure
+
+    where = group()
+    (
+        bury(group=where, message="mine"),
+        bury(group=where, source="bank", message="theirs"),
+        bury(group=group("O"), message="other"),
+    )
+    for message in ("theirs", "other"):
+        text = text_of(page_of(vera, where, example=Failure.objects.get(message=message).pk))
+        assert "mine" in text and message not in text
+
+
+def test_what_failed_this_hour_is_a_bar_of_full_height_on_the_list_the_page_and_in_the_api(ann, watched):
+    where = group()
+    bury(group=where)
+    now = timezone.now()
+    filing.count_groups({(where.pk, now): [9, 1], (where.pk, now - timedelta(hours=3)): [5, 0]})
+    (spark,) = re.findall(r'class="sparkline.*?<path d="([^"]*)"', ann.get("/groups/").content.decode(), re.DOTALL)
+    assert [22 - int(top) for top in re.findall(r"V(\d+)h1", spark) if top != "22"] == [11, 22]
+    bars = re.findall(
+        r'</rect><rect x="[\d.]+" y="[\d.]+" width="[\d.]+" height="([\d.]+)">', page_of(ann, where).content.decode()
+    )
+    assert [float(tall) for tall in bars if float(tall)] == [50, 100]
+    bearer = {"Authorization": f"Bearer {create('me', 'viewer', '*')}"}
+    (found,) = ann.get("/api/groups", headers=bearer).json()["items"]
+    assert found["trend"][-1] == 10 and found["trend"][-4] == 5 and sum(found["trend"]) == 15
+
+
+def test_the_picture_of_thirty_days_has_a_bar_a_day(ann, watched):
+    where = group()
+    bury(group=where)
+    answer = page_of(ann, where, trend="30d")
+    assert answer.content.count(b'class="reach"') == 30 and "Failed attempts per day, last 30 days" in text_of(answer)
+
+
+def test_a_note_is_shown_as_text_and_edited_in_place(otto, vera, watched):
+    where = group(note="<b>bold</b> & \u202etext", runbook_url="https://wiki.example/x")
+    bury(group=where)
+    page = page_of(otto, where).content.decode()
+    assert "&lt;b&gt;bold&lt;/b&gt; &amp; " in page and "<b>bold" not in page and "U+202E" in page
+    assert 'rel="noreferrer noopener">https://wiki.example/x' in page and "<textarea" in page
+    assert "<textarea" not in page_of(vera, where).content.decode()
+
+
+def test_the_story_of_a_group_tells_acts_regressions_and_replays(otto, watched):
+    from django.utils import timezone
+
+    from jobs_admin.models import Replay, ReplayItem
+
+    where = group(first_release="r1", first_seen=timezone.now() - timedelta(days=3))
+    (one,) = bury(group=where)
+    one.refresh_from_db() if one.pk else None
+    replay = Replay.objects.create(scope_max_id=9, actor="ann", state="done", total=1, failed_again=1)
+    from jobs_admin.models import Failure
+
+    ReplayItem.objects.create(replay=replay, n=1, failure=Failure.objects.get(), run=2, state="failed_again")
+    otto.post(f"/groups/{where.fingerprint}/change/", {"act": "resolve", "reason": "partner is back"})
+    Group.objects.update(state="regressed", regressed_after=f"replay:{replay.pk}", state_since=timezone.now())
+    otto.post(f"/groups/{where.fingerprint}/change/", {"act": "mute_count", "muted_until_count": "5"})
+    text = text_of(otto.get(f"/groups/{where.fingerprint}/story/"))
+    for said in (
+        "muted by otto until", "Came back after replay #", "resolved by otto partner is back", "First seen in r1",
+        f"Replayed by ann in replay #{replay.pk} : 0 of 1 ran well, 1 failed again",
+    ):  # fmt: skip
+        assert said in text
+
+
+def test_the_story_keeps_what_was_done_for_sources_out_of_sight(ann, vera, watched):
+    where = group()
+    bury(group=where), bury(group=where, source="bank")
+    ann.post(f"/groups/{where.fingerprint}/change/", {"act": "resolve"})
+    assert text_of(vera.get(f"/groups/{where.fingerprint}/story/")).count("resolved by ann") == 1
+
+
+def test_groups_like_it_share_its_type_or_place_and_are_in_sight(vera, watched):
+    where = group("A", culprit="x.py in f")
+    bury(group=where)
+    bury(group=group("B", culprit="x.py in f")), bury(group=group("A", "else")), bury(group=group("C"))
+    bury(group=group("D", culprit="x.py in f"), source="bank")
+    text = text_of(vera.get(f"/groups/{where.fingerprint}/story/"))
+    assert "B no answer" in text and "same place in the code" in text and "A else" in text
+    assert " C no answer" not in text and " D no answer" not in text
+
+
+def test_a_group_page_asks_the_database_a_bounded_number_of_times(ann, watched, django_assert_max_num_queries):
+    where = group()
+    for n in range(20):
+        bury(3, group=where, tenant=f"t{n}", queue=f"q{n}", task=f"task{n}", release=f"r{n}", host=f"h{n}")
+    page_of(ann, where)
+    with django_assert_max_num_queries(20):
+        page_of(ann, where)
+
+
+def test_a_little_of_all_dead_is_said_as_text(ann, watched):
+    bury(200, group=group("Common"))
+    bury(1, group=group("Rare"))
+    assert '<p class="sub-line" title="of all dead">&lt;1 %</p>' in ann.get("/groups/").content.decode()
+
+
+def test_the_page_says_that_words_find_parts_of_words_here_and_not_where_failures_are_asked(ann, watched):
+    bury(group=group(), tenant="t")
+    assert "also inside longer words" in text_of(ann.get("/groups/", {"q": "time"}))
+    assert "inside longer words" not in text_of(ann.get("/groups/", {"q": "timeout tenant:t"}))
+
+
+def test_what_tells_a_part_of_a_split_from_the_others_stands_first(ann, watched):
+    long = "connection closed while sending to <email> " * 5
+    for tenant in ("cobalt", "<b>onyx</b>"):
+        bury(group=group("Closed", f"{long}(tenant: {tenant})"))
+    page = ann.get("/groups/").content.decode()
+    assert "<strong>Closed</strong> (tenant: cobalt) <code>connection" in page
+    assert "<strong>Closed</strong> (tenant: &lt;b&gt;onyx&lt;/b&gt;) <code>connection" in page
+
+
+def test_the_story_goes_on_under_a_new_name(otto, watched):
+    where = group()
+    bury(group=where)
+    otto.post(f"/groups/{where.fingerprint}/change/", {"act": "resolve", "reason": "partner is back"})
+    Group.objects.update(fingerprint="v3-new")
+    assert "resolved by otto" not in text_of(otto.get("/groups/v3-new/story/"))
+    GroupAlias.objects.create(fingerprint=where.fingerprint, group=where)
+    assert "resolved by otto partner is back" in text_of(otto.get("/groups/v3-new/story/"))

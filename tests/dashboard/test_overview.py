@@ -5,9 +5,10 @@ import json
 import re
 from datetime import timedelta
 
+from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import filing
+from jobs_admin import filing, overview
 from jobs_admin.core import keys
 from jobs_admin.models import Replay, Source, Unfiled
 from tests.dashboard.conftest import HTMX, bury, group
@@ -23,7 +24,7 @@ def test_it_opens_with_the_sentence(ann, watched):
     bury(group=group(), tenant="acme")
     fail_now(900)
     title = re.search(r"<h1>(.*?)</h1>", ann.get("/").content.decode())[1]
-    assert title.startswith("webhooks: ") and "failures/min" in title and "1 tenant" in title
+    assert title.startswith("webhooks: ") and "failures a minute" in title and "1 tenant" in title
 
 
 def test_a_desk_without_anything_says_what_to_do(ann, watched):
@@ -108,10 +109,12 @@ def test_the_role_of_one_source_shows_that_source_alone(vera, watched):
 def test_it_costs_the_same_for_one_failure_and_for_many(ann, watched, django_assert_max_num_queries):
     bury(group=group())
     ann.get("/")
+    overview.forget()
     with django_assert_max_num_queries(30):
         ann.get("/")
     for n in range(20):
         bury(50, group=group(f"Error{n}"), queue=f"queue-{n}")
+    overview.forget()
     with django_assert_max_num_queries(30):
         ann.get("/")
 
@@ -132,6 +135,7 @@ def test_a_guard_that_is_off_is_said_where_it_would_be_missed(ann, watched):
     pages = ("/", "/queues/", f"/replays/{running.pk}/")
     assert not any("The guard is off" in text_of(ann.get(page)) for page in pages)
     watched.set(keys.switch(), "off")
+    overview.forget()
     assert all("The guard is off: nothing is recorded." in text_of(ann.get(page)) for page in pages)
 
 
@@ -157,3 +161,30 @@ def test_dead_queues_beyond_the_worst_are_a_number_and_a_link(ann, watched):
         bury(1, queue=f"q{n:02}")
     page = ann.get("/").content.decode()
     assert '<a href="/queues/">and 2 more queues</a>' in page and ">q11<" in page and ">q12<" not in page
+
+
+def test_the_picture_is_there_before_any_script_and_the_library_waits_to_be_asked_for(ann, watched):
+    fail_now(1234)
+    page = ann.get("/").content.decode()
+    assert "<strong>1,234</strong>" in page and re.search(r'<path class="tint-0" d="M[\d.]+ 100v-100h', page)
+    assert '<script src="/static/vendor/uplot' not in page and 'data-script="/static/vendor/uplot' in page
+
+
+def test_many_who_look_at_the_same_sources_ask_the_database_once(ann, vera, watched, django_assert_max_num_queries):
+    bury(group=group())
+    ann.get("/")
+    with django_assert_max_num_queries(1):  # what could not be filed
+        ann.get("/")
+    assert "webhooks" in text_of(vera.get("/"))
+
+
+def test_what_is_remembered_of_one_persons_sources_is_shown_to_no_one_else(ann, vera, watched):
+    bury(source="bank", queue="transfers")
+    assert "transfers" in text_of(ann.get("/")) and "transfers" not in text_of(vera.get("/"))
+
+
+def test_who_acts_sees_it_at_once(ann, watched):
+    (one,) = bury()
+    assert "webhooks" in text_of(ann.get("/"))
+    ann.post(reverse("failure-discard", args=[one.pk]), {"reason": "not needed"})
+    assert "No dead job waits." in text_of(ann.get("/"))

@@ -55,6 +55,11 @@ def test_priorities_are_shown_in_order_where_there_are_several(ann, watched):
     assert "p0 20 · p3 3 · p9 1" in text_of(ann.get("/queues/"))
 
 
+def test_a_priority_that_is_no_number_stands_behind_the_others(ann, watched):
+    sample(by_priority={"²": 2, "10": 1, "9": 3})
+    assert "p9 3 · p10 1 · p² 2" in text_of(ann.get("/queues/"))
+
+
 def test_a_source_that_only_reports_says_that_nothing_can_be_sent_to_it(ann, watched):
     Source.objects.create(name="shop", is_configured=False)
     assert "nothing can be sent to it" in text_of(ann.get("/queues/"))

@@ -7,7 +7,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import replays
+from jobs_admin import replays, retention
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress
@@ -51,6 +51,14 @@ def test_a_preview_says_how_many_where_and_how_long_and_changes_nothing(ann, sho
     text = answer.content.decode()
     assert "Replay 100 jobs to emails" in text and "2.0 s" in text and "50 a second" in text
     assert not Replay.objects.exists() and Failure.objects.filter(state="dead").count() == 100
+
+
+def test_errors_of_one_title_are_told_apart_by_where_they_fail(ann, shop):
+    dead(2, group=group("E", culprit="shop/a.py in send"), task="shop.deliver")
+    dead(1, group=group("E", fingerprint="v1-b", message="no answer (tenant: cobalt)"), task="shop.stock")
+    page = ann.get(NEW, {"q": "error:TimeoutError"}).content.decode()
+    assert "task shop.deliver · shop/a.py in send" in page
+    assert "(tenant: cobalt) E: no answer</code>" in page and "task shop.stock" in page
 
 
 def test_no_search_and_no_selection_is_not_everything(ann, shop):
@@ -282,3 +290,13 @@ def test_an_emptied_field_does_not_change_the_pace_of_a_replay_under_way(ann, sh
     answer = ann.post(reverse("replay-pace", args=[started.pk]), {"style": "steady", "unit": "rate", "amount": ""})
     assert answer.status_code == 422 and "Nothing was changed." in answer.content.decode()
     assert Replay.objects.get().pace["rate"] == 2
+
+
+def test_of_jobs_that_are_kept_no_longer_the_replay_tells_how_many_and_what_became_of_them(ann, shop):
+    replay = running(3)
+    for n in (1, 2, 3):
+        moved(replay, n, "succeeded")
+    Replay.objects.filter(pk=replay.pk).update(state="done", ended_at=timezone.now())
+    retention.forget(list(replay.items.filter(n__lt=3).values_list("failure_id", flat=True)))
+    text = ann.get(reverse("replay-detail", args=[replay.pk])).content.decode()
+    assert "2 of its 3 jobs are kept no longer" in text and "3 of 3 settled" in text

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from dashboard.tracebacks import MOST_SHOWN, shown
+import pytest
+
+from dashboard.tracebacks import MOST_SHOWN, _Kept, as_html, shown
 
 LIBRARY = (
     '  File "/app/.venv/lib/python3.11/site-packages/celery/app/trace.py", line 479, in trace_task\n    R = fun()\n'
@@ -17,11 +19,45 @@ def test_frames_of_one_kind_in_a_row_are_one_piece_and_the_order_stays():
     assert kinds(HEAD + LIBRARY + LIBRARY + OURS + LIBRARY + "E: no\n") == ["library", "ours", "library", "words"]
 
 
-def test_the_words_between_two_exceptions_are_kept():
-    between = "\nDuring handling of the above exception, another exception occurred:\n\n"
-    trace = shown(HEAD + OURS + "KeyError: 'a'\n" + between + HEAD + OURS + "ValueError: b\n")
-    said = [p.words for p in trace.pieces if p.words]
-    assert said[0].startswith("KeyError: 'a'") and "During handling" in said[0] and said[1] == "ValueError: b"
+def test_the_error_that_ended_the_job_stands_first_and_each_cause_says_how_it_led_to_it():
+    handling = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    direct = "\nThe above exception was the direct cause of the following exception:\n\n"
+    first, second, last = (HEAD + OURS + error for error in ("KeyError: 'a'\n", "ValueError: b\n", "TypeError: c\n"))
+    sections = shown(first + handling + second + direct + last).sections
+    assert [(s.how, s.error) for s in sections] == [
+        ("", "TypeError"), ("caused by", "ValueError"), ("while handling", "KeyError"),
+    ]  # fmt: skip
+    assert [p.words for s in sections for p in s.pieces if p.words] == [
+        "TypeError: c",
+        "ValueError: b",
+        "KeyError: 'a'",
+    ]
+
+
+def test_what_only_quotes_the_words_between_two_exceptions_parts_nothing():
+    said = "  During handling of the above exception, another exception occurred: said the log\n"
+    assert len(shown(HEAD + OURS + "E: no\n" + said).sections) == 1
+
+
+def test_no_line_of_a_chain_is_lost():
+    direct = "\nThe above exception was the direct cause of the following exception:\n\n"
+    html = as_html("a-chain", lambda: HEAD + LIBRARY + OURS + "KeyError: 'a'\n" + direct + HEAD + OURS + "E: no\n")
+    for words in ("celery/app/trace.py", "shop/tasks.py", "line 44", "KeyError: &#x27;a&#x27;", "E: no", "caused by"):
+        assert words in html, words
+
+
+def test_a_stack_is_made_into_html_once_and_memory_has_a_bound():
+    held = _Kept(1_000)
+    for n in range(100):
+        held.keep(str(n), "x" * 100)
+    assert held.characters == 1_000 and held.get("0") is None and held.get("99") == "x" * 100
+    as_html("once", lambda: HEAD + OURS + "E\n")
+    assert "shop/tasks.py" in as_html("once", lambda: pytest.fail("asked twice"))
+
+
+def test_a_line_of_code_of_any_length_is_read_in_time():
+    trace = HEAD + '  File "/app/a.py", line 1, in f\n    x = "' + "(" * 30_000 + "\nE\n"
+    assert "((((" in shown(trace).pieces[0].frames[0].code
 
 
 def test_a_line_of_code_is_highlighted_without_what_underlines_it():

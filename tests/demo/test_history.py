@@ -93,12 +93,10 @@ def test_it_lands_through_the_real_ingest(store, settings, reports):
 @pytest.mark.server
 def test_the_command_writes_it_once(store, engine):
     environment = {**os.environ, "REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url[:-1] + "1"}
-    began = time.monotonic()
     for _ in range(2):
         command = [sys.executable, "-m", "demo.history"]
         subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True)
     assert store.xlen(keys.failures()) > 4000
-    assert time.monotonic() - began < 40
     store.select(1)
     assert store.dbsize() == 0, "nothing of it reached the shop's queues"
     store.select(0)

@@ -23,7 +23,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import IntegrityError, OperationalError, connections, transaction
 
 from dashboard import connections as reachable
-from dashboard import environment, first_run
+from dashboard import environment, first_run, web
 from dashboard.engine import Engine, EngineFailed, free_port, is_free
 from dashboard.environment import Misconfigured
 from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
@@ -35,8 +35,6 @@ ROOT = environment.ROOT
 READY_WITHIN_S = 60.0
 FAILURE_WITHIN_S = 60.0
 UP = Viewer("up")  # as the audit names it
-# The desk's pages poll; a few slow ones must not keep the others waiting.
-WEB_THREADS = 8
 
 
 class Command(BaseCommand):
@@ -216,9 +214,9 @@ class Desk:
         return child
 
     def _web(self) -> Child:
-        command = python("-m", "granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(self.port))
-        command += ["--workers", "1", "--blocking-threads", str(WEB_THREADS), "--workers-kill-timeout", "2"]
-        return self._child("web", [*command, "--log-level", "warning", "dashboard.wsgi:application"])
+        child = self._child("web", python(*web.server(self.port)))
+        child.environment = {**web.ENVIRONMENT, **child.environment}
+        return child
 
     def _play_history(self) -> None:
         """The demo's labelled day before, once a data folder."""

@@ -1,0 +1,1 @@
+"""How values look on every page; `{% load redrive %}` gives it to templates."""

@@ -1,0 +1,101 @@
+"""Icons, states and small charts: colour, shape and word, as SVG."""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import lru_cache
+
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+# Each state's colour (a class of parts.css) and shape (a symbol of the sprite). The word stands beside them.
+STATES = {
+    "dead": "dead", "retrying": "retrying", "recovered": "recovered", "replaying": "replaying",
+    "quarantined": "quarantined", "discarded": "discarded", "gone": "discarded",
+    # groups
+    "new": "dead", "ongoing": "retrying", "regressed": "dead", "resolved": "recovered", "muted": "discarded",
+    # replays and their items
+    "draft": "discarded", "awaiting_approval": "quarantined", "waiting": "replaying", "canary": "replaying",
+    "ramping": "replaying", "running": "replaying", "held": "retrying", "paused": "retrying", "done": "recovered",
+    "stopped": "dead", "cancelled": "discarded", "planned": "discarded", "sent": "replaying",
+    "succeeded": "recovered", "failed_again": "dead", "uncertain": "quarantined",
+    # sources and steps
+    "reachable": "recovered", "unreachable": "dead", "unknown": "discarded", "late": "retrying",
+    # attempts
+    "exception": "dead", "retry": "retrying", "success": "recovered", "lost": "dead",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def icon(name: str, label: str = ""):
+    """A picture of the sprite; decoration unless it has a label."""
+    href = f"{static('icons/sprite.svg')}#{name}"
+    if label:
+        return format_html('<svg class="icon" role="img" aria-label="{}"><use href="{}"></use></svg>', label, href)
+    return format_html('<svg class="icon" aria-hidden="true"><use href="{}"></use></svg>', href)
+
+
+@lru_cache(maxsize=256)  # asked once a row, always the same few
+def state(name: str, words: str = ""):
+    """A state: colour, shape and word."""
+    look = STATES.get(str(name), "discarded")
+    href = f"{static('icons/sprite.svg')}#state-{look}"
+    return format_html(
+        '<span class="state is-{}"><svg class="shape" aria-hidden="true"><use href="{}"></use></svg>{}</span>',
+        look,
+        href,
+        words or str(name).replace("_", " "),
+    )
+
+
+def hours(values, words: str = "", look: str = "dead"):
+    """A picture of counts per hour, the oldest first, the last one the hour that runs."""
+    values = [max(0, int(v or 0)) for v in values or ()]
+    top = max(values, default=0)
+    width, height = 960, 100
+    step = width / max(len(values), 1)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    bars = []
+    for n, value in enumerate(values):
+        tall = max(round(value / top * height, 1), 1.5) if top and value else 0
+        hour = now - dt.timedelta(hours=len(values) - 1 - n)
+        words_of_bar = f"{hour:%H:%M}: {value:,}"
+        bars.append(
+            {
+                "x": f"{n * step:g}",
+                "y": f"{height - tall:g}",
+                "w": f"{step - 3:g}",
+                "h": f"{tall:g}",
+                "words": words_of_bar,
+            }
+        )
+    marks = [now - dt.timedelta(hours=len(values) - 1 - n) for n in range(0, len(values), 6)]
+    return {"bars": bars, "width": width, "height": height, "top": top, "words": words, "look": look, "marks": marks}
+
+
+def sparkline(values, words: str = "", look: str = "dead"):
+    """A small picture of counts over time, oldest first, one bar a value; `words` say what it shows."""
+    values = tuple(max(0, int(v or 0)) for v in values or ())
+    return _sparkline(values, words or f"peak {max(values, default=0):,}", look)
+
+
+@lru_cache(maxsize=1024)  # most groups look as they did a moment ago
+def _sparkline(values: tuple[int, ...], words: str, look: str):
+    # Few letters: fifty pictures are half of what a page weighs. The gaps between the bars are cut out by a style.
+    height, most = 22, max(values, default=0)
+    talls = (
+        max(round(value / most * height), 1) if value else 0 for value in values
+    )  # one failure is a visible failure
+    bars = "".join(f"V{height - tall}h1" for tall in talls)
+    return format_html(
+        '<svg class="sparkline is-{}" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>'
+        '<path d="M0 {}{}V{}"></path></svg>',
+        look, max(len(values), 1), height, words, height, SafeString(bars), height,
+    )  # fmt: skip
+
+
+def share(part, whole) -> str:
+    """The width of a bar of `part` in `whole`, 0 to 100, for an SVG attribute."""
+    return f"{min(100, max(0, part / whole * 100)):.1f}" if whole else "0"

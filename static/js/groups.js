@@ -1,0 +1,39 @@
+// The list of groups: acts on what is selected; what was typed for one that is refused stays. Pages work without it.
+"use strict";
+(() => {
+  const SENT = "redrive-groups-sent";
+  const MOST = 1000;
+  const find = (selector, inside = document) => inside.querySelector(selector);
+  const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+  const form = find("[data-group-selection]");
+  if (!form || !find("[data-bar]", form)) return;
+  const count = (n) => n.toLocaleString("en");
+  const { keep, show } = window.redriveSelection({
+    list: () => form,
+    key: "redrive-groups",
+    field: "groups",
+    most: MOST,
+    said: (chosen, others) => chosen
+      ? `${count(chosen)} selected${others ? `, ${count(others)} on other pages` : ""}${chosen >= MOST ? ", as many as can be" : ""}`
+      : "Select groups to act on them.",
+    shown: (chosen) => find("[data-bar]", form).classList.toggle("is-active", chosen > 0),
+  });
+
+  form.addEventListener("submit", () => {
+    const typed = all("input:not([type=hidden], [type=checkbox]), textarea, select", form).map((field) => [field.id, field.value]);
+    try { sessionStorage.setItem(SENT, JSON.stringify(typed)); } catch { /* then it stays selected */ }
+  });
+  // The next page says what became of it: what was done is no longer selected, what was refused stays as it was typed.
+  const settle = () => {
+    let typed = null;
+    try {
+      typed = JSON.parse(sessionStorage.getItem(SENT) || "null");
+      sessionStorage.removeItem(SENT);
+    } catch { /* nothing was sent */ }
+    if (!Array.isArray(typed)) return;
+    if (find("[data-toast].is-success")) keep([]);
+    else for (const [id, value] of typed) { const field = id && document.getElementById(id); if (field) field.value = value; }
+  };
+  settle();
+  show();
+})();

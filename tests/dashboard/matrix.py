@@ -1,0 +1,461 @@
+"""Two sources full of rows, the people who may see one of them, and a real request for each address of the URLconf.
+
+What an address's parameters stand for is found by their names: a new address of a known noun is covered as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.cookies import SimpleCookie
+from typing import Any
+
+from cryptography.fernet import Fernet
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection, transaction
+from django.http import HttpResponse
+from django.test import Client
+from django.utils import timezone
+
+from dashboard.rights import Address
+from jobs_admin import audit, config
+from jobs_admin.models import (
+    ApiToken,
+    Attempt,
+    DepthSample,
+    Failure,
+    FailureCount,
+    Group,
+    GroupCounter,
+    GroupRule,
+    Payload,
+    QueueCounter,
+    Release,
+    Replay,
+    ReplayItem,
+    Role,
+    SavedView,
+    Source,
+    Traceback,
+    Unfiled,
+    Worker,
+)  # fmt: skip
+from jobs_admin.models.access import ENGINE
+
+# Stands in every field of the source that is out of sight; as does a number that nothing else comes to.
+CANARY, NUMBER = "zircon", 918273
+SHOP, BANK, DEMO = f"{CANARY}-shop", "bank", "shop"
+TRACE = (
+    'Traceback (most recent call last):\n  File "/srv/{0}/app.py", line 3, in {0}\n    raise {0}Error\n{0}Error: {0}'
+)
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Rows:
+    """One of each noun, of one source: what the parameters of addresses stand for."""
+
+    failure: Failure
+    discarded: Failure
+    quarantined: Failure
+    group: Group
+    replay: Replay
+    paused: Replay
+    uncertain: ReplayItem
+    more: dict[str, Any] = field(default_factory=dict)  # by name of model: what Django's admin shows
+
+
+def lay(source: str, word: str) -> Rows:
+    """Rows of `source` with `word` in every field that holds text."""
+    now = timezone.now()
+    Source.objects.create(
+        name=source, is_configured=True, is_reachable=True, sampled_at=now, changed_at=now,
+        findings=[{"id": "x", "severity": "high", "text": f"{word} finding", "fix": f"{word} fix"}],
+    )  # fmt: skip
+    number = NUMBER if source == SHOP else 7
+    group = lay_group(f"{word}Error", word, number)
+    trace = Traceback.objects.create(sha256=hashlib.sha256(word.encode()).hexdigest(), text=TRACE.format(word))
+
+    def bury(n: int, **changes: Any) -> list[Failure]:
+        start = Failure.objects.count()
+        values = {
+            "source": source, "queue": f"{word}-queue", "task": f"{word}.task", "state": "dead", "group": group,
+            "error_type": f"{word}Error", "message": f"{word} message", "traceback": trace, "kind": "exception",
+            "reason": f"{word} reason", "first_failed_at": now, "failed_at": now, "received_at": now,
+            "worker": f"{word}-worker", "host": f"{word}-host", "release": f"{word}-1", "tenant": f"{word}-tenant",
+            "args": json.dumps([word]), "kwargs": json.dumps({word: word}), "headers": json.dumps({"id": word}),
+        } | changes  # fmt: skip
+        made = [Failure(**values, first_job_id=f"{word}-{start + i}", job_id=f"{word}-{start + i}") for i in range(n)]
+        made = Failure.objects.bulk_create(made)
+        raw = json.dumps({"args": [word], "kwargs": {word: word}}).encode()
+        keys = config.payload_keys()
+        Payload.objects.bulk_create(
+            Payload(failure=f, run=1, body=keys.encrypt(raw), size=len(raw), sha256="0" * 64) for f in made
+        )
+        Attempt.objects.bulk_create(
+            Attempt(
+                failure=f, run=1, attempt=n, kind="exception", job_id=f.job_id, group=group, traceback=trace,
+                error_type=f"{word}Error", message=f"{word} message", reason=f"{word} reason", ended_at=now,
+                received_at=now, worker=f"{word}-worker", host=f"{word}-host", release=f"{word}-{n}", policy=f"{word}@1",
+            )
+            for f in made
+            for n in (1, 2)
+        )  # fmt: skip
+        return made
+
+    [failure], [discarded], [quarantined] = bury(1), bury(1, state="discarded"), bury(1, state="quarantined")
+    Group.objects.filter(pk=group.pk).update(representative=failure)
+    replays = [lay_replay(source, word, state, bury(4, state="replaying"), group) for state in ("running", "paused")]
+    for step in (60, 900, 3600):
+        at = now.replace(minute=0, second=0, microsecond=0)
+        QueueCounter.objects.create(source=source, queue=f"{word}-queue", step=step, at=at, failed=number)
+        if step != 900:
+            GroupCounter.objects.create(group=group, step=step, at=at, failed=number)
+    DepthSample.objects.create(
+        source=source, queue=f"{word}-queue", at=now, waiting=number, dead=number, workers=number
+    )
+    worker = Worker.objects.create(source=source, name=f"{word}-worker", boot="1", seen_at=now, host=f"{word}-host")
+    Release.objects.create(source=source, version=f"{word}-1", at=now)
+    if source == SHOP:  # counters that say more than the rows, so that a leak is a number that stands out
+        FailureCount.objects.filter(source=source, state="dead").update(count=NUMBER)
+    token = ApiToken.objects.create(name=f"{word}-token", sha256=f"{word}-sha", role="viewer", source=source)
+    rule = lay_rules(word, bury)
+    with transaction.atomic():
+        event = audit.record(ENGINE, f"{word}.act", f"failure:{failure.pk}", source=source, reason=f"{word} reason")
+    more = {"failure": failure, "group": group, "replay": replays[0], "source": Source.objects.get(pk=source)}
+    more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
+    uncertain = ReplayItem.objects.get(replay=replays[0], state="uncertain")
+    return Rows(failure, discarded, quarantined, group, *replays, uncertain, more)
+
+
+def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
+    """A split that was carried out, so that its group is empty, and a merge into a group whose jobs were pruned."""
+    base, part, target = (lay_group(f"{word}{name}", word, 7) for name in ("Base", "Part", "Target"))
+    for group in (base, target):
+        bury(1, group=group)
+    base.failures.update(group=part)
+    target.failures.all().delete()
+    said = {"note": word, "author": word, "is_applied": True}
+    GroupRule.objects.create(kind="merge", group=target, others=[f"v1-{word}"], **said)
+    return GroupRule.objects.create(kind="split", by="task", group=base, **said)
+
+
+def lay_group(error_type: str, word: str, number: int = NUMBER) -> Group:
+    now = timezone.now()
+    return Group.objects.create(
+        fingerprint=f"v1-{hashlib.sha256(error_type.encode()).hexdigest()[:24]}", error_type=error_type,
+        message=f"{word} message", culprit=f"{word}.py in {word}", count=number, note=f"{word} note",
+        runbook_url=f"https://{word}.example/", first_seen=now - timedelta(hours=3), last_seen=now,
+    )  # fmt: skip
+
+
+def lay_replay(source: str, word: str, state: str, jobs: list[Failure], group: Group) -> Replay:
+    now = timezone.now()
+    states = ("planned", "sent", "uncertain", "failed_again")
+    replay = Replay.objects.create(
+        state=state, query=f"source:{source}", scope_max_id=jobs[-1].pk, matched=4, total=4, reason=f"{word} reason",
+        actor=f"{word}-actor", pace={"style": "steady", "rate": 5}, rate=5, started_at=now, held_because=f"{word} held",
+        **dict.fromkeys(states, 1),
+    )  # fmt: skip
+    for n, (job, item) in enumerate(zip(jobs, states, strict=True), 1):
+        sent = None if item == "planned" else now
+        ReplayItem.objects.create(
+            replay=replay, n=n, failure=job, run=2, state=item, job_id=f"{word}-again-{n}", sent_at=sent, settled_at=sent,
+            outcome=f"{word}Error: {word}", failed_group=group if item == "failed_again" else None,
+        )  # fmt: skip
+    return replay
+
+
+@dataclass
+class Desk:
+    shop: Rows  # out of sight for those of the bank
+    bank: Rows
+    shared: Group  # with failures of both; first seen in a release of the shop, and back after another
+    of_shared: Failure  # of the bank
+    both: Replay  # with jobs of both
+
+
+def lay_desk(settings: Any, folder: Any) -> Desk:
+    """Two sources, and what belongs to both. The store must be there."""
+    file = folder / "sources.toml"
+    file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in (SHOP, BANK)))
+    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    for answer in (config.sources, config.store, config.payload_keys, config.adapter):
+        answer.cache_clear()
+    shop, bank = lay(SHOP, CANARY), lay(BANK, "plain")
+    shared = lay_group("SharedError", "shared")
+    Group.objects.filter(pk=shared.pk).update(
+        first_release=f"{CANARY}-1",
+        state="regressed",
+        state_since=shared.last_seen,
+        regressed_after=f"release:{CANARY}-1",
+    )
+    shared.refresh_from_db()
+    for word, source in ((CANARY, SHOP), ("plain", BANK)):
+        now = timezone.now()
+        job = Failure.objects.create(
+            source=source, queue=f"{word}-queue", task=f"{word}.task", state="dead", kind="exception", group=shared,
+            first_job_id=f"{word}-s", job_id=f"{word}-s", error_type="SharedError", message=f"{word} told",
+            first_failed_at=now, failed_at=now, received_at=now, tenant=f"{word}-tenant", host=f"{word}-host",
+        )  # fmt: skip
+        Attempt.objects.bulk_create(
+            Attempt(
+                failure=job, run=1, attempt=n, kind="exception", job_id=job.job_id, group=shared, ended_at=now,
+                received_at=now, error_type="SharedError", message=f"{word} told", release=f"{word}-1",
+            )
+            for n in (1, 2)
+        )  # fmt: skip
+    jobs = [
+        Failure.objects.create(
+            source=source, queue=f"{word}-queue", task=f"{word}.task", state="dead", kind="exception",
+            first_job_id=f"{word}-b", job_id=f"{word}-b", first_failed_at=now, failed_at=now, received_at=now,
+        )
+        for word, source in ((CANARY, SHOP), ("plain", BANK))
+    ]  # fmt: skip
+    both = Replay.objects.create(state="done", query="", scope_max_id=jobs[-1].pk, total=2, failed_again=1, actor="x")
+    for n, (job, group) in enumerate(zip(jobs, (shop.group, bank.group), strict=True), 1):
+        state = "failed_again" if n == 1 else "succeeded"
+        ReplayItem.objects.create(
+            replay=both, n=n, failure=job, run=2, state=state, outcome=f"{group.error_type}", sent_at=now, settled_at=now,
+            failed_group=group if n == 1 else None, job_id=job.job_id,
+        )  # fmt: skip
+    Unfiled.objects.create(entry_id="1-0", received_at=timezone.now(), why=f"{CANARY} why", body=b"sealed", size=1)
+    return Desk(shop, bank, shared, shared.failures.get(source=BANK), both)
+
+
+# --- people ------------------------------------------------------------------------------------------------------
+
+# Who asks, and the roles they hold; None is a stranger to the desk.
+PEOPLE: dict[str, dict[str, str] | None] = {
+    "nobody": None,
+    "no role": {},
+    "viewer": {SHOP: "viewer", DEMO: "viewer"},
+    "operator": {SHOP: "operator", DEMO: "operator"},
+    "admin": {SHOP: "admin", DEMO: "admin"},
+    "elsewhere": {BANK: "admin"},
+    "mixed": {SHOP: "viewer", BANK: "admin", DEMO: "viewer"},
+    "root": {"*": "admin"},
+}
+
+
+def come(name: str, *, staff: bool = False) -> Client:
+    """The browser of one of PEOPLE."""
+    client = Client()
+    if PEOPLE[name] is not None:
+        user = get_user_model().objects.create_user(f"p-{name}".replace(" ", "-"), password="x", is_staff=staff)
+        user.is_superuser = name == "root"
+        user.save()
+        for source, role in PEOPLE[name].items():
+            Role.objects.create(user=user, source=source, role=role)
+        client.force_login(user)
+    return client
+
+
+def token(name: str) -> str:
+    """A token with the first role of one of PEOPLE; "" for those without."""
+    roles = PEOPLE[name]
+    if not roles:
+        return ""
+    source, role = next(iter(roles.items()))
+    text = f"token-of-{name}"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    ApiToken.objects.create(name=f"t-{name}", sha256=digest, role=role, source=source)
+    return text
+
+
+# --- parameters --------------------------------------------------------------------------------------------------
+
+_PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)")
+# What a form of a thing is called, where the address lists no alternatives.
+_FORMS = {"failure-export": "jsonl"}
+# Noun in the address's name -> attribute of Rows. The first that fits.
+_NOUNS = (("view", "view"), ("rule", "rule"), ("replay", "replay"), ("failure", "failure"), ("group", "group"))
+# What a plausible request carries beside its address.
+_GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
+_GIVEN_TO = {"failure-opened": {"at": "args", "from": "0"}}
+_BODIES: dict[str, dict[str, Any]] = {
+    "api:preview_replay": {"q": "state:dead"},
+    "api:start_replay": {"q": "state:dead", "reason": "because"},
+    "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
+    "api:resolve_item": {"as": "ran"},
+    "api:change_group": {"note": "n"},
+}
+
+
+class Unknown(LookupError):
+    """An address has a parameter, and nothing says what it stands for: say it in tests/dashboard/matrix.py."""
+
+
+def path_of(address: Address, rows: Rows) -> str:
+    def value(found: re.Match[str]) -> str:
+        return str(_value(address, found[1] or found[2], found[3] or "", rows))
+
+    path = _PARAMETER.sub(value, address.route)
+    return re.sub(r"\.\*|\\Z|\$$", "", path)
+
+
+def _value(address: Address, name: str, pattern: str, rows: Rows) -> Any:
+    noun = next((to for word, to in _NOUNS if word in address.name.removeprefix("admin:jobs_admin_")), "")
+    if name == "object_id" and address.name == "admin:view_on_site":
+        return rows.failure.pk
+    if name == "object_id":
+        model = address.route.split("/")[3]
+        return rows.more[model].pk if model in rows.more else _some(address, model)
+    if name == "n":
+        return rows.uncertain.n
+    if name == "fingerprint":
+        return rows.group.fingerprint
+    if name == "attempt_pk":
+        return rows.failure.attempt_set.latest("pk").pk
+    if name in {"failure_id", "replay_id"}:
+        noun = name.removesuffix("_id")
+    if noun and name in {"pk", f"{noun}_id"}:
+        return _one(address, noun, rows).pk
+    if name == "form":
+        return pattern.split("|")[0] if pattern else _FORMS.get(address.name) or _unknown(address, name)
+    fixed = {"app_label": "jobs_admin", "url": "nothing/", "content_type_id": None, "id": None}
+    if name == "content_type_id":
+        return ContentType.objects.get_for_model(Failure).pk
+    if name == "id":
+        return get_user_model().objects.order_by("pk").values_list("pk", flat=True).first()
+    return fixed.get(name) or _unknown(address, name)
+
+
+def _one(address: Address, noun: str, rows: Rows) -> Any:
+    if noun == "failure":
+        return {"restore": rows.discarded, "readmit": rows.quarantined}.get(_act(address), rows.failure)
+    if noun == "replay":
+        return rows.paused if _act(address) == "resume" else rows.replay
+    return rows.more[{"view": "savedview", "rule": "grouprule"}.get(noun, noun)]
+
+
+def _act(address: Address) -> str:
+    return next((word for word in ("restore", "readmit", "resume") if word in address.name), "")
+
+
+def _some(address: Address, model: str) -> Any:
+    app = address.route.split("/")[2]
+    found = apps.get_model(app, model).objects.order_by("pk").values_list("pk", flat=True).first()
+    return 1 if found is None else found
+
+
+def _unknown(address: Address, name: str) -> Any:
+    raise Unknown(f"{address.route} ({address.name}) has the parameter {name!r}. {Unknown.__doc__}")
+
+
+def has_object(address: Address) -> bool:
+    """Whether the address names something that belongs to a source; a saved view belongs to a person."""
+    if is_of_person(address):
+        return False
+    named = {found[1] or found[2] for found in _PARAMETER.finditer(address.route)}
+    return address.name.startswith("demo") or bool(
+        named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id"}
+    )
+
+
+def is_of_person(address: Address) -> bool:
+    """Whether it is about a saved view, which here is somebody else's, shared with all."""
+    return re.search(r"(?<!pre)views?([_-]|$)|_view$|savedview", address.name) is not None
+
+
+def form_for(address: Address, rows: Rows) -> dict[str, Any]:
+    """What a person would send: each view takes of it what it knows."""
+    return {
+        "reason": "because", "q": "state:dead", "selection": str(rows.failure.pk), "act": "discard",
+        "step": "start", "style": "steady", "amount": "5", "unit": "rate", "as": "ran", "mode": "outage", "rate": "1",
+        "args": "[1]", "kwargs": "{}", "name": "A view", "query": "state:dead", "state": "resolved", "note": "n",
+        "kind": "ignore", "frame": "app.py in main", "group": rows.group.fingerprint, "by": "task",
+        "fingerprint": rows.group.fingerprint, "groups": rows.group.fingerprint, "seen": '{"replayable": 1}',
+        "username": "p-root", "password": "x", "action": "discard", "_selected_action": str(rows.failure.pk),
+        "confirmed": "yes", "user": "1", "source": SHOP, "role": "viewer", "post": "yes",
+    }  # fmt: skip
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """What happens inside is not kept."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+class Asker:
+    """Sends one request after the other as if each were the first."""
+
+    def __init__(self, client: Client, bearer: str = "") -> None:
+        self.client = client
+        self.cookies = client.cookies.output(header="", sep=";")
+        self.headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        self.client.raise_request_exception = True
+
+    def ask(self, method: str, address: Address, rows: Rows, **headers: str) -> HttpResponse:
+        self.client.cookies = SimpleCookie(self.cookies)
+        path, headers = path_of(address, rows), self.headers | headers
+        if method in {"GET", "HEAD"}:
+            given = _GIVEN | _GIVEN_TO.get(address.name, {}) if address.kind == "page" else {}
+            return getattr(self.client, method.lower())(path, given, headers=headers)
+        if address.kind == "api":
+            body = json.dumps(_BODIES.get(address.name, {"reason": "because"}))
+            return self.client.generic(method, path, body, content_type="application/json", headers=headers)
+        return self.client.post(path, form_for(address, rows), headers=headers)
+
+
+_KEPT = re.compile(
+    r"^\W*(SELECT|WITH|EXPLAIN|PRAGMA|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|COMMIT|SET|SHOW)\b", re.IGNORECASE
+)
+
+
+@contextmanager
+def writes(*allowed: str) -> Iterator[list[str]]:
+    """The statements run inside that write, but for those to the tables that are allowed."""
+    found: list[str] = []
+
+    def note(execute: Any, sql: str, *rest: Any) -> Any:
+        if not _KEPT.match(sql) and not any(f'"{table}"' in sql for table in (*allowed, "django_session")):
+            found.append(sql[:160])
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(note):
+        yield found
+
+
+def digest() -> dict[str, str]:
+    """Table -> hash of all that stands in it, but for who logged in when."""
+    found = {}
+    with connection.cursor() as cursor:
+        for table in sorted(connection.introspection.table_names(cursor)):
+            columns = [c.name for c in connection.introspection.get_table_description(cursor, table)]
+            kept = ", ".join(f'"{name}"' for name in columns if name != "last_login")
+            if table != "django_session":
+                cursor.execute(f'SELECT {kept} FROM "{table}"')
+                found[table] = hashlib.sha256(repr(sorted(map(repr, cursor.fetchall()))).encode()).hexdigest()
+    return found
+
+
+def keys_of(store: Any) -> dict[bytes, bytes | None]:
+    """All that stands in Redis, byte for byte."""
+    return {key: store.dump(key) for key in sorted(store.keys("*"))}
+
+
+def body_of(answer: HttpResponse) -> str:
+    content = b"".join(answer.streaming_content) if answer.streaming else answer.content
+    return f"{content.decode(errors='replace')}\n{answer.headers}"
+
+
+def views_of(desk: Desk, user: Any) -> None:
+    """A saved view of somebody else's for each source. Shared, it is text for all; what it finds is asked for each."""
+    for rows, word in ((desk.shop, "first"), (desk.bank, "second")):
+        rows.more["savedview"] = SavedView.objects.create(name=word, query="state:dead", owner=user, is_shared=True)

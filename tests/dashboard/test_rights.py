@@ -1,0 +1,251 @@
+"""Every address of the URLconf, asked for by everybody: who is let in is what its declared right says, and no more."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import path
+from django.views.decorators.http import require_safe
+
+from dashboard import rights
+from dashboard.access import can
+from dashboard.rights import ANYONE, NOBODY, PERMISSION, STAFF, USER, Address, addresses
+from dashboard.urls import handler403, handler404, handler500  # noqa: F401  (this module is a URLconf too)
+from dashboard.urls import urlpatterns as pages
+from jobs_admin.admin.records import ADMIN_OF_ALL
+from jobs_admin.models.access import OPERATOR, RANK
+from tests.dashboard.matrix import (
+    CANARY,
+    NUMBER,
+    PEOPLE,
+    SHOP,
+    Asker,
+    Desk,
+    body_of,
+    come,
+    has_object,
+    is_of_person,
+    lay_desk,
+    token,
+    undone,
+    views_of,
+    writes,
+)  # fmt: skip
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/rights.md"
+LEAKS = re.compile(rf"{CANARY}|{NUMBER}|{NUMBER:,}", re.IGNORECASE)
+
+# What an answer comes to.
+IN, LOGIN, REFUSED, MISSING, NO_METHOD, TOKEN = "yes", "login", "403", "404", "405", "401"
+
+
+@pytest.fixture
+def desk(watched, settings, tmp_path, db, engine) -> Desk:
+    """Two sources full of rows; the demo runs, whose partner is away."""
+    settings.REDRIVE_DEMO_BROKER_URL = engine.url
+    settings.REDRIVE_DEMO_PARTNER_URL = "http://127.0.0.1:9"
+    laid = lay_desk(settings, tmp_path)
+    views_of(laid, get_user_model().objects.create_user("olga"))
+    return laid
+
+
+def expected(address: Address, method: str, person: str) -> str:
+    """What the declared right means for a person, where the address is about the shop."""
+    right = address.right_to(method)
+    if address.kind == "api":
+        return _of_call(address, method, right, person)
+    roles = PEOPLE[person]
+    if right == ANYONE:
+        return IN
+    if roles is None:
+        return LOGIN
+    if right in {USER, STAFF}:
+        return IN
+    if right not in RANK:
+        held = {ADMIN_OF_ALL: person == "root", PERMISSION: person == "root", NOBODY: False}[right]
+        return IN if held else REFUSED
+    if not any(RANK[role] >= RANK[right] for role in roles.values()):
+        return REFUSED
+    if is_of_person(address) and "<" in address.route and method != "GET":
+        return IN if person == "root" else REFUSED  # its owner, and an admin of every source
+    if not has_object(address) or person == "root":
+        return IN
+    if SHOP not in roles:
+        return MISSING
+    return IN if RANK[roles[SHOP]] >= RANK[right] else REFUSED
+
+
+def _of_call(address: Address, method: str, right: str, person: str) -> str:
+    roles = PEOPLE[person]
+    if right == ANYONE:
+        return MISSING  # no call is there
+    if not roles:
+        return TOKEN
+    (source, role), *_ = roles.items()
+    if RANK[role] < RANK[right] or (
+        is_of_person(address) and "<" in address.route and method != "GET" and source != "*"
+    ):
+        return REFUSED
+    return MISSING if has_object(address) and source not in {SHOP, "*"} else IN
+
+
+def really(answer) -> str:
+    status = answer.status_code
+    if status == 302 and re.match(r"/(admin/)?login/\?next=", answer["Location"]):
+        return LOGIN
+    if status == 302 and answer["Location"] == "/admin/" and "login" not in answer.request["PATH_INFO"]:
+        return MISSING
+    known = {401: TOKEN, 403: REFUSED, 404: MISSING, 405: NO_METHOD}
+    return known.get(status, IN if status < 400 or status in {409, 422} else f"status {status}")
+
+
+def of(*kinds: str) -> list[Address]:
+    return [address for address in addresses() if address.kind in kinds]
+
+
+def faults(asker: Asker, desk: Desk, person: str, wanted: list[Address]) -> list[str]:
+    found = []
+    for address in wanted:
+        for method in address.methods:
+            should = expected(address, method, person)
+            with undone(), writes("jobs_admin_auditevent") as written:
+                answer = asker.ask(method, address, desk.shop)
+            is_, body = really(answer), body_of(answer).replace(answer.request["PATH_INFO"], "")
+            if should != IN and written:
+                found.append(f"{method} {address.route}: {is_}, and yet something was written: {written[0]}")
+            if not fits(address, should, is_, person):
+                found.append(f"{method} {address.route} ({address.name}): {is_} ({answer.status_code}), not {should}")
+            if SHOP not in (PEOPLE[person] or {}) and person != "root" and (leak := LEAKS.search(body)):
+                near = body[max(0, leak.start() - 90) : leak.end() + 30]
+                found.append(f"{method} {address.route} ({address.name}) tells {near!r}")
+    return found
+
+
+def none_of(found: list[str]) -> None:
+    assert not found, "\n".join(["", *found])
+
+
+def fits(address: Address, should: str, really: str, person: str) -> bool:
+    if really == should:
+        return True
+    if address.kind == "admin":
+        # Django's admin asks for the record first, or for the right first; and what it has of others may be empty.
+        lenient = {REFUSED, MISSING} | ({IN} if address.right in {STAFF, PERMISSION} and should == IN else set())
+        return {should, really} <= lenient
+    # Where somebody may look at a thing but not act on it, its page says so: with 409 or a word, and nothing is changed.
+    return (person == "mixed" or is_of_person(address)) and should == REFUSED and really == IN
+
+
+@pytest.mark.parametrize("person", PEOPLE)
+def test_each_page_lets_in_whom_its_right_names_and_tells_the_others_nothing(desk, person):
+    none_of(faults(Asker(come(person)), desk, person, of("page")))
+
+
+@pytest.mark.parametrize("person", [name for name in PEOPLE if name != "mixed"])
+def test_each_call_lets_in_the_tokens_that_its_right_names_and_tells_the_others_nothing(desk, person):
+    none_of(faults(Asker(come(person), token(person)), desk, person, of("api")))
+
+
+@pytest.mark.parametrize("person", PEOPLE)
+def test_each_address_of_the_admin_lets_in_the_staff_that_its_right_names(desk, person):
+    none_of(faults(Asker(come(person, staff=True)), desk, person, of("admin")))
+
+
+def test_what_belongs_to_two_sources_tells_only_of_the_one_that_may_be_seen(desk):
+    page, call = Asker(come("elsewhere", staff=True)), Asker(Client(), token("elsewhere"))
+    rows = replace(desk.bank, failure=desk.of_shared, group=desk.shared, replay=desk.both, paused=desk.both)
+    rows.more.update(failure=desk.of_shared, group=desk.shared, replay=desk.both)
+    found = []
+    for address in addresses():
+        if "GET" in address.methods and not address.name.startswith("demo"):
+            answer = (call if address.kind == "api" else page).ask("GET", address, rows)
+            if leak := LEAKS.search(body := body_of(answer)):
+                found.append(f"{address.route} tells {body[max(0, leak.start() - 90) : leak.end() + 30]!r}")
+            if has_object(address) and address.right in {"viewer", "operator"} and answer.status_code not in {200, 409}:
+                found.append(f"{address.route} answers {answer.status_code}")
+    none_of(found)
+
+
+# --- what the page of documentation says -------------------------------------------------------------------------
+
+_WORDS = {
+    "yes": "yes",
+    LOGIN: "log in",
+    REFUSED: "403",
+    MISSING: "404",
+    TOKEN: "401",
+}
+_COLUMNS = ("nobody", "no role", "viewer", "operator", "admin", "elsewhere")
+_HEADINGS = ("not logged in", "no role", "viewer", "operator", "admin", "admin elsewhere")
+
+
+def table(wanted: list[Address]) -> list[str]:
+    """A row for each address and method."""
+    lines = [f"| address | method | right | {' | '.join(_HEADINGS)} |", "|---" * (3 + len(_HEADINGS)) + "|"]
+    for address in wanted:
+        route = re.sub(r"\(\?P(<\w+>)(?:[^()]|\([^()]*\))*\)", r"\1", address.route).removesuffix("$")
+        for method in address.methods:
+            right = address.right_to(method)
+            answers = " | ".join(_WORDS[expected(address, method, person)] for person in _COLUMNS)
+            lines.append(f"| `{route}` | {method} | {right} | {answers} |")
+    return lines
+
+
+def page_of_documentation() -> str:
+    parts = PAGE.read_text().split("\n## ")
+    made = {"Pages": "page", "API": "api", "Django's admin": "admin"}
+    for n, part in enumerate(parts):
+        title, _, body = part.partition("\n")
+        if title in made:
+            words = body.split("\n| ")[0].strip("\n")
+            parts[n] = "\n".join([title, "", words, "", *table(of(made[title])), ""])
+    return "\n## ".join(parts).rstrip("\n") + "\n"
+
+
+def test_the_page_of_documentation_is_what_is_declared(tmp_path):
+    right = page_of_documentation()
+    (tmp_path / "rights.md").write_text(right)
+    assert PAGE.read_text() == right, f"It is stale: cp {tmp_path / 'rights.md'} docs/rights.md"
+
+
+# --- an address without a right ----------------------------------------------------------------------------------
+
+
+@require_safe
+def unsaid(request):
+    raise AssertionError("never asked")
+
+
+@can(OPERATOR)
+def any_method(request):
+    raise AssertionError("never asked")
+
+
+urlpatterns = [*pages, path("unsaid/", unsaid, name="unsaid"), path("any/", any_method, name="any-method")]
+
+
+def test_an_address_that_declares_no_right_or_no_methods_keeps_the_desk_from_starting(settings):
+    assert rights.every_address_declares_its_right() == []
+    settings.ROOT_URLCONF = __name__
+    found = {(error.id, error.msg.split()[0]) for error in rights.every_address_declares_its_right()}
+    assert found == {("redrive.E001", "/unsaid/"), ("redrive.E002", "/any/")}
+
+
+def test_a_call_of_the_api_that_declares_no_right_is_closed_to_everybody(rf, db):
+    from ninja.operation import PathView
+
+    from dashboard.api.errors import door
+
+    def call(request):
+        raise AssertionError("never asked")
+
+    made = PathView()
+    made.add_operation("", ["GET"], call)
+    asked = rf.get("/", headers={"Authorization": f"Bearer {token('root')}"})
+    asked.resolver_match = None
+    assert door(made.get_view())(asked).status_code == 403
