@@ -1,0 +1,83 @@
+"""How a page is looked at: its size, its contrast and its names in both themes, and what the browser complains of."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from dashboard.rights import Address, addresses
+from tests.journeys.conftest import is_complaint
+
+SIZES = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+# Rules of the levels that count: WCAG 2.2 A and AA.
+RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+# What another theme can change; nothing else of a page depends on it.
+OF_THEME = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+# Of a long list its first rows: the others are of the same making.
+SEEN = {"include": [["html"]], "exclude": [["[data-rows] > :nth-child(n+9)"], ["tbody > :nth-child(n+9)"]]}
+# No pages: a file that is kept, a text, an answer to a program, a way out. The login is looked at by whom it is for.
+NO_PAGE = {"failure-export", "failure-text", "healthz", "readyz", "logout", "login"}
+# Lines that are put into lists and menus of other pages, and are looked at there: nothing leads to them.
+LINES = {"palette", "failure-complete", "failure-newer", "view-tabs", "view-count", "undo"}
+
+
+def pages() -> list[Address]:
+    """Every address of the URLconf that a browser can open and that shows a page."""
+    return [a for a in addresses() if a.kind == "page" and "GET" in a.methods and a.name not in NO_PAGE | LINES]
+
+
+def opened(browser, url: str, size: str, **options):
+    """A page of the browser that keeps what it complains of."""
+    context = browser.new_context(
+        base_url=url, viewport=SIZES[size], color_scheme="light", reduced_motion="reduce", **options
+    )
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    page.complaints = []
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda said: page.complaints.append(f"{said.text} {said.location['url']}") if is_complaint(said) else None,
+    )
+    return page
+
+
+def faults(page, name: str) -> list[str]:
+    """What is wrong with the page as it stands, in light and in dark, in words."""
+    is_missing = name.startswith("not found")
+    found = [f"{name}: console: {said}" for said in page.complaints if not (is_missing and "404" in said)]
+    page.complaints.clear()
+    over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    if over > 0:
+        found.append(f"{name}: scrolls sideways by {over} px")
+    if headings := page.evaluate("document.querySelectorAll('h1').length") - 1:
+        found.append(f"{name}: has {headings + 1} headings of the first level")
+    page.evaluate(_axe())
+    found += [f"{name}: {said}" for said in _broken(page, RULES)]
+    page.emulate_media(color_scheme="dark")
+    found += [f"{name}, dark: {said}" for said in _broken(page, OF_THEME)]
+    page.emulate_media(color_scheme="light")
+    return found
+
+
+def _broken(page, rules: dict) -> list[str]:
+    script = "([seen, rules]) => axe.run(seen, {...rules, resultTypes: ['violations']}).then(r => r.violations)"
+    return [
+        f"{broken['id']}: {', '.join(str(node['target'][0]) for node in broken['nodes'][:3])}"
+        for broken in page.evaluate(script, [SEEN, rules])
+    ]
+
+
+@cache
+def _axe() -> str:
+    import axe_playwright_python
+
+    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+
+
+def first_link(page, where: str, pattern: str) -> re.Match[str]:
+    """The first link on the page at `where` whose address fits."""
+    page.goto(where)
+    links = page.eval_on_selector_all("main a[href]", "all => all.map(a => a.getAttribute('href'))")
+    return next(found for link in links if (found := re.search(pattern, link)))

@@ -1,0 +1,80 @@
+"""A desk on its first day: each page of the URLconf where nothing has failed yet, nothing answers, nobody has acted."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.utils import timezone
+
+from jobs_admin.models import Source
+from tests.journeys.looking import SIZES, faults, opened, pages
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+
+# What a whole page says, beside its name, where it has nothing to show.
+WORDS = {
+    "overview": "No source yet",
+    "group-list": "its group stands here within seconds",
+    "failure-list": "No job has failed yet",
+    "view-list": "No search has been saved",
+    "replay-list": "Nothing was replayed yet",
+    "group-rules": "Nobody has made a rule",
+    "queue-list": "No source yet",
+    "audit-list": "Nobody has changed anything",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asked_in_a_loop():
+    """Playwright runs a loop in this thread, in which Django would refuse its database."""
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    yield
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@pytest.fixture
+def session(store, transactional_db) -> dict:
+    """What a browser of somebody who may see everything sends."""
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("first", password="x"))
+    return {"name": "sessionid", "value": client.cookies["sessionid"].value}
+
+
+def on_its_own() -> list:
+    """Pages that need nothing to be there; the demo's is there in its own desk only."""
+    return [a for a in pages() if "<" not in a.route and "(?P" not in a.route and not a.name.startswith("demo")]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_empty_desk_says_so_on_every_page(session, live_server, browser, size):
+    page = opened(browser, live_server.url, size)
+    page.context.add_cookies([session | {"url": live_server.url}])
+    found = []
+    for address in on_its_own():
+        page.goto(address.route, wait_until="load")
+        found += faults(page, f"{address.name} {size}")
+        words = WORDS.get(address.name, "")
+        if words not in page.inner_text("main"):
+            found.append(f"{address.name}: does not say {words!r}: {page.inner_text('main')[:200]!r}")
+    page.context.close()
+    assert found == [], "\n".join(["", *found])
+
+
+def test_a_source_that_does_not_answer_is_said_with_what_to_do(session, live_server, browser):
+    now = timezone.now()
+    Source.objects.create(
+        name="shop", is_configured=True, is_reachable=False, why_unreachable="Connection refused", sampled_at=now, changed_at=now
+    )  # fmt: skip
+    found = []
+    for size in SIZES:
+        page = opened(browser, live_server.url, size)
+        page.context.add_cookies([session | {"url": live_server.url}])
+        for path in ("/", "/queues/"):
+            page.goto(path)
+            found += faults(page, f"unreachable {path} {size}")
+            assert all(words in page.inner_text("main") for words in ("unreachable", "Connection refused"))
+        page.context.close()
+    assert found == [], "\n".join(["", *found])

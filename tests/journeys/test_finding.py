@@ -1,0 +1,249 @@
+"""Finding failures and acting on them by keyboard alone: no click in this file.
+
+A test that is about something far down its page puts the focus there, and goes on from it by keys.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(240)]
+
+# The shop goes on meanwhile: of what failed long ago as many are dead at the end as at the beginning.
+SETTLED = f"state:dead until:{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"
+
+
+@pytest.fixture
+def found(desk, page):
+    """The list, once the played night is in."""
+    desk.wait_until(lambda: desk.get("failures", q="state:dead")["count"] > 2000, "the history is in", within_s=60)
+    page.goto("/failures/")
+    page.locator("#facets:not([aria-busy])").wait_for()
+    return page
+
+
+def asked(page):
+    return parse_qs(urlsplit(page.url).query).get("q", [""])[0]
+
+
+def press(page, *keys):
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def heading(page, words):
+    page.get_by_role("heading", level=1, name=words).wait_for()
+
+
+def test_from_a_search_to_a_discard_and_back_by_keyboard_alone(desk, found):
+    page = found
+    press(page, "/")
+    page.keyboard.type("que")
+    page.get_by_role("option", name=re.compile("^queue:")).first.wait_for()
+    press(page, "ArrowDown", "Tab")  # takes the qualifier: its values come next
+    page.get_by_role("option", name=re.compile("^webhooks")).wait_for()
+    assert page.locator("#search").input_value() == "queue:"
+    page.keyboard.type("em")
+    page.get_by_role("option", name=re.compile("^emails")).wait_for()
+    press(page, "ArrowDown", "Enter")
+    assert page.locator("#search").input_value().strip() == "queue:emails"
+    page.keyboard.type(SETTLED)
+    press(page, "Enter")
+    page.wait_for_url(re.compile("state"))
+    assert asked(page) == f"queue:emails {SETTLED}"
+    dead = desk.get("failures", q=f"queue:emails {SETTLED}")["count"]
+    heading(page, f"{dead:,} failures")
+
+    press(page, "Escape", "j", "x", "j", "x")
+    page.get_by_text("2 selected").wait_for()
+    press(page, "d", "Enter")
+    page.get_by_text("Say why").wait_for()
+    page.get_by_text("2 selected").wait_for()  # a refusal changes nothing of the page, and takes no focus away
+    page.keyboard.type("by keyboard")
+    press(page, "Enter")
+    page.get_by_text("Discarded 2 jobs.").wait_for()
+    heading(page, f"{dead - 2:,} failures")
+    assert page.locator("[data-select]:checked").count() == 0
+    page.locator(".row-link:focus").wait_for()
+    press(page, "z")
+    page.get_by_text("Took back 2 jobs.").wait_for()
+    heading(page, f"{dead:,} failures")
+    page.locator(".row-link:focus").wait_for()
+    assert desk.get("failures", q=f"queue:emails {SETTLED}")["count"] == dead
+
+
+def test_enter_searches_for_what_was_typed_while_nothing_is_chosen(found):
+    page = found
+    press(page, "/")
+    page.keyboard.type("queue:e")
+    page.get_by_role("option", name=re.compile("^emails")).wait_for()
+    press(page, "Enter")
+    page.wait_for_url(re.compile(r"q="))
+    assert asked(page) == "queue:e"
+
+
+def test_escape_closes_the_list_and_then_leaves_the_field(found):
+    page = found
+    press(page, "/")
+    page.keyboard.type("queue:")
+    page.get_by_role("option").first.wait_for()
+    press(page, "Escape")
+    assert page.locator("#search-options").is_hidden() and page.evaluate("document.activeElement.id") == "search"
+    press(page, "Escape")
+    assert page.evaluate("document.activeElement.id") != "search"
+
+
+def test_what_was_searched_for_is_offered_on_the_empty_field(found):
+    page = found
+    press(page, "/")
+    page.keyboard.type("timeout age:<2d")
+    press(page, "Enter")
+    page.wait_for_url(re.compile("timeout"))
+    page.goto("/queues/")
+    press(page, "/")
+    page.get_by_role("option", name=re.compile("^timeout")).wait_for()
+    press(page, "ArrowDown", "Enter")
+    page.wait_for_url(re.compile("/failures/"))
+    assert asked(page) == "timeout age:<2d"
+
+
+def test_the_language_is_one_key_away_and_its_examples_are_searches(found):
+    page = found
+    press(page, "/")
+    page.keyboard.type("?")
+    sheet = page.get_by_role("dialog", name="How to search")
+    sheet.wait_for()
+    example = sheet.get_by_role("link", name="connection refused", exact=True)
+    example.focus()
+    press(page, "Enter")
+    page.wait_for_url(re.compile("connection"))
+    assert asked(page) == "connection refused"
+
+
+def test_a_term_is_edited_where_it_stands(found):
+    page = found
+    page.goto("/failures/?q=queue:emails+state:dead")
+    page.locator("[data-edit='queue:emails']").focus()
+    press(page, "Enter")
+    page.keyboard.type("queue:webhooks")
+    press(page, "Enter")
+    page.wait_for_url(re.compile("webhooks"))
+    assert asked(page) == "queue:webhooks state:dead"
+
+
+def test_a_selection_survives_paging(found):
+    page = found
+    press(page, "j", "x")
+    page.get_by_text("1 selected").wait_for()
+    page.get_by_role("link", name="Older").focus()
+    press(page, "Enter")
+    page.get_by_text("1 selected, 1 on other pages").wait_for()
+    press(page, "j", "x")
+    page.get_by_text("2 selected, 1 on other pages").wait_for()
+    page.get_by_role("link", name="Newer").focus()
+    press(page, "Enter")
+    page.get_by_text("2 selected, 1 on other pages").wait_for()
+    assert page.locator("[data-select]:checked").count() == 1
+
+
+def test_groups_are_selected_and_given_free_again(found):
+    page = found
+    page.goto("/groups/")
+    press(page, "j", "x", "j", "x")
+    page.get_by_text("2 selected").wait_for()
+    page.reload()
+    page.get_by_text("2 selected").wait_for()
+    page.get_by_role("button", name="Clear").focus()
+    press(page, "Enter")
+    page.get_by_text("Select groups to act on them.").wait_for()
+    assert page.locator("[data-select]:checked").count() == 0
+
+
+def test_the_list_works_without_javascript(desk, browser, logged_in):
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/failures/?q=state:dead+queue:emails")
+    page.locator("[name=selection]").first.focus()
+    page.keyboard.press("Space")
+    page.locator("summary", has_text="Discard").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name=re.compile("^Discard")).focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("Discarded 1 job.").wait_for()
+    page.get_by_role("button", name="Undo").focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("Took back 1 job.").wait_for()
+    page.get_by_role("link", name="Narrow the list").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name=re.compile("^emails")).first.wait_for()
+    context.close()
+
+
+def focused(page):
+    return page.evaluate(
+        "(e => e === document.body ? 'BODY' : e.id || e.textContent.trim().replace(/\\s+/g, ' '))(document.activeElement)"
+    )
+
+
+def test_an_edit_that_is_refused_puts_one_into_the_field_that_was_refused(desk, found):
+    page = found
+    number = desk.get("failures", q="state:dead queue:webhooks")["items"][0]["id"]
+    page.goto(f"/failures/{number}/edit/")
+    page.locator("#edit-kwargs").focus()
+    press(page, "Control+a")
+    page.keyboard.type("{nothing")
+    page.get_by_role("button", name="Show what changes").focus()
+    press(page, "Enter")
+    page.locator("#edit-kwargs[aria-invalid]:focus").wait_for()
+    assert focused(page) == "edit-kwargs"
+
+
+def test_after_a_search_was_saved_one_stands_where_it_was_saved(found):
+    page = found
+    page.goto("/failures/?q=state:dead")
+    page.locator("summary", has_text="Save…").focus()
+    press(page, "Enter")
+    page.locator("#view-name:focus").wait_for()
+    page.keyboard.type("what is dead")
+    press(page, "Enter")
+    page.locator("[data-toast]").wait_for()
+    assert focused(page) not in ("BODY", "")
+
+
+def test_a_group_that_was_assigned_keeps_the_focus_and_another_page_takes_it_back(desk, found):
+    page = found
+    name = desk.get("groups")["items"][0]["fingerprint"]
+    page.goto(f"/groups/{name}/")
+    page.locator("main form button:is([value=assign_me], [value=resolve]):visible").first.focus()
+    press(page, "Enter")
+    page.locator("[data-toast]").wait_for()
+    assert focused(page) != "BODY"
+    changed = desk.get(f"groups/{name}")
+    assert changed["state"] == "resolved" or changed["assignee"] == "admin"
+    page.goto("/queues/")
+    press(page, "z")
+    page.get_by_text(re.compile("Undone|as it was|back")).first.wait_for()
+    assert desk.get(f"groups/{name}")["assignee"] is None and desk.get(f"groups/{name}")["state"] != "resolved"
+
+
+def test_what_was_discarded_is_taken_back_from_another_page_after_being_asked_about(desk, found):
+    page = found
+    dead = desk.get("failures", q=f"queue:emails {SETTLED}")["count"]
+    page.goto(f"/failures/?q=queue:emails {SETTLED}")
+    page.locator("[data-everything]").focus()
+    press(page, " ", "d")
+    page.get_by_role("button", name=f"Discard {dead:,} jobs").wait_for()
+    page.keyboard.type("all of them")
+    press(page, "Enter")
+    page.get_by_text(f"Discarded {dead:,} jobs.").wait_for()
+    page.goto("/groups/")
+    press(page, "z")
+    page.get_by_text(f"You discarded {dead:,} jobs").wait_for()
+    press(page, "Enter")
+    page.get_by_text(f"Took back {dead:,} jobs.").wait_for()
+    assert page.url.endswith("/groups/") and focused(page) != "BODY"
+    assert desk.get("failures", q=f"queue:emails {SETTLED}")["count"] == dead

@@ -1,0 +1,502 @@
+"""What strangers write into every field that we keep, shown on every page, part and export, in a real browser.
+
+Nothing of it runs, nothing is fetched from elsewhere, nothing becomes markup, and the browser has no offence against the
+content security policy to report.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+from contextlib import suppress
+from datetime import timedelta
+from urllib.parse import quote, urlsplit
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import transaction
+from django.test import Client
+from django.utils import timezone
+
+from dashboard.rights import addresses
+from dashboard.views import failure_bulk
+from jobs_admin import audit, config, triage
+from jobs_admin.models import (
+    ApiToken,
+    Attempt,
+    DepthSample,
+    Failure,
+    Group,
+    GroupCounter,
+    GroupRule,
+    Payload,
+    QueueCounter,
+    Release,
+    Replay,
+    ReplayItem,
+    Role,
+    SavedView,
+    Source,
+    Traceback,
+    Unfiled,
+    Worker,
+)  # fmt: skip
+from jobs_admin.models.access import ADMIN, Viewer
+from tests.dashboard.matrix import Rows, path_of, token
+from tests.journeys.payloads import PAYLOADS
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(400)]
+
+ROWS = len(PAYLOADS)  # a failure for each payload; each field begins at another one
+EVERYTHING = "\n".join(PAYLOADS)
+SHOWN = 24  # failures whose own pages are opened, beside the one that has all payloads in each field
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asked_in_a_loop():
+    """Playwright runs a loop in this thread, in which Django would refuse its database."""
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    yield
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+def said(n: int, field: int) -> str:
+    """The payload of a field in row `n`: over all rows each field has each payload."""
+    return PAYLOADS[(n + field * 13) % len(PAYLOADS)]
+
+
+def stack(text: str) -> str:
+    return f'Traceback (most recent call last):\n  File "{text}", line 3, in {text}\n    {text}\n{text}: {text}\n'
+
+
+@pytest.fixture
+def hostile(store, settings, tmp_path, transactional_db):
+    """Rows of every kind, with a payload in every field that a worker or a person fills."""
+    file = tmp_path / "sources.toml"
+    file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
+    settings.REDRIVE_SOURCES = str(file)
+    settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_DEMO_PARTNER_URL = (
+        settings.REDRIVE_REDIS_URL,
+        "http://127.0.0.1:9",
+    )
+    for answer in (config.sources, config.adapter):
+        answer.cache_clear()
+    now = timezone.now()
+    source = Source.objects.create(
+        name="shop", is_configured=True, is_reachable=False, why_unreachable=EVERYTHING, sampled_at=now, changed_at=now,
+        findings=[{"id": said(n, 0), "severity": "high", "text": said(n, 1), "fix": said(n, 2)} for n in range(ROWS)],
+    )  # fmt: skip
+    evil = get_user_model().objects.create_user(username=f'{said(0, 3)}"><img src=x onerror=pwned(1000) data-pwn=1>')
+    groups = [lay_group(n, *(said(n, field) for field in range(6)), evil) for n in range(ROWS)]
+    groups.append(lay_group(ROWS, *[EVERYTHING] * 6, evil))
+    stacks = Traceback.objects.bulk_create(
+        Traceback(
+            sha256=hashlib.sha256(str(n).encode()).hexdigest(), text=stack(said(n, 9) if n < ROWS else EVERYTHING)
+        )
+        for n in range(ROWS + 1)
+    )
+    failures = Failure.objects.bulk_create(lay_failure(n, groups[n], stacks[n]) for n in range(ROWS + 1))
+    for n in range(ROWS + 1):
+        Group.objects.filter(pk=groups[n].pk).update(representative=failures[n])
+    Attempt.objects.bulk_create(
+        lay_attempt(n, f, groups[n], stacks[n], k) for n, f in enumerate(failures) for k in (1, 2)
+    )
+    Payload.objects.bulk_create(lay_payload(failure) for failure in failures)
+    replays = [lay_replay(n, failures, groups) for n in range(3)]
+    for n in range(ROWS):
+        QueueCounter.objects.create(source="shop", queue=said(n, 0), step=900, at=now - timedelta(minutes=5), failed=5)
+        if n % 5 == 0:
+            DepthSample.objects.create(source="shop", queue=said(n, 0), at=now, waiting=n, by_priority={said(n, 1): 1})
+            Release.objects.create(source="shop", version=said(n, 4), at=now)
+            GroupCounter.objects.create(
+                group=groups[n], step=3600, at=now.replace(minute=0, second=0, microsecond=0), failed=n
+            )
+            Worker.objects.create(
+                source="shop", name=said(n, 5), boot="1", seen_at=now, host=said(n, 6), release=said(n, 7)
+            )
+            SavedView.objects.create(name=said(n, 8), query=said(n, 9), owner=evil, is_shared=True)
+            ApiToken.objects.create(name=said(n, 10), sha256=str(n), role="viewer", source="shop")
+            Unfiled.objects.create(entry_id=said(n, 11), received_at=now, why=said(n, 12), body=b"x", size=1)
+            GroupRule.objects.create(kind="ignore", frame=said(n, 0), note=said(n, 1), author=said(n, 2), group=groups[n], others=[said(n, 3)], by=said(n, 4))  # fmt: skip
+            with transaction.atomic():
+                viewer = Viewer(said(n, 2), {"*": ADMIN})
+                about = {said(n, 3): said(n, 4), "deep": [{said(n, 5): said(n, 6)}]}
+                audit.record(
+                    viewer, said(n, 7), said(n, 8), source="shop", reason=said(n, 9), before=about, after=about
+                )
+    Role.objects.create(user=evil, source="shop", role="viewer")
+    more = {
+        "failure": failures[-1], "group": groups[-1], "replay": replays[0], "source": source,
+        "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
+    }  # fmt: skip
+    # The account that looks has a name of that kind too.
+    root = get_user_model().objects.create_superuser(f"{said(1, 0)}{said(40, 0)}", password="x")
+    client = Client()
+    client.force_login(root)
+    found = Rows(
+        failures[-1], failures[0], failures[0], groups[-1], replays[0], replays[1], replays[0].items.first(), more
+    )
+    return found, failures, groups, client.cookies["sessionid"].value, token("root")
+
+
+def lay_group(n: int, error_type: str, message: str, culprit: str, note: str, runbook: str, after: str, user) -> Group:
+    now = timezone.now()
+    return Group.objects.create(
+        fingerprint=f"v1-{hashlib.sha256(str(n).encode()).hexdigest()[:24]}", error_type=error_type, message=message,
+        culprit=culprit, note=note, runbook_url=runbook, regressed_after=after, state="regressed", count=n + 1,
+        assignee=user, first_seen=now, last_seen=now,
+    )  # fmt: skip
+
+
+def lay_failure(n: int, group: Group, trace: Traceback) -> Failure:
+    now = timezone.now()
+    text = [said(n, field) if n < ROWS else EVERYTHING for field in range(20)]
+    args = [text[10], {text[11]: [text[12], {text[13]: None}]}]
+    return Failure(
+        source="shop", queue=text[0], task=text[1], state="dead" if n % 9 else "retrying", group=group, error_type=text[2],
+        message=text[3], traceback=trace, kind="exception", reason=text[4], worker=text[5], host=text[6], release=text[7],
+        tenant=text[8], labels=text[9], args=json.dumps(args) if n % 3 or n == ROWS else text[14],
+        kwargs=json.dumps({text[15]: text[16]}) if n % 3 or n == ROWS else text[17], headers=json.dumps({text[18]: text[19]}),
+        first_job_id=f"{text[1]}{n}", job_id=f"{text[2]}{n}", first_failed_at=now, failed_at=now, received_at=now,
+    )  # fmt: skip
+
+
+def lay_payload(failure: Failure) -> Payload:
+    """The message behind its display copy, where that is JSON."""
+    whole = failure.args.startswith("[") and failure.kwargs.startswith("{")
+    raw = f'{{"args": {failure.args}, "kwargs": {failure.kwargs}}}'.encode() if whole else b'{"args": [], "kwargs": {}}'
+    return Payload(failure=failure, run=1, body=config.payload_keys().encrypt(raw), size=len(raw), sha256="0")
+
+
+def lay_attempt(n: int, failure: Failure, group: Group, trace: Traceback, attempt: int) -> Attempt:
+    now = timezone.now()
+    text = [said(n + attempt, field) if n < ROWS else EVERYTHING for field in range(8)]
+    return Attempt(
+        failure=failure, run=1, attempt=attempt, kind="exception", job_id=text[0], group=group, traceback=trace,
+        error_type=text[1], message=text[2], reason=text[3], ended_at=now, received_at=now, worker=text[4], host=text[5],
+        release=text[6], policy=text[7],
+    )  # fmt: skip
+
+
+def lay_replay(n: int, failures: list[Failure], groups: list[Group]) -> Replay:
+    now = timezone.now()
+    text = [EVERYTHING if n == 0 else said(n, field) for field in range(5)]
+    members = failures[n * 60 : n * 60 + 60]
+    state = ("running", "paused", "done")[n]
+    replay = Replay.objects.create(
+        state=state, query=text[0], reason=text[1], actor=text[2], held_because=text[3], scope_max_id=members[-1].pk,
+        total=60, uncertain=30, failed_again=30, blocked=[{"reason": text[4], "count": 3}], started_at=now, rate=5,
+        pace={"style": "steady", "rate": 5},
+    )  # fmt: skip
+    ReplayItem.objects.bulk_create(
+        ReplayItem(
+            replay=replay, n=k + 1, failure=failure, run=2, state="uncertain" if k % 2 and n < 2 else "failed_again",
+            job_id=said(k, 0), outcome=said(k, 1), failed_group=groups[k], sent_at=now, settled_at=now,
+        )
+        for k, failure in enumerate(members)
+    )  # fmt: skip
+    return replay
+
+
+# --- the browser -------------------------------------------------------------------------------------------------
+
+_LISTEN = """
+addEventListener("securitypolicyviolation", e => violated(`${e.violatedDirective} ${e.blockedURI} ${e.sample}`));
+"""
+# What no template of ours writes: marked elements, handlers, addresses that run, attributes that htmx obeys.
+_LOOK = """() => {
+  const found = [];
+  for (const element of document.querySelectorAll("*")) {
+    if (element.hasAttribute("data-pwn")) found.push("markup: " + element.outerHTML.slice(0, 150));
+    for (const {name, value} of element.attributes) {
+      if (/^on/i.test(name)) found.push("handler: " + element.outerHTML.slice(0, 150));
+      if (/^(data-)?hx-/.test(name) && /pwned\\(|evil\\.example\\/\\d/.test(value) && !/^[/?]/.test(value))
+        found.push("htmx: " + element.outerHTML.slice(0, 150));
+      if (/^(href|src|action|formaction|data|xlink:href|poster|srcset|background)$/.test(name)) {
+        const address = value.replace(/[\\0-\\x20]/g, "").toLowerCase();
+        if (/^(javascript|vbscript|data|blob|feed|view-source):/.test(address) && !address.startsWith("data:image/"))
+          found.push("address: " + element.outerHTML.slice(0, 150));
+        if (/^(https?:)?[\\/\\\\]{2}/.test(address) && name !== "href") found.push("elsewhere: " + element.outerHTML.slice(0, 150));
+      }
+    }
+  }
+  return found.slice(0, 5);
+}"""
+# Everything opened, hovered, focused: what waits for a person gets one.
+_TOUCH = """() => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+  for (const element of [...document.querySelectorAll("body *")].slice(0, 4000)) {
+    for (const name of ["mouseover", "mouseenter", "pointerover", "pointerenter", "animationstart", "transitionend", "toggle"])
+      element.dispatchEvent(new Event(name, {bubbles: name.endsWith("over")}));
+    if (element.tabIndex >= 0 && element.checkVisibility?.()) element.focus({preventScroll: true});
+  }
+}"""
+
+# A form of ours, with other fields.
+_SEND = """([path, pairs]) => {
+  const form = document.createElement("form");
+  Object.assign(form, {method: "post", action: path, enctype: "multipart/form-data"});
+  const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+  for (const [name, value] of [["csrfmiddlewaretoken", token], ...pairs]) {
+    const field = document.createElement("textarea");
+    Object.assign(field, {name, value});
+    form.append(field);
+  }
+  document.body.append(form);
+  HTMLFormElement.prototype.submit.call(form);
+}"""
+
+
+class Look:
+    """A page of the browser, and everything that went wrong on it."""
+
+    def __init__(self, browser, url: str, session: str) -> None:
+        self.url, self.found, self.at = url, [], ""
+        self.context = browser.new_context(base_url=url, viewport={"width": 1440, "height": 900})
+        self.context.set_default_timeout(30_000)
+        self.context.add_cookies([{"name": "sessionid", "value": session, "url": url}])
+        self.context.expose_function("pwned", lambda *n: self.note(f"ran {n}"))
+        self.context.expose_function("violated", lambda what: self.note(f"policy: {what}"))
+        self.context.add_init_script(_LISTEN)
+        # Noticed, not held up: a route through this process would also switch the browser's cache off. Nothing gets out,
+        # because the browser of all journeys knows no host but this one.
+        self.context.on("request", self._only_here)
+        self.page = self.context.new_page()
+        self.page.on("dialog", lambda dialog: (self.note(f"dialog {dialog.message}"), dialog.dismiss()))
+        self.page.on("pageerror", lambda error: self.note(f"error {error}"))
+        self.page.on("console", self._console)
+        self.page.on("popup", lambda page: self.note(f"popup {page.url}"))
+
+    def note(self, what: str) -> None:
+        self.found.append(f"{self.at}: {what}"[:400])
+
+    def _console(self, message) -> None:
+        if message.type == "error" and not re.search(
+            r"status of (4\d\d|503)|Response Status Error Code 4\d\d", message.text
+        ):
+            self.note(f"console {message.text}")
+
+    def _only_here(self, request) -> None:
+        if not request.url.startswith((self.url, "data:image/")):
+            self.note(f"fetched {request.url}")
+
+    def open(self, path: str) -> None:
+        self.at = path[:120]
+        self.page.goto(path, wait_until="load")
+        self.look()
+
+    def post(self, path: str, **fields: object) -> None:
+        """What a form answers, as the page that it is; a field of several values is a list. From the page that stands."""
+        pairs = [
+            (name, str(one)) for name, held in fields.items() for one in (held if isinstance(held, list) else [held])
+        ]
+        self.at = f"POST {path[:100]}"
+        with self.page.expect_navigation(wait_until="load") as gone:
+            self.page.evaluate(_SEND, [path, pairs])
+        assert gone.value.status in (200, 409, 422), (
+            path,
+            gone.value.status,
+        )  # the page itself, not one about an error
+        self.look()
+
+    def look(self) -> None:
+        self.page.evaluate(_TOUCH)
+        for what in self.page.evaluate(_LOOK):
+            self.note(what)
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def look(hostile, live_server, browser):
+    """Somebody who may see everything looks."""
+    opened = Look(browser, live_server.url, hostile[3])
+    yield opened
+    opened.close()
+
+
+def none_of(found: list[str]) -> None:
+    assert not found, "\n".join(["", *list(dict.fromkeys(found))[:40]])
+
+
+def answers(*kinds: str) -> list:
+    """Every address of the URLconf that answers to a GET, but for the way out."""
+    return [a for a in addresses() if "GET" in a.methods and a.kind in kinds and a.name not in {"logout", "admin:"}]
+
+
+# What an address is asked, so that it shows what stands in the rows.
+ASKED = {"failure-complete": "q=queue:&at=6", "failure-diff": "left=1.1&right=1.2", "failure-newer": "q=&since=1"}
+
+
+def path_to(address, rows: Rows) -> str:
+    return (
+        f"{path_of(address, rows)}?{ASKED.get(address.name, 'q=')}"
+        if address.kind == "page"
+        else path_of(address, rows)
+    )
+
+
+def as_page(address) -> bool:
+    return address.name not in {"failure-text", "failure-export", "healthz", "readyz"}
+
+
+def test_nothing_runs_on_any_page(hostile, look):
+    rows, failures, groups, *_ = hostile
+    for address in answers("page"):
+        if as_page(address):
+            look.open(path_to(address, rows))
+    for n in range(0, len(failures) - 1, 50):  # each payload in each column of the lists
+        look.open(f"/failures/?after={failures[n].pk + 50}")
+    for n in range(SHOWN):
+        look.open(f"/failures/{failures[n * (ROWS // SHOWN)].pk}/")
+        if n % 3 == 0:
+            look.open(f"/groups/{groups[n * (ROWS // SHOWN)].fingerprint}/")
+    none_of(look.found)
+
+
+def test_nothing_runs_in_what_a_page_says_back(hostile, look):
+    """What stands in the address itself: searches, cursors, names."""
+    parts = [EVERYTHING[start : start + 900] for start in range(0, len(EVERYTHING), 900)]
+    for n, text in enumerate(parts):
+        page = ("/failures/?q={}", "/groups/?q={}", "/audit/?act={}", "/replays/new/?q={}")[n % 4]
+        look.open(page.format(quote(text)))
+    for text in (parts[0], PAYLOADS[200], PAYLOADS[-3]):
+        look.open(f"/login/?next={quote(text)}")
+        look.open(f"/{quote(text[:200], safe='')}")
+        look.open(f"/groups/{quote(text[:200], safe='')}/")
+    none_of(look.found)
+
+
+def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_says(hostile, look):
+    rows, failures, *_ = hostile
+    look.open("/queues/")
+    for address in answers("page"):
+        if as_page(address) and address.name != "login":
+            look.at = f"part of {address.route}"
+            path = path_to(address, rows)
+            look.page.evaluate(
+                """async path => {
+                    const probe = document.createElement("div");
+                    document.body.append(probe);
+                    await Promise.race([htmx.ajax("GET", path, {target: probe, swap: "innerHTML"}), new Promise(r => setTimeout(r, 2000))]);
+                }""",
+                path,
+            )
+            look.page.evaluate(_TOUCH)
+            for what in look.page.evaluate(_LOOK):
+                look.note(what)
+            look.page.evaluate("document.body.lastElementChild.remove()")
+    for n in (1, 2):
+        look.open(f"/failures/{failures[n].pk}/")
+        form = look.page.locator("form[action$='/discard/']").first
+        if form.count():
+            with suppress(Exception):
+                form.evaluate("form => form.requestSubmit()")
+                look.page.wait_for_timeout(300)
+        look.page.keyboard.press("Control+k")
+        look.page.keyboard.type("<img")
+        look.page.keyboard.press("Escape")
+        for what in look.page.evaluate(_LOOK):
+            look.note(what)
+    none_of(look.found)
+
+
+def test_nothing_runs_on_pages_that_answer_a_form(hostile, look, monkeypatch):
+    """Previews, refusals and the step of a large act: pages that no address opens."""
+    _, failures, groups, *_ = hostile
+    look.open("/groups/rules/")
+    names = [group.fingerprint for group in groups[-40:]]
+    look.post("/groups/rules/preview/", kind="merge", groups=names)
+    look.post("/groups/rules/preview/", kind="merge", groups=[names[-1], EVERYTHING[:900]], by=EVERYTHING[:900])
+    look.post("/groups/rules/preview/", kind="split", groups=names[-1:], by="tenant")
+    look.post("/groups/rules/preview/", kind="split", groups=names[-1:], by=f"kwargs.{said(3, 0)}")
+    for n in (0, 40, 90):
+        look.post("/groups/rules/preview/", kind="ignore", frame=f"{said(n, 0)} in *")
+    look.post("/groups/rules/preview/", kind=said(5, 0), frame=EVERYTHING[:900])
+    chosen = [failure.pk for failure in failures[-60:]]
+    look.post("/replays/new/", selection=chosen, step="preview")
+    Source.objects.update(is_reachable=True)
+    look.post("/replays/new/", selection=chosen, step="preview")
+    assert look.page.locator("h1", has_text=re.compile("^Replay .* jobs")).count() == 1
+    look.post("/replays/new/", q=EVERYTHING[:900], step="start", reason=EVERYTHING[:450], amount=said(7, 0))
+    look.post("/replays/new/", selection=chosen, step="start", reason=said(8, 0), confirm=said(9, 0), unit=said(2, 0))
+    edited = f"/failures/{failures[1].pk}/edit/"
+    look.post(edited, args=json.dumps(PAYLOADS[:8]), kwargs=json.dumps({said(n, 0): said(n, 1) for n in range(8)}))
+    assert look.page.locator("h1", has_text="This is what changes").count() == 1
+    look.post(edited, args=EVERYTHING, kwargs=EVERYTHING, reason=said(4, 0))
+    # Small steps: the page of a large act is shown between two of them.
+    monkeypatch.setattr(triage, "_AT_ONCE", 1)
+    monkeypatch.setattr(failure_bulk, "STEP_S", 0)
+    look.post("/failures/bulk/", act="discard", everything="on", q="state:dead", reason=EVERYTHING[:450])
+    assert look.page.locator("h1", has_text="Discarding").count() == 1
+    look.open("/failures/")
+    look.post("/failures/bulk/", act="discard", selection=chosen[:2], q=said(6, 0), reason=said(7, 0))
+    look.post("/failures/bulk/", act=said(8, 0), selection=chosen[:2])
+    look.post("/failures/bulk/", act="discard", selection=[said(9, 0)])
+    none_of(look.found)
+
+
+def test_nothing_runs_in_djangos_admin(hostile, look):
+    for address in answers("admin"):
+        if address.right != "nobody" and not address.name.endswith(("logout", "jsi18n")):
+            look.open(path_of(address, hostile[0]))
+    none_of(look.found)
+
+
+def formulas(route: str, answer) -> list[str]:
+    """Cells that a spreadsheet would work out. A text of several lines is one cell."""
+    text = b"".join(answer.streaming_content).decode()
+    cells = [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
+    begun = [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))]
+    assert len(cells) > 100, route
+    return [f"{route}: a formula: {cell[:60]}" for cell in begun if not re.fullmatch(r"-?[\d.]+", cell)][:3]
+
+
+def test_exports_and_answers_of_the_api_are_no_pages(hostile, live_server, client):
+    """A browser that is led there shows text, or keeps a file: each says what it is, and is not to be guessed at."""
+    rows, _, _, session, bearer = hostile
+    client.cookies["sessionid"] = session
+    found = []
+    for address in answers("page", "api"):
+        if address.kind == "page" and as_page(address):
+            continue
+        answer = client.get(path_of(address, rows), headers={"Authorization": f"Bearer {bearer}"})
+        kind = answer["Content-Type"].split(";")[0]
+        if kind not in {"application/json", "text/plain", "text/csv", "application/x-ndjson", "application/jsonl"}:
+            found.append(f"{address.route} is {kind}")
+        if answer.headers.get("X-Content-Type-Options") != "nosniff" or answer.status_code not in {200, 404, 503}:
+            found.append(f"{address.route} {answer.status_code} {answer.headers}")
+        if kind == "text/csv":
+            found += formulas(address.route, answer)
+    for form in ("jsonl", "csv"):  # the page's own, which is a POST
+        answer = client.post(f"/failures/export/{form}/", {"q": "state:any"})
+        kept = answer.headers["Content-Disposition"].startswith("attachment;")
+        if answer.status_code != 200 or not kept or answer.headers.get("X-Content-Type-Options") != "nosniff":
+            found.append(f"export {form} {answer.status_code} {answer.headers}")
+        if form == "csv":
+            found += formulas("export", answer)
+    none_of(found)
+    assert urlsplit(live_server.url).hostname == "localhost"
+
+
+def test_markup_that_came_through_would_be_noticed(look):
+    look.open("/queues/")
+    look.page.evaluate(
+        "html => document.body.insertAdjacentHTML('beforeend', html)",
+        "\n".join(p for p in PAYLOADS if "http-equiv" not in p),
+    )
+    look.page.wait_for_timeout(200)
+    reported = {found[0] for line in look.found if (found := re.search(r"policy: (script|img|style)", line))}
+    assert reported == {"policy: script", "policy: img", "policy: style"} and len(look.page.evaluate(_LOOK)) == 5
+
+
+def test_whatever_asks_for_something_elsewhere_would_be_noticed(look):
+    look.open("/queues/")
+    with suppress(Exception):  # nobody answers there
+        look.page.goto("http://evil.example/7")
+    assert [line for line in look.found if "fetched http://evil.example/7" in line]

@@ -1,0 +1,218 @@
+"""The desk by keyboard alone: no mouse is touched from the overview to an edit and back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = [pytest.mark.server, pytest.mark.browser]
+
+
+@pytest.fixture
+def page(desk, browser, logged_in):
+    desk.wait_until(lambda: desk.get("failures", q="state:dead")["count"] > 2000, "the history is in", within_s=60)
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in, viewport={"width": 1100, "height": 900})
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    page.complaints = []
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
+    yield page
+    assert page.complaints == []
+    context.close()
+
+
+def press(page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def focused(page) -> str:
+    return page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
+
+
+def test_from_the_overview_to_an_edit_and_back(page):
+    page.goto("/")
+    press(page, "g", "u")
+    page.wait_for_url("**/groups/")
+    press(page, "j", "j", "k", "Enter")
+    page.wait_for_url(re.compile(r"/groups/v\d+-"))
+    group = page.url
+    press(page, "g", "f")
+    page.wait_for_url("**/failures/")
+    press(page, "/")
+    page.keyboard.type("state:dead queue:webhooks")
+    press(page, "Enter")
+    page.wait_for_url(re.compile(r"q=state"))
+    press(page, "Escape", "j", "Enter")
+    page.wait_for_url(re.compile(r"/failures/\d+/$"))
+    failure = page.url
+    press(page, "e")
+    page.wait_for_url(re.compile(r"/failures/\d+/edit/$"))
+    page.go_back()
+    page.wait_for_url(failure)
+    press(page, "d")
+    assert focused(page) == "discard-reason"
+    press(page, "Escape", "Escape")
+    page.go_back()
+    page.wait_for_url(re.compile(r"q=state"))
+    assert group != failure
+
+
+def test_the_palette_goes_does_and_searches(page):
+    page.goto("/failures/?q=state:dead+queue:webhooks")
+    press(page, "j", "Enter")
+    page.wait_for_url(re.compile(r"/failures/\d+/$"))
+    press(page, "Control+k")
+    page.locator("#palette-more [role=option]").first.wait_for()
+    assert focused(page) == "palette-field"
+    chosen = page.locator("#palette [aria-selected=true]")
+    assert chosen.count() == 1
+    assert page.locator("#palette-field").get_attribute("aria-activedescendant") == chosen.get_attribute("id")
+    page.keyboard.type("edit rep")
+    assert "Edit and replay" in chosen.inner_text()
+    press(page, "Enter")
+    page.wait_for_url(re.compile(r"/failures/\d+/edit/$"))
+    press(page, "Control+k")
+    page.keyboard.type("audi")
+    press(page, "Enter")
+    page.wait_for_url("**/audit/")
+    press(page, "Control+k")
+    page.keyboard.type("no page is called so")
+    press(page, "Enter")
+    page.wait_for_url(re.compile(r"/failures/\?q=no\+page"))
+    press(page, "Control+k", "Escape")
+    assert not page.evaluate("document.querySelector('#palette').open")
+
+
+def test_the_palette_leads_to_a_group_by_what_it_is_called(page):
+    page.goto("/")
+    press(page, "Control+k")
+    option = page.locator("#palette-group-1")
+    option.wait_for()
+    words = option.locator("span").inner_text()
+    page.keyboard.type(words[:40])
+    press(page, "Enter")
+    page.wait_for_url(re.compile(r"/groups/v\d+-"))
+    assert words.split()[0] in page.locator("h1").inner_text()
+
+
+def test_the_palette_does_what_a_group_page_offers(page):
+    page.goto("/groups/")
+    press(page, "j", "Enter")
+    page.wait_for_url(re.compile(r"/groups/v\d+-"))
+    press(page, "Control+k")
+    chosen = page.locator("#palette [aria-selected=true]")
+    for words in ("resolve", "assign", "merge"):
+        page.locator("#palette-field").fill(words)
+        assert chosen.inner_text().lower().startswith(words)
+    page.locator("#palette-field").fill("mute")
+    press(page, "Enter")
+    assert page.locator("#acts details.menu[open] summary").inner_text().strip() == "Mute until…"
+
+
+def test_the_help_opens_by_a_question_mark_and_closes_by_escape(page):
+    page.goto("/queues/")
+    press(page, "?")
+    page.locator("#keyboard[open]").wait_for()
+    assert "palette" in page.locator("#keyboard").inner_text()
+    press(page, "Escape")
+    page.locator("#keyboard:not([open])").wait_for(state="attached")
+
+
+def test_a_key_that_is_typed_into_a_field_is_text(page):
+    page.goto("/failures/")
+    press(page, "/")
+    page.keyboard.type("a ? g r j")
+    assert page.locator("#search").input_value().endswith("a ? g r j")
+    press(page, "Escape")
+    assert focused(page) != "search"
+
+
+def test_an_attempts_traceback_and_a_branch_of_arguments_open_without_a_mouse(page):
+    page.goto("/failures/?q=attempts:>=2+state:any")
+    press(page, "j", "Enter")
+    page.wait_for_url(re.compile(r"/failures/\d+/$"))
+    page.locator("[data-chooses]").first.focus()
+    press(page, "Enter")
+    page.locator("#told h2", has_text="attempt 1").wait_for()
+    assert page.locator("[data-chooses][aria-current]").count() == 1
+    page.locator(".find-in input").focus()
+    page.keyboard.type("a")
+    press(page, "Enter")
+    page.locator("#arguments [role=status]").wait_for()
+
+
+def test_what_is_typed_stays_while_its_page_refreshes_itself(page):
+    """A failure that is retried refreshes itself: the menu that is open, and the reason in it, stay."""
+    page.goto("/failures/?q=state:dead")
+    press(page, "j", "Enter")
+    page.wait_for_url(re.compile(r"/failures/\d+/$"))
+    press(page, "d")
+    page.keyboard.type("because")
+    page.evaluate(
+        """() => { const part = document.querySelector('#failure'); part.dataset.live = '';
+        part.setAttribute('hx-get', location.pathname); part.setAttribute('hx-trigger', 'redrive:tick');
+        part.setAttribute('hx-swap', 'morph:outerHTML'); htmx.process(part); }"""
+    )
+    with page.expect_response(lambda answer: "hx-request" in answer.request.headers):
+        page.evaluate("htmx.trigger('#failure', 'redrive:tick')")
+    page.wait_for_timeout(300)
+    assert page.locator("#discard-reason").input_value() == "because" and focused(page) == "discard-reason"
+
+
+def test_a_session_that_ended_is_said_and_no_login_stands_in_a_part(desk, browser, logged_in):
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in)
+    page = context.new_page()
+    page.goto("/queues/")
+    context.clear_cookies()
+    page.locator("#lateness", has_text="logged out").wait_for(timeout=15_000)
+    assert page.locator("#queues .row-link").count() and not page.locator("#id_password").count()
+    context.close()
+
+
+def test_enter_in_a_field_with_a_button_of_its_own_presses_that_one(page):
+    page.goto("/groups/?state=ongoing")
+    page.locator("a.group-title").last.focus()
+    press(page, "Enter")
+    page.locator("summary", has_text="Mute until").focus()
+    press(page, "Enter")
+    page.locator("#one-count").fill("12345")
+    press(page, "Enter")
+    page.get_by_text("muted", exact=False).first.wait_for()
+    page.locator("button", has_text="Back to ongoing").wait_for()
+
+
+def test_a_row_is_edited_from_the_list_and_what_is_refused_has_the_focus(page):
+    page.goto("/failures/?q=state:dead+queue:webhooks")
+    press(page, "j", "e")
+    page.wait_for_url(re.compile(r"/failures/\d+/edit/$"))
+    assert focused(page) == "edit-kwargs"
+    page.locator("#edit-args").fill("[1, ")
+    page.locator("button", has_text="Show what changes").press("Enter")
+    page.locator("#args-refused").wait_for()
+    page.locator("#edit-args:focus").wait_for()
+    page.complaints[:] = [said for said in page.complaints if "422" not in said]
+
+
+def test_arguments_are_found_as_they_are_pasted(page):
+    page.goto("/failures/?q=state:dead+queue:webhooks")
+    press(page, "j", "Enter")
+    page.wait_for_url(re.compile(r"/failures/\d+/$"))
+    page.locator(".find-in input").fill("tenant")
+    page.locator("#arguments [role=status]").wait_for()
+    assert page.locator(".find-in input").input_value() == "tenant"
+
+
+def test_after_an_act_on_a_failures_page_its_title_has_the_focus(page):
+    page.goto("/failures/?q=state:dead+queue:emails")
+    press(page, "j", "Enter")
+    page.wait_for_url(re.compile(r"/failures/\d+/$"))
+    title = page.locator("h1").inner_text()
+    press(page, "d")
+    page.keyboard.type("because")
+    press(page, "Enter")
+    page.locator(".failure-line", has_text="discarded").wait_for()
+    page.locator("h1:focus").wait_for()
+    assert focused(page) == title
