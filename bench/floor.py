@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 
 import django
 from django.conf import settings
@@ -50,6 +51,11 @@ def index(request: HttpRequest) -> HttpResponse:
     return HttpResponse(_page.render({"rows": Row.objects.order_by("-id")[:50]}, request))
 
 
+def still(request: HttpRequest) -> HttpResponse:
+    """The same rows, at hand: what only the template and the server need."""
+    return HttpResponse(_page.render({"rows": _at_hand}, request))
+
+
 def fill(rows: int = 1_000) -> None:
     """Make the table and so many rows in it."""
     from django.db import connection
@@ -71,7 +77,19 @@ def fill(rows: int = 1_000) -> None:
 
 
 _page = engines["django"].from_string(_ROWS)
-urlpatterns = [path("", index)]
+_at_hand = [
+    Row(
+        id=n,
+        state="dead",
+        queue="webhooks",
+        task="shop.hooks.send",
+        error="TimeoutError",
+        message="x" * 80,
+        at=datetime.now(UTC),
+    )
+    for n in range(50)
+]
+urlpatterns = [path("", index), path("still/", still)]
 application = get_wsgi_application()
 
 if __name__ == "__main__":

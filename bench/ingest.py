@@ -4,21 +4,27 @@
 
 Writes all reports to the stream of a private Valkey in one burst (some 10 kB each: arguments, raw message, stack), then
 starts the real `manage.py watch --only ingest` and waits until the stream is empty. `--kill` ends one of the processes by
-SIGKILL half-way. Beside it: the same rows by bare executemany, with the same indexes and triggers. Prints JSON.
+SIGKILL half-way. Beside it: the same rows by bare executemany into an empty database with the same indexes, and how
+long somebody else's small writes waited meanwhile. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import platform
 import secrets
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 _BATCH = 500
+_IN_ONE_TRANSACTION = 1_000
 
 
 def main() -> None:
@@ -69,12 +76,13 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "database": database(),
             "failures": wanted.failures,
             "stream_mb": round(stream_bytes() / 1e6),
-            "processes": wanted.processes,
+            "watches": wanted.processes,
         }
         figures |= profiled() if wanted.profile else drained(wanted)
         figures["failures_per_s"] = round(wanted.failures / figures["seconds"])
         figures |= checked(written)
-        figures["bare_executemany_rows_per_s"] = bare()
+        figures |= bare()
+        figures["ratio"] = round(figures["failures_per_s"] / figures["bare_failures_per_s"], 2)
         return figures
     finally:
         engine.stop()
@@ -90,21 +98,25 @@ def database() -> str:
 
 def burst(count: int) -> set[str]:
     """Write `count` failures; answers their job ids."""
-    import fill
+    import shop
 
     from jobs_admin import config
+    from jobs_admin.core import keys
+    from jobs_admin.core.envelope import encode
     from jobs_admin.models import Failure
 
     if Failure.objects.exists():
         raise SystemExit("The database holds failures already. Nothing was changed; give an empty one.")
     ids: set[str] = set()
 
-    def noted():
-        for envelope in fill.reports(count, source="bench", hours=6, now=time.time(), dead_only=True):
-            ids.add(envelope.job_id)
-            yield envelope
-
-    fill.write(config.store(), noted())
+    now, store = time.time(), config.store()
+    envelopes = shop.reports(count, source="bench", since=now - 6 * 3600, until=now, now=now, dead_only=True)
+    while part := list(itertools.islice(envelopes, _BATCH)):
+        with store.pipeline(transaction=False) as pipe:
+            for envelope in part:
+                pipe.xadd(keys.failures(), encode(envelope))
+                ids.add(envelope.job_id)
+            pipe.execute()
     return ids
 
 
@@ -125,10 +137,12 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, str(ROOT / "manage.py"), "watch", "--only", "ingest"]
     watches = [subprocess.Popen(command, preexec_fn=die_with_parent) for _ in range(wanted.processes)]
     killed, began = 0, 0.0
+    clicks = Clicks()
     try:
         while (left := store.xlen(keys.failures())) > 0:
             if not began and left < wanted.failures:
                 began = time.monotonic()
+                clicks.start()
             if wanted.kill and not killed and left < wanted.failures / 2:
                 killed = json.loads(store.hget(keys.steps(), "ingest"))["pid"]
                 os.kill(killed, signal.SIGKILL)
@@ -136,6 +150,8 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
                 raise SystemExit("a watch ended; see its words above")
             time.sleep(0.02)
         took = time.monotonic() - began
+        clicks.is_over.set()
+        clicks.join()
     finally:
         for watch in watches:
             watch.terminate()
@@ -144,6 +160,11 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(took, 2),
         "cpu_us_per_failure": round(sum(u.ru_utime + u.ru_stime for u in used) / wanted.failures * 1e6),
         "killed_half_way": bool(killed),
+        "another_writer_waited_ms": {
+            "median": round(statistics.median(clicks.waits_ms)),
+            "p95": round(sorted(clicks.waits_ms)[int(len(clicks.waits_ms) * 0.95)]),
+            "longest": round(max(clicks.waits_ms)),
+        },
     }
 
 
@@ -183,27 +204,98 @@ def checked(written: set[str]) -> dict[str, int]:
     }
 
 
-def bare() -> int:
-    """Rows of failures a second when the same failures, attempts and payloads are merely inserted."""
-    from django.db import connection, transaction
+class Clicks(threading.Thread):
+    """Somebody else's small writes, five a second: how long each waits for the database."""
 
-    from jobs_admin.models import Attempt, Failure, Payload
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.waits_ms: list[float] = []
+        self.is_over = threading.Event()
 
-    tables = [model._meta.db_table for model in (Failure, Attempt, Payload)]
-    rows: dict[str, list[Any]] = {}
+    def run(self) -> None:
+        from django.db import connection, transaction
+
+        from jobs_admin.models import Unfiled
+
+        while not self.is_over.wait(0.2):
+            began = time.monotonic()
+            with transaction.atomic():
+                Unfiled.objects.filter(pk=0).update(size=0)
+            self.waits_ms.append((time.monotonic() - began) * 1000)
+        connection.close()
+
+
+def bare() -> dict[str, int]:
+    """Failures a second when the same rows of all tables are merely inserted: a database as empty, the same indexes and
+    settings, executemany, transactions of 1,000 failures; counters as the rows that they are in the end, no trigger."""
+    from django.db import connection, connections, transaction
+
+    from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupCounter, Payload, QueueCounter, Traceback
+    from jobs_admin.models import terms as index
+
+    few = [m._meta.db_table for m in (Group, Traceback, FailureCount, GroupCounter, QueueCounter)]
+    of_failures = {Failure._meta.db_table: "id", index.FAILURES: "rowid"}
+    of_failures |= {model._meta.db_table: "failure_id" for model in (Attempt, Payload)}
+    if connection.vendor == "postgresql":
+        of_failures[index.FAILURES] = "id"
+    took = used = 0.0
+    with another_database() as name, connection.cursor() as read:
+        into = connections[name]
+
+        def insert(parts: dict[str, list[Any]]) -> None:
+            nonlocal took, used
+            began, used_before = time.monotonic(), time.process_time()
+            with transaction.atomic(using=name), into.cursor() as write:
+                for table, rows in parts.items():
+                    if rows:
+                        columns = "(rowid, terms) " if "terms" in table and connection.vendor == "sqlite" else ""
+                        write.executemany(
+                            f"INSERT INTO {table} {columns}VALUES ({', '.join(['%s'] * len(rows[0]))})", rows
+                        )
+            took += time.monotonic() - began
+            used += time.process_time() - used_before
+
+        def rows(table: str, where: str = "") -> list[Any]:
+            columns = "rowid, terms" if "terms" in table and connection.vendor == "sqlite" else "*"
+            read.execute(f"SELECT {columns} FROM {table} {where}")
+            return read.fetchall()
+
+        insert({table: rows(table) for table in (*few, index.STACKS)})
+        ids = list(Failure.objects.order_by("id").values_list("id", flat=True))
+        for start in range(0, len(ids), _IN_ONE_TRANSACTION):
+            part = ids[start : start + _IN_ONE_TRANSACTION]
+            among = {
+                t: f"WHERE {key} BETWEEN {part[0]} AND {part[-1]} ORDER BY {key}" for t, key in of_failures.items()
+            }
+            insert({table: rows(table, where) for table, where in among.items()})
+    return {
+        "bare_failures_per_s": round(len(ids) / took),
+        "bare_cpu_us_per_failure": round(used / len(ids) * 1e6),
+    }
+
+
+@contextlib.contextmanager
+def another_database() -> Iterator[str]:
+    """An alias for an empty database beside the one that is measured, with its tables, without its triggers."""
+    from django.core.management import call_command
+    from django.db import connection, connections
+
+    is_sqlite = connection.vendor == "sqlite"
+    held = {**connection.settings_dict, "NAME": f"{connection.settings_dict['NAME']}_bare"}
     with connection.cursor() as cursor:
-        for table in tables:
-            cursor.execute(f"SELECT * FROM {table} ORDER BY id")
-            rows[table] = cursor.fetchall()
-        for table in reversed(tables):
-            cursor.execute(f"DELETE FROM {table}")
-    began = time.monotonic()
-    for start in range(0, len(rows[tables[0]]), _BATCH):
-        with transaction.atomic(), connection.cursor() as cursor:
-            for table in tables:
-                part = rows[table][start : start + _BATCH]
-                cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(part[0]))})", part)
-    return round(len(rows[tables[0]]) / (time.monotonic() - began))
+        if not is_sqlite:
+            cursor.execute(f'CREATE DATABASE "{held["NAME"]}"')
+        connections.settings["bare"] = held
+        call_command("migrate", database="bare", verbosity=0)
+        with connections["bare"].cursor() as there:
+            for event in ("insert", "update", "delete"):
+                there.execute(f"DROP TRIGGER failure_count_{event}" + ("" if is_sqlite else " ON jobs_admin_failure"))
+        try:
+            yield "bare"
+        finally:
+            connections["bare"].close()
+            if not is_sqlite:
+                cursor.execute(f'DROP DATABASE "{held["NAME"]}"')
 
 
 if __name__ == "__main__":

@@ -19,19 +19,25 @@ from playwright.sync_api import Browser, Page, sync_playwright
 PAGES = {
     "overview": "/",
     "groups": "/groups/",
+    "groups-by-queue": "/groups/?by=queue",
+    "groups-by-tenant": "/groups/?by=tenant",
+    "groups-by-release": "/groups/?by=release",
+    "rules": "/groups/rules/",
     "failures": "/failures/",
     "failures-found": "/failures/?q=queue%3Awebhooks+timeout",
     "failures-none": "/failures/?q=nothing+is+called+this",
+    "search-help": "/failures/help/",
+    "views": "/views/",
     "replays": "/replays/",
     "replay-new": "/replays/new/?q=queue%3Awebhooks+state%3Adead",
     "queues": "/queues/",
     "audit": "/audit/",
-    "not-found": "/groups/v1-nobody/",
+    "not-found": "/groups/v2-nobody/",
     "demo": "/demo/",
 }
 # Found on the pages: the first link there whose address fits.
 FIRST = {
-    "group": ("/groups/", r"^/groups/v1-[0-9a-f]+/$"),
+    "group": ("/groups/", r"^/groups/v[0-9]-[0-9a-f]+/$"),
     "failure": ("/failures/", r"^/failures/\d+/$"),
     "replay": ("/replays/", r"^/replays/\d+/$"),
 }
