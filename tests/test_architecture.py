@@ -15,6 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from dashboard import web
+
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACTS = (
     "Everything points down",
@@ -22,6 +24,8 @@ CONTRACTS = (
     "Workers and adapters run without Django",
     "The core touches nothing outside the standard library",
     "Screens never talk to a queue",
+    "The API knows no page",
+    "What a page shows does not know who asks for it",
 )
 
 
@@ -39,6 +43,8 @@ def test_every_import_contract_notices_an_offence(tmp_path):
     offend(tmp_path / "jobs_admin/worker/spool.py", "import django.db")
     offend(tmp_path / "jobs_admin/core/keys.py", "import redis")
     offend(tmp_path / "dashboard/views/errors.py", "import jobs_admin.sources.celery")
+    offend(tmp_path / "dashboard/api/shapes.py", "import dashboard.screens.timeline")
+    offend(tmp_path / "dashboard/links.py", "import dashboard.views.groups")
     verdict = lint_imports(tmp_path)
     assert [name for name in CONTRACTS if f"{name} BROKEN" not in verdict.stdout] == []
 
@@ -47,7 +53,7 @@ def test_no_module_of_the_face_but_the_start_and_the_checks_may_talk_to_a_queue(
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (bound,) = [c["source_modules"] for c in contracts if c["name"] == "Screens never talk to a queue"]
     modules = {f"dashboard.{found.name}" for found in pkgutil.iter_modules([str(ROOT / "dashboard")])}
-    ground = "bootstrap checkup command_line connections engine environment first_run management reaper settings supervisor wsgi"
+    ground = "bootstrap checkup command_line connections engine environment first_run management reaper settings supervisor web wsgi"
     assert modules - set(bound) == {f"dashboard.{name}" for name in ground.split()}
 
 
@@ -59,6 +65,14 @@ def test_every_relative_link_of_a_page_of_documentation_resolves():
             if not path.scheme and path.path and not (page.parent / unquote(path.path)).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_the_unit_of_operations_starts_the_web_server_as_it_was_measured():
+    page = (ROOT / "docs/operations.md").read_text()
+    said = re.search(r"^Environment=(MALLOC.*)$", page, re.MULTILINE)[1]
+    assert dict(pair.split("=") for pair in said.split()) == web.ENVIRONMENT
+    command = re.search(r"^ExecStart=/opt/redrive/.venv/bin/granian (.*)$", page, re.MULTILINE)[1]
+    assert command.split() == web.server(8000)[2:]
 
 
 def test_the_commands_of_an_installation_load_its_environment_first():
