@@ -12,7 +12,7 @@ from jobs_admin.models.group_rule import GroupRule
 from jobs_admin.models.notice import Channel, Delivery, Notice
 from jobs_admin.models.policy import PolicyVersion
 from jobs_admin.models.release import Release
-from jobs_admin.models.replay import Replay, ReplayItem
+from jobs_admin.models.replay import FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.saved_view import SavedView
 from jobs_admin.models.source import Source, Worker
 from jobs_admin.models.unfiled import Unfiled
@@ -28,6 +28,7 @@ __all__ = [
     "DepthSample",
     "Failure",
     "FailureCount",
+    "FrozenBatch",
     "Group",
     "GroupAlias",
     "GroupCounter",

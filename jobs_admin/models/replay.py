@@ -57,14 +57,33 @@ class Replay(models.Model):
     rate = models.FloatField(null=True, blank=True, help_text="Jobs per second now; null is as fast as can be.")
     # Edited arguments for a replay of one job: {"args": […], "kwargs": {…}}.
     edit = models.JSONField(null=True, blank=True)
+    # How its jobs are sent: see `replays.options`.
+    patch = models.JSONField(
+        null=True, blank=True, help_text='JSON Merge Patch laid over {"args": …, "kwargs": …} of every job.'
+    )
+    attempts = models.CharField(max_length=10, default="reset", help_text="reset, kept, or how many a job has.")
+    to_queue = models.CharField(max_length=200, blank=True, help_text="Where to, when not to the queue it came from.")
+    same_job_id = models.BooleanField(default=False)
+    accepted = models.JSONField(default=list, blank=True, help_text="What would be left out, and was accepted by name.")
     # What the preview answered, so that a draft that changed since is noticed. See `replays.preview`.
     snapshot = models.CharField(max_length=64, blank=True)
     idempotency_key = models.CharField(max_length=100, null=True, blank=True, unique=True)
     reason = models.CharField(max_length=500, blank=True)
     held_because = models.TextField(blank=True)
+    # What the controller knows (`core.pacing.controller`): any process goes on from here.
+    controller = models.JSONField(default=dict, blank=True)
+    may_send = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How many may have been sent in all; null is all of them."
+    )
+    evidence = models.JSONField(null=True, blank=True, help_text="What it was held for: numbers, groups.")
+    state_since = models.DateTimeField(null=True, blank=True)
+    without_groups = models.JSONField(default=list, blank=True, help_text="Ids of groups whose jobs are not sent.")
+    approval_because = models.CharField(max_length=255, blank=True, help_text="Why a second person has to approve it.")
     actor = models.CharField(max_length=150)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    approver = models.CharField(max_length=150, blank=True)
     approved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    approved_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -78,6 +97,9 @@ class Replay(models.Model):
     failed_again = models.PositiveIntegerField(default=0)
     uncertain = models.PositiveIntegerField(default=0)
     cancelled = models.PositiveIntegerField(default=0)
+    taken = models.PositiveIntegerField(
+        default=0, help_text="Of what was frozen, what another replay had taken when it was laid out; not in the total."
+    )
 
     # One sender at a time paces a replay; a dead one's lease runs out and the next goes on.
     sender = models.CharField(max_length=64, blank=True)
@@ -110,10 +132,17 @@ class ReplayItem(models.Model):
     run = models.PositiveIntegerField(help_text="The run that sending starts: 2 for the first replay.")
     state = models.CharField(max_length=12, choices=ItemState, default=ItemState.PLANNED)
     job_id = models.CharField(max_length=255, blank=True, help_text="The job's id in that run.")
+    key = models.CharField(
+        max_length=64, blank=True, help_text="What `per_key` counts it under; empty where it does not."
+    )
     # Set before sending: should the sender die in between, the ledger of this epoch tells whether it was sent.
     claimed_at = models.DateTimeField(null=True)
     claim_epoch = models.CharField(max_length=64, blank=True)
     sent_at = models.DateTimeField(null=True)
+    # The first attempt after sending, which is what the controller judges; a retry counts as not well.
+    first_at = models.DateTimeField(null=True)
+    first_ok = models.BooleanField(null=True)
+    first_group = models.ForeignKey("Group", models.SET_NULL, null=True, related_name="+", db_index=False)
     settled_at = models.DateTimeField(null=True)
     outcome = models.CharField(
         max_length=255, blank=True, help_text="The error it failed again with, or why it is uncertain."
@@ -137,4 +166,21 @@ class ReplayItem(models.Model):
             models.Index(
                 fields=["state", "sent_at"], condition=Q(state__in=["sent", "running"]), name="item_unsettled"
             ),
+            models.Index(fields=["replay", "first_at"], condition=Q(first_at__isnull=False), name="item_judged"),
+            models.Index(fields=["replay", "key", "state", "n"], condition=~Q(key=""), name="item_by_key"),
         ]
+
+
+class FrozenBatch(models.Model):
+    """Some of the frozen scope of a replay, in the order of sending, until it is laid out as items.
+
+    A start writes these in a moment, also for a million jobs; `watch` lays them out in short transactions.
+    """
+
+    replay = models.ForeignKey(Replay, models.CASCADE, related_name="frozen", db_index=False)
+    first_n = models.PositiveIntegerField(help_text="The place of the first, from 1.")
+    count = models.PositiveIntegerField()
+    ids = models.BinaryField(help_text="Of failures: see `replays.freezing`.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["replay", "first_n"], name="one_batch_per_place")]
