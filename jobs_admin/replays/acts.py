@@ -229,8 +229,8 @@ def _freeze(viewer: Viewer, replay: Replay, scope: Scope, now: datetime) -> int:
     with connection.cursor() as cursor:
         # The subquery gives the constant columns, which Django cannot name in one SELECT with the others.
         cursor.execute(
-            f"INSERT INTO {table} (replay_id, n, failure_id, run, state, job_id, claim_epoch, outcome) "
-            f"SELECT c.*, 'planned', '', '', '' FROM ({sql}) AS c WHERE 1 = 1 ON CONFLICT DO NOTHING",
+            f"INSERT INTO {table} (replay_id, n, failure_id, run, state, job_id, key, claim_epoch, outcome) "
+            f"SELECT c.*, 'planned', '', '', '', '' FROM ({sql}) AS c WHERE 1 = 1 ON CONFLICT DO NOTHING",
             parameters,
         )
         return max(0, cursor.rowcount)
