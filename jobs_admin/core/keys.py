@@ -53,5 +53,10 @@ def store_findings(prefix: str = PREFIX) -> str:
 
 
 def ledger(source: str, replay: str, prefix: str = PREFIX) -> str:
-    """A hash in the broker's own Redis: which tokens of one replay were sent."""
+    """A hash in the broker's own Redis: which tokens of one replay were sent, and which of them taken back."""
     return f"{prefix}:{{{source}}}:ledger:{replay}"
+
+
+def removals(source: str, prefix: str = PREFIX) -> str:
+    """A hash in the broker's own Redis: list -> how many jobs were ever taken out of its middle."""
+    return f"{prefix}:{{{source}}}:removals"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 
@@ -39,8 +40,11 @@ class Capabilities:
     edit: bool = False  # arguments can be replaced before sending
     outcomes: bool = False  # the end of a replayed job comes home
     recall: bool = False  # a sent job that still waits can be taken back
+    redirect: bool = False  # a letter may go to another queue than its message came from
+    same_id: bool = False  # a letter may keep the id that its message has
+    attempts: bool = False  # a letter may say how many attempts count as made
     delay: bool = False
-    priority: bool = False
+    priority: bool = False  # a letter may say its priority
     peek: bool = False
     remove: bool = False
     holds_dead: bool = False  # the system keeps dead letters itself (`source_dead`, reconcile)
@@ -65,10 +69,12 @@ class Letter:
     token: int  # the replay item's id: the same token is sent once
     raw: bytes  # the broker's message as captured
     queue: str  # where to send it
-    job_id: str  # its new id
+    job_id: str  # its new id, or the message's own where `can.same_id`
     lineage: dict[str, Any]  # what goes into the `redrive` header (core.envelope.Lineage.as_header)
     args: list[Any] | None = None  # replaces the arguments; None keeps them byte for byte
     kwargs: dict[str, Any] | None = None
+    priority: int | None = None  # the system's own number; None keeps the message's
+    retries: int | None = 0  # how many retries count as made: 0 is a fresh start; None keeps what the message says
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +101,45 @@ class Source(Protocol):
         Only who answers within a second: a worker that is too busy to answer is not among them.
         """
 
+    def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """How many jobs wait in these queues now; None where the system cannot tell.
+
+        One round trip, cheap enough for ten times a second. Raises SourceUnreachable.
+        """
+
     def epoch(self, replay: str) -> str:
         """Names the ledger of one replay; another answer than before means that the ledger was lost meanwhile."""
 
     def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
-        """Put the letters on their queues, in order, each token once. Token -> "sent" or "already".
+        """Put the letters on their queues, in order, each token once. Token -> "sent", "already" or "recalled".
 
+        "recalled": the replay was recalled before; the letter was not sent, or was taken back, and never goes.
         All or nothing where `can.atomic_send`. Raises SourceRefused (with .token) for a letter that cannot be sent,
         SourceUnreachable when nothing is known of the batch: ask `was_sent`.
         """
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        """Those of the tokens that the ledger knows."""
+        """Those of the tokens that the ledger knows as sent; not those that were taken back since."""
+
+    def recall(self, replay: str, queues: Sequence[str]) -> set[int]:
+        """Take back what this replay sent to these queues and nobody has fetched, and let it send no more.
+
+        All tokens taken back so far, also by earlier calls: may be broken off and called again. A job either ran or was
+        taken back, never both; what a worker has fetched, or put back, is left to run. Only where `can.recall`, else
+        SourceRefused. Raises SourceUnreachable: then some may be taken back, and the next call tells which.
+        """
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         """The arguments in a captured message, as they can be edited. Raises SourceRefused where they cannot be."""
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         """The headers of a captured message, without those that repeat its arguments. Raises SourceRefused."""
+
+    def is_chord_member(self, raw: bytes) -> bool:
+        """Whether other jobs wait for the end of this one together with its like. Never raises; asked of every failure."""
+
+    def expires_at(self, raw: bytes) -> datetime | None:
+        """When the message says that it is of no more use; None where it does not. Never raises; asked of every failure."""
 
     def findings(self) -> list[Finding]:
         """Unsafe settings of the system, as far as it tells them."""

@@ -29,11 +29,15 @@ from jobs_admin.sources import celery_message
 from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
 
 _SEND = (Path(__file__).parent / "celery_send.lua").read_text()
+_RECALL = (Path(__file__).parent / "celery_recall.lua").read_text()
 
 _TIMEOUT_S = 5
+_ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # of the script
 _LEDGER_S = 7 * 86400
 _LETTERS_PER_CALL = 500  # 500 messages of 1 KB hold Redis for some 7 ms
 _BYTES_PER_CALL = 4_000_000
+_RECALLED_PER_CALL = 200  # looked at; more holds Redis for longer
+_RECALLED_BYTES_PER_CALL = 1_000_000
 _QUEUES_FOR_S = 60  # how long a discovery is believed; it walks the whole keyspace
 _SCANNED_KEYS = 1_000_000  # where it stops, should the broker also hold a large cache or result store
 _LOOKED_INTO = 200  # lists of unknown meaning whose oldest entry is read
@@ -44,13 +48,26 @@ _ANSWER_S = 0.8  # workers answer each other in milliseconds; who is in the midd
 # Celery's own talk: remote control and events, not jobs.
 _NOT_JOBS = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
 
+# What stands beside a token in a ledger.
+_SENT = str(keys.SCHEMA).encode()
+_TAKEN_BACK = b"0"
+
 T = TypeVar("T")
 
 
 class CeleryOnRedis:
     """A `sources.Source`. Options: `sep`, `priority_steps`, `global_keyprefix`, `unacked_key`, `outcome_within_s`."""
 
-    can = Capabilities(atomic_send=True, edit=True, outcomes=True)
+    can = Capabilities(
+        atomic_send=True,
+        edit=True,
+        outcomes=True,
+        recall=True,
+        redirect=True,
+        same_id=True,
+        attempts=True,
+        priority=True,
+    )
 
     def __init__(
         self,
@@ -72,6 +89,7 @@ class CeleryOnRedis:
         self._client, self._where = _client(name, url)
         self._url = url
         self._send = self._client.register_script(_SEND)
+        self._recall = self._client.register_script(_RECALL)
         self._found: tuple[float, list[str], dict[tuple[str, str], str]] | None = None
 
     # Reading
@@ -105,6 +123,19 @@ class CeleryOnRedis:
                 )
             )
         return found
+
+    def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """See `base.Source`: the lengths of the queues' lists, all priorities together."""
+
+        def ask() -> dict[str, int | None]:
+            pipe = self._client.pipeline(transaction=False)
+            for queue in queues:
+                for step in self._steps:
+                    pipe.llen(self._list(queue, step))
+            lengths = iter(pipe.execute(raise_on_error=False))
+            return {queue: sum(_number(next(lengths)) for _ in self._steps) for queue in queues}
+
+        return self._ask(ask)
 
     def _discover(self) -> tuple[list[str], dict[tuple[str, str], str]]:
         """The queues' names, and which queue a message of (exchange, routing key) came from."""
@@ -268,7 +299,7 @@ class CeleryOnRedis:
 
     def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
         """See `base.Source`. Every message is made before the first one is sent, so a refusal leaves all unsent."""
-        ready = [(letter, *celery_message.renew(letter)) for letter in letters]
+        ready = [(letter, *celery_message.renew(letter, replay)) for letter in letters]
         answers: dict[int, str] = {}
         for part in _parts(ready):
             lists = [self._ledger(replay)]
@@ -279,14 +310,31 @@ class CeleryOnRedis:
                     lists.append(key)
                 arguments += [letter.token, lists.index(key, 1) + 1, body]
             new = self._ask(lambda keys_=lists, args=arguments: self._send(keys=keys_, args=args))  # type: ignore[misc]
-            answers |= {letter.token: "sent" if n else "already" for (letter, *_), n in zip(part, new, strict=True)}
+            answers |= {letter.token: _ANSWERS[n] for (letter, *_), n in zip(part, new, strict=True)}
         return answers
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
         if not tokens:
             return set()
         known = self._ask(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
-        return {token for token, mark in zip(tokens, known, strict=True) if mark is not None}
+        return {token for token, mark in zip(tokens, known, strict=True) if mark == _SENT}
+
+    def recall(self, replay: str, queues: Sequence[str]) -> set[int]:
+        """See `base.Source`. Redis is held for some milliseconds at a time; workers and others go on in between."""
+        for queue in dict.fromkeys(queues):
+            for step in self._steps:
+                self._take_back(replay, self._list(queue, step))
+        ledger = self._ledger(replay)
+        marks = self._ask(lambda: list(self._client.hscan_iter(ledger, count=1_000)))
+        return {int(token) for token, mark in marks if mark == _TAKEN_BACK}
+
+    def _take_back(self, replay: str, key: str) -> None:
+        names = [self._ledger(replay), key, keys.removals(self.name, self._store_prefix)]
+        bounds = [_RECALLED_PER_CALL, _RECALLED_BYTES_PER_CALL]
+        place, removals = 0, ""
+        while place >= 0:
+            arguments = [_LEDGER_S, celery_message.tag_head(replay), place, removals, *bounds]
+            place, removals, _ = self._ask(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         body = celery_message.body_of(celery_message.parse(raw))
@@ -294,6 +342,12 @@ class CeleryOnRedis:
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         return celery_message.shown_headers(celery_message.parse(raw))
+
+    def is_chord_member(self, raw: bytes) -> bool:
+        return celery_message.is_chord_member(raw)
+
+    def expires_at(self, raw: bytes) -> datetime | None:
+        return celery_message.expires_at(raw)
 
     def close(self) -> None:
         self._client.close()

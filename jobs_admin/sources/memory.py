@@ -6,32 +6,47 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
 
 
 class MemorySource:
-    """A `sources.Source`. `reachable = False` unplugs it; `waiting[queue]` shows what was sent, oldest first."""
+    """A `sources.Source`. `reachable = False` unplugs it; `queues[name]` shows what was sent, oldest first."""
 
-    can = Capabilities(atomic_send=True, edit=True, outcomes=True)
+    can = Capabilities(
+        atomic_send=True,
+        edit=True,
+        outcomes=True,
+        recall=True,
+        redirect=True,
+        same_id=True,
+        attempts=True,
+        priority=True,
+    )
 
     def __init__(self, name: str, queues: Sequence[str] = (), outcome_within_s: float = 3600) -> None:
         self.name = name
         self.outcome_within_s = outcome_within_s
         self.reachable = True
         self.consumers: dict[str, set[str]] = {}
-        self.waiting: dict[str, list[dict[str, Any]]] = defaultdict(list, {queue: [] for queue in queues})
+        self.queues: dict[str, list[dict[str, Any]]] = defaultdict(list, {queue: [] for queue in queues})
         self._ledgers: dict[str, set[int]] = defaultdict(set)
+        self._recalled: dict[str, set[int]] = {}  # replay -> tokens taken back; it sends no more
         self._epochs: dict[str, str] = {}
 
     def depths(self) -> list[Depth]:
         self._dial()
-        return [Depth(queue, waiting=len(jobs), active=0, delayed=0) for queue, jobs in sorted(self.waiting.items())]
+        return [Depth(queue, waiting=len(jobs), active=0, delayed=0) for queue, jobs in sorted(self.queues.items())]
 
     def workers(self) -> dict[str, set[str]] | None:
         self._dial()
         return self.consumers
+
+    def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
+        self._dial()
+        return {queue: len(self.queues[queue]) for queue in queues}
 
     def epoch(self, replay: str) -> str:
         self._dial()
@@ -39,27 +54,51 @@ class MemorySource:
 
     def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
         self._dial()
-        jobs = [self._job(letter) for letter in letters]
-        answers = {}
-        for letter, job in zip(letters, jobs, strict=True):
-            answers[letter.token] = "already" if letter.token in self._ledgers[replay] else "sent"
-            if answers[letter.token] == "sent":
-                self._ledgers[replay].add(letter.token)
-                self.waiting[letter.queue].append(job)
-        return answers
+        jobs = [self._job(replay, letter) for letter in letters]
+        return {
+            letter.token: self._put(replay, letter.token, letter.queue, job)
+            for letter, job in zip(letters, jobs, strict=True)
+        }
 
-    def _job(self, letter: Letter) -> dict[str, Any]:
+    def _put(self, replay: str, token: int, queue: str, job: dict[str, Any]) -> str:
+        if token in self._ledgers[replay]:
+            return "already"
+        if replay in self._recalled:
+            return "recalled"
+        self._ledgers[replay].add(token)
+        self.queues[queue].append(job)
+        return "sent"
+
+    def _job(self, replay: str, letter: Letter) -> dict[str, Any]:
         try:
             message = json.loads(letter.raw)
         except (ValueError, RecursionError) as error:
             raise SourceRefused("The captured message is not JSON. Nothing was sent.", token=letter.token) from error
         args = letter.args if letter.args is not None else message.get("args")
         kwargs = letter.kwargs if letter.kwargs is not None else message.get("kwargs")
-        return {"id": letter.job_id, "args": args, "kwargs": kwargs, "redrive": letter.lineage}
+        return {
+            "id": letter.job_id,
+            "args": args,
+            "kwargs": kwargs,
+            "redrive": letter.lineage,
+            "sent_as": (replay, letter.token),
+            "priority": message.get("priority") if letter.priority is None else letter.priority,
+            "retries": message.get("retries", 0) if letter.retries is None else letter.retries,
+        }
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
         self._dial()
         return self._ledgers[replay] & set(tokens)
+
+    def recall(self, replay: str, queues: Sequence[str]) -> set[int]:
+        self._dial()
+        taken = self._recalled.setdefault(replay, set())
+        for queue in queues:
+            mine = {job["sent_as"][1] for job in self.queues[queue] if job["sent_as"][0] == replay}
+            self.queues[queue] = [job for job in self.queues[queue] if job["sent_as"][0] != replay]
+            self._ledgers[replay] -= mine
+            taken |= mine
+        return set(taken)
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         message = json.loads(raw)
@@ -68,11 +107,19 @@ class MemorySource:
     def headers(self, raw: bytes) -> dict[str, Any]:
         return dict(json.loads(raw).get("headers", {}))
 
+    def is_chord_member(self, raw: bytes) -> bool:
+        return bool(_read(raw).get("chord"))
+
+    def expires_at(self, raw: bytes) -> datetime | None:
+        expires = _read(raw).get("expires")
+        return datetime.fromisoformat(expires) if expires else None
+
     def forget(self) -> None:
         """As a flushed server would: ledgers and jobs are gone."""
         self._ledgers.clear()
+        self._recalled.clear()
         self._epochs.clear()
-        self.waiting.clear()
+        self.queues.clear()
 
     def findings(self) -> list[Finding]:
         self._dial()
@@ -84,3 +131,11 @@ class MemorySource:
     def _dial(self) -> None:
         if not self.reachable:
             raise SourceUnreachable(f"{self.name} is unplugged.")
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}

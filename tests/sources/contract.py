@@ -55,6 +55,32 @@ class SourceContract:
         assert self.waiting(self.queue) == []
         assert source.was_sent("r", [1, 2]) == set()
 
+    def test_how_many_wait_is_told_for_the_queues_that_are_asked_for(self, source):
+        source.send("r", [self.letter(1), self.letter(2), self.letter(3, queue="webhooks")])
+        assert source.waiting([self.queue, "nothing-here"]) == {self.queue: 2, "nothing-here": 0}
+        assert source.waiting([]) == {}
+
+    def test_what_waits_is_taken_back_and_the_rest_keeps_its_order(self, source):
+        source.send("r", [self.letter(1)])
+        source.send("s", [self.letter(7, job_id="other-7")])
+        source.send("r", [self.letter(2), self.letter(3, queue="webhooks")])
+        source.send("s", [self.letter(8, job_id="other-8")])
+        assert source.recall("r", [self.queue]) == {1, 2}
+        assert self.waiting(self.queue) == ["other-7", "other-8"]
+        assert source.was_sent("r", [1, 2, 3]) == {3} and source.was_sent("s", [7, 8]) == {7, 8}
+
+    def test_a_recall_that_was_broken_off_is_called_again_and_tells_all(self, source):
+        source.send("r", [self.letter(1), self.letter(2, queue="webhooks")])
+        source.recall("r", [self.queue])
+        assert source.recall("r", [self.queue, "webhooks"]) == {1, 2}
+
+    def test_after_a_recall_nothing_of_the_replay_goes(self, source):
+        source.send("r", [self.letter(1), self.letter(2, queue="webhooks")])
+        source.recall("r", [self.queue])
+        answers = source.send("r", [self.letter(1), self.letter(2, queue="webhooks"), self.letter(3)])
+        assert answers == {1: "recalled", 2: "already", 3: "recalled"}
+        assert self.waiting(self.queue) == [] and source.was_sent("r", [1, 2, 3]) == {2}
+
     def test_it_declares_what_it_can(self, source):
         assert source.can.atomic_send  # as the tests of a refused batch show
         if source.can.edit:
@@ -68,7 +94,13 @@ class SourceContract:
 
     def test_a_system_that_does_not_answer_is_unreachable(self, source):
         self.unplug(source)
-        for question in (source.depths, source.findings, lambda: source.epoch("r")):
+        for question in (
+            source.depths,
+            source.findings,
+            lambda: source.epoch("r"),
+            lambda: source.recall("r", [self.queue]),
+            lambda: source.waiting([self.queue]),
+        ):
             with pytest.raises(SourceUnreachable):
                 question()
         with pytest.raises(SourceUnreachable):

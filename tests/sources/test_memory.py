@@ -17,7 +17,7 @@ class TestMemory(SourceContract):
         return self.running
 
     def waiting(self, queue):
-        return [job["id"] for job in self.running.waiting[queue]]
+        return [job["id"] for job in self.running.queues[queue]]
 
     def lose_everything(self):
         self.running.forget()

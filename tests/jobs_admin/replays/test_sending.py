@@ -39,14 +39,14 @@ def test_every_job_is_put_on_its_queue_once_and_in_order(shop, bury):
     replay = begun(bury(1_200))
     sent_all()
     assert counts(replay) == {"sent": 1_200}
-    lineages = [job["redrive"] for job in shop.waiting["emails"]]
+    lineages = [job["redrive"] for job in shop.queues["emails"]]
     assert [x["item"] for x in lineages] == list(replay.items.order_by("n").values_list("pk", flat=True))
 
 
 def test_a_sent_job_is_the_second_run_of_the_same_failure(shop, bury):
     replay = begun(bury())
     sent_all()
-    (job,), item, failure = shop.waiting["emails"], replay.items.get(), Failure.objects.get()
+    (job,), item, failure = shop.queues["emails"], replay.items.get(), Failure.objects.get()
     assert (failure.state, failure.run, failure.job_id) == ("replaying", 2, job["id"])
     assert (item.state, item.job_id) == ("sent", job["id"])
     assert job["redrive"] == {"queue": "emails", "job_id": "j0", "run": 2, "item": item.pk, "replay": replay.key}
@@ -76,7 +76,7 @@ def test_a_failure_that_recovered_meanwhile_is_not_sent(shop, bury):
     sent_all()
     assert counts(replay) == {"sent": 1, "cancelled": 1}
     assert "recovered meanwhile" in replay.items.get(failure=first).outcome
-    assert len(shop.waiting["emails"]) == 1
+    assert len(shop.queues["emails"]) == 1
 
 
 def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
@@ -123,7 +123,7 @@ def test_who_died_before_sending_leaves_nothing_unsent(shop, bury):
     replay = begun(bury(3))
     claims(replay)
     sent_all("two")
-    assert counts(replay) == {"sent": 3} and len(shop.waiting["emails"]) == 3
+    assert counts(replay) == {"sent": 3} and len(shop.queues["emails"]) == 3
 
 
 def test_who_died_after_sending_is_not_repeated(shop, bury):
@@ -133,7 +133,7 @@ def test_who_died_after_sending_is_not_repeated(shop, bury):
     shop.send(replay.key, [sending.letters.letter(replay, item, payloads[item.failure_id]) for item in items[:2]])
     sent_all("two")
     assert counts(replay) == {"sent": 3}
-    assert sorted(j["id"] for j in shop.waiting["emails"]) == sorted(replay.items.values_list("job_id", flat=True))
+    assert sorted(j["id"] for j in shop.queues["emails"]) == sorted(replay.items.values_list("job_id", flat=True))
 
 
 def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury):
@@ -141,7 +141,7 @@ def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury
     claims(replay)
     shop.forget()
     sent_all("two")
-    assert counts(replay) == {"uncertain": 3} and not shop.waiting["emails"]
+    assert counts(replay) == {"uncertain": 3} and not shop.queues["emails"]
     assert set(Failure.objects.values_list("state", flat=True)) == {"replaying"}
 
 
@@ -161,7 +161,7 @@ def test_a_claim_left_in_a_cancelled_replay_is_still_told(shop, bury):
     assert counts(replay) == {"planned": 10, "cancelled": 2}
     ReplayItem.objects.filter(pk__in=[i.pk for i in items]).update(claimed_at=timezone.now() - timedelta(minutes=1))
     replays.send("two")
-    assert counts(replay) == {"cancelled": 12} and not shop.waiting["emails"]
+    assert counts(replay) == {"cancelled": 12} and not shop.queues["emails"]
 
 
 def test_a_steady_replay_keeps_its_rate(shop, bury):
@@ -221,7 +221,7 @@ def test_edited_arguments_are_sent_and_hidden_ones_stay_real(shop, bury):
     )
     begun([pk], edit={"kwargs": {"to": "bob", "token": "[redacted]"}})
     sent_all()
-    assert shop.waiting["emails"][0]["kwargs"] == {"to": "bob", "token": "s3cret"}
+    assert shop.queues["emails"][0]["kwargs"] == {"to": "bob", "token": "s3cret"}
     assert "s3cret" not in str(Replay.objects.get().edit)
 
 
@@ -233,7 +233,7 @@ def test_edited_positional_arguments_are_sent_and_hidden_ones_stay_real(shop, bu
     )
     begun([pk], edit={"args": ["bob", {"token": "[redacted]"}]})
     sent_all()
-    assert shop.waiting["emails"][0]["args"] == ["bob", {"token": "s3cret"}]
+    assert shop.queues["emails"][0]["args"] == ["bob", {"token": "s3cret"}]
 
 
 def test_who_lost_the_lease_claims_nothing(shop, bury):
