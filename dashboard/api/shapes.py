@@ -13,10 +13,9 @@ from jobs_admin.group_detail import GroupDetail
 from jobs_admin.group_rules import Preview as RulePreviewed
 from jobs_admin.group_rules import Row as RuleRow
 from jobs_admin.groups import GroupRow
-from jobs_admin.models import Attempt, AuditEvent, Failure, Replay, ReplayItem
+from jobs_admin.models import Attempt, AuditEvent, Failure
 from jobs_admin.nearest import Near
 from jobs_admin.queues import QueueRow
-from jobs_admin.replays import Preview
 
 T = TypeVar("T")
 
@@ -233,72 +232,6 @@ class RulePreview(Schema):
     is_partial: bool
 
 
-class Blocked(Schema):
-    reason: str
-    count: int
-
-
-class PreviewItem(Schema):
-    q: str  # with absolute times
-    matched: int
-    replayable: int
-    blocked: list[Blocked]
-    by_queue: list[Count]
-    by_task: list[Count]
-    by_group: list[Count]
-    by_tenant: list[Count]
-    pace: dict[str, Any]
-    starts_at: datetime
-    ends_at: datetime | None
-    duration_s: float
-    peak_per_second: float
-    sample: list[FailureItem]
-    warnings: list[str]
-    snapshot: str
-
-
-class Counts(Schema):
-    total: int
-    planned: int
-    sent: int
-    running: int
-    succeeded: int
-    failed_again: int
-    uncertain: int
-    cancelled: int
-
-
-class ReplayDetail(Counts):
-    id: int
-    state: str
-    q: str
-    selected: int  # failures chosen by hand; 0 for a search
-    counts: Counts
-    matched: int
-    blocked: list[Blocked]
-    pace: dict[str, Any]
-    rate_now: float  # jobs per second really sent over the last 10 s; 0 sends nothing now. What was asked for: pace
-    held_because: str
-    reason: str
-    actor: str
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    url: str
-
-
-class ItemDetail(Schema):
-    n: int
-    failure: int
-    state: str
-    due_at: datetime | None  # when it will go at the pace of now; null where it went, is paused, or has no rate
-    sent_at: datetime | None
-    settled_at: datetime | None
-    job_id: str
-    run: int
-    outcome: str
-
-
 class AuditItem(Schema):
     id: int
     who: str
@@ -398,11 +331,11 @@ def group_detail(row: GroupDetail, url: str) -> dict[str, Any]:
     return group(row) | {
         "jobs_by_state": row.jobs_by_state,
         "share_of_dead": round(row.share_of_dead, 4),
-        "by_queue": _counts(row.queues),
-        "by_task": _counts(row.tasks),
-        "by_tenant": _counts(row.tenants),
-        "by_release": _counts(row.releases),
-        "by_host": _counts(row.hosts),
+        "by_queue": counts(row.queues),
+        "by_task": counts(row.tasks),
+        "by_tenant": counts(row.tenants),
+        "by_release": counts(row.releases),
+        "by_host": counts(row.hosts),
         "counted_over": row.counted_over,
         "representative": row.representative.pk if row.representative else None,
         "url": url,
@@ -424,47 +357,8 @@ def rule_preview(row: RulePreviewed) -> dict[str, Any]:
     return {name: getattr(row, name) for name in same} | {"rows": rows}
 
 
-def _counts(pairs: list[tuple[str, int]]) -> list[dict[str, Any]]:
+def counts(pairs: list[tuple[str, int]]) -> list[dict[str, Any]]:
     return [{"value": value, "count": n} for value, n in pairs]
-
-
-def preview(row: Preview) -> dict[str, Any]:
-    same = (
-        "matched",
-        "replayable",
-        "blocked",
-        "pace",
-        "starts_at",
-        "ends_at",
-        "duration_s",
-        "peak_per_second",
-        "warnings",
-    )
-    return {name: getattr(row, name) for name in (*same, "snapshot")} | {
-        "q": row.query,
-        "by_queue": _counts(row.by_queue),
-        "by_task": _counts(row.by_task),
-        "by_group": _counts(row.by_group),
-        "by_tenant": _counts(row.by_tenant),
-        "sample": [failure(one) for one in row.sample],
-    }
-
-
-def replay(row: Replay, url: str, rate_now: float) -> dict[str, Any]:
-    counts = {name: getattr(row, name) for name in Counts.model_fields}
-    same = ("id", "state", "matched", "blocked", "pace", "held_because", "reason", "actor", "created_at")
-    return counts | {name: getattr(row, name) for name in (*same, "started_at", "ended_at")} | {
-        "q": row.query,
-        "selected": len(row.selection),
-        "counts": counts,
-        "rate_now": rate_now,
-        "url": url,
-    }  # fmt: skip
-
-
-def item(row: ReplayItem, due_at: datetime | None = None) -> dict[str, Any]:
-    same = ("n", "state", "sent_at", "settled_at", "job_id", "run", "outcome")
-    return {name: getattr(row, name) for name in same} | {"failure": row.failure_id, "due_at": due_at}
 
 
 def audit(row: AuditEvent) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import forms, links
+from dashboard import forms, links, replay_forms
 from dashboard.access import can
 from dashboard.htmx import go, render_page
 from dashboard.screens import replay_page, replay_preview
@@ -51,7 +51,7 @@ def new(request: HttpRequest) -> HttpResponse:
         return render_page(request, "replays/new.html", {"is_unscoped": True}, part="preview")
     if what["selection"]:
         what["q"] = ""
-    pace = forms.Pace(given)
+    pace = replay_forms.Pace(given)
     if request.method == "POST" and given.get("step") == "start" and pace.is_valid():
         return _start(request, what, pace)
     return _preview_page(
@@ -59,9 +59,9 @@ def new(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _start(request: HttpRequest, what: dict, pace: forms.Pace) -> HttpResponse:
+def _start(request: HttpRequest, what: dict, pace: replay_forms.Pace) -> HttpResponse:
     saw = replay_page.numbers(request.POST.get("seen", ""))
-    form = forms.Start(request.POST, jobs=saw.get("replayable", 2), is_at_once=pace.pace["style"] == "at_once")
+    form = replay_forms.Start(request.POST, jobs=saw.get("replayable", 2), is_at_once=pace.pace["style"] == "at_once")
     if not form.is_valid():
         return _preview_page(request, what, pace, form=form, status=422)
     try:
@@ -83,9 +83,9 @@ def _start(request: HttpRequest, what: dict, pace: forms.Pace) -> HttpResponse:
 def _preview_page(
     request: HttpRequest,
     what: dict,
-    pace: forms.Pace,
+    pace: replay_forms.Pace,
     *,
-    form: forms.Start | None = None,
+    form: replay_forms.Start | None = None,
     refused: ReplayRefused | None = None,
     status: int = 200,
 ) -> HttpResponse:
@@ -203,7 +203,7 @@ def _act(request: HttpRequest, pk: int, act, done: str) -> HttpResponse:
 def pace(request: HttpRequest, pk: int) -> HttpResponse:
     """Faster or slower while it runs."""
     replay = found(request, pk)
-    form = forms.Pace(request.POST)
+    form = replay_forms.Pace(request.POST)
     if not form.is_valid():
         said = "; ".join(text for texts in form.errors.values() for text in texts)
         return page(request, replay, status=422, pace_refused=f"{said} Nothing was changed.")

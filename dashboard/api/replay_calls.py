@@ -1,0 +1,182 @@
+"""The calls for replays."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from django.http import HttpRequest
+from ninja import Status
+from pydantic import Field
+
+from dashboard.access import needs
+from dashboard.api import errors, replay_shapes, shapes
+from dashboard.api.calls import REFUSALS, After, Body, Limit, Number, Reason, Text, api, page_of
+from jobs_admin import failures, replays
+from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import progress
+
+ItemState = Literal["planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled"]
+
+
+class OneReplay(Reason):
+    args: list[Any] | None = None  # replaces the arguments
+    kwargs: dict[str, Any] | None = None
+    pace: dict[str, Any] | None = None
+    idempotency_key: Text | None = Field(None, max_length=100)
+
+
+class Scope(Body):
+    q: Text | None = None
+    ids: list[int] | None = Field(None, min_length=1, max_length=10_000)  # failures chosen by hand, in place of q
+    pace: dict[str, Any] | None = None
+
+
+class NewReplay(Scope):
+    reason: Text = Field("", max_length=500)
+    snapshot: Text = Field("", max_length=64)
+    idempotency_key: Text | None = Field(None, max_length=100)
+
+
+class Pace(Body):
+    pace: dict[str, Any]
+    reason: Text = Field("", max_length=500)
+
+
+class Resolution(Body):
+    outcome: Literal["ran", "lost"] = Field(alias="as")
+
+
+def _scope(body: Scope) -> dict[str, Any]:
+    """What a replay is for. Said in so many words: an empty search is everything in the default states."""
+    if (body.q is None) == (body.ids is None):
+        raise errors.CallRefused(422, "invalid", "Give either q, the search, or ids. Nothing was changed.", "q")
+    return {"query": body.q} if body.ids is None else {"selection": body.ids}
+
+
+@api.post("/failures/{failure_id}/replay", response={201: replay_shapes.ReplayDetail, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) -> Any:
+    viewer = request.auth
+    failures.get(viewer, failure_id)
+    edit = {name: value for name, value in (("args", body.args), ("kwargs", body.kwargs)) if value is not None}
+    made = replays.draft(
+        viewer,
+        selection=[failure_id],
+        pace=body.pace,
+        reason=body.reason,
+        edit=edit or None,
+        idempotency_key=body.idempotency_key,
+    )
+    return Status(201, _started(viewer, made))
+
+
+@api.post("/replays/preview", response={200: replay_shapes.PreviewItem, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
+def preview_replay(request: HttpRequest, body: Scope) -> Any:
+    """What a replay would do. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
+    viewer = request.auth
+    return replay_shapes.preview(replays.preview(viewer, **_scope(body), pace=body.pace))
+
+
+@api.post("/replays", response={201: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
+def start_replay(request: HttpRequest, body: NewReplay) -> Any:
+    """Replay all that match. With an `idempotency_key`, the same call again answers with the same replay."""
+    viewer = request.auth
+    made = replays.draft(
+        viewer,
+        **_scope(body),
+        pace=body.pace,
+        reason=body.reason,
+        snapshot=body.snapshot,
+        idempotency_key=body.idempotency_key,
+    )
+    return Status(201, _started(viewer, made))
+
+
+def _started(viewer: Viewer, made: Replay) -> dict[str, Any]:
+    return _replay(replays.start(viewer, made))
+
+
+def _replay(found: Replay) -> dict[str, Any]:
+    (shown,) = _shown([found])
+    return shown
+
+
+def _shown(rows: list[Replay]) -> list[dict[str, Any]]:
+    rates = progress.rates_now(rows)
+    return [replay_shapes.replay(row, page_of("replay-detail", row.pk), rates[row.pk]) for row in rows]
+
+
+@api.get("/replays", response={200: shapes.Listed[replay_shapes.ReplayDetail], **REFUSALS}, tags=["replays"])
+@needs(VIEWER)
+def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
+    viewer = request.auth
+    page = replays.listing(viewer, after=after, limit=limit)
+    count, is_capped = replays.count(viewer)
+    return {"items": _shown(page.rows), "next": page.next, "count": count, "count_is_capped": is_capped}
+
+
+@api.get("/replays/{replay_id}", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(VIEWER)
+def one_replay(request: HttpRequest, replay_id: Number) -> Any:
+    return _replay(replays.find(request.auth, replay_id))
+
+
+@api.patch("/replays/{replay_id}", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
+def change_pace(request: HttpRequest, replay_id: Number, body: Pace) -> Any:
+    viewer = request.auth
+    return _replay(replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace))
+
+
+def _act_on(name: str) -> None:
+    act = getattr(replays, name)
+
+    @needs(OPERATOR)
+    def call(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
+        viewer = request.auth
+        return _replay(act(viewer, replays.find(viewer, replay_id), reason=body.reason))
+
+    call.__name__ = f"{name}_replay"  # which also names its address
+    api.post(
+        f"/replays/{{replay_id}}/{name}",
+        response={200: replay_shapes.ReplayDetail, **REFUSALS},
+        operation_id=f"{name}_replay",
+        summary=f"{name.title()} a replay",
+        tags=["replays"],
+    )(call)
+
+
+for _name in ("pause", "resume", "cancel"):
+    _act_on(_name)
+
+
+@api.get(
+    "/replays/{replay_id}/items", response={200: shapes.Listed[replay_shapes.ItemDetail], **REFUSALS}, tags=["replays"]
+)
+@needs(VIEWER)
+def list_items(
+    request: HttpRequest, replay_id: Number, state: ItemState | None = None, after: After = None, limit: Limit = 50
+) -> Any:
+    viewer = request.auth
+    found = replays.find(viewer, replay_id)
+    page = replays.items(viewer, found, state=state, after=after, limit=limit)
+    count = found.total if state is None else getattr(found, state)
+    return shapes.listed(
+        page.rows, lambda row: replay_shapes.item(row, page.due.get(row.pk)), next=page.next, count=count
+    )
+
+
+@api.post(
+    "/replays/{replay_id}/items/{n}/resolve", response={200: replay_shapes.ItemDetail, **REFUSALS}, tags=["replays"]
+)
+@needs(OPERATOR)
+def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resolution) -> Any:
+    """Settle an uncertain item by a person's word: it `ran`, or it was `lost`."""
+    viewer = request.auth
+    found = replays.find(viewer, replay_id)
+    if not found.items.filter(n=n).exists():
+        raise ReplayItem.DoesNotExist
+    return replay_shapes.item(replays.resolve_item(viewer, found, n, body.outcome))

@@ -1,0 +1,117 @@
+"""What the API answers about replays. The contract names the fields; more may come, none goes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from ninja import Schema
+
+from dashboard.api import shapes
+from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.replays import Preview
+
+
+class Blocked(Schema):
+    reason: str
+    count: int
+
+
+class PreviewItem(Schema):
+    q: str  # with absolute times
+    matched: int
+    replayable: int
+    blocked: list[Blocked]
+    by_queue: list[shapes.Count]
+    by_task: list[shapes.Count]
+    by_group: list[shapes.Count]
+    by_tenant: list[shapes.Count]
+    pace: dict[str, Any]
+    starts_at: datetime
+    ends_at: datetime | None
+    duration_s: float
+    peak_per_second: float
+    sample: list[shapes.FailureItem]
+    warnings: list[str]
+    snapshot: str
+
+
+class Counts(Schema):
+    total: int
+    planned: int
+    sent: int
+    running: int
+    succeeded: int
+    failed_again: int
+    uncertain: int
+    cancelled: int
+
+
+class ReplayDetail(Counts):
+    id: int
+    state: str
+    q: str
+    selected: int  # failures chosen by hand; 0 for a search
+    counts: Counts
+    matched: int
+    blocked: list[Blocked]
+    pace: dict[str, Any]
+    rate_now: float  # jobs per second really sent over the last 10 s; 0 sends nothing now. What was asked for: pace
+    held_because: str
+    reason: str
+    actor: str
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    url: str
+
+
+class ItemDetail(Schema):
+    n: int
+    failure: int
+    state: str
+    due_at: datetime | None  # when it will go at the pace of now; null where it went, is paused, or has no rate
+    sent_at: datetime | None
+    settled_at: datetime | None
+    job_id: str
+    run: int
+    outcome: str
+
+
+def preview(row: Preview) -> dict[str, Any]:
+    same = (
+        "matched",
+        "replayable",
+        "blocked",
+        "pace",
+        "starts_at",
+        "ends_at",
+        "duration_s",
+        "peak_per_second",
+        "warnings",
+    )
+    return {name: getattr(row, name) for name in (*same, "snapshot")} | {
+        "q": row.query,
+        "by_queue": shapes.counts(row.by_queue),
+        "by_task": shapes.counts(row.by_task),
+        "by_group": shapes.counts(row.by_group),
+        "by_tenant": shapes.counts(row.by_tenant),
+        "sample": [shapes.failure(one) for one in row.sample],
+    }
+
+
+def replay(row: Replay, url: str, rate_now: float) -> dict[str, Any]:
+    counts = {name: getattr(row, name) for name in Counts.model_fields}
+    same = ("id", "state", "matched", "blocked", "pace", "held_because", "reason", "actor", "created_at")
+    return counts | {name: getattr(row, name) for name in (*same, "started_at", "ended_at")} | {
+        "q": row.query,
+        "selected": len(row.selection),
+        "counts": counts,
+        "rate_now": rate_now,
+        "url": url,
+    }  # fmt: skip
+
+
+def item(row: ReplayItem, due_at: datetime | None = None) -> dict[str, Any]:
+    same = ("n", "state", "sent_at", "settled_at", "job_id", "run", "outcome")
+    return {name: getattr(row, name) for name in same} | {"failure": row.failure_id, "due_at": due_at}
