@@ -39,7 +39,7 @@ def merge(real: Any, shown: Any, edited: Any, path: str) -> Any:
         return _merge_mapping(real, shown, edited, path)
     if isinstance(edited, list):
         return _merge_list(real, shown, edited, path)
-    _refuse_placeholder(edited, path)
+    refuse_placeholder(edited, path)
     return edited
 
 
@@ -57,15 +57,15 @@ def _merge_mapping(real: Any, shown: Any, edited: dict[str, Any], path: str) -> 
             merged[name] = merge(real[name], shown[name], value, inner)
         else:
             # Also a name that was itself redacted: its real spelling is not known.
-            _refuse_placeholder(name, inner)
-            _refuse_placeholder(value, inner)
+            refuse_placeholder(name, inner)
+            refuse_placeholder(value, inner)
             merged[name] = value
     return merged
 
 
 def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any]:
     if not (isinstance(real, list) and isinstance(shown, list)):
-        _refuse_placeholder(edited, path)
+        refuse_placeholder(edited, path)
         return edited
     if len(shown) != len(real):
         raise EditRefused(path, f"{path} is too long to be shown whole, so it cannot be edited.")
@@ -73,15 +73,15 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
         # Places have moved, unless everything shown still stands where it stood and the rest is new.
         kept = edited[: len(shown)]
         if len(edited) > len(shown) and _same(kept, shown):
-            _refuse_placeholder(edited[len(shown) :], path)
+            refuse_placeholder(edited[len(shown) :], path)
             return [*real, *edited[len(shown) :]]
-        _refuse_placeholder(edited, path)
+        refuse_placeholder(edited, path)
         return edited
     return [merge(*values, f"{path}.{i}") for i, values in enumerate(zip(real, shown, edited, strict=True))]
 
 
-def _refuse_placeholder(value: Any, path: str) -> None:
-    """Refuse a value in which something hidden or cut was typed, moved or left beside a change."""
+def refuse_placeholder(value: Any, path: str) -> None:
+    """Raises EditRefused for a value in which something hidden or cut was typed, moved or left beside a change."""
     if isinstance(value, str):
         for mark in _LEFT_OUT:
             if mark in value:
@@ -92,11 +92,11 @@ def _refuse_placeholder(value: Any, path: str) -> None:
                 )
     elif isinstance(value, dict):
         for name, inner in value.items():
-            _refuse_placeholder(name, f"{path}.{name}")
-            _refuse_placeholder(inner, f"{path}.{name}")
+            refuse_placeholder(name, f"{path}.{name}")
+            refuse_placeholder(inner, f"{path}.{name}")
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            _refuse_placeholder(inner, f"{path}.{index}")
+            refuse_placeholder(inner, f"{path}.{index}")
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -1,7 +1,9 @@
 """Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
 
-from jobs_admin.replays.acts import cancel, change_pace, draft, pause, resolve_item, resume, start
+from jobs_admin.replays.acts import cancel, change_pace, pause, resolve_item, resume
+from jobs_admin.replays.drafting import approve, draft, start
 from jobs_admin.replays.letters import check_edit
+from jobs_admin.replays.options import Options
 from jobs_admin.replays.previewing import Preview, preview
 from jobs_admin.replays.reading import ItemPage, ReplayPage, count, failed_again_groups, find, items, listing, visible
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
@@ -12,10 +14,12 @@ from jobs_admin.replays.settling import settle
 __all__ = [
     "AlreadyOpen",
     "ItemPage",
+    "Options",
     "Preview",
     "ReplayPage",
     "ReplayRefused",
     "Scope",
+    "approve",
     "cancel",
     "change_pace",
     "check_edit",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from jobs_admin.models import Replay
+
 
 class ReplayRefused(Exception):
     """Nothing was changed. `code` is for programs, the message for people, `field` names the input that is to blame.
 
-    Codes: forbidden, read_only, bad_pace, bad_edit, reason_required, nothing_to_replay, already_open, changed,
+    Codes: forbidden, read_only, bad_pace, bad_edit, bad_option, reason_required, nothing_to_replay, already_open, changed,
     wrong_state, too_many, bad_scope, key_reused.
     """
 
@@ -31,3 +33,9 @@ class AlreadyOpen(ReplayRefused):
         self.replay_id = replay_id
         self.actor = actor
         self.since = since
+
+
+def wrong_state(replay: Replay, done: str) -> ReplayRefused:
+    """`done`: what was asked for, as it would be said afterwards: paused, started."""
+    state = Replay.objects.values_list("state", flat=True).get(pk=replay.pk).replace("_", " ")
+    return ReplayRefused("wrong_state", f"Replay #{replay.pk} is {state}, so it cannot be {done}. Nothing was changed.")

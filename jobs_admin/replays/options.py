@@ -1,0 +1,166 @@
+"""How the jobs of a replay are sent: as they were, or with other arguments, to another queue, under the same id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobs_admin import config
+from jobs_admin.core import editing
+from jobs_admin.core.text import representable
+from jobs_admin.models import DepthSample, FailureCount, Replay, Worker
+from jobs_admin.replays.refusals import ReplayRefused
+from jobs_admin.sources.base import Capabilities, SourceRefused
+
+RESET, KEPT = "reset", "kept"
+MOST_ATTEMPTS = 1_000
+LARGEST_PATCH = 100_000  # bytes of JSON
+
+# What is left out of a replay unless it is accepted by name.
+ACCEPTABLE = ("unguarded", "chord", "expired", "unknown_task")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    attempts: str | int = RESET  # reset: all that its policy gives; kept: those it had left; or how many
+    to_queue: str = ""  # empty: each to the queue that it came from
+    same_job_id: bool = False
+    patch: dict[str, Any] | None = None  # JSON Merge Patch (RFC 7396) over {"args": …, "kwargs": …} of every job
+    accept: tuple[str, ...] = ()  # of ACCEPTABLE
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any] | None) -> Options:
+        """What somebody asked for. What is left out, or None, is as usual. Raises ReplayRefused beside the field."""
+        if said is None:
+            return cls()
+        if not isinstance(said, Mapping):
+            raise _bad("options", 'Options are an object such as {"attempts": 3, "to_queue": "slow"}.')
+        given = {name: value for name, value in said.items() if value is not None}
+        for name in given:
+            if name not in cls.__slots__:
+                raise _bad(str(name)[:40], f"Options have no {str(name)[:40]!r}; they have {', '.join(cls.__slots__)}.")
+        return cls(
+            _attempts(given.get("attempts", RESET)),
+            _to_queue(given.get("to_queue", "")),
+            _same_job_id(given.get("same_job_id", False)),
+            _patch(given.get("patch")),
+            _accept(given.get("accept", ())),
+        )
+
+    @classmethod
+    def of(cls, replay: Replay) -> Options:
+        attempts = int(replay.attempts) if replay.attempts.isdigit() else replay.attempts
+        return cls(attempts, replay.to_queue, replay.same_job_id, replay.patch, tuple(replay.accepted))
+
+    def as_columns(self) -> dict[str, Any]:
+        """The fields of `Replay` that hold them."""
+        return {
+            "attempts": str(self.attempts),
+            "to_queue": self.to_queue,
+            "same_job_id": self.same_job_id,
+            "patch": self.patch,
+            "accepted": list(self.accept),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Those that are not as usual, to be written down and shown."""
+        usual = Options()
+        told = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != getattr(usual, name)}
+        return told | ({"accept": list(self.accept)} if self.accept else {})
+
+
+def refuse_unfit(options: Options, sources: Sequence[str]) -> None:
+    """Raises ReplayRefused for what one of these sources cannot do, or for a queue that it does not know."""
+    for source in sources:
+        if options.to_queue and not knows_queue(source, options.to_queue):
+            raise _bad(
+                "to_queue",
+                f"{source} has no queue named {options.to_queue!r} that we have seen. Nothing was changed. "
+                "Look for its name on the page of queues.",
+            )
+        if options.patch is not None and not _abilities(source).edit:
+            raise _bad("patch", f"Jobs of {source} cannot be edited. Leave the change of arguments out.")
+        if options.same_job_id and not getattr(_abilities(source), "same_job_id", False):
+            raise _bad("same_job_id", f"{source} cannot send a job again under the id it had. Leave this out.")
+
+
+def knows_queue(source: str, queue: str) -> bool:
+    """Whether the source has been seen to have it: sampled, consumed, configured, or named by a failure."""
+    configured = config.sources().get(source)
+    return (
+        (configured is not None and queue in configured.queues)
+        or DepthSample.objects.filter(source=source, queue=queue).exists()
+        or FailureCount.objects.filter(source=source, queue=queue).exists()
+        or any(queue in queues for queues in Worker.objects.filter(source=source).values_list("queues", flat=True))
+    )
+
+
+def _abilities(source: str) -> Capabilities:
+    try:
+        return config.adapter(source).can
+    except (KeyError, SourceRefused):
+        return Capabilities()  # not configured: its jobs are left out anyway
+
+
+def _bad(field: str, message: str) -> ReplayRefused:
+    return ReplayRefused("bad_option", message, field=field)
+
+
+def _attempts(value: Any) -> str | int:
+    text = str(value).strip()
+    if text in (RESET, KEPT):
+        return text
+    is_number = isinstance(value, int | str) and not isinstance(value, bool)
+    if not is_number or not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise _bad("attempts", f"attempts is reset, kept, or a number from 1 to {MOST_ATTEMPTS:,}.")
+    if not 1 <= int(text) <= MOST_ATTEMPTS:
+        raise _bad("attempts", f"A job can be given 1 to {MOST_ATTEMPTS:,} attempts, not {int(text):,}.")
+    return int(text)
+
+
+def _to_queue(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _bad("to_queue", "to_queue is the name of a queue.")
+    name = value.strip()
+    if len(name) > 200 or representable(name) != name:
+        raise _bad("to_queue", "A queue's name has at most 200 characters, and no NUL among them.")
+    return name
+
+
+def _same_job_id(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _bad("same_job_id", "same_job_id is true or false.")
+    return value
+
+
+def _accept(value: Any) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(name in ACCEPTABLE for name in names):
+        raise _bad("accept", f"What can be accepted is {', '.join(ACCEPTABLE)}.")
+    return tuple(name for name in ACCEPTABLE if name in names)
+
+
+def _patch(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not value or set(value) - {"args", "kwargs"}:
+        raise _bad("patch", 'A patch is an object with args, kwargs or both, such as {"kwargs": {"dry_run": true}}.')
+    if not isinstance(value.get("args", []), list):
+        raise _bad("patch", "The args of a patch are the whole new list: a merge patch cannot change one place of it.")
+    if not isinstance(value.get("kwargs", {}), dict):
+        raise _bad("patch", "The kwargs of a patch are an object; null inside it takes a name out.")
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _bad("patch", "The patch is no JSON that can be stored: NaN, Infinity or nested too deep.") from error
+    if representable(text) != text or "\\u0000" in text.replace("\\\\", ""):
+        raise _bad("patch", "The patch holds a NUL or half a character, which cannot be stored.")
+    if len(text.encode()) > LARGEST_PATCH:
+        raise _bad("patch", f"The patch is larger than {LARGEST_PATCH // 1000:,} kB.")
+    try:
+        editing.refuse_placeholder(value, "patch")
+    except editing.EditRefused as error:
+        raise _bad("patch", str(error)) from error
+    return value

@@ -1,0 +1,77 @@
+"""Who may act on a replay, and what of it is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from jobs_admin import audit, config
+from jobs_admin.models import Failure, Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.replays.refusals import ReplayRefused
+from jobs_admin.replays.scoping import Scope
+
+
+def must_write(
+    viewer: Viewer, act: str, object: str = "", sources: Sequence[str] = (), selection: Sequence[int] = ()
+) -> None:
+    if config.is_read_only():
+        code, why = "read_only", config.READ_ONLY
+    elif not viewer.may_anywhere(OPERATOR):
+        code, why = "forbidden", "You may look, not replay: that needs the role operator."
+    else:
+        return
+    if selection:
+        sources = sorted(Failure.objects.filter(pk__in=selection).values_list("source", flat=True).distinct())
+    refuse(viewer, act, object, code, why, sources)
+
+
+def must_act_on_job(viewer: Viewer, scope: Scope) -> None:
+    """A single job that the viewer may only look at is refused; of a search, it is simply not in the scope."""
+    if not scope.is_one_job:
+        return
+    source = Failure.objects.filter(pk=scope.selection[0]).values_list("source", flat=True).first()
+    if source is not None and not viewer.may(OPERATOR, source):
+        message = f"You may not replay jobs of {source}: that needs the role operator on it."
+        object = f"failure:{scope.selection[0]}"
+        if viewer.role_on(source):
+            refuse(viewer, "replay.draft", object, "forbidden", message, [source])
+        # What the viewer may not even see is written down for its admin, and answered like what is not there.
+        note(viewer, "replay.draft", object, message, [source])
+
+
+def must_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
+    """The sources that the replay touches: acting on it takes the right on every one of them."""
+    sources = sources_of(replay)
+    must_write(viewer, act, f"replay:{replay.pk}", sources)
+    for source in sources:
+        if not viewer.may(OPERATOR, source):
+            where = source if viewer.role_on(source) else "a source"
+            message = f"Replay #{replay.pk} has jobs of {where}, where you are not operator. Nothing was changed."
+            refuse(viewer, act, f"replay:{replay.pk}", "forbidden", message, [source])
+    return sources
+
+
+def sources_of(replay: Replay) -> list[str]:
+    found: QuerySet[Any] = ReplayItem.objects.filter(replay=replay).order_by()
+    return sorted(found.values_list("failure__source", flat=True).distinct())
+
+
+def record(viewer: Viewer, act: str, replay: Replay, sources: Sequence[str], **more: Any) -> None:
+    """One row for each source, so that the admin of one sees what was done with its jobs."""
+    for source in sources or [""]:
+        audit.record(viewer, act, f"replay:{replay.pk}", source=source, **more)
+
+
+def refuse(viewer: Viewer, act: str, object: str, code: str, message: str, sources: Sequence[str] = ()) -> None:
+    note(viewer, act, object, message, sources)
+    raise ReplayRefused(code, message)
+
+
+def note(viewer: Viewer, act: str, object: str, message: str, sources: Sequence[str]) -> None:
+    with transaction.atomic():
+        for source in sources or [""]:
+            audit.record(viewer, act, object, source=source, reason=message, allowed=False)
