@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs_admin.core.pacing import Bucket, PaceRefused, estimate, parse
+from jobs_admin.core.pacing import Bucket
 
 rates = st.floats(0.001, 100_000)
 
@@ -85,57 +85,3 @@ def test_ahead_tells_what_will_be_granted():
 
 def test_without_a_rate_everything_goes():
     assert Bucket(None, 0.0).take(45_000, 0.0) == 45_000
-
-
-@pytest.mark.parametrize(
-    "pace, rate",
-    [
-        (None, 50),
-        ({}, 50),
-        ({"style": "steady"}, 50),
-        ({"rate": "12.5"}, 12.5),
-        ({"style": "steady", "every": 0.02}, 50),
-        ({"style": "steady", "every": 20}, 0.05),
-        ({"style": "at_once"}, None),
-    ],
-)
-def test_a_pace_is_read_as_the_contract_writes_it(pace, rate):
-    read = parse(pace)
-    assert read.rate == (rate if rate is None else pytest.approx(rate))
-    assert parse(read.as_dict()) == read
-
-
-@pytest.mark.parametrize(
-    "pace, field, says",
-    [
-        ({"rate": 0}, "rate", "0.001 to 100,000"),
-        ({"rate": -1}, "rate", "0.001"),
-        ({"rate": math.nan}, "rate", "number"),
-        ({"rate": "inf"}, "rate", "100,000"),
-        ({"rate": 100_001}, "rate", "100,000"),
-        ({"rate": True}, "rate", "number"),
-        ({"rate": [1]}, "rate", "number"),
-        ({"rate": "fast"}, "rate", "number"),
-        ({"rate": 10**400}, "rate", "number"),
-        ({"every": 0}, "every", "1,000"),
-        ({"rate": 1, "every": 1}, "every", "not both"),
-        ({"style": "careful"}, "style", "not available yet"),
-        ({"style": "wild"}, "style", "steady"),
-        ({"style": ["steady"]}, "style", "steady"),
-        ({"canary": {"jobs": 5}}, "canary", "not available yet"),
-        ({"rat": 5}, "rat", "no 'rat'"),
-        ({"style": "at_once", "rate": 5}, "rate", "at_once has no rate"),
-        ("fast", "pace", "object"),
-    ],
-)
-def test_what_a_pace_cannot_say_is_refused_by_name(pace, field, says):
-    with pytest.raises(PaceRefused, match=says) as refused:
-        parse(pace)
-    assert refused.value.field == field
-
-
-def test_the_estimate_counts_the_gaps_between_jobs():
-    assert estimate(101, parse({"rate": 10})).duration_s == 10
-    assert estimate(1, parse({"rate": 10})).duration_s == 0
-    assert estimate(0, parse(None)).peak_per_second == 0
-    assert estimate(45_000, parse({"rate": 50})).peak_per_second == 50

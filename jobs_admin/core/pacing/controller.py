@@ -1,0 +1,282 @@
+"""The replay that watches itself: from what came home to how fast it goes on, or that it is held.
+
+A pure state machine: every look takes what is known now and answers what may be sent. What it remembers is JSON that any
+process can take up. It judges first attempts after sending, and no news is not good news. See docs/replays.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobs_admin.core.pacing.evidence import FEWEST, Evidence, Judged, Outcomes, surely_above
+from jobs_admin.core.pacing.pace import CANARY_RATE, Canary, Pace, Stop
+from jobs_admin.core.pacing.steering import Steering
+
+CANARY, RAMPING, RUNNING, HELD = "canary", "ramping", "running", "held"
+
+FIRST = 10  # of a canary are sent before any of them came home; then two more for each that ran well
+LONGEST_LOOK_S = 5.0  # between two looks: what is more (nobody looked) does not count as time without news
+QUIET_S = 10.0  # without news: then nothing more is sent …
+QUIET_LAGS = 3.0  # … or so many times what it takes from sending until news come, where that is more
+HELD_AFTER_S = 300.0  # without news, where no canary says otherwise
+WORKERLESS_S = 30.0
+NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
+
+# What a controller remembers besides its parts.
+_PLAIN = (
+    "state", "at", "since", "sent", "base", "home", "climbs", "well", "failed", "quiet_s", "workerless_s", "lag_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known at a look. `now` in seconds of any clock that goes forward, also across processes."""
+
+    now: float
+    sent: int  # in all
+    unsettled: int  # of these, not yet ended: waiting, running, or waiting for a native retry
+    planned: int  # not sent yet
+    judged: Sequence[Judged] = ()  # the first attempts that came home since the last look, each told once
+    workers: int | None = None  # None where it is not known
+    waiting: int | None = None  # in the target queue, whoever sent them
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    state: str  # canary, ramping, running, held
+    rate: float | None  # jobs per second; None is without bound
+    may_send: int | None  # so many may have been sent in all; None is all of them
+    because: Evidence | None = None  # why it is held, or (`holds` is false) why it was slowed down just now
+
+
+class Controller:
+    """Steers one replay. Make it anew at every look: `Controller.from_dict(pace, column)`; or keep it."""
+
+    def __init__(self, pace: Pace, now: float, sent: int = 0) -> None:
+        """`pace` as `settled` gives it; `now` as in Seen; `sent` before it began to look."""
+        self.pace = pace
+        self._at = now
+        self._since = now  # what was sent before is no evidence
+        self._sent = self._base = sent  # in all; when it began
+        self._home = sent  # first attempts that came home, of all that were sent
+        self._state = HELD
+        self._climbs = False
+        self._outcomes = Outcomes()
+        self._well = self._failed = 0  # first attempts sent since it began (the canary's)
+        self._quiet_s = 0.0
+        self._workerless_s: float | None = None  # None until a worker was seen
+        self._lag_s: float | None = None  # from sending to news
+        self._held_for: Evidence | None = None
+        self._begin(now, climbs=pace.ramp is not None)
+
+    @property
+    def state(self) -> str:
+        return self._state
+
+    def look(self, seen: Seen) -> Verdict:
+        passed_s = min(max(0.0, seen.now - self._at), LONGEST_LOOK_S)
+        self._at = max(self._at, seen.now)
+        evidence = self._note(seen, passed_s)
+        if self._state == HELD or not seen.planned:
+            return self._verdict(seen)
+        if held_for := self._reason_to_hold(seen):
+            self._state, self._held_for = HELD, held_for
+            return self._verdict(seen)
+        slowed = None
+        if self._state == CANARY:
+            self._steering.learn(evidence)
+            self._pass_canary()
+        elif self._climbs:
+            slowed = self._steer(evidence, passed_s)
+        return self._verdict(seen, slowed)
+
+    def resumed(self, now: float) -> None:
+        """A person says: go on. From a low rate, and what was learnt is forgotten."""
+        self._at = max(self._at, now)
+        self._begin(now, climbs=self.pace.highest is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All that it remembers, for JSON."""
+        return {
+            **{name: getattr(self, f"_{name}") for name in _PLAIN},
+            "outcomes": self._outcomes.as_list(),
+            "steering": self._steering.as_dict(),
+            "held_for": self._held_for.as_dict() if self._held_for else None,
+        }
+
+    @staticmethod
+    def from_dict(pace: Pace, values: dict[str, Any]) -> Controller:
+        """The same again, maybe at another pace: that is how a pace is changed while it runs."""
+        made = Controller(pace, values["at"])
+        for name in _PLAIN:
+            setattr(made, f"_{name}", values[name])
+        made._outcomes = Outcomes.from_list(values["outcomes"])
+        made._steering = Steering(**values["steering"])
+        made._held_for = Evidence.from_dict(values["held_for"]) if values["held_for"] else None
+        if made._state == CANARY and pace.canary is None:
+            made._leave_canary()
+        made._climbs = made._climbs or pace.ramp is not None
+        return made
+
+    def _begin(self, now: float, *, climbs: bool) -> None:
+        self._since, self._base = now, self._sent
+        self._climbs = climbs
+        self._outcomes, self._well, self._failed = Outcomes(), 0, 0
+        self._quiet_s, self._workerless_s, self._held_for = 0.0, None, None
+        self._steering = Steering(rate=self._low, changed_at=now)
+        self._state = CANARY if self.pace.canary else RAMPING if climbs else RUNNING
+
+    @property
+    def _low(self) -> float:
+        """The rate to begin with, also where a steady pace begins again."""
+        if self.pace.ramp and self.pace.ramp.start:
+            return self.pace.ramp.start
+        return min(CANARY_RATE, self.pace.highest or CANARY_RATE)
+
+    def _note(self, seen: Seen, passed_s: float) -> list[Judged]:
+        """Take in what came home; what of it is evidence."""
+        self._sent = seen.sent
+        came = sum(one.n for one in seen.judged)
+        self._home += came
+        self._quiet_s = 0.0 if came or not self._out(seen) else self._quiet_s + passed_s
+        if seen.workers:
+            self._workerless_s = 0.0
+        elif seen.workers == 0 and self._workerless_s is not None:
+            self._workerless_s += passed_s
+        if came:
+            lag_s = sum(max(0.0, one.at - one.sent_at) * one.n for one in seen.judged) / came
+            self._lag_s = lag_s if self._lag_s is None else self._lag_s + 0.2 * (lag_s - self._lag_s)
+        evidence = [one for one in seen.judged if one.sent_at >= self._since]
+        self._outcomes = self._outcomes.joined(evidence, (self.pace.stop or Stop()).of_last)
+        self._well += sum(one.n for one in evidence if one.ok)
+        self._failed += sum(one.n for one in evidence if not one.ok)
+        return evidence
+
+    def _out(self, seen: Seen) -> int:
+        """First attempts that were sent and have not come home."""
+        return max(0, min(seen.unsettled, seen.sent - self._home))
+
+    # When it is held
+
+    def _reason_to_hold(self, seen: Seen) -> Evidence | None:
+        found = None
+        if self._state == CANARY and self.pace.canary:
+            found = self._bad_canary(self.pace.canary)
+        if found is None and self.pace.stop:
+            found = self._too_many_failed(self.pace.stop)
+        return found or self._workers_vanished(seen) or self._silence(seen)
+
+    def _bad_canary(self, canary: Canary) -> Evidence | None:
+        judged, allowed = self._well + self._failed, 1 - canary.success
+        bound = surely_above(self._failed, judged)
+        cannot_pass = self._canary_jobs(canary) - self._failed < self._needed(canary)
+        if judged >= FEWEST and self._failed and (bound > allowed or cannot_pass):
+            return self._failures("canary", self._failed, judged, allowed, bound)
+        return None
+
+    def _too_many_failed(self, stop: Stop) -> Evidence | None:
+        judged, failed, new = self._outcomes.judged, self._outcomes.failed, self._outcomes.new
+        if judged < FEWEST:
+            return None
+        if (bound := surely_above(failed, judged)) > stop.failed:
+            return self._failures("failing", failed, judged, stop.failed, bound)
+        if stop.new_groups and (bound := surely_above(new, judged)) > NEW_GROUPS * stop.failed:
+            return self._failures("new_groups", new, judged, NEW_GROUPS * stop.failed, bound)
+        return None
+
+    def _failures(self, kind: str, failed: int, judged: int, limit: float, bound: float) -> Evidence:
+        group, in_group, is_same = self._outcomes.commonest(new=kind == "new_groups")
+        return Evidence(
+            kind, failed=failed, judged=judged, limit=round(limit, 4), bound=round(bound, 4),
+            group=group, in_group=in_group, is_same_group=is_same,
+        )  # fmt: skip
+
+    def _workers_vanished(self, seen: Seen) -> Evidence | None:
+        if self._judges and (self._workerless_s or 0.0) >= WORKERLESS_S:
+            return Evidence("workers_gone", unsettled=seen.unsettled, seconds=self._workerless_s or 0.0)
+        return None
+
+    def _silence(self, seen: Seen) -> Evidence | None:
+        limit = self.pace.in_flight
+        is_full = limit is not None and seen.unsettled >= limit
+        if not (is_full or self._is_watched) or self._quiet_s < self._longest_silence_s:
+            return None
+        kind = "not_draining" if is_full else "no_news"
+        return Evidence(kind, unsettled=seen.unsettled, seconds=self._quiet_s, limit=limit if is_full else None)
+
+    @property
+    def _judges(self) -> bool:
+        return self.pace.stop is not None or self._is_watched
+
+    @property
+    def _is_watched(self) -> bool:
+        """Goes on only while news come home; a plain steady pace does not ask for them."""
+        return self._state == CANARY or self.pace.ramp is not None
+
+    @property
+    def _longest_silence_s(self) -> float:
+        return self.pace.canary.within if self.pace.canary else HELD_AFTER_S
+
+    # How it goes on
+
+    def _canary_jobs(self, canary: Canary) -> int:
+        """A small canary with a failure in it proves nothing: it becomes as large as can prove something."""
+        return max(canary.jobs, FEWEST) if self._failed else canary.jobs
+
+    def _needed(self, canary: Canary) -> float:
+        return canary.success * self._canary_jobs(canary) - 1e-9
+
+    def _pass_canary(self) -> None:
+        canary = self.pace.canary
+        if canary is None or (self._well >= 1 and self._well >= self._needed(canary)):
+            self._leave_canary()
+
+    def _leave_canary(self) -> None:
+        judged = self._well + self._failed
+        self._steering.usual = self._failed / judged if judged >= 4 * FEWEST else 0.0
+        self._steering.changed_at = self._at
+        self._steering.runtime, self._steering.runtimes = 0.0, 0
+        self._state = RAMPING if self._climbs else RUNNING
+
+    def _steer(self, evidence: Sequence[Judged], passed_s: float) -> Evidence | None:
+        high = self.pace.highest
+        if high is None:
+            self._state, self._climbs = RUNNING, False
+            return None
+        slowed = self._steering.steer(evidence, passed_s, self._at, min(self._low, high), high)
+        if slowed or self._steering.rate >= high:
+            self._state = RUNNING  # the end of the climb: what was asked for, or what the service bears
+        if self._steering.rate >= high and self.pace.ramp is None:
+            self._climbs = False  # steady again
+        return slowed
+
+    def _verdict(self, seen: Seen, slowed: Evidence | None = None) -> Verdict:
+        if self._state == HELD:
+            return Verdict(HELD, self._low, seen.sent, self._held_for)
+        return Verdict(self._state, self._rate, self._leash(seen), slowed)
+
+    @property
+    def _rate(self) -> float | None:
+        high = self.pace.highest
+        if self._state == CANARY:
+            return min(self._low, high or self._low)
+        return high if high is None or not self._climbs else min(self._steering.rate, high)
+
+    def _leash(self, seen: Seen) -> int | None:
+        """How many may have been sent in all."""
+        bounds = []
+        if self.pace.in_flight is not None:
+            bounds.append(seen.sent - seen.unsettled + self.pace.in_flight)
+        if self._state == CANARY and self.pace.canary:
+            bounds.append(self._base + min(self._canary_jobs(self.pace.canary), FIRST + 2 * self._well))
+        if self._waits_for_news(seen) or (self._judges and self._workerless_s):
+            bounds.append(seen.sent)
+        return min(bounds, default=None)
+
+    def _waits_for_news(self, seen: Seen) -> bool:
+        if self._state == CANARY or self.pace.ramp is None:
+            return False
+        rate = self._rate or 1.0
+        return self._quiet_s >= max(QUIET_S, QUIET_LAGS * (self._lag_s or 0.0), QUIET_LAGS / rate)

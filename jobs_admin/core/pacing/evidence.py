@@ -1,0 +1,239 @@
+"""What came of first attempts, when that is beyond doubt, and how it is told."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+GroupId = int | str
+
+_SURE = 1.96  # of a normal distribution: 97.5 % to one side
+FEWEST = 5  # first attempts: from fewer nothing is concluded
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A first attempt after sending that came home, or `n` alike. A native retry that follows counts as not ok.
+
+    Times are seconds of the clock that `Seen.now` reads: `sent_at` when it was put on the queue, `at` when its
+    outcome was known to us. Of a group: that it was first seen in this replay; that the job died of it before.
+    """
+
+    at: float
+    sent_at: float
+    ok: bool
+    group: GroupId | None = None
+    is_new_group: bool = False
+    is_same_group: bool = False
+    runtime_s: float | None = None
+    n: int = 1
+
+
+def surely_above(hits: float, of: float) -> float:
+    """The share that is beyond doubt: the lower end of Wilson's interval (1927). 1 of 2 gives 0.09, 6 of 10 gives 0.31."""
+    if of <= 0:
+        return 0.0
+    share, square = hits / of, _SURE * _SURE / of
+    return max(0.0, (share + square / 2 - _SURE * math.sqrt((share * (1 - share) + square / 4) / of)) / (1 + square))
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    group: GroupId | None
+    is_new: bool
+    is_same: bool
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What came home at one look."""
+
+    ok: int
+    failed: tuple[_Failed, ...]
+
+    @property
+    def total(self) -> int:
+        return self.ok + sum(part.n for part in self.failed)
+
+    def cut(self, most: int) -> _Batch:
+        """The same in fewer: in which order they came home is not known within a look."""
+        share = most / self.total
+        failed = tuple(_Failed(f.group, f.is_new, f.is_same, n) for f in self.failed if (n := round(f.n * share)))
+        return _Batch(max(0, most - sum(f.n for f in failed)), failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The last first attempts that came home, oldest batch first."""
+
+    batches: tuple[_Batch, ...] = ()
+
+    def joined(self, judged: Iterable[Judged], most: int) -> Outcomes:
+        """With these, and of all the `most` that are newest."""
+        failed: Counter[tuple[GroupId | None, bool, bool]] = Counter()
+        ok = 0
+        for one in judged:
+            if one.ok:
+                ok += one.n
+            else:
+                failed[one.group, one.is_new_group, one.is_same_group] += one.n
+        newest = _Batch(ok, tuple(_Failed(*what, n) for what, n in failed.items()))
+        kept, room = [], most
+        for batch in (newest, *reversed(self.batches)):
+            if not room:
+                break
+            if batch.total:
+                kept.append(batch if batch.total <= room else batch.cut(room))
+                room -= kept[-1].total
+        return Outcomes(tuple(reversed(kept)))
+
+    @property
+    def judged(self) -> int:
+        return sum(batch.total for batch in self.batches)
+
+    @property
+    def failed(self) -> int:
+        return sum(part.n for batch in self.batches for part in batch.failed)
+
+    @property
+    def new(self) -> int:
+        """Failed with an error that was first seen in this replay."""
+        return sum(part.n for batch in self.batches for part in batch.failed if part.is_new)
+
+    def commonest(self, *, new: bool = False) -> tuple[GroupId | None, int, bool]:
+        """The group that most failed with, how many did, and whether they had died of it before."""
+        by_group: Counter[GroupId | None] = Counter()
+        same: set[GroupId | None] = set()
+        for batch in self.batches:
+            for part in batch.failed:
+                if part.is_new or not new:
+                    by_group[part.group] += part.n
+                    same |= {part.group} if part.is_same else set()
+        if not by_group:
+            return None, 0, False
+        group, n = by_group.most_common(1)[0]
+        return group, n, group in same
+
+    def as_list(self) -> list[Any]:
+        return [[b.ok, [[f.group, f.is_new, f.is_same, f.n] for f in b.failed]] for b in self.batches]
+
+    @staticmethod
+    def from_list(batches: Sequence[Any]) -> Outcomes:
+        return Outcomes(tuple(_Batch(ok, tuple(_Failed(*part) for part in failed)) for ok, failed in batches))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why a replay is held, or was slowed down: numbers, and a sentence that says them.
+
+    kind          what happened                                       numbers
+    canary        too many of the canary failed                       failed, judged, limit, bound, group, in_group
+    failing       too many of the last failed                         the same
+    new_groups    too many failed with an error not seen before       the same
+    no_news       nothing came home for long                          unsettled, seconds
+    not_draining  the same, and `limit` are sent and unsettled        unsettled, seconds, limit
+    workers_gone  the workers vanished                                unsettled, seconds
+    backed_off    failures that come with the rate                    failed, judged, rate (before), to_rate
+    slower        jobs take much longer than at the beginning         runtime_s, usual_s, rate, to_rate
+    """
+
+    kind: str
+    failed: int = 0
+    judged: int = 0
+    limit: float | None = None  # the share, or number, that was passed
+    bound: float | None = None  # the share that is beyond doubt
+    group: GroupId | None = None  # what most of them failed with
+    in_group: int = 0
+    is_same_group: bool = False  # they had died of it before
+    unsettled: int = 0
+    seconds: float = 0.0
+    rate: float | None = None
+    to_rate: float | None = None
+    runtime_s: float | None = None
+    usual_s: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Held for it, as opposed to slowed down."""
+        return self.kind not in ("backed_off", "slower")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; what says nothing is left out."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, 0, False)}
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Evidence:
+        return Evidence(**values)
+
+    def sentence(self, title: str = "") -> str:
+        """As people read it; `title` is that of `group`."""
+        return _SENTENCES[self.kind](self, title)
+
+
+def _with(e: Evidence, title: str) -> str:
+    if not title:
+        return ""
+    return f" with {title}" if e.in_group == e.failed else f", {e.in_group:,} of them with {title}"
+
+
+def _canary(e: Evidence, title: str) -> str:
+    return f"{e.failed:,} of {e.judged:,} canary jobs failed again{_with(e, title)}."
+
+
+def _failing(e: Evidence, title: str) -> str:
+    return f"{e.failed:,} of the last {e.judged:,} jobs failed again{_with(e, title)}. More than {e.limit or 0:.0%} stop it."
+
+
+def _new_groups(e: Evidence, title: str) -> str:
+    return f"{e.failed:,} of the last {e.judged:,} jobs failed in a way not seen before{_with(e, title)}."
+
+
+def _no_news(e: Evidence, title: str) -> str:
+    return f"No news for {_spell(e.seconds)} of {_jobs(e.unsettled)} that {_were(e.unsettled)} sent."
+
+
+def _not_draining(e: Evidence, title: str) -> str:
+    return f"{_jobs(e.unsettled)} {_were(e.unsettled)} sent and none came home for {_spell(e.seconds)}: the queue does not drain."
+
+
+def _workers_gone(e: Evidence, title: str) -> str:
+    return f"The workers are gone: none for {_spell(e.seconds)}, while {_jobs(e.unsettled)} {_were(e.unsettled)} sent and not settled."
+
+
+def _backed_off(e: Evidence, title: str) -> str:
+    return (
+        f"{e.failed:,} of {e.judged:,} failed at {_per_s(e.rate)}{_with(e, title)}: slowed down to {_per_s(e.to_rate)}."
+    )
+
+
+def _slower(e: Evidence, title: str) -> str:
+    return (
+        f"Jobs take {e.runtime_s or 0:.2g} s rather than {e.usual_s or 0:.2g} s at {_per_s(e.rate)}: "
+        f"slowed down to {_per_s(e.to_rate)}."
+    )
+
+
+_SENTENCES = {
+    "canary": _canary, "failing": _failing, "new_groups": _new_groups, "no_news": _no_news,
+    "not_draining": _not_draining, "workers_gone": _workers_gone, "backed_off": _backed_off, "slower": _slower,
+}  # fmt: skip
+
+
+def _jobs(n: int) -> str:
+    return "1 job" if n == 1 else f"{n:,} jobs"
+
+
+def _were(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def _spell(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+def _per_s(rate: float | None) -> str:
+    return f"{rate or 0:,.3g} a second" if (rate or 0) < 100 else f"{rate:,.0f} a second"

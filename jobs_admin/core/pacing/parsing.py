@@ -1,0 +1,211 @@
+"""From what somebody wrote to a pace, or to a sentence that says which part of it cannot be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import time
+from typing import Any
+
+from jobs_admin.core.pacing.pace import (
+    AT_ONCE,
+    CAREFUL,
+    DEFAULT,
+    FASTEST,
+    SLOWEST,
+    STEADY,
+    STYLES,
+    Canary,
+    Pace,
+    PerKey,
+    Ramp,
+    Stop,
+    default_for,
+)  # fmt: skip
+from jobs_admin.core.pacing.window import DAYS, Window
+
+LONGEST_S = 30 * 86_400.0
+_NAMES = (
+    "style", "rate", "every", "over", "jitter", "canary", "ramp", "in_flight", "per_key", "queue_cap", "stop", "window",
+    "priority", "shuffle",
+)  # fmt: skip
+_KEY = re.compile(r"(?:tenant|queue|task|args\.\d{1,3}(?:\.\w{1,80}){0,8}|kwargs(?:\.\w{1,80}){1,8})\Z")
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\Z")
+
+
+class PaceRefused(ValueError):
+    """The pace cannot be used. `field` names the part of it, such as rate or canary.jobs."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def parse(pace: object, jobs: int = 0) -> Pace:
+    """The pace that somebody asked for; None or empty is the default for so many jobs. Raises PaceRefused."""
+    if pace is None or pace == {}:
+        return default_for(jobs)
+    if not isinstance(pace, Mapping):
+        raise PaceRefused("pace", 'A pace is an object such as {"style": "steady", "rate": 50}.')
+    for name in pace:
+        if name not in _NAMES:
+            raise PaceRefused(str(name), f"A pace has no {str(name)[:40]!r}. It has {', '.join(_NAMES)}.")
+    said = {name: value for name, value in pace.items() if value is not None}
+    style = _style(said, jobs)
+    if style == AT_ONCE:
+        for name in ("rate", "every", "over", "jitter", "canary", "ramp"):
+            if name in said:
+                raise PaceRefused(name, f"at_once has no {name}. Choose steady or careful to set one.")
+    rate = _rate(said)
+    ramp = _ramp(said["ramp"], rate) if "ramp" in said else None
+    over = _number("over", said["over"], 1, LONGEST_S, "seconds to spread it over") if "over" in said else None
+    if style == STEADY and rate is None and over is None and (ramp is None or ramp.to is None):
+        rate = float(DEFAULT["rate"])
+    return Pace(
+        style=style,
+        rate=rate,
+        over=over,
+        jitter=_number("jitter", said.get("jitter", 0), 0, 1, "share of the gap between two jobs"),
+        canary=_canary(said["canary"]) if "canary" in said else None,
+        ramp=ramp,
+        in_flight=_whole("in_flight", said["in_flight"], 1, 10_000_000, "jobs") if "in_flight" in said else None,
+        per_key=_per_key(said["per_key"]) if "per_key" in said else None,
+        queue_cap=_whole("queue_cap", said["queue_cap"], 1, 10_000_000, "waiting jobs")
+        if "queue_cap" in said
+        else None,
+        stop=_stop(said["stop"]) if "stop" in said else None,
+        window=_window(said["window"]) if "window" in said else None,
+        priority=_whole("priority", said["priority"], 0, 9, "priority") if "priority" in said else None,
+        shuffle=_truth("shuffle", said.get("shuffle", False)),
+    )
+
+
+def _style(said: Mapping[Any, Any], jobs: int) -> str:
+    """Without a word about it: steady where a rate is given, careful where a ramp or canary is, else the default."""
+    style = said.get("style")
+    if style is None:
+        if said.keys() & {"rate", "every", "over"}:
+            return STEADY
+        return CAREFUL if said.keys() & {"ramp", "canary"} else default_for(jobs).style
+    if style not in STYLES:
+        raise PaceRefused("style", "Choose careful, steady (with a rate) or at_once.")
+    return str(style)
+
+
+def _rate(said: Mapping[Any, Any]) -> float | None:
+    if "rate" in said and "every" in said:
+        raise PaceRefused("every", "Give rate (jobs per second) or every (seconds between jobs), not both.")
+    for name in ("rate", "every"):
+        if name in said and "over" in said:
+            raise PaceRefused("over", f"Give {name} or over (seconds to spread it over), not both.")
+    if "every" in said:
+        return 1 / _number("every", said["every"], 1 / FASTEST, 1 / SLOWEST, "seconds between two jobs")
+    return _number("rate", said["rate"], SLOWEST, FASTEST, "jobs per second") if "rate" in said else None
+
+
+def _ramp(value: object, rate: float | None) -> Ramp:
+    part = _part("ramp", value, ("from", "to"), '{"from": 5, "to": 100}')
+    ends = [
+        _number(f"ramp.{n}", part[n], SLOWEST, FASTEST, "jobs per second") if n in part else None
+        for n in ("from", "to")
+    ]
+    start, to = ends[0], ends[1] or rate
+    if start is not None and to is not None and start > to:
+        raise PaceRefused(
+            "ramp.from", f"ramp.from must be a number from {SLOWEST:g} to ramp.to ({to:g} jobs per second)."
+        )
+    return Ramp(start, to)
+
+
+def _canary(value: object) -> Canary:
+    part = _part("canary", value, ("jobs", "success", "within"), '{"jobs": 50, "success": 0.8, "within": 300}')
+    usual = Canary()
+    return Canary(
+        jobs=_whole("canary.jobs", part.get("jobs", usual.jobs), 1, 10_000, "jobs"),
+        success=_number("canary.success", part.get("success", usual.success), 0, 1, "share that must run well"),
+        within=_number("canary.within", part.get("within", usual.within), 1, 86_400, "seconds"),
+    )
+
+
+def _stop(value: object) -> Stop:
+    part = _part("stop", value, ("failed", "of_last", "new_groups"), '{"failed": 0.3, "of_last": 200}')
+    usual = Stop()
+    return Stop(
+        failed=_number("stop.failed", part.get("failed", usual.failed), 0.01, 1, "share of jobs; 1 never stops"),
+        of_last=_whole("stop.of_last", part.get("of_last", usual.of_last), 10, 10_000, "jobs"),
+        new_groups=_truth("stop.new_groups", part.get("new_groups", usual.new_groups)),
+    )
+
+
+def _per_key(value: object) -> PerKey:
+    part = _part("per_key", value, ("key", "concurrency", "rate"), '{"key": "tenant", "concurrency": 5}')
+    key = part.get("key")
+    if not isinstance(key, str) or not _KEY.match(key):
+        raise PaceRefused(
+            "per_key.key", "per_key.key must be tenant, queue, task, or a path such as kwargs.customer_id or args.0.id."
+        )
+    if not part.keys() & {"concurrency", "rate"}:
+        raise PaceRefused("per_key", "per_key needs concurrency (jobs at once) or rate (jobs per second), or both.")
+    at_once, rate = part.get("concurrency"), part.get("rate")
+    return PerKey(
+        key,
+        None if at_once is None else _whole("per_key.concurrency", at_once, 1, 100_000, "jobs at once"),
+        None if rate is None else _number("per_key.rate", rate, SLOWEST, FASTEST, "jobs per second"),
+    )
+
+
+def _window(value: object) -> Window:
+    part = _part("window", value, ("from", "to", "days"), '{"from": "22:00", "to": "06:00"}')
+    days = part.get("days", list(DAYS))
+    if isinstance(days, str) or not isinstance(days, (list, tuple)) or not days or not set(map(str, days)) <= set(DAYS):
+        raise PaceRefused("window.days", f"window.days must be a list of one or more of {', '.join(DAYS)}.")
+    opens, closes = (_time_of_day(f"window.{name}", part.get(name)) for name in ("from", "to"))
+    return Window(opens, closes, tuple(day for day in DAYS if day in days))
+
+
+def _time_of_day(field: str, value: object) -> time:
+    if value == "24:00":
+        return time(0)
+    if not isinstance(value, str) or not (found := _TIME.match(value)):
+        raise PaceRefused(field, f"{field} must be a time of day in UTC from 00:00 to 24:00, such as 22:00.")
+    return time(int(found[1]), int(found[2]))
+
+
+def _part(field: str, value: object, names: tuple[str, ...], example: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise PaceRefused(field, f"{field} must be an object such as {example}.")
+    for name in value:
+        if name not in names:
+            raise PaceRefused(f"{field}.{name}"[:80], f"{field} has no {str(name)[:40]!r}. It has {', '.join(names)}.")
+    return {name: held for name, held in value.items() if held is not None}
+
+
+def _truth(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise PaceRefused(field, f"{field} must be true or false.")
+    return value
+
+
+def _whole(field: str, value: object, least: int, most: int, unit: str) -> int:
+    number = _read(value)
+    if not least <= number <= most or number != int(number):
+        raise PaceRefused(field, f"{field} must be a whole number from {least:,} to {most:,} ({unit}).")
+    return int(number)
+
+
+def _number(field: str, value: object, least: float, most: float, unit: str) -> float:
+    number = _read(value)
+    if not least <= number <= most:  # also false for NaN
+        raise PaceRefused(field, f"{field} must be a number from {least:g} to {most:,.0f} ({unit}).")
+    return number
+
+
+def _read(value: object) -> float:
+    """NaN for what is no number."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            return math.nan
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan

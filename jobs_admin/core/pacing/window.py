@@ -1,0 +1,52 @@
+"""The hours of a day in which a replay may send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From a time of day until another, in UTC, on days of the week. One that goes past midnight belongs to the day it opens on."""
+
+    opens: time
+    closes: time  # not included; the same as `opens` means a whole day
+    days: tuple[str, ...] = DAYS  # those on which it opens
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the contract writes it."""
+        hours = {"from": f"{self.opens:%H:%M}", "to": f"{self.closes:%H:%M}"}
+        return hours if self.days == DAYS else {**hours, "days": list(self.days)}
+
+    def is_open(self, at: datetime) -> bool:
+        return any(opened <= at < closing for opened, closing in self._around(at))
+
+    def opens_at(self, at: datetime) -> datetime:
+        """`at` itself while it is open, else when it opens next."""
+        if self.is_open(at):
+            return at
+        return min(opened for opened, _ in self._around(at) if opened > at)
+
+    def closes_at(self, at: datetime) -> datetime:
+        """When it closes, if it is open `at` that moment, else `at` itself. Never more than a day ahead."""
+        return max((closing for opened, closing in self._around(at) if opened <= at < closing), default=at)
+
+    def _around(self, at: datetime) -> list[tuple[datetime, datetime]]:
+        """Opening and closing, from the day before until a week ahead."""
+        today = at.astimezone(UTC).date()
+        found = []
+        for ahead in range(-1, 8):
+            day = today + timedelta(days=ahead)
+            if DAYS[day.weekday()] in self.days:
+                closing_day = day if self.closes > self.opens else day + timedelta(days=1)
+                found.append(
+                    (
+                        datetime.combine(day, self.opens, tzinfo=UTC),
+                        datetime.combine(closing_day, self.closes, tzinfo=UTC),
+                    )
+                )
+        return found
