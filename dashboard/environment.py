@@ -32,7 +32,8 @@ def data_folder() -> Path:
 # What a run is told beside its own addresses. `up` keeps it in `up.json` under `run`.
 OF_A_RUN = (
     "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
-    "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX",
+    "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX", "REDRIVE_APPROVE_ABOVE",
+    "REDRIVE_DANGEROUS_TASKS",
 )  # fmt: skip
 # Set for `up` and, by it, for all that it starts: they were told everything themselves.
 IN_RUN = "REDRIVE_IN_RUN"

@@ -26,6 +26,8 @@ REDRIVE_DEMO_PARTNER_URL = env.get("REDRIVE_DEMO_PARTNER_URL")  # set by `up`: t
 REDRIVE_PAYLOAD_KEYS = env.get_list("REDRIVE_PAYLOAD_KEYS")
 REDRIVE_KEEP = env.get("REDRIVE_KEEP")  # "dead=90d, recovered+gone=7d"
 REDRIVE_KEEP_BYTES = env.get("REDRIVE_KEEP_BYTES")
+REDRIVE_APPROVE_ABOVE = env.get("REDRIVE_APPROVE_ABOVE")  # jobs: a larger replay needs a second person
+REDRIVE_DANGEROUS_TASKS = env.get_list("REDRIVE_DANGEROUS_TASKS")  # globs: so does a replay of such a task
 REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
 REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")

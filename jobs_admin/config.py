@@ -17,6 +17,7 @@ from django.conf import settings
 from jobs_admin.core import keys
 from jobs_admin.core.address import Unreadable
 from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.core.text import fits, whole_number
 from jobs_admin.sources import Source, connect
 
 BACKENDS = ("celery",)
@@ -162,6 +163,25 @@ def size(text: str, where: str) -> int:
     if found is None:
         raise BadConfiguration(f"{where}: {text.strip()!r} is no size such as 5GB or 800MB.")
     return round(float(found[1]) * _BYTES[found[2].lower()])
+
+
+def approve_above() -> int | None:
+    """Replays of more jobs than this need a second person; None where size needs none."""
+    text = settings.REDRIVE_APPROVE_ABOVE.strip().replace(",", "")
+    if not text:
+        return None
+    if (found := whole_number(text)) is None:
+        raise BadConfiguration(f"REDRIVE_APPROVE_ABOVE: {text!r} is no number of jobs, such as 1000.")
+    return found
+
+
+def is_dangerous(task: str) -> bool:
+    """Whether a replay of this task needs a second person, however small it is."""
+    return any(fits(pattern, task) for pattern in settings.REDRIVE_DANGEROUS_TASKS)
+
+
+def names_dangerous_tasks() -> bool:
+    return bool(settings.REDRIVE_DANGEROUS_TASKS)
 
 
 READ_ONLY = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."

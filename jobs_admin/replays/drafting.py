@@ -15,7 +15,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import letters, rights, scoping
+from jobs_admin.replays import approval, letters, rights, scoping
 from jobs_admin.replays.options import Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, previewed, read_pace
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused, wrong_state
@@ -260,7 +260,7 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
     """
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")
-    if _is_of(replay, viewer):
+    if approval.has_hand_in(viewer, replay):
         rights.refuse(
             viewer,
             "replay.approve",
@@ -290,9 +290,3 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
         )
     replay.refresh_from_db()
     return replay
-
-
-def _is_of(replay: Replay, viewer: Viewer) -> bool:
-    """Whether the viewer started it, by whatever means."""
-    by_user = viewer.user_id is not None and viewer.user_id == replay.created_by_id
-    return by_user or representable(viewer.name)[:150] == replay.actor

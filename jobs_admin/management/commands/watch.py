@@ -26,7 +26,14 @@ class Command(BaseCommand):
                 f"There is no step {', '.join(unknown)}. Known: {', '.join(known)}. Nothing was started."
             )
         try:
-            config.sources(), config.store(), config.payload_keys(), config.keep(), config.keep_bytes()
+            (
+                config.sources(),
+                config.store(),
+                config.payload_keys(),
+                config.keep(),
+                config.keep_bytes(),
+                config.approve_above(),
+            )
         except config.BadConfiguration as error:
             raise CommandError(f"{error} Nothing was started.") from error
         Watch([known[name] for name in dict.fromkeys(wanted)]).run()

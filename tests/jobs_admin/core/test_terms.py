@@ -116,7 +116,12 @@ def test_the_outer_values_come_before_what_a_long_list_holds():
 
 def test_a_job_has_32_leaves_of_either_kind():
     held = document(args=json.dumps(list(range(100))), kwargs=json.dumps({f"k{n}": n for n in range(100)})).split()
-    assert "@args.31=31" in held and "@args.32=32" not in held and "@kwargs.k31=31" in held and "@kwargs.k32=32" not in held
+    assert (
+        "@args.31=31" in held
+        and "@args.32=32" not in held
+        and "@kwargs.k31=31" in held
+        and "@kwargs.k32=32" not in held
+    )
 
 
 JSON = st.recursive(
