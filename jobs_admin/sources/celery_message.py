@@ -11,6 +11,7 @@ from typing import Any
 
 from celery.utils.saferepr import saferepr
 
+from jobs_admin.sources import celery_plain
 from jobs_admin.sources.base import Letter, SourceRefused
 
 # What a broker wrote onto the message while it lived: true of the old life, a lie in the new one.
@@ -100,11 +101,17 @@ def tag_head(replay: str) -> str:
     return f'"delivery_tag": "redrive-{replay}-'
 
 
-def renew(letter: Letter, replay: str) -> tuple[dict[str, Any], bytes]:
-    """The letter's message under its new id, and its bytes for the broker; the same for the same letter.
+def renew(letter: Letter, replay: str) -> tuple[int, bytes]:
+    """The letter's message under its new id: its priority, and its bytes for the broker; the same for the same letter.
 
     Raises SourceRefused (with the token).
     """
+    # Celery's own retries get another tag: by it we know what nobody has fetched yet.
+    tag = f"redrive-{replay}-{letter.token}"
+    return celery_plain.renewed(letter, tag) or _renewed(letter, tag)
+
+
+def _renewed(letter: Letter, tag: str) -> tuple[int, bytes]:
     try:
         message = parse(letter.raw)
         headers, properties = message["headers"], message["properties"]
@@ -119,14 +126,13 @@ def renew(letter: Letter, replay: str) -> tuple[dict[str, Any], bytes]:
         headers.update(id=letter.job_id, eta=None, expires=None, redrive=letter.lineage)
         # A result waits under correlation_id, an unacknowledged message under delivery_tag: both must be of this run.
         properties["correlation_id"] = letter.job_id
-        # Celery's own retries get another one: by it we know what nobody has fetched yet.
-        properties["delivery_tag"] = f"redrive-{replay}-{letter.token}"
+        properties["delivery_tag"] = tag
         if letter.priority is not None:
             properties["priority"] = letter.priority
         _address(properties, letter)
         if letter.args is not None or letter.kwargs is not None:
             _replace_arguments(message, letter)
-        return message, json.dumps(message).encode()
+        return priority_of(message), json.dumps(message).encode()
     except SourceRefused as error:
         raise SourceRefused(str(error), token=letter.token) from error
     except RecursionError as error:

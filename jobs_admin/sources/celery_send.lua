@@ -1,27 +1,45 @@
 -- Send one batch: each token once, its record and its push in one step.
 -- KEYS[1] ledger of the replay, KEYS[2..] queue lists
--- ARGV[1] seconds the ledger lives, ARGV[2] schema, then for each letter: token, index into KEYS, message
+-- ARGV[1] seconds the ledger lives, ARGV[2] schema, then how many letters go to each list; the tokens of those of the
+-- first list, of the second ..., and in the same order the messages
 -- Answers a list with 1 (sent), 0 (already) or -1 (recalled) for each letter.
-for i = 2, #KEYS do
-  local kind = redis.call('TYPE', KEYS[i]).ok
+local lists = #KEYS - 1
+local before = 2 + lists
+local letters = (#ARGV - before) / 2
+for i = 1, lists do
+  local kind = redis.call('TYPE', KEYS[i + 1]).ok
   -- Checked before the first write: an error half-way would leave a part of the batch sent.
   if kind ~= 'list' and kind ~= 'none' then
-    return redis.error_reply('REDRIVE not-a-queue ' .. KEYS[i])
+    return redis.error_reply('REDRIVE not-a-queue ' .. KEYS[i + 1])
   end
 end
-local closed = redis.call('HEXISTS', KEYS[1], 'recalled') == 1
-local answers = {}
-for i = 3, #ARGV, 3 do
-  local answer
-  if closed then
-    answer = redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[2] and 0 or -1
-  else
-    answer = redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[2])
-    if answer == 1 then
-      redis.call('LPUSH', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 2])
+local ledger = redis.call('HMGET', KEYS[1], 'recalled', unpack(ARGV, before + 1, before + letters))
+local answers, records, pushes, new, n = {}, {}, {}, {}, 0
+for list = 1, lists do
+  local push = {}
+  for _ = 1, tonumber(ARGV[2 + list]) do
+    n = n + 1
+    local token, mark = ARGV[before + n], ledger[n + 1]
+    if mark == ARGV[2] or new[token] then
+      answers[n] = 0
+    elseif mark or ledger[1] then
+      answers[n] = -1
+    else
+      answers[n], new[token] = 1, true
+      records[#records + 1] = token
+      records[#records + 1] = ARGV[2]
+      push[#push + 1] = ARGV[before + letters + n]
     end
   end
-  answers[#answers + 1] = answer
+  pushes[list] = push
+end
+if #records > 0 then
+  redis.call('HSET', KEYS[1], unpack(records))
+end
+for list, push in ipairs(pushes) do
+  if #push > 0 then
+    redis.call('LPUSH', KEYS[list + 1], unpack(push))
+  end
 end
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return answers
