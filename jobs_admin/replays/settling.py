@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, Max, OuterRef, Q
+from django.db.models.functions import Left
 from django.utils import timezone
 
 from jobs_admin import config
@@ -18,6 +21,7 @@ from jobs_admin.sources.base import SourceRefused
 
 _READ = 2_000  # items whose news is read at once
 _BATCH = 300  # items of one write transaction: on SQLite nobody else writes meanwhile
+_OUTCOME = 255  # characters of what it says
 _WITHIN_S = 3600.0  # where the source cannot be asked
 
 # Of two attempts with the same number, the later stage decides.
@@ -45,67 +49,92 @@ def _settle_news(replay: Replay, now: datetime) -> bool:
         | Q(Exists(attempts.exclude(kind="retry")), state=ItemState.RUNNING),
         replay=replay,
     )
-    ids = list(news.order_by().values_list("pk", flat=True)[:_READ])
-    if not ids:
+    rows = news.order_by().values_list("pk", "failure", "run", "state", named=True)
+    items = {row.failure: row for row in rows[:_READ]}
+    if not items:
         return False
-    latest: dict[int, tuple[tuple[int, int], ReplayItem, Attempt]] = {}
-    items = {item.failure_id: item for item in ReplayItem.objects.filter(pk__in=ids)}
-    for attempt in Attempt.objects.filter(failure__in=items).defer("reason").order_by("pk"):
-        item = items[attempt.failure_id]
-        if attempt.run != item.run:
-            continue
-        rank = (attempt.attempt, _STAGE.get(attempt.kind, 1))
-        if item.pk not in latest or rank >= latest[item.pk][0]:
-            latest[item.pk] = (rank, item, attempt)
-    ends = [_end(item, attempt) for _, item, attempt in latest.values()]
-    moving = [end for end in ends if end.state != end.item.state]
+    ends = [_end(replay, items[failure], heard) for failure, heard in _heard(items).items()]
+    moving = [end for end in ends if end.state != end.before]
     for start in range(0, len(moving), _BATCH):
         _write_ends(replay, moving[start : start + _BATCH], now)
     return True
 
 
+def _heard(items: Mapping[int, Any]) -> dict[int, list[Any]]:
+    """failure -> the attempts that came home of the run that its item started."""
+    of_these = Attempt.objects.filter(failure__in=items, run__in={item.run for item in items.values()})
+    rows = of_these.annotate(said=Left("message", _OUTCOME)).values_list(
+        "failure", "run", "attempt", "kind", "error_type", "said", "group", named=True
+    )
+    heard: dict[int, list[Any]] = defaultdict(list)
+    for attempt in rows.order_by("pk"):
+        if attempt.run == items[attempt.failure].run:
+            heard[attempt.failure].append(attempt)
+    return heard
+
+
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What an item comes to by its latest attempt."""
+    """What an item comes to by its latest attempt, and what its first one was."""
 
-    item: ReplayItem
+    item: int
+    before: str
     state: str
-    outcome: str = ""
-    group: int | None = None
+    outcome: str
+    group: int | None
+    first_ok: bool
+    first_group: int | None
 
 
-def _end(item: ReplayItem, attempt: Attempt) -> _End:
-    if attempt.kind == "success":
-        return _End(item, ItemState.SUCCEEDED)
-    if attempt.kind == "retry":
-        return _End(item, ItemState.RUNNING)
-    outcome = f"{attempt.error_type}: {attempt.message}" if attempt.message else attempt.error_type or attempt.kind
-    return _End(item, ItemState.FAILED_AGAIN, outcome[:255], attempt.group_id)
+def _end(replay: Replay, item: Any, heard: Sequence[Any]) -> _End:
+    first = min(heard, key=lambda it: (it.attempt, -_STAGE.get(it.kind, 1)))
+    last = max(reversed(heard), key=lambda it: (it.attempt, _STAGE.get(it.kind, 1)))
+    # Of a run that counts from 1, a later attempt that came home before the first says that the first did not go well.
+    first_ok = first.kind == "success" and (first.attempt == 1 or replay.attempts != "reset")
+    firsts = (first_ok, None if first_ok else first.group)
+    if last.kind == "success":
+        return _End(item.pk, item.state, ItemState.SUCCEEDED, "", None, *firsts)
+    if last.kind == "retry":
+        return _End(item.pk, item.state, ItemState.RUNNING, "", None, *firsts)
+    outcome = f"{last.error_type}: {last.said}" if last.said else last.error_type or last.kind
+    return _End(item.pk, item.state, ItemState.FAILED_AGAIN, outcome[:_OUTCOME], last.group, *firsts)
 
 
 def _write_ends(replay: Replay, ends: list[_End], now: datetime) -> None:
     """Items in one statement, the replay's counts in another. An item that has left its state meanwhile stays."""
     parameters: list[object] = [ItemState.RUNNING, connection.ops.adapt_datetimefield_value(now)]
     for end in ends:
-        parameters += [end.item.pk, end.item.state, end.state, end.outcome, end.group]
-    before = {end.item.pk: end for end in ends}
+        parameters += [end.item, end.before, end.state, end.outcome, end.group, end.first_ok, end.first_group]
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(
                 f"UPDATE {ReplayItem._meta.db_table} SET state = v.column3, outcome = v.column4, "
                 "settled_at = CASE WHEN v.column3 = %s THEN NULL ELSE %s END, "
-                "failed_group_id = CAST(v.column5 AS BIGINT) "
-                f"FROM (VALUES {', '.join(['(%s, %s, %s, %s, %s)'] * len(ends))}) AS v "
-                f"WHERE id = v.column1 AND state = v.column2 RETURNING id",
+                "failed_group_id = CAST(v.column5 AS BIGINT), "
+                "first_ok = CASE WHEN first_at IS NULL THEN v.column6 ELSE first_ok END, "
+                "first_group_id = CASE WHEN first_at IS NULL THEN CAST(v.column7 AS BIGINT) ELSE first_group_id END "
+                f"FROM (VALUES {', '.join(['(%s, %s, %s, %s, %s, %s, %s)'] * len(ends))}) AS v "
+                "WHERE id = v.column1 AND state = v.column2 RETURNING id",
                 parameters,
             )
-            moved = [before[pk] for (pk,) in cursor.fetchall()]
+            moved = {pk for (pk,) in cursor.fetchall()}
+        if not moved:
+            return
         changes: Counter[str] = Counter()
-        for end in moved:
-            changes[str(end.item.state)] -= 1
-            changes[str(end.state)] += 1
-        if moved:
-            Replay.objects.filter(pk=replay.pk).update(**{name: F(name) + n for name, n in changes.items() if n})
+        for end in ends:
+            if end.item in moved:
+                changes[str(end.before)] -= 1
+                changes[str(end.state)] += 1
+        # Also where no count changes: the row is held from here on, so that first news are written one after the other.
+        Replay.objects.filter(pk=replay.pk).update(**{name: F(name) + n for name, n in changes.items()})
+        _date_first_news(replay, moved, now)
+
+
+def _date_first_news(replay: Replay, items: Collection[int], now: datetime) -> None:
+    """Later than all that came home before, whatever the clocks say: who reads on from a moment misses none."""
+    latest = ReplayItem.objects.filter(replay=replay, first_at__isnull=False).aggregate(at=Max("first_at"))["at"]
+    at = now if latest is None else max(now, latest + timedelta(microseconds=1))
+    ReplayItem.objects.filter(pk__in=items, first_at=None).update(first_at=at)
 
 
 def _doubt_silent(replay: Replay, now: datetime) -> bool:

@@ -64,6 +64,56 @@ def test_of_several_attempts_the_last_counts_whatever_came_first(replay):
     assert counts(replay) == {"sent": 2, "succeeded": 1}
 
 
+def firsts(replay):
+    return list(replay.items.order_by("n").values_list("first_ok", "first_group"))
+
+
+def test_the_first_attempt_is_kept_beside_the_outcome_and_a_retry_is_not_well(replay):
+    now = timezone.now()
+    group = Group.objects.create(fingerprint="v1-b", error_type="E", message="m", first_seen=now, last_seen=now)
+    one, two, _ = replay.items.order_by("n")
+    came_home(one, "success"), came_home(two, "retry", group=group)
+    replays.settle(now)
+    assert firsts(replay) == [(True, None), (False, group.pk), (None, None)]
+    came_home(two, "success", attempt=2)
+    replays.settle(now + timedelta(seconds=9))
+    assert firsts(replay)[1] == (False, group.pk) and replay.items.get(n=2).first_at == now
+    assert counts(replay) == {"sent": 1, "succeeded": 2}
+
+
+def test_a_later_attempt_that_overtakes_the_first_tells_that_the_first_was_not_well(replay):
+    came_home(replay.items.get(n=1), "success", attempt=2)
+    replays.settle()
+    assert firsts(replay)[0] == (False, None)
+
+
+def test_of_a_run_that_keeps_its_attempts_the_lowest_number_is_the_first(replay):
+    Replay.objects.update(attempts="kept")
+    came_home(replay.items.get(n=1), "success", attempt=3)
+    replays.settle()
+    assert firsts(replay)[0] == (True, None)
+
+
+def test_late_news_of_an_uncertain_job_tells_its_first_attempt_too(replay):
+    replays.settle(timezone.now() + timedelta(seconds=3601))
+    came_home(replay.items.get(n=2), "exception")
+    replays.settle()
+    assert firsts(replay) == [(None, None), (False, None), (None, None)]
+
+
+def test_first_news_are_dated_one_after_the_other_whatever_the_clock_says(replay):
+    now = timezone.now()
+    one, two, three = replay.items.order_by("n")
+    came_home(one, "success")
+    replays.settle(now)
+    came_home(two, "success")
+    replays.settle(now - timedelta(seconds=5))
+    came_home(three, "success")
+    replays.settle(now + timedelta(seconds=5))
+    first, second, third = replay.items.order_by("n").values_list("first_at", flat=True)
+    assert (first, third) == (now, now + timedelta(seconds=5)) and first < second < third
+
+
 def test_attempts_of_an_earlier_run_say_nothing(replay):
     item, now = replay.items.get(n=1), timezone.now()
     Attempt.objects.create(
@@ -116,7 +166,7 @@ def written(statements, table):
     return [q["sql"] for q in statements if q["sql"].startswith(f'UPDATE "{table}"') or f"UPDATE {table} " in q["sql"]]
 
 
-def test_much_news_is_written_in_short_transactions_of_two_statements(shop, bury):
+def test_much_news_is_written_in_short_transactions_of_three_statements(shop, bury):
     replay, now = begun(bury(700)), timezone.now()
     sent_all()
     Attempt.objects.bulk_create(
@@ -126,7 +176,7 @@ def test_much_news_is_written_in_short_transactions_of_two_statements(shop, bury
     with CaptureQueriesContext(connection) as seen:
         replays.settle()
     assert counts(replay) == {"succeeded": 700} and settling._BATCH <= 300
-    assert len(written(seen, "jobs_admin_replayitem")) == 3
+    assert len(written(seen, "jobs_admin_replayitem")) == 6  # how they ended, and when first news of them came
     assert len(written(seen, "jobs_admin_replay")) == 4  # a count for each batch, and the end
 
 
@@ -145,7 +195,7 @@ def test_news_of_every_kind_is_written_in_one_statement(replay):
 
 
 def test_an_item_that_was_settled_meanwhile_is_not_counted_again(replay):
-    ends = [settling._End(item, "succeeded") for item in replay.items.order_by("n")]
+    ends = [settling._End(item.pk, "sent", "succeeded", "", None, True, None) for item in replay.items.order_by("n")]
     replay.items.filter(n=1).update(state="uncertain")
     settling._write_ends(replay, ends, timezone.now())
     assert counts(replay) == {"sent": 1, "succeeded": 2}
