@@ -2,35 +2,113 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 from django import forms
 
 from jobs_admin.core import pacing
 
+STYLES = (("careful", "Careful"), ("steady", "Steady"), ("at_once", "All at once"))
+UNITS = (("rate", "a second"), ("every", "seconds between two"))
 
-class Pace(forms.Form):
-    """How a replay is spread, in the contract's words."""
 
-    STYLES = (("steady", "Steady"), ("at_once", "All at once"))
-    UNITS = (("rate", "a second"), ("every", "seconds between two"))
+def _text(label: str, hint: str = "", *, most: int = 40) -> forms.CharField:
+    """A field for a number or a name; what may stand in it, the engine says."""
+    return forms.CharField(required=False, max_length=most, strip=True, label=label, help_text=hint)
+
+
+class Share(forms.CharField):
+    """A share, typed in per cent: 80 -> 0.8. What is no number is left to the engine to refuse."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(required=False, max_length=40, strip=True, label=label)
+
+    def clean(self, value: Any) -> float | str:
+        text = super().clean(value).removesuffix("%").strip()
+        try:
+            return round(float(text) / 100, 6)
+        except ValueError:
+            return text
+
+
+class Refusing(forms.Form):
+    """A form that also shows what the engine refuses, each beside the field that is to blame."""
+
+    # The engine's name for a part -> the field; those that are not named here are called the same.
+    FIELDS: dict[str, str] = {}
+
+    def refuse(self, part: str, message: str) -> None:
+        """`part` as the engine names it, such as `canary.jobs`."""
+        field = self.FIELDS.get(part, part.replace(".", "_"))
+        said = message.removeprefix(f"{part} ")
+        if said != message:  # "canary.jobs must be a whole number …": its label says which
+            said = f"This {said}"
+        self.add_error(field if field in self.fields else None, said)
+
+    @property
+    def refusals(self) -> Iterator[str]:
+        """What has no field of its own to stand beside."""
+        return iter(self.non_field_errors())
+
+
+class Pace(Refusing):
+    """How a replay is spread, in the contract's words. What is left empty is as usual for its style."""
+
+    FIELDS = {"every": "amount", "rate": "amount", "per_key": "per_key_key", "canary": "canary_jobs", "ramp": "ramp_to"}
 
     style = forms.ChoiceField(choices=STYLES, required=False)
     amount = forms.CharField(required=False, max_length=40, strip=True)
     unit = forms.ChoiceField(choices=UNITS, required=False)
 
+    canary_jobs = _text("Canary", "jobs first")
+    canary_success = Share("that run well, at least")
+    canary_within = _text("without news, at most", "seconds")
+    ramp_from = _text("From", "a second")
+    ramp_to = _text("Up to", "a second")
+    over = _text("Spread over", "seconds, in place of a rate")
+    jitter = Share("Vary the gaps by up to")
+    in_flight = _text("Sent and not settled, at most", "jobs")
+    queue_cap = _text("Waiting in the queue, at most", "jobs")
+    per_key_key = _text("For each", "tenant, or a path such as kwargs.customer_id", most=200)
+    per_key_concurrency = _text("at once", "jobs")
+    per_key_rate = _text("a second", "jobs")
+    stop_failed = Share("Hold when more fail again than")
+    stop_of_last = _text("of the last", "jobs")
+    stop_new_groups = forms.ChoiceField(
+        required=False, choices=(("", "yes"), ("no", "no")), label="Hold when errors come that it did not have before"
+    )
+    window_from = _text("Send only from", "22:00")
+    window_to = _text("until", "06:00")
+    window_days = forms.MultipleChoiceField(
+        required=False, choices=[(day, day) for day in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
+    )
+    priority = _text("Priority", "0 to 9")
+    shuffle = forms.BooleanField(required=False, label="In random order, not oldest first")
+
+    PARTS = {
+        "canary": ("jobs", "success", "within"),
+        "ramp": ("from", "to"),
+        "per_key": ("key", "concurrency", "rate"),
+        "stop": ("failed", "of_last"),
+        "window": ("from", "to", "days"),
+    }
+    ALONE = ("over", "jitter", "in_flight", "queue_cap", "priority")
+
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
-        cleaned["style"] = cleaned.get("style") or "steady"
-        cleaned["unit"] = cleaned.get("unit") or "rate"
-        if cleaned["style"] == "steady":
-            cleaned["amount"] = self._amount(cleaned.get("amount", ""), cleaned["unit"])
+        if not cleaned.get("style") and "amount" in self.data:
+            cleaned["style"] = "steady"
+        if cleaned.get("style") == "steady" and not cleaned.get("over"):
+            cleaned["unit"] = cleaned.get("unit") or "rate"
+            self._check_amount(cleaned.get("amount", ""), cleaned["unit"])
         return cleaned
 
-    def _amount(self, text: str, unit: str) -> float | None:
-        """The number. The default is for who was not asked yet: a field that came empty is no number."""
+    def _check_amount(self, text: str, unit: str) -> None:
+        """The default is for who was not asked yet: a field that came empty is no number."""
         if "amount" not in self.data:
-            return float(pacing.DEFAULT["rate"])
+            return
         try:
             pacing.parse({"style": "steady", unit: text})
         except pacing.PaceRefused:
@@ -39,18 +117,96 @@ class Pace(forms.Form):
             )
             words = "jobs a second" if unit == "rate" else "seconds between two jobs"
             self.add_error("amount", f"Give a number from {f'{least:.5f}'.rstrip('0')} to {most:,.0f} {words}.")
-            return None
-        return float(text)
 
     @property
-    def pace(self) -> dict[str, Any]:
-        """The pace asked for; the default where the form could not be read."""
+    def asked(self) -> dict[str, Any] | None:
+        """The pace asked for, in the contract's words; None where nothing was chosen: the default by size.
+
+        Where the form could not be read, the style alone.
+        """
         if not self.is_valid():
-            return {"style": "steady", "rate": 50}
-        if self.cleaned_data["style"] == "at_once":
-            return {"style": "at_once"}
-        amount = self.cleaned_data["amount"]
-        return {"style": "steady", self.cleaned_data["unit"]: int(amount) if amount == int(amount) else amount}
+            style = self.cleaned_data.get("style")
+            return {"style": style} if style else None
+        said = self.cleaned_data
+        pace: dict[str, Any] = {"style": said["style"]} if said["style"] else {}
+        if said["style"] == "steady" and not said["over"]:
+            pace[said["unit"]] = _number(said["amount"] or pacing.DEFAULT["rate"])
+        pace |= {name: _number(said[name]) for name in self.ALONE if said[name] not in ("", [])}
+        for name, parts in self.PARTS.items():
+            given = {part: said[f"{name}_{part}"] for part in parts}
+            if part := {key: _number(value) for key, value in given.items() if value not in ("", [])}:
+                pace[name] = part
+        if said["stop_new_groups"] == "no":
+            pace.setdefault("stop", {})["new_groups"] = False
+        if said["shuffle"]:
+            pace["shuffle"] = True
+        return pace or None
+
+    @property
+    def has_advanced(self) -> bool:
+        """Whether somebody set, or mistyped, something beyond style and rate."""
+        fields = [name for name in self.fields if name not in {"style", "amount", "unit"}]
+        return any(self.data.get(name) for name in fields) or any(name in self.errors for name in fields)
+
+
+def _number(value: Any) -> Any:
+    """Text as the number it is: whole where it is whole. Other text stays, for the engine to refuse or take."""
+    try:
+        number = float(value)
+        return int(number) if number == int(number) else number
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
+class Options(Refusing):
+    """How the jobs of a replay are sent: attempts, queue, id, arguments, and what is accepted by name."""
+
+    FIELDS = {"attempts": "attempts_number"}
+
+    attempts = forms.ChoiceField(
+        required=False,
+        choices=(("reset", "all that it has"), ("kept", "those it had left"), ("number", "this many")),
+    )
+    attempts_number = _text("Attempts")
+    to_queue = _text("To another queue", most=200)
+    same_job_id = forms.BooleanField(required=False)
+    patch = forms.CharField(required=False, strip=True, max_length=200_000, label="Change the arguments of every job")
+    accept = forms.MultipleChoiceField(
+        required=False, choices=[(name, name) for name in ("unguarded", "chord", "expired", "unknown_task")]
+    )
+
+    def clean_patch(self) -> Any:
+        text = self.cleaned_data["patch"]
+        if not text:
+            return None
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except json.JSONDecodeError as error:
+            raise forms.ValidationError(
+                f"This is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(f"This is not JSON: {error}.") from error
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """In the words of `replays.Options.read`; only what is not as usual."""
+        if not self.is_valid():
+            return {}
+        said = self.cleaned_data
+        found = {name: said[name] for name in ("to_queue", "same_job_id", "patch", "accept") if said[name]}
+        if said["attempts"] == "number":
+            return found | {"attempts": said["attempts_number"] or "0"}
+        return found | ({"attempts": "kept"} if said["attempts"] == "kept" else {})
+
+    @property
+    def has_advanced(self) -> bool:
+        fields = ("to_queue", "same_job_id", "patch")
+        return self.data.get("attempts") in {"kept", "number"} or any(map(self.data.get, fields)) or bool(self.errors)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
 
 
 class Start(forms.Form):

@@ -75,6 +75,7 @@ urlpatterns = [
     path("replays/<int:pk>/", replays.detail, name="replay-detail"),
     path("replays/<int:pk>/pause/", replays.pause, name="replay-pause"),
     path("replays/<int:pk>/resume/", replays.resume, name="replay-resume"),
+    path("replays/<int:pk>/approve/", replays.approve, name="replay-approve"),
     path("replays/<int:pk>/cancel/", replays.cancel, name="replay-cancel"),
     path("replays/<int:pk>/pace/", replays.pace, name="replay-pace"),
     path("replays/<int:pk>/items/<int:n>/resolve/", replays.resolve, name="replay-resolve"),

@@ -1,13 +1,15 @@
-"""Who can be given something to look after."""
+"""Who can be given something to look after, and who may act."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from django.contrib.auth import get_user_model
 from django.db.models import Exists, OuterRef, Q
 
 from jobs_admin.models import Role
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR
 
 MOST_NAMED = 200
 _HELD_S = 5.0
@@ -27,3 +29,12 @@ def _names() -> list[str]:
     roles = Role.objects.filter(user=OuterRef("pk"))
     users = get_user_model().objects.filter(Q(is_superuser=True) | Exists(roles), is_active=True)
     return list(users.order_by("username").values_list("username", flat=True)[:MOST_NAMED])
+
+
+def operators(sources: Sequence[str]) -> list[str]:
+    """Active users who may act on every one of these sources, by name; a bounded list."""
+    found = get_user_model().objects.filter(is_active=True)
+    for source in sources:
+        held = Role.objects.filter(user=OuterRef("pk"), role__in=(OPERATOR, ADMIN), source__in=(source, EVERY_SOURCE))
+        found = found.filter(Q(is_superuser=True) | Exists(held))
+    return list(found.order_by("username").values_list("username", flat=True)[:MOST_NAMED])

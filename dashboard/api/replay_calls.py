@@ -14,19 +14,39 @@ from dashboard.api.calls import REFUSALS, After, Body, Limit, Number, Reason, Te
 from jobs_admin import failures, replays
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.models.replay import ReplayState
 from jobs_admin.replays import progress
 
+MADE = {201: replay_shapes.ReplayDetail, 202: replay_shapes.ReplayDetail, **REFUSALS}
 ItemState = Literal["planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled"]
 
 
-class OneReplay(Reason):
+class Sent(Body):
+    """How the jobs of a replay are sent; what is left out is as usual."""
+
+    attempts: int | Literal["reset", "kept"] | None = None  # all that a job has; what it had left; or how many
+    to_queue: Text | None = None
+    same_job_id: bool | None = None
+    patch: dict[str, Any] | None = None  # JSON Merge Patch over {"args": …, "kwargs": …} of every job
+    accept: list[Text] | None = None  # of what a preview leaves out, the options that it names
+    accept_unguarded: bool = False  # the same as "unguarded" in accept
+
+    @property
+    def options(self) -> replays.Options:
+        said = {name: getattr(self, name) for name in ("attempts", "to_queue", "same_job_id", "patch")}
+        accept = [*(self.accept or ()), *(["unguarded"] if self.accept_unguarded else [])]
+        return replays.Options.read(said | {"accept": accept})
+
+
+class OneReplay(Sent):
+    reason: Text = Field("", max_length=500)
     args: list[Any] | None = None  # replaces the arguments
     kwargs: dict[str, Any] | None = None
     pace: dict[str, Any] | None = None
     idempotency_key: Text | None = Field(None, max_length=100)
 
 
-class Scope(Body):
+class Scope(Sent):
     q: Text | None = None
     ids: list[int] | None = Field(None, min_length=1, max_length=10_000)  # failures chosen by hand, in place of q
     pace: dict[str, Any] | None = None
@@ -36,6 +56,10 @@ class NewReplay(Scope):
     reason: Text = Field("", max_length=500)
     snapshot: Text = Field("", max_length=64)
     idempotency_key: Text | None = Field(None, max_length=100)
+
+
+class Resume(Reason):
+    without_groups: list[Text] = Field([], max_length=100)  # fingerprints of groups whose jobs are not sent any more
 
 
 class Pace(Body):
@@ -54,7 +78,7 @@ def _scope(body: Scope) -> dict[str, Any]:
     return {"query": body.q} if body.ids is None else {"selection": body.ids}
 
 
-@api.post("/failures/{failure_id}/replay", response={201: replay_shapes.ReplayDetail, **REFUSALS}, tags=["failures"])
+@api.post("/failures/{failure_id}/replay", response=MADE, tags=["failures"])
 @needs(OPERATOR)
 def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) -> Any:
     viewer = request.auth
@@ -65,10 +89,11 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
         selection=[failure_id],
         pace=body.pace,
         reason=body.reason,
+        options=body.options,
         edit=edit or None,
         idempotency_key=body.idempotency_key,
     )
-    return Status(201, _started(viewer, made))
+    return _started(viewer, made)
 
 
 @api.post("/replays/preview", response={200: replay_shapes.PreviewItem, **REFUSALS}, tags=["replays"])
@@ -79,7 +104,7 @@ def preview_replay(request: HttpRequest, body: Scope) -> Any:
     return replay_shapes.preview(replays.preview(viewer, **_scope(body), pace=body.pace))
 
 
-@api.post("/replays", response={201: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@api.post("/replays", response=MADE, tags=["replays"])
 @needs(OPERATOR)
 def start_replay(request: HttpRequest, body: NewReplay) -> Any:
     """Replay all that match. With an `idempotency_key`, the same call again answers with the same replay."""
@@ -89,14 +114,17 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
         **_scope(body),
         pace=body.pace,
         reason=body.reason,
+        options=body.options,
         snapshot=body.snapshot,
         idempotency_key=body.idempotency_key,
     )
-    return Status(201, _started(viewer, made))
+    return _started(viewer, made)
 
 
-def _started(viewer: Viewer, made: Replay) -> dict[str, Any]:
-    return _replay(replays.start(viewer, made))
+def _started(viewer: Viewer, made: Replay) -> Status:
+    """201: it is sent. 202: another operator has to approve it first."""
+    started = replays.start(viewer, made)
+    return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, _replay(started))
 
 
 def _replay(found: Replay) -> dict[str, Any]:
@@ -105,8 +133,16 @@ def _replay(found: Replay) -> dict[str, Any]:
 
 
 def _shown(rows: list[Replay]) -> list[dict[str, Any]]:
-    rates = progress.rates_now(rows)
-    return [replay_shapes.replay(row, page_of("replay-detail", row.pk), rates[row.pk]) for row in rows]
+    rates, names = progress.rates_now(rows), replays.left_out_groups(rows)
+    return [
+        replay_shapes.replay(
+            row,
+            page_of("replay-detail", row.pk),
+            rates[row.pk],
+            [names[pk] for pk in row.without_groups if pk in names],
+        )
+        for row in rows
+    ]
 
 
 @api.get("/replays", response={200: shapes.Listed[replay_shapes.ReplayDetail], **REFUSALS}, tags=["replays"])
@@ -128,7 +164,7 @@ def one_replay(request: HttpRequest, replay_id: Number) -> Any:
 @needs(OPERATOR)
 def change_pace(request: HttpRequest, replay_id: Number, body: Pace) -> Any:
     viewer = request.auth
-    return _replay(replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace))
+    return _replay(replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace, reason=body.reason))
 
 
 def _act_on(name: str) -> None:
@@ -149,7 +185,16 @@ def _act_on(name: str) -> None:
     )(call)
 
 
-for _name in ("pause", "resume", "cancel"):
+@api.post("/replays/{replay_id}/resume", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
+def resume_replay(request: HttpRequest, replay_id: Number, body: Resume) -> Any:
+    """Go on, from a low rate; without the groups that are named, whose jobs stay dead and are free again."""
+    viewer = request.auth
+    found = replays.find(viewer, replay_id)
+    return _replay(replays.resume(viewer, found, reason=body.reason, without_groups=body.without_groups))
+
+
+for _name in ("approve", "pause", "cancel"):
     _act_on(_name)
 
 

@@ -9,12 +9,15 @@ from ninja import Schema
 
 from dashboard.api import shapes
 from jobs_admin.models import Replay, ReplayItem
-from jobs_admin.replays import Preview
+from jobs_admin.replays import Options, Preview
 
 
 class Blocked(Schema):
     reason: str
     count: int
+    code: str = ""
+    accept: str | None = None  # the option that lets them go: name it in `accept`
+    replay: int | None = None  # the one that holds them
 
 
 class PreviewItem(Schema):
@@ -57,7 +60,16 @@ class ReplayDetail(Counts):
     blocked: list[Blocked]
     pace: dict[str, Any]
     rate_now: float  # jobs per second really sent over the last 10 s; 0 sends nothing now. What was asked for: pace
+    rate: float | None  # what it goes at now, jobs per second, as its pace or its controller says; null: without bound
     held_because: str
+    evidence: dict[str, Any] | None  # the numbers that it was held for
+    state_since: datetime | None
+    taken: int  # of what was frozen, what another replay had when its turn came; not in the total
+    options: dict[str, Any]  # attempts, to_queue, same_job_id, patch, accept: those that are not as usual
+    without_groups: list[str]  # fingerprints of groups whose jobs are not sent
+    approval_because: str  # why another operator has to approve it; empty where nobody has to
+    approver: str
+    approved_at: datetime | None
     reason: str
     actor: str
     created_at: datetime
@@ -100,10 +112,31 @@ def preview(row: Preview) -> dict[str, Any]:
     }
 
 
-def replay(row: Replay, url: str, rate_now: float) -> dict[str, Any]:
+def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) -> dict[str, Any]:
     counts = {name: getattr(row, name) for name in Counts.model_fields}
-    same = ("id", "state", "matched", "blocked", "pace", "held_because", "reason", "actor", "created_at")
-    return counts | {name: getattr(row, name) for name in (*same, "started_at", "ended_at")} | {
+    same = (
+        "id",
+        "state",
+        "matched",
+        "blocked",
+        "pace",
+        "rate",
+        "held_because",
+        "evidence",
+        "state_since",
+        "taken",
+        "approval_because",
+        "approver",
+        "approved_at",
+        "reason",
+        "actor",
+        "created_at",
+        "started_at",
+        "ended_at",
+    )
+    return counts | {name: getattr(row, name) for name in same} | {
+        "options": Options.of(row).as_dict(),
+        "without_groups": without_groups,
         "q": row.query,
         "selected": len(row.selection),
         "counts": counts,

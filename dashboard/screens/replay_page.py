@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.urls import reverse
 
 from dashboard import links
-from dashboard.screens import replay_preview
+from dashboard.screens import replay_paces, replay_picture
 from dashboard.shown.figures import duration
 from jobs_admin.core import query as language
 from jobs_admin.models import Replay
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+
+STEP = 1.5  # of one press
+BY = {"slower": 1 / STEP, "faster": STEP}
 
 # In the order of the bar: what is settled first, what waits last.
 PARTS = (
@@ -26,7 +28,6 @@ PARTS = (
     ("cancelled", "cancelled", "discarded"),
 )
 ENDED = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
-WIDE, HIGH = 720, 140
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +54,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Faster:
+    """One press: the pace times 1.5, or by it."""
+
     name: str
-    look: str
-    points: str
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What was sent, and what came of it, added up over time."""
-
-    lines: list[Line]
-    top: int
-    begins: datetime
-    ends: datetime
-    table: list[tuple[datetime, int, int, int]]
+    words: str  # the pace that it makes
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +71,18 @@ class Shown:
     percent: int
     rate_now: float | None  # measured, see `progress.rates_now`; None when nothing is being sent
     pace_words: str
-    picture: Picture | None
+    picture: replay_picture.Picture | None
     is_live: bool
     can_pause: bool
     can_resume: bool
     can_cancel: bool
     can_pace: bool
+    can_approve: bool
+    steps: list[Faster]
+    amount: str  # what the field for another pace holds
+    is_ramp: bool
+    patch: str
+    how: list[tuple[str, str]]  # how its jobs are sent, where it is not as usual
     remaining: str  # how long the rest takes at the pace, in words
     scope: str
     scope_url: str
@@ -135,11 +132,12 @@ def scope(replay: Replay) -> str:
     return language.reading(language.parse(replay.query))
 
 
-def shown(replay: Replay, over_time, *, may_act: bool) -> Shown:
+def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> Shown:
     sending = replay.state in {s.value for s in SENDING}
     over = replay.state in ENDED
     paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
     waits = replay.sent + replay.running
+    can_pace = may_act and not over and replay.planned > 0 and replay.state != ReplayState.AWAITING_APPROVAL
     # An ended replay is still alive while what it sent has not come home.
     return Shown(
         sentence=sentence(replay),
@@ -148,13 +146,19 @@ def shown(replay: Replay, over_time, *, may_act: bool) -> Shown:
         settled=replay.settled,
         percent=int(replay.settled_percent),
         rate_now=over_time.rate_now if sending and replay.planned else None,
-        pace_words=replay_preview.pace_in_words(replay.pace),
-        picture=picture(over_time),
+        pace_words=replay_paces.in_words(replay.pace),
+        picture=replay_picture.picture(over_time, phases),
         is_live=not over or waits > 0,
         can_pause=may_act and sending and replay.planned > 0,
         can_resume=may_act and paused,
         can_cancel=may_act and not over and replay.planned > 0,
-        can_pace=may_act and not over and replay.planned > 0,
+        can_pace=can_pace,
+        can_approve=may_act and not is_own and replay.state == ReplayState.AWAITING_APPROVAL,
+        steps=steps(replay) if can_pace else [],
+        amount=replay_paces.amount(replay.pace),
+        is_ramp=bool(replay.pace.get("ramp")),
+        patch=json.dumps(replay.patch, indent=2, ensure_ascii=False) if replay.patch else "",
+        how=how(replay),
         remaining=_remaining(replay),
         scope=scope(replay),
         scope_url="" if replay.selection else links.list_url(f"{replay.query} replay:{replay.pk}".strip()),
@@ -183,6 +187,12 @@ def sentence(replay: Replay) -> str:
     home = f"{waits:,} sent and not home yet"
     if replay.state == ReplayState.DRAFT:
         return "A draft. Nothing was sent."
+    if replay.state == ReplayState.AWAITING_APPROVAL:
+        return f"{jobs[0].upper()}{jobs[1:]} wait for another operator's approval. Nothing was sent."
+    if replay.state == ReplayState.WAITING:
+        return f"Waiting for its hours: {replay.planned:,} of {jobs} are not sent yet" + (
+            f"; {ran}." if waits or replay.settled else "."
+        )
     if replay.state == ReplayState.DONE:
         if replay.failed_again == 0 and replay.succeeded == total:
             return "It ran well." if total == 1 else f"All {jobs} ran well."
@@ -195,6 +205,10 @@ def sentence(replay: Replay) -> str:
         return f"Paused: {replay.planned:,} of {jobs} are not sent yet; {ran}." + (f" {home}." if waits else "")
     if replay.state == ReplayState.HELD:
         return f"Held: {replay.held_because or 'no reason was kept'}"
+    if replay.planned and replay.state == ReplayState.CANARY:
+        return f"Canary: {total - replay.planned:,} of {total:,} sent; {ran}. It goes on when they run well."
+    if replay.planned and replay.state == ReplayState.RAMPING:
+        return f"Ramping up: {total - replay.planned:,} of {total:,} sent; {ran}."
     if replay.planned:
         return f"Sending: {total - replay.planned:,} of {total:,} sent; {ran}."
     if waits or replay.uncertain:
@@ -203,25 +217,38 @@ def sentence(replay: Replay) -> str:
     return f"Of {jobs}, {ran}."
 
 
-def picture(over_time) -> Picture | None:
-    """`over_time.buckets`: (time, sent, succeeded, failed again) in each step, oldest first."""
-    buckets = over_time.buckets
-    if len(buckets) < 2:
-        return None
-    sums, rows = [0, 0, 0], []
-    for at, *counts in buckets:
-        sums = [a + b for a, b in zip(sums, counts, strict=True)]
-        rows.append((at, *sums))
-    top = max(max(r[1:]) for r in rows) or 1
-    begins, ends = rows[0][0], rows[-1][0]
-    span = max((ends - begins).total_seconds(), 1e-9)
-    lines = []
-    for n, (name, look) in enumerate((("sent", "replaying"), ("succeeded", "recovered"), ("failed again", "dead")), 1):
-        points = " ".join(
-            f"{(r[0] - begins).total_seconds() / span * WIDE:.1f},{HIGH - r[n] / top * HIGH:.1f}" for r in rows
-        )
-        lines.append(Line(name, look, points, rows[-1][n]))
-    return Picture(lines, top, begins, ends, rows)
+def steps(replay: Replay) -> list[Faster]:
+    """Faster and slower, with what each comes to."""
+    found = []
+    for name, by in BY.items():
+        if (pace := replay_paces.scaled(replay.pace, by)) is not None:
+            found.append(Faster(name.capitalize(), replay_paces.in_words(pace), name))
+    return found
+
+
+def how(replay: Replay) -> list[tuple[str, str]]:
+    """How its jobs are sent, where it is not as usual."""
+    found = []
+    if replay.attempts == "kept":
+        found.append(("Attempts", "those that each had left"))
+    elif replay.attempts != "reset":
+        found.append(("Attempts", f"{replay.attempts} for each job"))
+    if replay.to_queue:
+        found.append(("To the queue", replay.to_queue))
+    if replay.same_job_id:
+        found.append(("Job id", "the one that each job had"))
+    if replay.accepted:
+        found.append(("Accepted", ", ".join(ACCEPTED.get(name, name) for name in replay.accepted)))
+    return found
+
+
+# What is left out unless somebody accepts it.
+ACCEPTED = {
+    "unguarded": "queues with unguarded workers",
+    "chord": "chords that can no longer complete",
+    "expired": "expired jobs",
+    "unknown_task": "tasks that no live worker knows",
+}
 
 
 def again(replay: Replay, found) -> Again:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 
+from dashboard.screens import replay_paces
 from dashboard.shown.figures import duration
 from dashboard.shown.text import part_first
 from jobs_admin.group_places import Place
@@ -115,7 +116,7 @@ def picture(preview, per_minute: list[int]) -> Picture:
         past=f"0,{HIGH} {line} {WIDE},{HIGH}" if any(past) else "",
         future=future,
         top=top,
-        median=rate_in_words(median) if median else "",
+        median=replay_paces.rate_in_words(median) if median else "",
         times=f"{peak / median:,.0f}" if median and peak / median >= 2 else "",
         median_y=_y(median or 0, top),
         duration=duration(preview.duration_s),
@@ -140,20 +141,6 @@ def _rate(value: float) -> str:
 def whole(per_second: float) -> str:
     """The most jobs in any one second: jobs are not cut, so 2.5 are 3."""
     return f"{math.ceil(per_second):,}"
-
-
-def rate_in_words(rate: float) -> str:
-    """Jobs a second, or a minute where that reads better."""
-    return f"{_rate(rate)} a second" if rate >= 1 else f"{_rate(rate * 60)} a minute"
-
-
-def pace_in_words(pace: dict) -> str:
-    if pace.get("style") == "at_once":
-        return "all at once"
-    if pace.get("every"):
-        return f"one every {duration(pace['every'])}"
-    rate = pace.get("rate") or 50
-    return f"{_rate(rate)} a second" if rate >= 1 else f"one every {duration(1 / rate)}"
 
 
 def changed_since(before: str, preview) -> list[str]:

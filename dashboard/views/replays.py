@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
@@ -12,12 +14,12 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard import forms, links, replay_forms
 from dashboard.access import can
 from dashboard.htmx import go, render_page
-from dashboard.screens import replay_page, replay_preview
+from dashboard.screens import replay_held, replay_paces, replay_page, replay_preview
 from dashboard.toasts import say
-from jobs_admin import group_places, replays
+from jobs_admin import group_places, people, replays
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.models.replay import ItemState
+from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.replays import ReplayRefused, progress
 
 ITEMS = 50
@@ -61,7 +63,9 @@ def new(request: HttpRequest) -> HttpResponse:
 
 def _start(request: HttpRequest, what: dict, pace: replay_forms.Pace) -> HttpResponse:
     saw = replay_page.numbers(request.POST.get("seen", ""))
-    form = replay_forms.Start(request.POST, jobs=saw.get("replayable", 2), is_at_once=pace.pace["style"] == "at_once")
+    form = replay_forms.Start(
+        request.POST, jobs=saw.get("replayable", 2), is_at_once=(pace.asked or {}).get("style") == "at_once"
+    )
     if not form.is_valid():
         return _preview_page(request, what, pace, form=form, status=422)
     try:
@@ -69,7 +73,7 @@ def _start(request: HttpRequest, what: dict, pace: replay_forms.Pace) -> HttpRes
             request.viewer,
             query=what["q"],
             selection=what["selection"],
-            pace=pace.pace,
+            pace=pace.asked,
             reason=form.cleaned_data["reason"],
             snapshot=form.cleaned_data["snapshot"],
             idempotency_key=form.cleaned_data["idempotency_key"] or None,
@@ -90,7 +94,7 @@ def _preview_page(
     status: int = 200,
 ) -> HttpResponse:
     try:
-        preview = replays.preview(request.viewer, query=what["q"], selection=what["selection"], pace=pace.pace)
+        preview = replays.preview(request.viewer, query=what["q"], selection=what["selection"], pace=pace.asked)
     except ReplayRefused as why:
         if refused is None and why.field not in {None, "query", "selection"}:
             pace.add_error(None, why.message)
@@ -112,7 +116,7 @@ def _preview_page(
         "target": replay_preview.target(preview),
         "button": replay_preview.button(preview),
         "picture": replay_preview.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
-        "pace_words": replay_preview.pace_in_words(preview.pace),
+        "pace_words": replay_paces.in_words(preview.pace),
         "pace": pace,
         "amount": pace.data.get("amount", "50"),
         "peak": replay_preview.whole(preview.peak_per_second),
@@ -154,9 +158,18 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     if replay.uncertain:
         uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ITEMS).rows
     again = replays.failed_again_groups(request.viewer, replay) if replay.failed_again else []
+    failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
     context = {
         "replay": replay,
-        "shown": replay_page.shown(replay, progress.over_time(replay), may_act=request.viewer.may_anywhere(OPERATOR)),
+        "held": replay_held.held(replay, failing),
+        "approvers": _approvers(replay),
+        "shown": replay_page.shown(
+            replay,
+            progress.over_time(replay),
+            progress.phases(replay),
+            may_act=request.viewer.may_anywhere(OPERATOR),
+            is_own=replay.state == ReplayState.AWAITING_APPROVAL and replays.has_hand_in(request.viewer, replay),
+        ),
         "again": [replay_page.again(replay, one) for one in again],
         "uncertain": uncertain,
         "items": items.rows,
@@ -172,6 +185,13 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     return render_page(request, "replays/detail.html", context, part="replay", status=status)
 
 
+def _approvers(replay: Replay) -> list[str]:
+    """Who may approve it, by name, beside the one who started it."""
+    if replay.state != ReplayState.AWAITING_APPROVAL:
+        return []
+    return [name for name in people.operators(replays.sources_of(replay)) if name != replay.actor]
+
+
 @require_POST
 @can(OPERATOR)
 def pause(request: HttpRequest, pk: int) -> HttpResponse:
@@ -181,16 +201,26 @@ def pause(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def resume(request: HttpRequest, pk: int) -> HttpResponse:
-    return _act(request, pk, replays.resume, "Going on.")
+    """Go on, and without the groups that are named: their jobs are left out, and free again."""
+    without = request.POST.getlist("without_groups")
+    act = partial(replays.resume, without_groups=without) if without else replays.resume
+    return _act(request, pk, act, "Going on without that group: its jobs stay dead." if without else "Going on.")
+
+
+@require_POST
+@can(OPERATOR)
+def approve(request: HttpRequest, pk: int) -> HttpResponse:
+    """The second person's yes."""
+    return _act(request, pk, replays.approve, "Approved: it is sent now.")
 
 
 @require_POST
 @can(OPERATOR)
 def cancel(request: HttpRequest, pk: int) -> HttpResponse:
-    return _act(request, pk, replays.cancel, "Cancelled. What was sent already still runs; the rest stays dead.")
+    return _act(request, pk, replays.cancel, "Cancelled. What a worker has already still runs; the rest stays dead.")
 
 
-def _act(request: HttpRequest, pk: int, act, done: str) -> HttpResponse:
+def _act(request: HttpRequest, pk: int, act: Callable[..., Replay], done: str) -> HttpResponse:
     replay = found(request, pk)
     form = forms.Reason(request.POST)
     if not form.is_valid():
@@ -201,18 +231,23 @@ def _act(request: HttpRequest, pk: int, act, done: str) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def pace(request: HttpRequest, pk: int) -> HttpResponse:
-    """Faster or slower while it runs."""
+    """Faster or slower while it runs: by one press, or to what is typed."""
     replay = found(request, pk)
-    form = replay_forms.Pace(request.POST)
-    if not form.is_valid():
-        said = "; ".join(text for texts in form.errors.values() for text in texts)
-        return page(request, replay, status=422, pace_refused=f"{said} Nothing was changed.")
-    words = replay_preview.pace_in_words(form.pace)
+    if step := replay_page.BY.get(request.POST.get("step", "")):
+        changed = replay_paces.scaled(replay.pace, step)
+    else:
+        form = replay_forms.Pace(request.POST)
+        if not form.is_valid():
+            said = "; ".join(text for texts in form.errors.values() for text in texts)
+            return page(request, replay, status=422, pace_refused=f"{said} Nothing was changed.")
+        changed = replay_paces.at_rate(replay.pace, form.asked or {})
+    if changed is None:
+        return page(request, replay, status=409, pace_refused="It cannot go further that way. Nothing was changed.")
     return _answer(
         request,
         replay,
-        f"Going on at {words}.",
-        lambda: replays.change_pace(request.viewer, replay, form.pace),
+        f"Going on at {replay_paces.in_words(changed)}.",
+        lambda: replays.change_pace(request.viewer, replay, changed),
         beside="pace_refused",
     )
 

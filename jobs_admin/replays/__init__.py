@@ -1,12 +1,25 @@
 """Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
 
 from jobs_admin.replays.acts import cancel, change_pace, pause, resolve_item, resume
+from jobs_admin.replays.approval import has_hand_in
 from jobs_admin.replays.drafting import approve, draft, start
 from jobs_admin.replays.letters import check_edit
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.previewing import Preview, preview
-from jobs_admin.replays.reading import ItemPage, ReplayPage, count, failed_again_groups, find, items, listing, visible
+from jobs_admin.replays.reading import (
+    ItemPage,
+    ReplayPage,
+    count,
+    failed_again_groups,
+    failing_groups,
+    find,
+    items,
+    left_out_groups,
+    listing,
+    visible,
+)
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
+from jobs_admin.replays.rights import sources_of
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
@@ -26,8 +39,11 @@ __all__ = [
     "count",
     "draft",
     "failed_again_groups",
+    "failing_groups",
     "find",
+    "has_hand_in",
     "items",
+    "left_out_groups",
     "listing",
     "pause",
     "preview",
@@ -35,6 +51,7 @@ __all__ = [
     "resume",
     "send",
     "settle",
+    "sources_of",
     "start",
     "visible",
 ]

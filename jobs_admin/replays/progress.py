@@ -11,13 +11,14 @@ from django.db.models.expressions import Func
 from django.utils import timezone
 
 from jobs_admin import scope as scopes
-from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
+from jobs_admin.models import AuditEvent, Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.replay import SENDING, ItemState
 
 _BUCKETS = 90
 _RATE_OVER_S = 10
+_MOST_PHASES = 500
 
 
 class _Epoch(Func):
@@ -75,6 +76,19 @@ def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
         at = datetime.fromtimestamp(first + n * step, UTC)
         buckets.append((at, sent.get(n, 0), ran.get(n, 0), again.get(n, 0)))
     return OverTime(buckets, rates_now([replay], now)[replay.pk])
+
+
+def phases(replay: Replay) -> list[tuple[datetime, str]]:
+    """When it entered which state, oldest first, as the audit tells it, and the state of now."""
+    told = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act__startswith="replay.", allowed=True)
+    found: list[tuple[datetime, str]] = []
+    for at, after in told.order_by("pk").values_list("at", "after")[:_MOST_PHASES]:
+        state = after.get("state") if isinstance(after, dict) else None
+        if state and (not found or found[-1][1] != state):
+            found.append((at, state))
+    if replay.state_since and (not found or found[-1][1] != replay.state):
+        found.append((replay.state_since, replay.state))
+    return found
 
 
 def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,6 +17,7 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import SENDING, ItemState
 
 LARGEST_PAGE = 500
+_MOST_COUNTED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,31 @@ def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list
     numbers = [(row["failed_group"], row["n"]) for row in counted]
     groups = Group.objects.in_bulk([pk for pk, _ in numbers])
     return [(groups[pk], n) for pk, n in numbers if pk in groups]
+
+
+def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[tuple[Group, int, int | None]]:
+    """The groups that first attempts failed in, most frequent first: (group, how many, planned jobs that died of it).
+
+    The last is None where there are too many jobs to look through. Only jobs of sources that the viewer may see.
+    """
+    found = ReplayItem.objects.filter(replay=replay, first_at__isnull=False, first_ok=False, first_group__isnull=False)
+    sources = viewer.sources(VIEWER)
+    if sources is not None:
+        found = found.filter(failure__source__in=sources)
+    counted = found.order_by().values("first_group").annotate(n=Count("pk")).order_by("-n", "first_group")[:limit]
+    numbers = {row["first_group"]: row["n"] for row in counted}
+    groups = Group.objects.in_bulk(numbers)
+    planned: dict[int, int] = {}
+    if (is_countable := replay.planned <= _MOST_COUNTED) and numbers:
+        waiting = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__group__in=numbers)
+        planned = dict(waiting.order_by().values_list("failure__group").annotate(n=Count("pk")))
+    return [(groups[pk], n, planned.get(pk, 0) if is_countable else None) for pk, n in numbers.items() if pk in groups]
+
+
+def left_out_groups(rows: Sequence[Replay]) -> dict[int, str]:
+    """Id -> fingerprint, of the groups that these replays go without."""
+    ids = {pk for row in rows for pk in row.without_groups}
+    return dict(Group.objects.filter(pk__in=ids).values_list("pk", "fingerprint")) if ids else {}
 
 
 def visible(viewer: Viewer) -> QuerySet[Replay]:

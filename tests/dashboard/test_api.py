@@ -276,10 +276,10 @@ def test_the_same_idempotency_key_starts_one_replay(ask):
     assert first.json()["id"] == second.json()["id"] and Replay.objects.count() == 1
 
 
-def test_what_nothing_asks_for_yet_is_refused_by_its_name(ask):
+def test_a_misspelt_option_is_refused_by_its_name(ask):
     bury(1)
-    refused = ask("POST", "replays", {"q": "queue:emails", "reason": "r", "accept_unguarded": True})
-    assert refused.status_code == 422 and "accept_unguarded" in refused.json()["error"]["field"]
+    refused = ask("POST", "replays", {"q": "queue:emails", "reason": "r", "accept_ungarded": True})
+    assert refused.status_code == 422 and "accept_ungarded" in refused.json()["error"]["field"]
     assert not Replay.objects.exists()
 
 

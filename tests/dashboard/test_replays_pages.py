@@ -7,6 +7,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from dashboard.screens import replay_paces
 from jobs_admin import replays, retention
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
@@ -197,6 +198,91 @@ def test_the_pace_is_changed_while_it_runs(ann, shop):
     assert replay.rate == 5
     answer = ann.post(f"/replays/{replay.pk}/pace/", {"amount": "0"})
     assert answer.status_code == 422 and 'id="pace-refused"' in answer.content.decode()
+
+
+@pytest.mark.parametrize("step, rate", [("faster", 75), ("slower", 33.3)])
+def test_one_press_makes_it_faster_or_slower(ann, shop, step, rate):
+    replay = running()
+    ann.post(f"/replays/{replay.pk}/pace/", {"step": step, "style": "steady", "amount": "999", "unit": "rate"})
+    replay.refresh_from_db()
+    assert replay.pace["rate"] == rate
+
+
+def test_a_press_scales_where_a_ramp_ends_and_keeps_the_rest_of_the_pace():
+    pace = {"style": "careful", "canary": {"jobs": 50}, "ramp": {"from": 5, "to": 12}, "in_flight": 300}
+    slower = replay_paces.scaled(pace, 1 / 3)
+    assert slower == pace | {"ramp": {"from": 4, "to": 4}}
+    assert replay_paces.at_rate(pace, {"style": "steady", "rate": 60})["ramp"] == {"from": 5, "to": 60}
+    assert replay_paces.scaled({"style": "at_once"}, 2) is None
+    assert replay_paces.scaled({"style": "steady", "rate": 100_000}, 2) is None
+
+
+def held(**evidence) -> Replay:
+    replay, broken = running(3, group=group()), group("shop.PartnerDown", "still down")
+    moved(replay, 1, "failed_again", first_at=timezone.now(), first_ok=False, first_group=broken)
+    moved(replay, 2, "sent", first_at=timezone.now(), first_ok=False, first_group=Failure.objects.first().group)
+    Replay.objects.filter(pk=replay.pk).update(
+        state="held", state_since=timezone.now(), held_because="2 of 5 canary jobs failed again.", evidence=evidence
+    )
+    replay.refresh_from_db()
+    return replay
+
+
+def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
+    replay = held(kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
+    text = ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert "Held: 2 of 5 canary jobs failed again." in text and "2 of the last 5" in text
+    assert "shop.PartnerDown: still down" in text and "resume: it begins again" in text
+    # Only where jobs that are not sent yet died of it is there something to go on without.
+    assert text.count("Resume without this group") == 1 and "1 that are not sent yet died of it" in text
+
+
+def test_it_goes_on_without_the_group_that_was_pressed(ann, shop):
+    replay = held(kind="failing", failed=2, judged=5)
+    fingerprint = Failure.objects.first().group.fingerprint
+    ann.post(f"/replays/{replay.pk}/resume/", {"without_groups": fingerprint})
+    replay.refresh_from_db()
+    assert replay.state != "held" and replay.without_groups == [Failure.objects.first().group_id]
+
+
+def awaiting(by: Viewer) -> Replay:
+    replay = replays.start(by, replays.draft(by, selection=dead(3), reason="partner is back"))
+    Replay.objects.filter(pk=replay.pk).update(
+        state="awaiting_approval", approval_because="It has 3 jobs; above 2 a second person approves."
+    )
+    replay.refresh_from_db()
+    return replay
+
+
+def test_whoever_started_it_sees_who_may_approve_and_can_withdraw(ann, otto, vera, shop, django_user_model):
+    user = django_user_model.objects.get(username="ann")
+    replay = awaiting(Viewer("ann", {"*": "admin"}, user_id=user.pk))
+    text = ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert "above 2 a second person approves" in text and "<strong>otto</strong>" in text
+    assert "<strong>vera</strong>" not in text and "Send these" not in text and "Withdraw" in text
+    assert ann.post(f"/replays/{replay.pk}/approve/").status_code == 409
+    ann.post(f"/replays/{replay.pk}/cancel/", {"reason": "not now"})
+    replay.refresh_from_db()
+    assert (replay.state, replay.sent) == ("cancelled", 0)
+
+
+def test_another_operator_approves_it_on_its_page(ann, otto, shop, django_user_model):
+    user = django_user_model.objects.get(username="ann")
+    replay = awaiting(Viewer("ann", {"*": "admin"}, user_id=user.pk))
+    assert "Send these 3" in otto.get(f"/replays/{replay.pk}/").content.decode()
+    otto.post(f"/replays/{replay.pk}/approve/", {"reason": "looked"})
+    replay.refresh_from_db()
+    assert replay.state != "awaiting_approval" and replay.approver == "otto"
+
+
+def test_how_its_jobs_are_sent_is_told_where_it_is_not_as_usual(ann, shop):
+    replay = running()
+    Replay.objects.filter(pk=replay.pk).update(
+        attempts="3", to_queue="slow", patch={"kwargs": {"dry_run": True}}, taken=12, accepted=["expired"]
+    )
+    text = ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert "3 for each job" in text and "slow" in text and "&quot;dry_run&quot;: true" in text
+    assert "12 more were frozen" in text and "expired jobs" in text
 
 
 def test_an_uncertain_job_is_settled_by_a_persons_word(ann, shop):

@@ -1,0 +1,77 @@
+"""Why a replay is held, as its page tells it: the numbers, the errors, and what can be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+
+from dashboard import links
+from dashboard.shown.figures import duration, number, percent
+from jobs_admin.models import Replay
+from jobs_admin.models.replay import ReplayState
+
+_MEND = (
+    "Look at the error below. When its cause is mended, resume: it begins again with a few jobs. "
+    "If only one group is still broken, resume without it. Otherwise cancel the rest: it stays dead and nothing is lost."
+)
+_WORKERS = (
+    "Look whether workers take jobs from these queues. When they do, resume: it begins again with a few jobs. "
+    "What was sent waits in its queue; cancelling takes it back where the source can."
+)
+_TO_DO = {"canary": _MEND, "failing": _MEND, "new_groups": _MEND}
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A group that first attempts of this replay failed in."""
+
+    title: str
+    culprit: str
+    count: int
+    group_url: str
+    failures_url: str
+    fingerprint: str
+    planned: int | None  # jobs not sent yet that died of it; None where they are too many to be counted
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    facts: list[tuple[str, str]]
+    to_do: str
+    groups: list[Failing]
+
+
+def held(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Held | None:
+    """`groups`: those that first attempts failed in, how many did, and how many planned jobs died of each before."""
+    if replay.state != ReplayState.HELD:
+        return None
+    evidence = replay.evidence or {}
+    rows = [_failing(replay, *one) for one in groups]
+    return Held(_facts(evidence), _TO_DO.get(evidence.get("kind", ""), _MEND if rows else _WORKERS), rows)
+
+
+def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    found = []
+    if judged := evidence.get("judged"):
+        found.append(("Failed again", f"{number(evidence.get('failed', 0))} of the last {number(judged)}"))
+        found.append(("Surely more than", percent(evidence.get("bound", 0))))
+        found.append(("It stops above", percent(evidence.get("limit", 0))))
+    if unsettled := evidence.get("unsettled"):
+        found.append(("Sent, not settled", number(unsettled)))
+    if seconds := evidence.get("seconds"):
+        found.append(("Without news for", duration(seconds)))
+    return found
+
+
+def _failing(replay: Replay, group: Any, count: int, planned: int | None) -> Failing:
+    return Failing(
+        str(group),
+        group.culprit,
+        count,
+        reverse("group-detail", args=[group.name]),
+        links.list_url(f"replay:{replay.pk} group:{group.name} state:any"),
+        group.fingerprint,
+        planned,
+    )

@@ -1,0 +1,68 @@
+"""Replays over the API beyond the plain start: options, approval, resuming without a group."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin.models import Group, Replay
+from tests.dashboard.test_api import NOW, ask, bury, sources  # noqa: F401
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def group():
+    return Group.objects.create(fingerprint="v1-a", error_type="KeyError", message="x", first_seen=NOW, last_seen=NOW)
+
+
+def started(ask, **more):  # noqa: F811
+    bury(3)
+    answer = ask("POST", "replays", {"q": "queue:emails", "reason": "r", **more})
+    assert answer.status_code == 201, answer.json()
+    return answer.json()
+
+
+def test_the_options_of_a_replay_are_kept_and_told(ask):  # noqa: F811
+    made = started(ask, attempts=3, patch={"kwargs": {"dry_run": True}}, accept_unguarded=True, accept=["expired"])
+    assert made["options"] == {
+        "attempts": 3,
+        "patch": {"kwargs": {"dry_run": True}},
+        "accept": ["unguarded", "expired"],
+    }
+
+
+@pytest.mark.parametrize(
+    "body, field",
+    [
+        ({"attempts": 0}, "attempts"),
+        ({"attempts": "few"}, "attempts"),
+        ({"accept": ["everything"]}, "accept"),
+        ({"patch": {"headers": {}}}, "patch"),
+        ({"to_queue": "no such queue"}, "to_queue"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_its_name_and_nothing_starts(ask, body, field):  # noqa: F811
+    bury(1)
+    refused = ask("POST", "replays", {"q": "queue:emails", "reason": "r", **body})
+    assert (refused.status_code, Replay.objects.exists()) == (422, False)
+    assert field in refused.json()["error"]["field"]
+
+
+def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):  # noqa: F811
+    replay = Replay.objects.get(pk=started(ask)["id"])
+    Replay.objects.filter(pk=replay.pk).update(state="held", held_because="6 of 10", evidence={"kind": "canary"})
+    assert ask("GET", f"replays/{replay.pk}").json()["evidence"] == {"kind": "canary"}
+    resumed = ask("POST", f"replays/{replay.pk}/resume", {"without_groups": [group.fingerprint]})
+    assert resumed.status_code == 200 and resumed.json()["without_groups"] == [group.fingerprint]
+    assert resumed.json()["state"] != "held"
+    unknown = ask("POST", f"replays/{replay.pk}/resume", {"without_groups": ["v1-nobody"]})
+    assert unknown.status_code == 422 and unknown.json()["error"]["field"] == "without_groups"
+
+
+def test_another_operator_approves_what_waits_for_it(ask):  # noqa: F811
+    pk = started(ask)["id"]
+    Replay.objects.filter(pk=pk).update(state="awaiting_approval", approval_because="It has 3 jobs.")
+    own = ask("POST", f"replays/{pk}/approve", {})
+    assert own.status_code == 403 and "yourself" in own.json()["error"]["message"]
+    theirs = ask("POST", f"replays/{pk}/approve", {"reason": "looked"}, role="operator", source="shop")
+    assert theirs.status_code == 200 and theirs.json()["approver"] and theirs.json()["state"] != "awaiting_approval"
