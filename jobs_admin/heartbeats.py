@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import redis
 from django.db import connection, transaction
 
 from jobs_admin import config, filing
 from jobs_admin.core import keys
 from jobs_admin.core.text import representable
-from jobs_admin.models import Worker
+from jobs_admin.models import DepthSample, Worker
 from jobs_admin.models.source import ALIVE_S
 
 _FORGOTTEN_AFTER = timedelta(hours=1)
@@ -32,6 +35,7 @@ class Heartbeat:
     seen_at: datetime  # by ours, when it last said something new
     said: dict[str, Any]
     counts: dict[str, dict[str, float]]  # queue -> cumulative since boot
+    tasks: frozenset[str] | None = None  # without Celery's own; None: an older worker, or one that knows too many
 
     @property
     def queues(self) -> list[str]:
@@ -69,7 +73,105 @@ def fold(now: datetime) -> list[Heartbeat]:
             _count(heard, now)
     if forget:  # counted by now
         store.hdel(keys.workers(), *forget)
-    return [h for h in heard if (now - h.seen_at).total_seconds() <= ALIVE_S]
+    alive = [h for h in heard if (now - h.seen_at).total_seconds() <= ALIVE_S]
+    names = _names(_digest(h.said) for h in alive)
+    return [replace(h, tasks=names.get(_digest(h.said))) for h in alive]
+
+
+# -- who works, for those who plan --------------------------------------------------------------------------------
+
+
+def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
+    """The tasks that at least one live worker of the source knows, without Celery's own (`celery.…`: all know them).
+
+    None where it cannot be told: nobody lives, somebody is not guarded, is of an older version, or knows too many; or
+    our store does not answer.
+    """
+    alive = [name for name, _ in _alive(source, now)]
+    samples = _latest_samples(source, now)
+    if not alive or any(s.workers is None or s.workers > (s.guarded_workers or 0) for s in samples):
+        return None
+    try:
+        said = config.store().hmget(keys.workers(), [f"{source}/{name}" for name in alive])
+        digests = [_digest(_said(text)) for text in said]
+        names = _names(digests)
+    except redis.RedisError:
+        return None
+    told = [names.get(digest) for digest in digests]
+    return None if None in told else {task for tasks in told for task in tasks or ()}
+
+
+def live_workers(source: str, queue: str, now: datetime | None = None) -> int:
+    """Guarded workers that consume the queue and beat within the last 30 s. Of others nobody knows so soon."""
+    return sum(queue in queues for _, queues in _alive(source, now))
+
+
+def guarded(source: str, queue: str, now: datetime | None = None) -> tuple[int, int | None]:
+    """How many guarded workers consume the queue, and how many do in all; None where the source could not be asked.
+
+    Those without a guard are asked for once a minute, so that one which just ended may still be counted.
+    """
+    live = live_workers(source, queue, now)
+    sample = next((s for s in _latest_samples(source, now) if s.queue == queue), None)
+    if sample is None or sample.workers is None:
+        return live, None
+    return live, live + max(0, sample.workers - (sample.guarded_workers or 0))
+
+
+_SAMPLED_WITHIN = timedelta(minutes=5)
+
+
+def _alive(source: str, now: datetime | None) -> list[tuple[str, list[str]]]:
+    since = (now or datetime.now(UTC)) - timedelta(seconds=ALIVE_S)
+    return list(Worker.objects.filter(source=source, seen_at__gte=since).values_list("name", "queues"))
+
+
+def _latest_samples(source: str, now: datetime | None) -> list[DepthSample]:
+    """The rows of the last look at the source's queues."""
+    since = (now or datetime.now(UTC)) - _SAMPLED_WITHIN
+    taken = DepthSample.objects.filter(source=source, step=10, at__gte=since)
+    latest = taken.order_by("-at").values_list("at", flat=True).first()
+    return list(taken.filter(at=latest)) if latest else []
+
+
+def _said(text: bytes | None) -> dict[str, Any]:
+    try:
+        said = json.loads(text or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _digest(said: dict[str, Any]) -> str:
+    digest = said.get("tasks")
+    return digest if isinstance(digest, str) and _IS_DIGEST.match(digest) else ""
+
+
+_IS_DIGEST = re.compile(r"[0-9a-f]{32}\Z")  # it becomes a part of a key
+_MOST_TASKS = 2_000
+
+# By digest, which names its content: what was read once is not read again.
+_read_names: dict[str, frozenset[str]] = {}
+
+
+def _names(digests: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Digest -> names of tasks, of those that the store has."""
+    wanted = {digest for digest in digests if digest}
+    unknown = sorted(wanted - _read_names.keys())
+    for digest, text in zip(unknown, config.store().mget(map(keys.tasks, unknown)) if unknown else (), strict=True):
+        try:
+            named = json.loads(text) if text else None
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(named, list):
+            _read_names[digest] = frozenset(_text(name, 500) for name in named[:_MOST_TASKS])
+    if len(_read_names) > 100:  # releases of many weeks
+        for digest in _read_names.keys() - wanted:
+            del _read_names[digest]
+    return {digest: _read_names[digest] for digest in wanted & _read_names.keys()}
+
+
+# -- folding ------------------------------------------------------------------------------------------------------
 
 
 # What each worker last said and when we first read that. A worker's clock may be wrong; that its word changed is not.

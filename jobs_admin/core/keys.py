@@ -32,6 +32,11 @@ def workers(prefix: str = PREFIX) -> str:
     return f"{prefix}:workers"
 
 
+def tasks(digest: str, prefix: str = PREFIX) -> str:
+    """The names of the tasks that some workers know (JSON list), told once for all that know the same."""
+    return f"{prefix}:tasks:{digest}"
+
+
 def switch(prefix: str = PREFIX) -> str:
     """`off` here silences the guard in every worker (`manage.py off`)."""
     return f"{prefix}:switch"

@@ -137,6 +137,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     # Imported here: a producer that calls `install` does not pay for them.
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
+    from jobs_admin.worker.known_tasks import known_tasks
     from jobs_admin.worker.report import Origin
 
     release = wish.release or os.environ.get("REDRIVE_RELEASE", "")
@@ -155,6 +156,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
             concurrency=getattr(consumer.controller, "concurrency", None),
             queues=lambda: sorted(app.amqp.queues.consume_from),
             late_ack=frozenset(bool(t.acks_late) for t in app.tasks.values() if not t.name.startswith("celery.")),
+            tasks=known_tasks(app.tasks),
             boot=new_boot(),
         ),
     )

@@ -17,6 +17,7 @@ import redis
 
 from jobs_admin.core import keys
 from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.known_tasks import KnownTasks
 
 POLL_SECONDS = 1.0  # of the switch; `off` must reach every worker within two
 BEAT_SECONDS = 5.0
@@ -37,6 +38,7 @@ class Identity:
     concurrency: int | None
     queues: Callable[[], list[str]]  # may change by remote control
     late_ack: frozenset[bool]  # what the app's tasks say, for queues on which none has run yet
+    tasks: KnownTasks
     boot: str
 
 
@@ -119,16 +121,22 @@ class Heartbeat:
             "pool": identity.pool,
             "concurrency": identity.concurrency,
             "queues": queues,
+            "tasks": identity.tasks.digest,
+            "tasks_cut": identity.tasks.is_cut,
             "late_ack": {queue: guard.counts.late_ack(queue, set(identity.late_ack)) for queue in {*queues, *counts}},
             "counts": counts,
             "spooled": guard.store.spool.waiting,
             "dropped": guard.store.dropped,
             "broken": guard.broken,
         }
+        names = keys.tasks(identity.tasks.digest)
         pipeline = guard.store.background.pipeline(transaction=False)
+        pipeline.expire(names, FORGET_SECONDS)
         pipeline.hset(keys.workers(), f"{guard.origin.source}/{identity.name}", json.dumps(said))
         pipeline.expire(keys.workers(), FORGET_SECONDS)
-        pipeline.execute()
+        is_told, *_ = pipeline.execute()
+        if not is_told and not identity.tasks.is_cut:
+            guard.store.background.set(names, identity.tasks.text, ex=FORGET_SECONDS)
 
     def _ship(self) -> None:
         shipped = self.guard.store.drain()

@@ -414,3 +414,19 @@ def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(o
     (report,) = reports(own_store)
     assert (report.job_id, report.task, report.queue, report.kind) == ("j1", "fail", "emails", "hard_limit")
     assert report.raw_is_whole and json.loads(report.raw)["headers"]["id"] == "j1" and guard.broken == 1
+
+
+def test_a_worker_tells_which_tasks_it_knows_once_and_again_when_the_store_forgot(start, own_store):
+    worker = start(own_store.url)
+
+    with redis.Redis.from_url(own_store.url) as store:
+
+        def names() -> list[str]:
+            said = [json.loads(beat) for beat in store.hvals(keys.workers())]
+            told = store.get(keys.tasks(said[0]["tasks"])) if said else None
+            return json.loads(told) if told else []
+
+        worker.wait(names, what="the names of its tasks")
+        assert {"ok", "fail", "flaky"} <= set(names()) and not any(name.startswith("celery.") for name in names())
+        store.flushall()
+        worker.wait(names, what="the names once more")
