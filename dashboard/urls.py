@@ -41,6 +41,7 @@ urlpatterns = [
     path("demo/", demo.index, name="demo"),
     path("demo/partner/", demo.partner, name="demo-partner"),
     path("demo/load/", demo.load, name="demo-load"),
+    path("demo/incident/", demo.incident, name="demo-incident"),
     path("queues/", queues.index, name="queue-list"),
     path("palette/", palette.index, name="palette"),
     path("failures/", failure_list.index, name="failure-list"),

@@ -80,11 +80,19 @@ def set_mode(url: str, mode: str, **numbers: float) -> dict[str, Any]:
     return _asked("PUT", url + "/mode", {"mode": mode, **numbers})
 
 
+@cache
+def _client() -> Any:
+    """One a process: making one reads the machine's certificates, and the player asks twice a second."""
+    import httpx
+
+    return httpx.Client(timeout=2, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+
+
 def _asked(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     import httpx  # with what it brings along 5 MB, for one page of the demo
 
     try:
-        answer = httpx.request(method, url, json=body, timeout=2, trust_env=False)
+        answer = _client().request(method, url, json=body)
     except httpx.HTTPError as error:
         raise DemoUnreachable(f"The demo's partner does not answer ({type(error).__name__}).") from error
     if answer.status_code == 422:

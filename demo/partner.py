@@ -3,6 +3,9 @@
 POST /hook, /charge and /mail are what the shop calls; the mode (see `temper`) decides how well that goes, and
 what the shop sends decides the rest: a declined card, an endpoint that is gone. GET /state says what the
 partner sees, PUT /mode with JSON such as {"mode": "slow", "delay_s": 4} changes it.
+
+The same again under /played: a warehouse with a temper of its own, which the played incident breaks and mends, so
+that it neither disturbs what people do on /demo/ nor is disturbed by it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from urllib.parse import urlsplit
 from demo.temper import Temper
 
 LARGEST_BODY = 1_000_000
+PLAYED = "/played"
 
 
 class Partner(ThreadingHTTPServer):
@@ -33,6 +37,7 @@ class Partner(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Request)
         self.temper = Temper(time.monotonic())
+        self.played = Temper(time.monotonic())
         self.lock = threading.Lock()
 
     @property
@@ -54,8 +59,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(self._length())
+        temper, path = self._asked()
         with self.server.lock:
-            answer = self.server.temper.answer(time.monotonic())
+            answer = temper.answer(time.monotonic())
         if answer.delay_s:
             time.sleep(answer.delay_s)
         if answer.status == 0:
@@ -65,7 +71,7 @@ class _Request(BaseHTTPRequestHandler):
         elif answer.status != 200:
             self._say(answer.status, {"error": "service unavailable"})
         else:
-            self._serve(urlsplit(self.path).path, body)
+            self._serve(path, body)
 
     def _serve(self, path: str, body: bytes) -> None:
         if path == "/hook/gone":
@@ -99,29 +105,39 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._say(200, {"status": "ok", "receipt_id": f"rc_{time.monotonic_ns() % 10**8:08d}"})
 
+    def _asked(self) -> tuple[Temper, str]:
+        """Whose temper the request meets, and the path without the part that says so."""
+        path = urlsplit(self.path).path
+        if path.startswith(PLAYED + "/"):
+            return self.server.played, path.removeprefix(PLAYED)
+        return self.server.temper, path
+
     def do_GET(self) -> None:
-        if self.path != "/state":
+        temper, path = self._asked()
+        if path != "/state":
             self._say(404, {"error": "no such page"})
             return
-        self._say_state()
+        self._say_state(temper)
 
     def do_PUT(self) -> None:
         # PUT, because no form on another site can send one without the browser asking us first.
-        if self.path != "/mode":
+        temper, path = self._asked()
+        if path != "/mode":
             self._say(404, {"error": "no such page"})
             return
         try:
             wish = json.loads(self.rfile.read(self._length()))
             numbers = {name: float(wish[name]) for name in ("delay_s", "limit") if wish.get(name) is not None}
-            self.server.change(str(wish["mode"]), **numbers)
+            with self.server.lock:
+                temper.change(str(wish["mode"]), time.monotonic(), **numbers)
         except (ValueError, KeyError, TypeError) as error:
             self._say(422, {"error": str(error)})
             return
-        self._say_state()
+        self._say_state(temper)
 
-    def _say_state(self) -> None:
+    def _say_state(self, temper: Temper) -> None:
         with self.server.lock:
-            seen = self.server.temper.seen(time.monotonic())
+            seen = temper.seen(time.monotonic())
         self._say(200, seen)
 
     def _length(self) -> int:

@@ -125,7 +125,10 @@ class Temper:
         return Answer(429, retry_after_s=max(1, math.ceil(self._taken[0] + window - now)))
 
     def seen(self, now: float) -> dict[str, Any]:
-        """What it sees, for a picture: oldest second first; rates are means of the last five whole seconds."""
+        """What it sees, for a picture: oldest second first; rates are means of the last five whole seconds.
+
+        `now` and `for_s` are on the clock of `now`: a second of the series is `int(now) - ago_s` of it.
+        """
         self._settle(now)
         this_second = int(now)
         series = []
@@ -139,8 +142,9 @@ class Temper:
         for point in series:
             minute.update(point["by_status"])
         return {
+            "now": round(now, 3),
             "mode": self.mode.name,
-            "for_s": round(now - self.mode.since, 1),
+            "for_s": round(now - self.mode.since, 3),
             "fell_over": self.mode.until is not None,
             "back_in_s": None if self.mode.until is None else round(max(0.0, self.mode.until - now), 1),
             "falls": self.falls,

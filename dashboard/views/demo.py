@@ -19,9 +19,10 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
+from dashboard.screens import incident as incident_page
 from dashboard.shown.figures import duration, number
 from dashboard.toasts import say
-from demo import control
+from demo import control, story
 from demo.temper import STRAIN
 from jobs_admin import audit, queues
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -99,6 +100,34 @@ def load(request: HttpRequest) -> HttpResponse:
     return _acted(request, change, "demo.load", rate, lambda: f"The shop publishes {_jobs(float(rate))} a second.")
 
 
+@only_in_demo
+@require_POST
+@can(OPERATOR)
+def incident(request: HttpRequest) -> HttpResponse:
+    """Have an incident played (`wish`: play), or end the one that is (stop)."""
+    wish = request.POST.get("wish", "")
+
+    def change() -> None:
+        if wish == "play":
+            _refuse_while_broken()
+            story.ask(_broker(), request.viewer.user_id, request.viewer.name)
+        elif wish == "stop":
+            story.stop(_broker())
+        else:
+            raise control.BadWish(f"{wish[:40]!r} is neither play nor stop. Nothing was changed.")
+
+    words = {"play": "The incident begins.", "stop": "It ends, and what it changed is tidied up."}
+    return _acted(request, change, "demo.incident", wish, lambda: words[wish])
+
+
+def _refuse_while_broken() -> None:
+    mode = control.partner(settings.REDRIVE_DEMO_PARTNER_URL)["mode"]
+    if mode != "well":
+        raise control.BadWish(
+            "The partner is not well, and keeps the shop's workers waiting: mend it below, then play. Nothing was changed."
+        )
+
+
 def _in_sight(request: HttpRequest) -> None:
     if request.viewer.role_on(SOURCE) is None:
         raise Http404("There is no such page, or none that you may see.")
@@ -120,7 +149,10 @@ def _acted(
         told = str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
         say(request, told, level="error")
     else:
-        say(request, words(), link=_recent_failures(), link_text="Failures of the last 15 min")
+        link = (
+            {} if act == "demo.incident" else {"link": _recent_failures(), "link_text": "Failures of the last 15 min"}
+        )
+        say(request, words(), **link)
     if not request.htmx:
         return redirect("demo")
     return _page(request)
@@ -142,6 +174,10 @@ def _page(request: HttpRequest) -> HttpResponse:
         context["load"] = _load(control.load(_broker()))
     except control.DemoUnreachable as error:
         context["load_is_away"] = str(error)
+    try:
+        context["incident"] = incident_page.shown(story.read(_broker()))
+    except control.DemoUnreachable as error:
+        context["incident_is_away"] = str(error)
     return render_page(request, "demo/index.html", context, part="demo")
 
 

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const LIVE_EVERY = 5000;
+  const FAST_EVERY = 1000; // while a part says data-live="fast"
   const LATE_AFTER = 4000;
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
@@ -24,8 +25,11 @@
   // One timer a page. A page that the browser keeps for its back button rests, and is asked anew when it is shown again:
   // what was on its way then never comes.
   let timer = 0;
-  const start = () => { clearInterval(timer); timer = setInterval(tick, LIVE_EVERY); };
-  addEventListener("pagehide", () => clearInterval(timer));
+  const start = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { tick(); start(); }, find("[data-live=fast]") ? FAST_EVERY : LIVE_EVERY);
+  };
+  addEventListener("pagehide", () => clearTimeout(timer));
   addEventListener("pageshow", (event) => {
     start();
     if (!event.persisted) return;

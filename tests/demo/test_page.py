@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth import get_user_model
 
-from demo import control
+from demo import control, story
+from demo.story import Second, Side, Story
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import Role
 
@@ -99,6 +100,72 @@ def test_a_partner_that_is_away_is_said_and_the_page_still_works(client, demo):
     assert "partner does not answer" in client.get("/demo/").content.decode()
     assert "partner does not answer" in client.post("/demo/partner/", {"mode": "well"}, follow=True).content.decode()
     assert not AuditEvent.objects.exists()
+
+
+@pytest.fixture
+def player(demo, store):
+    story.alive(store)
+
+
+def test_an_incident_is_asked_for_once_and_audited(client, demo, player, store):
+    person(client, "operator")
+    client.post("/demo/incident/", {"wish": "play"})
+    ticket = story.read(store).ticket
+    assert ticket.name == "operator"
+    assert "being played already" in client.post("/demo/incident/", {"wish": "play"}, follow=True).content.decode()
+    assert story.read(store).ticket == ticket
+    client.post("/demo/incident/", {"wish": "stop"})
+    assert list(AuditEvent.objects.order_by("pk").values_list("act", "object")) == [
+        ("demo.incident", "play"),
+        ("demo.incident", "stop"),
+    ]
+
+
+def test_no_incident_is_played_with_a_broken_partner_or_without_a_player(client, demo, store):
+    person(client, "operator")
+    assert "Nobody plays now" in client.post("/demo/incident/", {"wish": "play"}, follow=True).content.decode()
+    story.alive(store)
+    control.set_mode(demo.url, "outage")
+    assert "mend it below" in client.post("/demo/incident/", {"wish": "play"}, follow=True).content.decode()
+    assert story.read(store).ticket is None and not AuditEvent.objects.exists()
+
+
+@pytest.mark.parametrize("wish", ["play", "stop", "sulk", ""])
+def test_a_viewer_plays_nothing(client, demo, player, store, wish):
+    person(client, "viewer")
+    assert client.post("/demo/incident/", {"wish": wish}).status_code == 403
+    assert story.read(store).ticket is None
+
+
+def seconds(*requests: tuple[int, int]) -> list[Second]:
+    return [Second(all_, refused, None if refused else 8.0 + n, 5) for n, (all_, refused) in enumerate(requests)]
+
+
+def test_what_was_played_is_told_with_its_figures(client, demo, player, store):
+    person(client, "viewer")
+    told = Story("abc", "ann", 1, began_at=1.0, jobs=5, after=0, act="careful", outcome="played", ended_at=90.0)
+    told.groups = [{"fingerprint": "v1-a", "title": "httpx.ReadError: <b>cut</b>", "state": "new"}]
+    naive = Side(10.5, 0, replay=41, seconds=seconds((900, 870), (40, 40), (0, 0)), falls=[0.4], jobs=1234)
+    naive.ended, naive.state, naive.failed_again = 12.0, "done", 1213
+    careful = Side(40.0, 1, replay=42, seconds=seconds((8, 0), (9, 0)), jobs=1213, ended=38.2, state="done")
+    careful.succeeded = 1213
+    told.sides = {"at_once": naive, "careful": careful}
+    story.close(store, told)
+    body = client.get("/demo/").content.decode()
+    for figure in ("900", "910", "1,213 of 1,234", "never: 1,213 dead", "38 s", "↑ 900"):
+        assert figure in body, figure
+    assert "Careful brought every one of them back in 38 s." in body
+    assert 'href="/replays/41/"' in body and 'href="/replays/42/"' in body and "/groups/v1-a/" in body
+    assert "<b>cut" not in body
+    assert "Play" not in body.partition('<form class="actions"')[2]  # a viewer has no button
+
+
+def test_while_it_is_played_it_can_be_stopped_and_refreshes_fast(client, demo, player, store):
+    person(client, "operator")
+    assert 'value="play"' in client.get("/demo/").content.decode()
+    story.ask(store, 1, "ann")
+    body = client.get("/demo/").content.decode()
+    assert 'data-live="fast"' in body and 'value="stop"' in body and "begins in a moment" in body
 
 
 def test_without_the_demo_there_is_no_such_page(client, store):

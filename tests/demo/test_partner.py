@@ -62,3 +62,13 @@ def test_a_partner_that_is_away_is_said_to_be(service):
     service.server_close()
     with pytest.raises(control.DemoUnreachable):
         control.partner(service.url)
+
+
+def test_the_warehouse_that_is_played_with_has_a_temper_of_its_own(service):
+    control.set_mode(service.url + "/played", "outage")
+    with pytest.raises(httpx.ReadError):
+        post(service, "/played/hook")
+    assert post(service, "/hook").status_code == 200
+    assert control.partner(service.url)["mode"] == "well"
+    control.set_mode(service.url + "/played", "well")
+    assert post(service, "/played/hook").json() == {"accepted": True}

@@ -140,6 +140,7 @@ class Desk:
         supervisor.turn(0)
         if self.has_demo:
             shop.append(supervisor.start(self._of_the_shop("load", "demo.load")))
+            shop.append(supervisor.start(self._child("play", python("-m", "demo.play"))))
         needed = [*shop, watch, supervisor.start(self._web())]
         supervisor.wait_until(self._page_answers, "the page answers", READY_WITHIN_S, needed)
         if self.has_demo:
@@ -313,7 +314,7 @@ class Desk:
             self.supervisor.mind(self.engine.process.pid)
 
     def stop(self) -> None:
-        """End everything: web, load, worker, watch, partner, then the engine they all use."""
+        """End everything: web, player, load, worker, watch, partner, then the engine they all use."""
         if self.supervisor is not None:
             self.supervisor.stop_all()
         if self.engine is not None:

@@ -1,0 +1,276 @@
+"""The played incident: a warehouse goes down, real jobs die of it, and are brought back twice.
+
+All at once first, which knocks it over again as it recovers; then with care. Nothing of it is acted: the jobs are the
+shop's, run by its worker against its partner, the replays are those of the person who pressed the button, audited.
+`step` looks at the world and at the story, does what is next, and writes it down; whoever goes on after a crash finds
+there how far it got. Needs Django: see `demo.play`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import redis
+from django.contrib.auth import get_user_model
+from django.db.models import Count, Max
+
+from demo import control, story
+from demo.partner import PLAYED
+from demo.shop import SOURCE, app
+from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
+from demo.temper import FALLEN_S, WARMING_S
+from jobs_admin import group_changes, replays, triage
+from jobs_admin.models import Failure, Group, Replay
+from jobs_admin.models.access import Viewer, viewer_of
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import ReplayState
+
+QUERY = f"source:{SOURCE} tenant:{TENANT} state:dead"
+PUBLISHED_PER_S = 60.0
+PACES = {"at_once": {"style": "at_once"}, "careful": {"style": "careful"}}
+REASONS = {"at_once": "Played incident: everything at once", "careful": "Played incident: careful"}
+
+# An act that takes longer has gone wrong.
+_LONGEST_S = {"outage": 30.0, "group": 60.0, "condition": 60.0, "at_once": 90.0, "careful": 180.0}
+_TIDIED_WITHIN_S = 30.0
+_OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+_REFUSED = (replays.ReplayRefused, triage.TriageRefused, group_changes.ChangeRefused)
+
+
+class Failed(Exception):
+    """The incident cannot go on. The text says why."""
+
+
+def begin(ticket: Ticket, now: float) -> Story:
+    """The story that this ticket asks for, before anything has happened."""
+    highest = Failure.objects.aggregate(highest=Max("pk"))["highest"] or 0
+    return Story(id=ticket.id, by=ticket.name, user_id=ticket.user_id, began_at=now, jobs=JOBS, after=highest)
+
+
+class Incident:
+    def __init__(self, told: Story, broker: redis.Redis, broker_url: str, partner_url: str) -> None:
+        self.story = told
+        self.broker = broker
+        self.warehouse = partner_url + PLAYED
+        self._connection = app.connection_for_write(broker_url)
+        # Its own connection: the environment may name another broker, whose jobs are none of ours.
+        self._producer = app.amqp.Producer(self._connection)
+
+    def step(self) -> None:
+        """A moment of it. Raises DemoUnreachable, and the errors of Redis and the database: then step again."""
+        now = time.time()
+        if self.story.tidying_since is None and story.is_to_stop(self.broker, self.story):
+            self._leave("stopped", now)
+        if self.story.tidying_since is None:
+            try:
+                self._play(now)
+            except (Failed, *_REFUSED) as error:
+                self._leave("failed", now, str(error))
+        if self.story.tidying_since is not None:
+            self._tidy(now)
+        if not self.story.is_over:
+            story.write(self.broker, self.story)
+
+    def give_up(self, why: str) -> None:
+        """After an error that nobody foresaw: the warehouse is mended at least, and the next may be asked for."""
+        self._leave("failed", time.time(), why)
+        try:
+            control.set_mode(self.warehouse, "well")
+        finally:
+            self._close(time.time())
+
+    def close(self) -> None:
+        self._connection.release()
+
+    # Acts ---------------------------------------------------------------------------------------------------------
+
+    def _play(self, now: float) -> None:
+        seen = control.partner(self.warehouse)
+        self._count()
+        if self.story.act in ("outage", "group", "condition"):
+            self._break(seen, now)
+        elif self.story.act == "at_once":
+            self._all_at_once(seen, now)
+        else:
+            self._with_care(seen, now)
+
+    def _break(self, seen: dict, now: float) -> None:
+        told = self.story
+        if seen["mode"] != "outage":
+            control.set_mode(self.warehouse, "outage")
+            told.broken_at = told.broken_at or now
+        assert told.broken_at is not None
+        self._publish(min(told.jobs, 1 + int((now - told.broken_at) * PUBLISHED_PER_S)))
+        if groups := self._groups():
+            told.groups = groups
+            told.failed_at = told.failed_at or now
+            self._next("group")
+        if told.dead >= story.THRESHOLD:
+            told.reached_at = told.reached_at or now
+            self._next("condition")
+        if told.dead >= told.jobs:
+            told.all_dead_at = now
+            told.act = "at_once"
+        elif now - told.broken_at > _LONGEST_S[told.act]:
+            raise Failed(f"Only {told.dead} of {told.jobs} jobs were dead after {now - told.broken_at:.0f} s.")
+
+    def _publish(self, until: int) -> None:
+        task = app.tasks["shop.hooks.order_pickup"]
+        while self.story.published < until:
+            n = self.story.published + 1
+            kwargs = {"tenant": TENANT, "order": f"L-{n:05}", "endpoint": f"{PLAYED}/hook"}
+            # Published again after a crash it is the same job.
+            task.apply_async(kwargs=kwargs, task_id=f"{self.story.id}-{n}", producer=self._producer)
+            self.story.published = n
+
+    def _all_at_once(self, seen: dict, now: float) -> None:
+        if "at_once" not in self.story.sides:
+            seen = control.set_mode(self.warehouse, "warming")
+        side = self._replay("at_once", seen)
+        stands_again = bool(side.falls) and not seen["fell_over"]
+        if side.ended is None or (side.falls and not stands_again):
+            self._watch_the_time(side, seen)
+        elif stands_again:
+            self.story.act = "careful"
+        else:
+            raise Failed("Everything at once did not knock it over: this machine's worker is slower than the partner.")
+
+    def _with_care(self, seen: dict, now: float) -> None:
+        side = self._replay("careful", seen)
+        # One second more, so that the last of it is in the picture.
+        if side.ended is None or seen["now"] - side.began < side.ended + 1.5:
+            self._watch_the_time(side, seen)
+        else:
+            self._leave("played", now)
+
+    def _replay(self, name: str, seen: dict) -> Side:
+        """The side of this replay, started if it is not, and measured until now."""
+        side = self.story.sides.get(name)
+        if side is None:
+            # The warehouse is back since that moment, and as cold as it was: both replays begin there.
+            side = Side(began=round(seen["now"] - seen["for_s"], 3), falls_before=seen["falls"], jobs=self.story.dead)
+            self.story.sides[name] = side
+            story.write(self.broker, self.story)
+        if side.replay is None:
+            draft = replays.draft(
+                self._viewer(),
+                query=QUERY,
+                pace=PACES[name],
+                reason=REASONS[name],
+                idempotency_key=f"incident-{self.story.id}-{name}",
+            )
+            side.replay = replays.start(self._viewer(), draft).pk
+            story.write(self.broker, self.story)
+        self._only_we_changed_it(side, seen)
+        measure(side, seen, self.story.left)
+        self._look_after(side, seen)
+        return side
+
+    def _only_we_changed_it(self, side: Side, seen: dict) -> None:
+        is_warm = seen["mode"] == "well" and seen["now"] - side.began > WARMING_S - 1
+        if not (seen["mode"] == "warming" or seen["fell_over"] or is_warm):
+            raise Failed("The partner was started anew, or its warehouse changed from outside, while it was measured.")
+
+    def _look_after(self, side: Side, seen: dict) -> None:
+        replay = Replay.objects.get(pk=side.replay)
+        side.state, side.said = replay.state, replay.held_because
+        side.succeeded, side.failed_again = replay.succeeded, replay.failed_again
+        if replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
+            raise Failed(f"Somebody cancelled replay #{replay.pk}.")
+        if side.ended is None and replay.state == ReplayState.DONE:
+            side.ended = round(seen["now"] - side.began, 1)
+
+    def _watch_the_time(self, side: Side, seen: dict) -> None:
+        if seen["now"] - side.began > _LONGEST_S[self.story.act] + FALLEN_S * len(side.falls):
+            raise Failed(f"Replay #{side.replay} was not through after {seen['now'] - side.began:.0f} s: {side.state}.")
+
+    def _next(self, act: str) -> None:
+        if story.ACTS.index(act) > story.ACTS.index(self.story.act):
+            self.story.act = act
+
+    # What is on the desk ------------------------------------------------------------------------------------------
+
+    def _failures(self):
+        return Failure.objects.filter(source=SOURCE, tenant=TENANT, pk__gt=self.story.after).order_by()
+
+    def _count(self) -> dict[str, int]:
+        states = dict(self._failures().values_list("state").annotate(n=Count("pk")))
+        self.story.dead = states.get(FailureState.DEAD, 0)
+        self.story.left = self.story.jobs - states.get(FailureState.RECOVERED, 0)
+        return states
+
+    def _groups(self) -> list[dict[str, str]]:
+        known = {group["fingerprint"] for group in self.story.groups}
+        fresh = Group.objects.filter(pk__in=self._failures().values("group")).order_by("pk")
+        return self.story.groups + [
+            {"fingerprint": group.name, "title": group.title, "state": group.state}
+            for group in fresh
+            if group.name not in known
+        ]
+
+    def _viewer(self) -> Viewer:
+        user = get_user_model().objects.filter(pk=self.story.user_id).first()
+        if user is None:
+            raise Failed(f"The account {self.story.by} is no more.")
+        return viewer_of(user)
+
+    # The end ------------------------------------------------------------------------------------------------------
+
+    def _leave(self, outcome: str, now: float, why: str = "") -> None:
+        self.story.outcome, self.story.why, self.story.tidying_since = outcome, why, now
+
+    def _tidy(self, now: float) -> None:
+        """The desk as it was: warehouse well, no replay open, nothing dead, groups resolved."""
+        if control.partner(self.warehouse)["mode"] != "well":
+            control.set_mode(self.warehouse, "well")
+        try:
+            self._cancel_what_runs()
+            states = self._count()
+            assert self.story.tidying_since is not None
+            on_their_way = states.get(FailureState.RETRYING, 0) + states.get(FailureState.REPLAYING, 0)
+            if on_their_way and now - self.story.tidying_since < _TIDIED_WITHIN_S:
+                return
+            if self.story.dead:
+                triage.discard(self._viewer(), query=QUERY, reason="Played incident: set aside at its end")
+            self._resolve([group["fingerprint"] for group in self._groups()])
+        except (Failed, *_REFUSED) as error:
+            self.story.why = f"{self.story.why} It could not be tidied up: {error}".strip()
+        self._close(now)
+
+    def _cancel_what_runs(self) -> None:
+        mine = Replay.objects.filter(idempotency_key__startswith=f"incident-{self.story.id}-").exclude(state__in=_OVER)
+        for replay in mine:
+            replays.cancel(self._viewer(), replay, reason="Played incident: its end")
+
+    def _resolve(self, fingerprints: Sequence[str]) -> None:
+        if fingerprints:
+            group_changes.change_many(
+                self._viewer(), fingerprints, {"state": "resolved"}, reason="Played incident: its end"
+            )
+
+    def _close(self, now: float) -> None:
+        self.story.ended_at = now
+        story.close(self.broker, self.story)
+
+
+def measure(side: Side, seen: dict, left: int) -> None:
+    """Write down the whole seconds that are over: what the partner counted in them; how it stands, for the last one."""
+    first, now = int(side.began), int(seen["now"])
+    counted = {now - point["ago_s"]: point for point in seen["series"]}
+    for n in range(now - first):
+        if n == len(side.seconds):
+            side.seconds.append(None)
+        if side.seconds[n] is not None or first + n not in counted:
+            continue
+        point = counted[first + n]
+        is_last = first + n == now - 1
+        side.seconds[n] = Second(
+            requests=point["requests"],
+            refused=point["requests"] - point["by_status"].get("200", 0),
+            capacity=seen["capacity"] if is_last else None,
+            left=left if is_last else None,
+        )
+    if seen["falls"] - side.falls_before > len(side.falls):
+        fell_at = seen["now"] - seen["for_s"] if seen["fell_over"] else seen["now"]
+        side.falls.append(round(fell_at - side.began, 1))

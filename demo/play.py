@@ -1,0 +1,87 @@
+"""Plays an incident when /demo/ asks for one, and goes on with one that was cut short. `python -m demo.play`.
+
+It waits with little in its memory: Django and Celery are loaded when the first is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import redis
+
+from demo import control, story
+
+LOOK_EVERY_S = 0.5
+
+
+def main() -> None:
+    broker_url = os.environ.get("REDRIVE_DEMO_BROKER_URL")
+    partner_url = os.environ.get("REDRIVE_DEMO_PARTNER_URL")
+    if not broker_url or not partner_url:
+        sys.exit(
+            "REDRIVE_DEMO_BROKER_URL and REDRIVE_DEMO_PARTNER_URL are not set: there is nothing to play with. "
+            "`python3 manage.py up` sets them."
+        )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    broker = redis.Redis.from_url(broker_url, socket_timeout=5, socket_connect_timeout=5)
+    while not stop.wait(LOOK_EVERY_S):
+        try:
+            story.alive(broker)
+            seen = story.read(broker)
+            if seen.ticket is not None:
+                _play(broker, seen, broker_url, partner_url, stop)
+        except (redis.RedisError, control.DemoUnreachable) as error:
+            _say(f"{error}; trying again in 2 s")
+            stop.wait(2)
+
+
+def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: str, stop: threading.Event) -> None:
+    from demo.shop import app
+
+    # Before Django is set up: Celery would tie itself to it, and what publishes here is a shop like any other.
+    app.loader.import_default_modules()
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+    django.setup()
+    from django.db import InterfaceError, OperationalError, connections
+
+    from demo.incident import Incident, begin
+
+    assert seen.ticket is not None
+    told = seen.story or begin(seen.ticket, time.time())
+    if told.is_over:  # ended, and killed before the ticket was taken away
+        story.close(broker, told)
+        return
+    incident = Incident(told, broker, broker_url, partner_url)
+    try:
+        while not told.is_over and not stop.is_set():
+            began = time.monotonic()
+            story.alive(broker)
+            try:
+                incident.step()
+            except (redis.RedisError, control.DemoUnreachable, OperationalError, InterfaceError) as error:
+                _say(f"{type(error).__name__}: {error}; trying again in 1 s")
+                connections.close_all()
+                stop.wait(1)
+            stop.wait(max(0.05, LOOK_EVERY_S - (time.monotonic() - began)))
+    except Exception as error:  # a fault of the player must not keep the next incident from being asked for
+        incident.give_up(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        incident.close()
+        connections.close_all()
+
+
+def _say(text: str) -> None:
+    print(f"demo.play: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
