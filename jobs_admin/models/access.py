@@ -79,6 +79,8 @@ class Viewer:
 
 # The engine acting on its own behalf (watch), named as such in the audit.
 ENGINE = Viewer(name="redrive", roles={EVERY_SOURCE: ADMIN})
+# The same where it holds and ends replays.
+CONTROLLER = Viewer(name="controller", roles={EVERY_SOURCE: ADMIN})
 
 
 def viewer_of(user) -> Viewer:

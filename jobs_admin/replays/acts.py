@@ -11,35 +11,56 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from jobs_admin.core import pacing
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import rights, stopping
+from jobs_admin.replays import controlling, rights, stopping
 from jobs_admin.replays.previewing import read_pace
 from jobs_admin.replays.refusals import ReplayRefused, wrong_state
 
+_NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 
 def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
     """Send no more until it is resumed. What was sent runs on."""
-    return _move(viewer, replay, "pause", SENDING, ReplayState.PAUSED, reason)
+    sources = rights.must_act(viewer, replay, "replay.pause")
+    with transaction.atomic():
+        stands = _as_it_stands(replay)
+        if stands.state not in (*SENDING, ReplayState.WAITING):
+            raise wrong_state(replay, "paused")
+        paused = {"state": ReplayState.PAUSED, "state_since": timezone.now(), "held_because": ""}
+        Replay.objects.filter(pk=replay.pk).update(**paused)
+        before, after = {"state": stands.state}, {"state": ReplayState.PAUSED}
+        rights.record(viewer, "replay.pause", replay, sources, reason=reason, before=before, after=after)
+    replay.refresh_from_db()
+    return replay
 
 
 def resume(viewer: Viewer, replay: Replay, reason: str = "", without_groups: Sequence[str] = ()) -> Replay:
     """Go on. `without_groups`: fingerprints of groups whose jobs are not sent any more; they are free again."""
-    left_out = sorted({*replay.without_groups, *_groups(without_groups)})
-    return _move(
-        viewer,
-        replay,
-        "resume",
-        (ReplayState.PAUSED, ReplayState.HELD),
-        ReplayState.RUNNING,
-        reason,
-        without_groups=left_out,
-    )
+    sources = rights.must_act(viewer, replay, "replay.resume")
+    left_out, now = _groups(without_groups), timezone.now()
+    with transaction.atomic():
+        stands = _as_it_stands(replay)
+        if stands.state not in (ReplayState.PAUSED, ReplayState.HELD):
+            raise wrong_state(replay, "resumed")
+        before = {"state": stands.state}
+        stands.without_groups = sorted({*stands.without_groups, *left_out})
+        columns = controlling.resumed(stands, now)
+        Replay.objects.filter(pk=replay.pk).update(**columns, without_groups=stands.without_groups)
+        after = {"state": columns["state"], "without_groups": stands.without_groups}
+        rights.record(viewer, "replay.resume", replay, sources, reason=reason, before=before, after=after)
+    replay.refresh_from_db()
+    return replay
+
+
+def _as_it_stands(replay: Replay) -> Replay:
+    """Read anew, and nobody writes it until the transaction ends."""
+    return Replay.objects.select_for_update(of=("self",), no_key=True).get(pk=replay.pk)
 
 
 def _groups(fingerprints: Sequence[str]) -> list[int]:
@@ -89,17 +110,21 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
     read = read_pace(pace)
     sources = rights.must_act(viewer, replay, "replay.pace")
     with transaction.atomic():
-        changed = Replay.objects.filter(pk=replay.pk).exclude(state__in=_OVER)
-        if not changed.update(pace=read.as_dict(), rate=read.rate):
+        stands = _as_it_stands(replay)
+        if stands.state in _OVER:
             raise wrong_state(replay, "given another pace")
+        columns: dict[str, Any] = {"pace": read.as_dict(), "rate": read.rate}
+        if stands.state not in _NOT_BEGUN:
+            columns = controlling.repaced(stands, pacing.settled(read, jobs=stands.total), timezone.now())
+        Replay.objects.filter(pk=replay.pk).update(**columns)
         rights.record(
             viewer,
             "replay.pace",
             replay,
             sources,
             reason=reason,
-            before={"pace": replay.pace},
-            after={"pace": read.as_dict()},
+            before={"pace": stands.pace},
+            after={"pace": columns["pace"]},
         )
     replay.refresh_from_db()
     return replay
@@ -137,32 +162,3 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
         )
     item.refresh_from_db()
     return item
-
-
-def _move(
-    viewer: Viewer,
-    replay: Replay,
-    act: str,
-    allowed: Sequence[ReplayState],
-    to: ReplayState,
-    reason: str,
-    **changes: Any,
-) -> Replay:
-    sources = rights.must_act(viewer, replay, f"replay.{act}")
-    with transaction.atomic():
-        moved = Replay.objects.filter(pk=replay.pk, state__in=allowed).update(
-            state=to, state_since=timezone.now(), held_because="", **changes
-        )
-        if not moved:
-            raise wrong_state(replay, f"{act}d")
-        rights.record(
-            viewer,
-            f"replay.{act}",
-            replay,
-            sources,
-            reason=reason,
-            before={"state": replay.state},
-            after={"state": to} | changes,
-        )
-    replay.refresh_from_db()
-    return replay

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
-from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import stopping
+from jobs_admin.models.replay import ItemState, ReplayState
+from jobs_admin.replays import controlling, ending, stopping
 from jobs_admin.sources.base import SourceRefused
 
 _READ = 2_000  # items whose news is read at once
@@ -29,7 +29,10 @@ _STAGE = {"retry": 0, "success": 2}
 
 
 def settle(now: datetime | None = None) -> bool:
-    """Settle what has news, and finish what a canceller left. True when there was something."""
+    """Settle what has news, steer by it, end what is through, and finish what a canceller left.
+
+    True when there was something.
+    """
     now = now or timezone.now()
     busy = False
     for replay in Replay.objects.filter(Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)).order_by("pk"):
@@ -38,7 +41,8 @@ def settle(now: datetime | None = None) -> bool:
             busy |= _doubt_silent(replay, now)
     for replay in Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED), planned__gt=0):
         busy |= bool(stopping.drop_planned(replay, now))
-    return _close_ended(now) or busy
+    busy |= controlling.control(now)
+    return ending.end(now) or busy
 
 
 def _settle_news(replay: Replay, now: datetime) -> bool:
@@ -145,6 +149,8 @@ def _doubt_silent(replay: Replay, now: datetime) -> bool:
     if oldest is None:
         return False
     for source in sent.values_list("failure__source", flat=True).distinct():
+        if not ending.reports_outcomes(source):
+            continue
         within = _outcome_within(source)
         silent = sent.filter(failure__source=source, sent_at__lt=now - timedelta(seconds=within))
         ids = list(silent.values_list("pk", flat=True)[:_BATCH])
@@ -163,8 +169,3 @@ def _outcome_within(source: str) -> float:
         return config.adapter(source).outcome_within_s
     except (KeyError, SourceRefused):
         return _WITHIN_S
-
-
-def _close_ended(now: datetime) -> bool:
-    ended = Replay.objects.filter(state__in=SENDING, planned=0, sent=0, running=0, total__gt=0)
-    return bool(ended.update(state=ReplayState.DONE, ended_at=now, held_because=""))

@@ -1,0 +1,216 @@
+"""The step that steers: what is known of each replay goes to the controller, and what that says goes into the row.
+
+It runs in every round of `settle`. What it remembers stands in the row, so any process goes on from there. It writes by
+one conditional update: of two processes one wins, and what a person did meanwhile wins over both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+
+from jobs_admin.core import pacing
+from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
+from jobs_admin.models import Replay
+from jobs_admin.models.access import CONTROLLER
+from jobs_admin.models.replay import SENDING, ReplayState
+from jobs_admin.replays import evidence, rights, seeing
+from jobs_admin.replays.leaving_out import leave_out
+from jobs_admin.replays.seeing import Staffing
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2  # at the soonest after the last look …
+_QUIET_LOOK_S = 1.0  # … where nothing came home
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What stands in `Replay.controller`."""
+
+    n: int = 0  # of the look that wrote it: whoever writes next must have read this one
+    until: datetime | None = None  # first attempts until then are known to the controller
+    core: dict[str, Any] | None = None
+    left_out: dict[str, Any] | None = None
+
+    @staticmethod
+    def of(replay: Replay) -> _Memory:
+        held = replay.controller
+        until = held.get("until")
+        return _Memory(
+            held.get("n", 0), datetime.fromisoformat(until) if until else None, held.get("core"), held.get("left_out")
+        )
+
+    def controller(self, replay: Replay, pace: Pace, now: datetime) -> Controller:
+        if self.core is not None:
+            try:
+                return Controller.from_dict(pace, self.core)
+            except (KeyError, TypeError, ValueError):
+                log.exception("replay #%s: what its controller knew cannot be read; it begins again", replay.pk)
+        return Controller(pace, now.timestamp(), sent=seeing.sent(replay))
+
+    def next(self, controller: Controller, **changes: Any) -> dict[str, Any]:
+        """The column after another look."""
+        new = replace(self, n=self.n + 1, core=controller.as_dict(), **changes)
+        until = new.until.isoformat() if new.until else None
+        return {"n": new.n, "until": until, "core": new.core, "left_out": new.left_out}
+
+
+# -- what people's acts write -----------------------------------------------------------------------------------
+
+
+def begun(replay: Replay, now: datetime) -> dict[str, Any]:
+    """The columns of a replay that begins now; `total` and `pace` as they will stand in its row."""
+    pace = pacing.settled(_pace(replay), jobs=replay.total)
+    controller = Controller(pace, now.timestamp())
+    verdict = controller.look(Seen(now.timestamp(), sent=0, unsettled=0, planned=replay.total))
+    return _begins(pace, verdict, now) | {"pace": pace.as_dict(), "controller": _Memory().next(controller)}
+
+
+def resumed(replay: Replay, now: datetime) -> dict[str, Any]:
+    """The columns of a held or paused replay that goes on: where it was, or from a low rate where that was held.
+
+    With groups to leave out nothing is sent until they are.
+    """
+    pace, memory = _pace(replay), _Memory.of(replay)
+    controller = memory.controller(replay, pace, now)
+    verdict = controller.look(_seen(replay, now))
+    if verdict.state == ReplayState.HELD:
+        controller.resumed(now.timestamp())
+        verdict = controller.look(_seen(replay, now))
+    if replay.without_groups:
+        verdict = replace(verdict, may_send=seeing.sent(replay))
+    return _begins(pace, verdict, now) | {"controller": memory.next(controller)}
+
+
+def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
+    """The columns of a replay that goes at another pace from now on, whatever state it is in."""
+    memory = _Memory.of(replay)
+    controller = memory.controller(replay, pace, now)
+    verdict = controller.look(_seen(replay, now))
+    columns = {
+        "pace": pace.as_dict(),
+        "rate": verdict.rate,
+        "may_send": verdict.may_send,
+        "controller": memory.next(controller),
+    }
+    moves = replay.state in SENDING and verdict.state in SENDING and verdict.state != replay.state
+    return columns | ({"state": verdict.state, "state_since": now} if moves else {})
+
+
+def _begins(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
+    state = _state(pace, verdict, now)
+    return {
+        "state": state,
+        "state_since": now,
+        "rate": verdict.rate,
+        "may_send": verdict.may_send,
+        "held_because": _why_it_waits(pace, now) if state == ReplayState.WAITING else "",
+        "evidence": None,
+    }
+
+
+# -- the step ---------------------------------------------------------------------------------------------------
+
+
+def control(now: datetime) -> bool:
+    """Look at every replay that is under way. True when something came home that it was judged by."""
+    under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).order_by("pk")
+    looks = [_look(replay, now) for replay in under_way]
+    return any(looks)
+
+
+def _look(replay: Replay, now: datetime) -> bool:
+    pace, memory = _pace(replay), _Memory.of(replay)
+    passed_s = now.timestamp() - (memory.core or {}).get("at", float("-inf"))
+    turns = (replay.state == ReplayState.WAITING) == _is_open(pace, now)  # its time window opens or closes
+    if not turns and (passed_s < _LOOK_S or not _is_steered(replay, pace)):
+        return False
+    judged, until = seeing.came_home(replay, memory.until)
+    if not turns and not judged and passed_s < _QUIET_LOOK_S:
+        return False
+    left_out = leave_out(replay, memory.left_out, now)
+    staffing = seeing.staffing(seeing.queues(replay), now)
+    controller = memory.controller(replay, pace, now)
+    verdict = controller.look(_seen(replay, now, judged, staffing))
+    column = memory.next(controller, until=until, left_out=left_out)
+    columns = _change(replay, pace, verdict, now) | {"rate": verdict.rate, "may_send": verdict.may_send}
+    if verdict.because:
+        since = datetime.fromtimestamp(column["core"]["since"], UTC)
+        why, told = evidence.tell(replay, verdict.because, staffing.deserted, since, now)
+        columns |= {"evidence": told} | ({"held_because": why} if verdict.because.holds else {})
+    return _write(replay, memory, columns | {"controller": column}, now) and bool(judged)
+
+
+def _change(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
+    """The columns that go with another state; none where it stays as it is."""
+    state = _state(pace, verdict, now)
+    if state == replay.state:
+        return {}
+    columns = {"state": state, "state_since": now}
+    if state == ReplayState.WAITING:
+        columns["held_because"] = _why_it_waits(pace, now)
+    elif replay.state == ReplayState.WAITING:
+        columns["held_because"] = ""
+    return columns
+
+
+def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: datetime) -> bool:
+    """False, and nothing is changed, where somebody else wrote since it was read."""
+    is_held = columns.get("state") == ReplayState.HELD
+    sources = rights.sources_of(replay) if is_held else []
+    read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
+    read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller={})
+    with transaction.atomic():
+        if not read.update(**columns):
+            return False
+        if is_held:
+            before, after = {"state": replay.state}, {"state": ReplayState.HELD, "sent": seeing.sent(replay)}
+            reason = columns["held_because"]
+            rights.record(CONTROLLER, "replay.hold", replay, sources, reason=reason, before=before, after=after)
+    return True
+
+
+# -- what is asked of a row -------------------------------------------------------------------------------------
+
+
+def _pace(replay: Replay) -> Pace:
+    return pacing.parse(replay.pace, replay.total)
+
+
+def _is_steered(replay: Replay, pace: Pace) -> bool:
+    """Whether anything that comes home could change how it goes on."""
+    is_judged = pace.stop or pace.canary or pace.ramp or pace.in_flight
+    return bool(is_judged or replay.without_groups)
+
+
+def _seen(replay: Replay, now: datetime, judged: Sequence[Judged] = (), staffing: Staffing = seeing.UNKNOWN) -> Seen:
+    return Seen(
+        now.timestamp(),
+        sent=seeing.sent(replay),
+        unsettled=replay.sent + replay.running,
+        planned=replay.planned,
+        judged=judged,
+        workers=staffing.workers,
+        waiting=staffing.waiting,
+    )
+
+
+def _state(pace: Pace, verdict: Verdict, now: datetime) -> str:
+    if verdict.state == ReplayState.HELD or _is_open(pace, now):
+        return ReplayState(verdict.state)
+    return ReplayState.WAITING
+
+
+def _is_open(pace: Pace, now: datetime) -> bool:
+    return pace.window is None or pace.window.is_open(now)
+
+
+def _why_it_waits(pace: Pace, now: datetime) -> str:
+    assert pace.window is not None
+    return f"Outside its time window: it goes on by itself on {pace.window.opens_at(now):%a %d %b at %H:%M} UTC."

@@ -1,0 +1,280 @@
+"""What the controller's word does to a row, on a source in memory and with time that is passed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
+from jobs_admin.replays import controlling, seeing
+from tests.jobs_admin.replays.conftest import ANN, came_home
+from tests.jobs_admin.replays.test_sending import begun as started
+from tests.jobs_admin.replays.test_sending import counts
+
+pytestmark = pytest.mark.django_db
+
+START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+CAREFUL = {"style": "careful", "ramp": {"from": 5, "to": 100}}
+
+
+class Steered:
+    """A careful replay of jobs that died of one group, looked at in a time of our own."""
+
+    def __init__(self, ids, pace=None, now=START):
+        self.now = now
+        self.replay = started(ids)
+        self.replay.pace = CAREFUL if pace is None else pace
+        Replay.objects.filter(pk=self.replay.pk).update(started_at=now, **controlling.begun(self.replay, now))
+        self.replay.refresh_from_db()
+
+    def send(self, count):
+        items = list(self.replay.items.filter(state="planned").order_by("n")[:count])
+        self.replay.items.filter(pk__in=[i.pk for i in items]).update(state="sent", sent_at=self.now)
+        Failure.objects.filter(pk__in=[i.failure_id for i in items]).update(state="replaying", run=2)
+        self.replay.refresh_from_db()
+        Replay.objects.filter(pk=self.replay.pk).update(
+            sent=self.replay.sent + len(items), planned=self.replay.planned - len(items)
+        )
+        return items
+
+    def passed(self, seconds=1.0):
+        """A round of settle, so many seconds later."""
+        self.now += timedelta(seconds=seconds)
+        replays.settle(self.now)
+        self.replay.refresh_from_db()
+        return self.replay
+
+    def come_home(self, items, kind, **changes):
+        for item in items:
+            came_home(item, kind, **changes)
+
+
+def group(name, first_seen=START - timedelta(days=1), **more):
+    return Group.objects.create(
+        fingerprint=f"v1-{name}", error_type="TimeoutError", message="too slow", culprit="shop/pay.py in charge",
+        first_seen=first_seen, last_seen=first_seen, **more,
+    )  # fmt: skip
+
+
+def died_of(ids, group):
+    Failure.objects.filter(pk__in=ids).update(group=group)
+    Attempt.objects.bulk_create(
+        Attempt(failure_id=pk, run=1, attempt=1, kind="exception", group=group, ended_at=START, received_at=START)
+        for pk in ids
+    )
+    return ids
+
+
+@pytest.fixture
+def steered(shop, bury):
+    return Steered(bury(200))
+
+
+def test_a_canary_goes_first_and_then_the_rest_faster_and_faster(steered):
+    assert (steered.replay.state, steered.replay.may_send, steered.replay.rate) == ("canary", 10, 5)
+    steered.come_home(steered.send(10), "success")
+    assert steered.passed().may_send == 30
+    steered.come_home(steered.send(20), "success")
+    steered.passed()
+    steered.come_home(steered.send(20), "success")
+    replay = steered.passed()
+    assert replay.state == "ramping" and replay.state_since == steered.now
+    before = replay.rate
+    for _ in range(5):
+        steered.come_home(steered.send(10), "success")
+        steered.passed()
+    assert steered.replay.rate > before and steered.replay.may_send > 100
+
+
+def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
+    known, new = group("a"), group("b", first_seen=START + timedelta(seconds=1))
+    steered = Steered(died_of(bury(200), known))
+    items = steered.send(10)
+    steered.come_home(items[:4], "success")
+    steered.come_home(items[4:9], "retry", group=known)
+    steered.come_home(items[9:], "exception", group=new)
+    replay = steered.passed()
+    assert replay.state == "held" and replay.may_send == 10
+    assert replay.held_because == (
+        "6 of 10 canary jobs failed again, 5 of them with TimeoutError at shop/pay.py in charge."
+    )
+    evidence = replay.evidence
+    assert (evidence["kind"], evidence["failed"], evidence["judged"], evidence["others"]) == ("canary", 6, 10, 0)
+    assert [(g["fingerprint"], g["count"], g["same"], g["is_new"]) for g in evidence["groups"]] == [
+        ("v1-a", 5, 5, False),
+        ("v1-b", 1, 0, True),
+    ]
+    event = AuditEvent.objects.get(act="replay.hold")
+    assert (event.actor, event.source, event.reason) == ("controller", "shop", replay.held_because)
+    assert not replays.send("one")
+
+
+def test_what_a_person_did_meanwhile_wins(steered):
+    items = steered.send(10)
+    steered.come_home(items, "exception")
+    replay = Replay.objects.get(pk=steered.replay.pk)
+    replays.pause(ANN, Replay.objects.get(pk=replay.pk))
+    controlling._look(replay, steered.now + timedelta(seconds=1))
+    assert Replay.objects.get(pk=replay.pk).state == "paused"
+    assert not AuditEvent.objects.filter(act="replay.hold").exists()
+
+
+def test_of_two_that_look_at_once_one_writes(steered):
+    items = steered.send(10)
+    steered.come_home(items, "success")
+    replays.settle(steered.now + timedelta(seconds=0.1))
+    one, two = (Replay.objects.get(pk=steered.replay.pk) for _ in range(2))
+    later = steered.now + timedelta(seconds=2)
+    assert controlling._look(one, later) and not controlling._look(two, later)
+    steered.replay.refresh_from_db()
+    assert steered.replay.may_send == 30 and steered.replay.controller["core"]["well"] == 10
+
+
+def test_a_changed_pace_is_not_overwritten_by_a_look_that_began_before(steered):
+    replay = Replay.objects.get(pk=steered.replay.pk)
+    changed = replays.change_pace(ANN, Replay.objects.get(pk=replay.pk), {"style": "at_once"})
+    assert (changed.state, changed.rate, changed.may_send) == ("running", None, None)
+    assert not controlling._look(replay, steered.now + timedelta(seconds=2))
+    replay.refresh_from_db()
+    assert (replay.rate, replay.may_send, replay.controller) == (None, None, changed.controller)
+
+
+def test_resumed_it_begins_low_and_what_was_sent_before_is_no_evidence(shop, bury):
+    steered = Steered(bury(200))
+    early = steered.send(10)
+    steered.come_home(early[:8], "exception")
+    assert steered.passed().state == "held"
+    before = timezone.now()
+    replay = replays.resume(ANN, steered.replay)
+    assert (replay.state, replay.held_because, replay.evidence, replay.may_send) == ("canary", "", None, 20)
+    steered.now = max(steered.now, before) + timedelta(seconds=1)
+    steered.come_home(early[8:], "exception")
+    steered.come_home(steered.send(10), "success")
+    assert steered.passed().state == "canary" and steered.replay.may_send == 40
+
+
+def test_resumed_without_a_group_its_jobs_are_left_out_and_the_rest_goes(shop, bury):
+    bad, good = group("bad"), group("good")
+    ids = died_of(bury(40), bad) + died_of(bury(40), good)
+    steered = Steered(ids)
+    items = steered.send(10)
+    steered.come_home(items, "exception", group=bad)
+    assert steered.passed().state == "held"
+    replay = replays.resume(ANN, steered.replay, without_groups=["v1-bad"])
+    assert replay.may_send == 10
+    steered.now = timezone.now()
+    replay = steered.passed()
+    assert counts(replay) == {"planned": 40, "cancelled": 30, "failed_again": 10}
+    assert replay.may_send == 20
+    assert replay.items.filter(state="cancelled").values_list("outcome", flat=True).distinct().get() == (
+        "Left out: the replay was resumed without its group."
+    )
+    assert set(replay.items.filter(state="planned").values_list("failure__group", flat=True)) == {good.pk}
+
+
+def test_what_is_laid_out_later_of_a_group_that_is_left_out_is_left_out_too(shop, bury):
+    bad = group("bad")
+    ids = died_of(bury(6), bad)
+    steered = Steered(ids)
+    claimed = steered.replay.items.get(n=3)
+    steered.replay.items.filter(pk=claimed.pk).update(claimed_at=START)
+    Replay.objects.update(without_groups=[bad.pk])
+    steered.passed()
+    assert counts(steered.replay) == {"planned": 1, "cancelled": 5}
+    steered.replay.items.filter(pk=claimed.pk).update(claimed_at=None)  # its sender could not send it
+    steered.passed()
+    assert counts(steered.replay) == {"cancelled": 6} and steered.replay.state == "done"
+
+
+def sample(now, guarded_workers, queue="emails"):
+    DepthSample.objects.create(source="shop", queue=queue, at=now, waiting=7, guarded_workers=guarded_workers)
+
+
+def test_it_is_held_when_the_workers_vanish_and_says_since_when(steered):
+    steered.come_home(steered.send(10), "success")
+    sample(steered.now, 2)
+    steered.passed()
+    steered.send(5)
+    for _ in range(10):
+        sample(steered.now, 0)
+        steered.passed(4)
+    assert steered.replay.state == "held" and steered.replay.evidence["kind"] == "workers_gone"
+    assert steered.replay.held_because == (
+        "No live worker takes from emails since 02:00 UTC, and 5 jobs are sent and not settled."
+    )
+    assert steered.replay.evidence["queues"] == [["shop", "emails"]]
+
+
+def test_a_watch_that_does_not_sample_is_no_worker_that_vanished(steered):
+    sample(steered.now, 2)
+    steered.passed()
+    steered.send(5)
+    for _ in range(20):
+        steered.passed(4)
+    assert steered.replay.state == "canary"
+
+
+def test_silence_holds_it(steered):
+    steered.send(10)
+    for _ in range(70):
+        steered.passed(5)
+    assert steered.replay.state == "held"
+    assert steered.replay.held_because == "No news for 5 min of 10 jobs that were sent."
+
+
+@pytest.mark.parametrize("now", [START, START + timedelta(hours=12)])
+def test_it_waits_for_its_time_window_and_goes_on_in_it(shop, bury, now):
+    window = {"from": f"{now:%H}:10", "to": f"{now:%H}:20"}
+    steered = Steered(bury(5), {"style": "steady", "rate": 50, "window": window}, now)
+    replay = steered.passed()
+    assert replay.state == "waiting"
+    assert replay.held_because == f"Outside its time window: it goes on by itself on Sat 21 Nov at {now:%H}:10 UTC."
+    assert not replays.send("one")
+    assert steered.passed(600).state == "running" and steered.replay.held_because == ""
+    assert steered.passed(600).state == "waiting"
+
+
+def test_failures_hold_a_steady_replay_too_when_it_is_beyond_doubt(shop, bury):
+    steered = Steered(bury(50), {"style": "steady", "rate": 50, "stop": {"failed": 0.3}})
+    one, two = steered.send(2)
+    steered.come_home([one], "success"), steered.come_home([two], "exception")
+    assert steered.passed().state == "running"
+    steered.come_home(steered.send(8), "exception")
+    assert steered.passed().state == "held"
+    assert steered.replay.held_because.startswith("9 of the last 10 jobs failed again")
+
+
+def test_a_replay_at_once_is_not_judged(shop, bury):
+    steered = Steered(bury(50), {"style": "at_once"})
+    steered.come_home(steered.send(50), "exception")
+    assert steered.passed().state == "done" and steered.replay.failed_again == 50
+
+
+def test_a_held_replay_with_nothing_left_is_done(steered):
+    Replay.objects.update(state="held", planned=0, cancelled=200)
+    assert steered.passed().state == "done"
+    event = AuditEvent.objects.get(act="replay.done")
+    assert (event.actor, event.before) == ("controller", {"state": "held"})
+
+
+def test_a_source_that_cannot_report_ends_jobs_as_sent(shop, bury, monkeypatch):
+    monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True, outcomes=False), raising=False)
+    steered = Steered(bury(3), {"style": "steady", "rate": 50})
+    steered.send(2)
+    assert steered.passed(4_000).state == "running" and counts(steered.replay) == {"planned": 1, "sent": 2}
+    steered.send(1)
+    assert steered.passed(4_000).state == "done" and counts(steered.replay) == {"sent": 3}
+
+
+def test_first_attempts_are_told_once_and_none_is_missed(steered, monkeypatch):
+    monkeypatch.setattr(seeing, "_AT_ONCE", 7)
+    steered.come_home(steered.send(5), "success")
+    replays.settle(steered.now)
+    steered.come_home(steered.send(5), "success")
+    replays.settle(steered.now)
+    told, until = seeing.came_home(steered.replay, None)
+    rest, end = seeing.came_home(steered.replay, until)
+    assert (len(told), len(rest)) == (5, 5) and seeing.came_home(steered.replay, end) == ([], end)
