@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ class MemorySource:
         self._ledgers: dict[str, set[int]] = defaultdict(set)
         self._recalled: dict[str, set[int]] = {}  # replay -> tokens taken back; it sends no more
         self._epochs: dict[str, str] = {}
+        self._lock = threading.Lock()  # a send, a recall and a fetch are one step each
 
     def depths(self) -> list[Depth]:
         self._dial()
@@ -55,10 +57,11 @@ class MemorySource:
     def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
         self._dial()
         jobs = [self._job(replay, letter) for letter in letters]
-        return {
-            letter.token: self._put(replay, letter.token, letter.queue, job)
-            for letter, job in zip(letters, jobs, strict=True)
-        }
+        with self._lock:
+            return {
+                letter.token: self._put(replay, letter.token, letter.queue, job)
+                for letter, job in zip(letters, jobs, strict=True)
+            }
 
     def _put(self, replay: str, token: int, queue: str, job: dict[str, Any]) -> str:
         if token in self._ledgers[replay]:
@@ -92,13 +95,19 @@ class MemorySource:
 
     def recall(self, replay: str, queues: Sequence[str]) -> set[int]:
         self._dial()
-        taken = self._recalled.setdefault(replay, set())
-        for queue in queues:
-            mine = {job["sent_as"][1] for job in self.queues[queue] if job["sent_as"][0] == replay}
-            self.queues[queue] = [job for job in self.queues[queue] if job["sent_as"][0] != replay]
-            self._ledgers[replay] -= mine
-            taken |= mine
-        return set(taken)
+        with self._lock:
+            taken = self._recalled.setdefault(replay, set())
+            for queue in queues:
+                mine = {job["sent_as"][1] for job in self.queues[queue] if job["sent_as"][0] == replay}
+                self.queues[queue] = [job for job in self.queues[queue] if job["sent_as"][0] != replay]
+                self._ledgers[replay] -= mine
+                taken |= mine
+            return set(taken)
+
+    def fetch(self, queue: str) -> dict[str, Any] | None:
+        """The job that runs next, taken as a worker does; None where none waits."""
+        with self._lock:
+            return self.queues[queue].pop(0) if self.queues[queue] else None
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         message = json.loads(raw)

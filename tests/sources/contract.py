@@ -1,10 +1,30 @@
-"""What every source must do. A subclass supplies `source`, `raw` (a captured message) and `waiting(queue)`."""
+"""What every source must do. A subclass supplies `source`, `raw` (a captured message) and what stands in docs/sources.md."""
 
 from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable
+
+
+class Ran:
+    """The tokens of the jobs that a worker took, in that order."""
+
+    def __init__(self):
+        self.tokens = []
+        self._more = threading.Condition()
+
+    def add(self, token):
+        with self._more:
+            self.tokens.append(token)
+            self._more.notify_all()
+
+    def wait_for(self, count):
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.tokens) >= count, timeout=30)
 
 
 class SourceContract:
@@ -80,6 +100,73 @@ class SourceContract:
         answers = source.send("r", [self.letter(1), self.letter(2, queue="webhooks"), self.letter(3)])
         assert answers == {1: "recalled", 2: "already", 3: "recalled"}
         assert self.waiting(self.queue) == [] and source.was_sent("r", [1, 2, 3]) == {2}
+
+    def test_while_a_worker_drains_the_queue_each_job_ran_or_was_taken_back(self, source):
+        tokens, others = range(1, 4_001), range(5_001, 7_001)
+        for start in range(0, 2_000, 100):
+            source.send("r", [self.letter(n) for n in tokens[2 * start : 2 * start + 200]])
+            source.send("s", [self.letter(n) for n in others[start : start + 100]])
+        with self.drained() as ran:
+            ran.wait_for(50)
+            back = source.recall("r", [self.queue])
+        mine = {n for n in ran.tokens if n in tokens}
+        assert mine and back and not mine & back and mine | back == set(tokens)
+        assert [n for n in ran.tokens if n in others] == list(others)
+        assert len(ran.tokens) == len(set(ran.tokens)) and [n for n in ran.tokens if n in mine] == sorted(mine)
+        assert source.was_sent("r", list(tokens)) == mine and source.was_sent("s", list(others)) == set(others)
+
+    def test_a_sender_beside_the_recall_sends_what_is_taken_back_or_nothing(self, source):
+        answers = {}
+
+        def send():
+            for start in range(1, 20_000, 20):
+                answers.update(source.send("r", [self.letter(n) for n in range(start, start + 20)]))
+                if "recalled" in answers.values():
+                    return
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        with self.drained() as ran:
+            ran.wait_for(50)
+            back = source.recall("r", [self.queue])
+            sender.join()
+        sent = {n for n, answer in answers.items() if answer == "sent"}
+        assert "recalled" in answers.values()
+        assert not set(ran.tokens) & back and set(ran.tokens) | back == sent
+
+    def test_two_recalls_at_once_take_back_what_is_theirs(self, source):
+        for start in range(0, 3_000, 30):
+            for replay in ("r", "s", "t"):
+                lineage = {"queue": self.queue, "replay": replay}
+                source.send(replay, [self.letter(n, lineage=lineage) for n in range(start, start + 30)])
+        back = {}
+        threads = [
+            threading.Thread(target=lambda r=r: back.update({r: source.recall(r, [self.queue])})) for r in ("r", "s")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert back == {"r": set(range(3_000)), "s": set(range(3_000))}
+        assert self.waiting(self.queue) == [f"new-{n}" for n in range(3_000)]
+
+    @contextmanager
+    def drained(self):
+        """A worker that takes one job after the other until the block has ended and none waits."""
+        ran, is_over = Ran(), threading.Event()
+
+        def work():
+            while (job := self.fetch(self.queue)) or not is_over.is_set():
+                if job:
+                    ran.add(int(job.removeprefix("new-")))
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            yield ran
+        finally:
+            is_over.set()
+            worker.join()
 
     def test_it_declares_what_it_can(self, source):
         assert source.can.atomic_send  # as the tests of a refused batch show

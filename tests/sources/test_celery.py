@@ -3,12 +3,13 @@ from __future__ import annotations
 import base64
 import json
 import time
+from datetime import UTC, datetime
 
 import pytest
 import redis
-from celery import Celery, chain
+from celery import Celery, chain, chord, group
 
-from jobs_admin.sources import connect
+from jobs_admin.sources import celery_message, connect
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from tests.real_celery import RealWorker
 from tests.sources.contract import SourceContract
@@ -62,6 +63,10 @@ class TestCeleryOnRedis(SourceContract):
     def waiting(self, queue):
         return [json.loads(m)["headers"]["id"] for m in reversed(self.broker.lrange(queue, 0, -1))]
 
+    def fetch(self, queue):
+        raw = self.broker.rpop(queue)
+        return raw and json.loads(raw)["headers"]["id"]
+
     def lose_everything(self):
         self.broker.flushall()
 
@@ -101,6 +106,128 @@ def test_a_priority_goes_to_its_own_list(source, app, broker, priority, key):
     assert broker.llen(key) == 1
     (depth,) = source.depths()
     assert (depth.queue, depth.waiting) == ("emails", 1)
+
+
+def test_a_letter_may_say_its_priority(source, app, broker):
+    source.send(
+        "r", [letter(publish(app, broker, 1), priority=9), letter(publish(app, broker, 2), token=2, priority=4)]
+    )
+    assert json.loads(captured(broker, "emails\x06\x169"))["properties"]["priority"] == 9
+    assert json.loads(captured(broker, "emails\x06\x163"))["properties"]["priority"] == 4
+
+
+@pytest.mark.parametrize("retries, comes_to", [(0, 0), (2, 2), (None, 3)])
+def test_a_letter_says_how_many_retries_count_as_made(source, app, broker, retries, comes_to):
+    raw = publish(app, broker, 1, retries=3)
+    source.send("r", [letter(raw, retries=retries)])
+    assert json.loads(captured(broker))["headers"]["retries"] == comes_to
+
+
+@pytest.mark.parametrize("parent", [None, "its-parent"])
+def test_a_job_under_its_own_id_is_not_its_own_parent(source, app, broker, parent):
+    raw = publish(app, broker, 1, task_id="same", parent_id=parent, root_id=parent)
+    source.send("r", [letter(raw, job_id="same")])
+    before, after = json.loads(raw), json.loads(captured(broker))
+    assert (after["headers"]["id"], after["headers"]["parent_id"]) == ("same", parent)
+    assert after["headers"]["root_id"] == (parent or "same")
+    assert after["properties"]["delivery_tag"] != before["properties"]["delivery_tag"]
+
+
+def test_the_same_letter_makes_the_same_message(app, broker):
+    one = letter(publish(app, broker, 1))
+    assert celery_message.renew(one, "r") == celery_message.renew(one, "r") != celery_message.renew(one, "s")
+
+
+ROUTED = b'"exchange": "shop", "routing_key": "order.new"'
+
+
+def test_a_letter_for_its_own_queue_keeps_the_address_that_its_message_has(source, app, broker):
+    raw = publish(app, broker, 1).replace(b'"exchange": "", "routing_key": "emails"', ROUTED)
+    source.send("r", [letter(raw)])
+    again = captured(broker)
+    assert json.loads(again)["properties"]["delivery_info"] == {"exchange": "shop", "routing_key": "order.new"}
+
+
+def test_a_letter_for_another_queue_is_addressed_to_it_and_back_again(source, app, broker):
+    raw = publish(app, broker, 1).replace(b'"exchange": "", "routing_key": "emails"', ROUTED)
+    source.send("r", [letter(raw, queue="slow")])
+    there = captured(broker, "slow")
+    assert json.loads(there)["properties"]["delivery_info"] == {"exchange": "", "routing_key": "slow"}
+    source.send("s", [letter(there, queue="emails")])
+    assert json.loads(captured(broker))["properties"]["delivery_info"] == {"exchange": "", "routing_key": "emails"}
+
+
+def test_waiting_counts_the_lists_of_all_priorities(source, app, broker):
+    for priority in (0, 3, 5, 9):
+        app.send_task("shop.send", queue="emails", priority=priority)
+    broker.set("taken", "no list")
+    assert source.waiting(["emails", "taken"]) == {"emails": 4, "taken": 0}
+
+
+def test_a_recall_looks_into_the_lists_of_all_priorities(source, app, broker):
+    raw = publish(app, broker, 1)
+    source.send("r", [letter(raw, token=n, priority=n % 10) for n in range(1, 2_001)])
+    source.send("s", [letter(raw, token=n, priority=n % 10, job_id=f"other-{n}") for n in range(1, 41)])
+    ran = [
+        json.loads(broker.rpop(key))["headers"]["redrive"] for key in ("emails", "emails\x06\x169") for _ in range(9)
+    ]
+    assert len(ran) == 18
+    back = source.recall("r", ["emails"])
+    left = [json.loads(m)["headers"]["id"] for m in reversed(broker.lrange("emails\x06\x163", 0, -1))]
+    assert len(back) == 2_000 - 18 and left == [f"other-{n}" for n in range(1, 41) if n % 10 in (3, 4, 5)]
+    assert source.waiting(["emails"]) == {"emails": 40}
+
+
+def test_what_a_worker_had_and_what_celery_tries_again_is_left_to_run(source, app, broker):
+    raw = publish(app, broker, 1)
+    source.send("r", [letter(raw, token=n) for n in (1, 2, 3)])
+    with app.connection_for_read() as connection, connection.SimpleQueue("emails") as queue:
+        fetched = queue.get(timeout=5)
+        assert source.recall("r", ["emails"]) == {2, 3}
+        fetched.requeue()
+    assert source.recall("r", ["emails"]) == {2, 3} and source.waiting(["emails"]) == {"emails": 1}
+    assert json.loads(captured(broker))["headers"]["redelivered"] is True
+
+
+def test_a_recall_of_a_key_that_is_no_queue_takes_nothing(source, broker):
+    broker.set("taken", "a string")
+    assert source.recall("r", ["taken", "not-there"]) == set()
+    assert broker.get("taken") == b"a string"
+
+
+def test_what_a_recall_leaves_in_the_broker_has_an_end(source, app, broker):
+    source.send("r", [letter(publish(app, broker, 1))])
+    source.recall("r", ["emails"])
+    assert {key: 0 < broker.ttl(key) <= 7 * 86400 for key in broker.keys("redrive:*")} == {
+        b"redrive:{shop}:ledger:r": True,
+        b"redrive:{shop}:removals": True,
+    }
+
+
+def test_only_a_member_of_a_chord_is_one(source, app, broker):
+    app.conf.result_backend = "cache+memory://"
+    plain = publish(app, broker, '"group": "x", "chord"', headers={"group_of": "a"})
+    chord([app.signature("shop.part", (n,), queue="emails") for n in range(2)])(
+        app.signature("shop.body", queue="emails")
+    )
+    members = [captured(broker), captured(broker)]
+    group([app.signature("shop.part", (n,), queue="emails") for n in range(2)]).apply_async()
+    answers = [
+        source.is_chord_member(raw) for raw in (plain, *members, captured(broker), b"", b"\x80", members[0][:-9])
+    ]
+    assert answers == [False, True, True, False, False, False, False]
+    assert source.is_chord_member(json.dumps(json.loads(members[0]), separators=(",", ":")).encode())
+
+
+def test_when_a_message_expires_is_told_in_utc(source, app, broker):
+    moment = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    message = json.loads(publish(app, broker, 1, expires=moment))
+    assert source.expires_at(json.dumps(message).encode()) == moment
+    for told, comes_to in [("2030-01-02T03:04:05", moment), (None, None), ("soon", None), (7, None), ({}, None)]:
+        message["headers"]["expires"] = told
+        for style in ({}, {"separators": (",", ":")}):
+            assert source.expires_at(json.dumps(message, **style).encode()) == comes_to
+    assert source.expires_at(publish(app, broker, '"expires": "x"')) is None and source.expires_at(b"\x80") is None
 
 
 def test_edited_arguments_keep_callbacks_and_chain(source, app, broker):
@@ -261,8 +388,6 @@ def test_a_url_that_cannot_be_used_is_refused_with_a_sentence(url, says):
 
 
 def test_headers_that_repeat_the_arguments_unredacted_are_not_shown():
-    from jobs_admin.sources import celery_message
-
     headers = {
         "task": "t",
         "id": "j",

@@ -19,6 +19,10 @@ class TestMemory(SourceContract):
     def waiting(self, queue):
         return [job["id"] for job in self.running.queues[queue]]
 
+    def fetch(self, queue):
+        job = self.running.fetch(queue)
+        return job and job["id"]
+
     def lose_everything(self):
         self.running.forget()
 
