@@ -48,6 +48,10 @@ class SourceContract:
         assert source.send("r", [self.letter(1), self.letter(3)]) == {1: "already", 3: "sent"}
         assert sorted(self.waiting(self.queue)) == ["new-1", "new-2", "new-3"]
 
+    def test_a_token_that_comes_twice_in_a_batch_enqueues_once(self, source):
+        source.send("r", [self.letter(1), self.letter(1), self.letter(2)])
+        assert self.waiting(self.queue) == ["new-1", "new-2"]
+
     def test_another_replay_has_a_ledger_of_its_own(self, source):
         source.send("r", [self.letter(1)])
         assert source.send("s", [self.letter(1, job_id="other")]) == {1: "sent"}
