@@ -494,15 +494,30 @@ def _see(seen: dict[int, list[_Counted]]) -> None:
 
 def _regress(group: Group, seen: list[_Counted]) -> None:
     """A resolved group came back, unless these failed before it was resolved and only arrived late."""
-    later = [it.report for it in seen if group.resolved_at is None or it.report.ended_at > group.resolved_at]
+    replayed = _replayed(seen)
+    later = [it for it in seen if group.resolved_at is None or _failed_after(group.resolved_at, it, replayed)]
     if not later:
         return
-    first = min(later, key=lambda report: report.ended_at)
-    group.state, group.state_by, group.state_since = GroupState.REGRESSED, "", first.ended_at
-    replay = (
-        ReplayItem.objects.filter(pk=first.item).values_list("replay_id", flat=True).first() if first.item else None
-    )
-    group.regressed_after = f"replay:{replay}" if replay else f"release:{first.release}" if first.release else ""
+    first = min(later, key=lambda it: it.report.ended_at)
+    group.state, group.state_by, group.state_since = GroupState.REGRESSED, "", first.report.ended_at
+    item, release = replayed.get(first.failure), first.report.release
+    group.regressed_after = f"replay:{item.replay_id}" if item else f"release:{release}" if release else ""
+
+
+def _replayed(seen: list[_Counted]) -> dict[int, ReplayItem]:
+    """failure -> the item of the replay that started the run it failed in."""
+    runs = {it.failure: it.report for it in seen if it.report.item}
+    # By failure and run too: an item's number may be that of another desk, where a database was put back.
+    items = ReplayItem.objects.filter(pk__in=[report.item for report in runs.values()], failure__in=runs)
+    rows = items.only("replay_id", "failure_id", "run", "sent_at", "claimed_at")
+    return {item.failure_id: item for item in rows if item.run == runs[item.failure_id].run}
+
+
+def _failed_after(resolved_at: datetime, it: _Counted, replayed: Mapping[int, ReplayItem]) -> bool:
+    """By the worker's clock; what we sent since it was resolved failed after that, whatever that clock says."""
+    item = replayed.get(it.failure)
+    sent_at = (item.sent_at or item.claimed_at) if item else None
+    return it.report.ended_at > resolved_at or (sent_at is not None and sent_at > resolved_at)
 
 
 def count_lost(lost: Iterable[tuple[int | None, str, str]], now: datetime) -> None:

@@ -27,6 +27,8 @@ from jobs_admin.models import (
     Payload,
     QueueCounter,
     Release,
+    Replay,
+    ReplayItem,
     Source,
     Traceback,
     Unfiled,
@@ -246,6 +248,39 @@ def test_a_resolved_group_that_comes_back_says_after_what():
     assert Group.objects.get().state == "resolved"
     file(report("j2", release="r2"))
     assert (Group.objects.get().state, Group.objects.get().regressed_after) == ("regressed", "release:r2")
+
+
+def replayed(failure, sent_at):
+    """A report of j1's second run by this failure's item; the worker's clock is 30 s behind."""
+    replay = Replay.objects.create(scope_max_id=1, actor="ann", state="running")
+    item = ReplayItem.objects.create(replay=replay, n=1, failure=failure, run=2, state="sent", sent_at=sent_at)
+    file(of_run(2, "again", item=item.pk, ago=30))
+    return replay
+
+
+@pytest.mark.django_db
+def test_a_resolved_group_that_comes_back_in_a_replay_says_which_whatever_the_worker_s_clock_says():
+    file(report("j1", ago=500))
+    Group.objects.update(state="resolved", resolved_at=NOW - timedelta(seconds=10))
+    replay = replayed(Failure.objects.get(), sent_at=NOW - timedelta(seconds=5))
+    group = Group.objects.get()
+    assert (group.state, group.regressed_after) == ("regressed", f"replay:{replay.pk}")
+
+
+@pytest.mark.django_db
+def test_what_was_sent_before_its_group_was_resolved_proves_nothing():
+    file(report("j1", ago=500))
+    Group.objects.update(state="resolved", resolved_at=NOW - timedelta(seconds=10))
+    replayed(Failure.objects.get(), sent_at=NOW - timedelta(seconds=40))
+    assert Group.objects.get().state == "resolved"
+
+
+@pytest.mark.django_db
+def test_the_number_of_another_failure_s_item_names_no_replay():
+    file(report("j1", ago=500), report("j2", ago=500))
+    Group.objects.update(state="resolved", resolved_at=NOW - timedelta(seconds=400))
+    replayed(Failure.objects.get(first_job_id="j2"), sent_at=NOW)  # reports of j1
+    assert (Group.objects.get().state, Group.objects.get().regressed_after) == ("regressed", "release:r1")
 
 
 @pytest.mark.django_db

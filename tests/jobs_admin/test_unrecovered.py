@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection
+
+from jobs_admin import replays, unrecovered
+from jobs_admin.models import Failure
+from tests.jobs_admin.replays.conftest import buried, bury, came_home, shop  # noqa: F401  (fixtures)
+from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
+
+pytestmark = pytest.mark.django_db
+
+
+@contextmanager
+def watched():
+    """Every depth that somebody could have read meanwhile: after each statement that changed something."""
+    seen, quiet = [], []
+
+    def look(execute, sql, params, many, context):
+        answer = execute(sql, params, many, context)
+        if not quiet and not sql.lstrip().upper().startswith("SELECT"):
+            quiet.append(True)
+            seen.append(unrecovered.by_queue())
+            quiet.clear()
+        return answer
+
+    with connection.execute_wrapper(look):
+        yield seen
+
+
+def test_a_replay_that_fails_whole_leaves_the_depth_as_it_was_at_every_moment(shop):  # noqa: F811
+    ids = buried(500)
+    with watched() as seen:
+        replay = begun(ids)
+        sent_all()
+        assert Failure.objects.filter(state="dead").count() == 0  # so `dead` alone would say that all is well
+        for kind, attempt in (("retry", 1), ("exception", 2)):
+            for item in replay.items.all():
+                came_home(item, kind, attempt=attempt)
+            replays.settle()
+    assert counts(replay) == {"failed_again": 500} and Failure.objects.filter(state="dead").count() == 500
+    assert len(seen) > 1_000 and {tuple(depth.items()) for depth in seen} == {((("shop", "emails"), 500),)}
+
+
+def test_what_ran_well_is_no_longer_counted(shop):  # noqa: F811
+    replay = begun(buried(3))
+    sent_all()
+    came_home(replay.items.get(n=1), "success")
+    assert unrecovered.by_queue("shop") == {("shop", "emails"): 2}
+    assert unrecovered.by_queue("web") == {}
+
+
+def test_a_job_that_retries_in_its_first_run_has_not_died(shop):  # noqa: F811
+    buried(2, state="retrying")
+    assert unrecovered.by_queue() == {}
