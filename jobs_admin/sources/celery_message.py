@@ -154,8 +154,8 @@ def _address(properties: dict[str, Any], letter: Letter) -> None:
 
 
 def is_chord_member(raw: bytes) -> bool:
-    """Whether a chord waits for this job. Costs some 100 ns for a job without a group; never raises."""
-    if b'"group"' not in raw or b'"group": null' in raw or b'"group":null' in raw:
+    """Whether a chord waits for this job. Costs half a microsecond for a job without a group; never raises."""
+    if _says_nothing(raw, b'"group":'):
         return False
     try:
         message = parse(raw)
@@ -165,14 +165,20 @@ def is_chord_member(raw: bytes) -> bool:
 
 
 def expires_at(raw: bytes) -> datetime | None:
-    """The `expires` header, which Celery writes in UTC. Costs some 100 ns where there is none; never raises."""
-    if b'"expires"' not in raw or b'"expires": null' in raw or b'"expires":null' in raw:
+    """The `expires` header, which Celery writes in UTC. Costs half a microsecond where there is none; never raises."""
+    if _says_nothing(raw, b'"expires":'):
         return None
     try:
         moment = datetime.fromisoformat(parse(raw)["headers"]["expires"])
     except (SourceRefused, KeyError, TypeError, ValueError):
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _says_nothing(raw: bytes, member: bytes) -> bool:
+    """Whether a member of JSON is absent or null; told without parsing, as this is asked of every failure."""
+    at = raw.rfind(member)  # from the end: the headers stand behind the body, which may have 16 MB
+    return at < 0 or raw[at + len(member) : at + len(member) + 5].lstrip().startswith(b"null")
 
 
 def _replace_arguments(message: dict[str, Any], letter: Letter) -> None:
