@@ -19,7 +19,7 @@ from demo import control, story
 from demo.partner import PLAYED
 from demo.shop import SOURCE, app
 from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
-from demo.temper import FALLEN_S, WARMING_S
+from demo.temper import FALLEN_S, WARM_RATE, WARMING_S
 from jobs_admin import group_changes, replays, triage
 from jobs_admin.models import Failure, Group, Replay
 from jobs_admin.models.access import Viewer, viewer_of
@@ -28,7 +28,8 @@ from jobs_admin.models.replay import ReplayState
 
 QUERY = f"source:{SOURCE} tenant:{TENANT} state:dead"
 PUBLISHED_PER_S = 60.0
-PACES = {"at_once": {"style": "at_once"}, "careful": {"style": "careful"}}
+# A fresh demo has no last hour in which one could have seen what the queue manages: so the ramp says where it ends.
+PACES = {"at_once": {"style": "at_once"}, "careful": {"style": "careful", "ramp": {"to": WARM_RATE}}}
 REASONS = {"at_once": "Played incident: everything at once", "careful": "Played incident: careful"}
 
 # An act that takes longer has gone wrong.

@@ -59,6 +59,16 @@ class Side:
     succeeded: int = 0
     failed_again: int = 0
 
+    @property
+    def peak(self) -> int:
+        """The most requests in a second."""
+        return max((second.requests for second in self.seconds if second), default=0)
+
+    @property
+    def while_down(self) -> int:
+        """Requests that it did not answer."""
+        return sum(second.refused for second in self.seconds if second)
+
 
 @dataclass(slots=True)
 class Story:

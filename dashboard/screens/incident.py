@@ -153,7 +153,7 @@ def _span(sides: list[Side]) -> int:
 
 def _top(sides: list[Side]) -> int:
     """Requests/s at the upper edge. A peak beyond all measure is cut off, or nothing else could be seen."""
-    highest = max((peak(side) for side in sides), default=0)
+    highest = max((side.peak for side in sides), default=0)
     return max(_LOWEST_TOP, -(-min(highest, _HIGHEST_TOP) // 10) * 10)
 
 
@@ -279,20 +279,12 @@ def _figures(told: Story) -> list[Figure]:
         return Figure(name, *(value(side) if side else "–" for side in sides))
 
     return [
-        row("Most requests in a second", lambda side: number(peak(side))),
+        row("Most requests in a second", lambda side: number(side.peak)),
         row("Fell over", lambda side: _times(len(side.falls)) if side.falls else "never"),
-        row("Requests while it was down", lambda side: number(while_down(side))),
+        row("Requests while it was down", lambda side: number(side.while_down)),
         row("Failed again", lambda side: f"{number(side.failed_again)} of {number(side.jobs)}"),
         row("All through after", _through),
     ]
-
-
-def peak(side: Side) -> int:
-    return max((second.requests for second in side.seconds if second), default=0)
-
-
-def while_down(side: Side) -> int:
-    return sum(second.refused for second in side.seconds if second)
 
 
 def _through(side: Side) -> str:
@@ -323,7 +315,7 @@ def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture
         look=look,
         replay=side.replay,
         url=reverse("replay-detail", args=[side.replay]) if side.replay else "",
-        says=f"{NAMES[name]}: requests at the partner in each second; at most {number(peak(side))}. {verdict}",
+        says=f"{NAMES[name]}: requests at the partner in each second; at most {number(side.peak)}. {verdict}",
         bars=[bar for row in rows for bar in _bars(row, step, top)],
         cuts=list(_cuts(rows, step, top)),
         down=[
@@ -338,11 +330,7 @@ def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture
         ],
         falls=[round((at + offset) * step, 2) for at in side.falls],
         capacity=_capacity(rows, step, top),
-        left=" ".join(
-            f"{(row.second + 1) * step:.2f},{100 - row.left / told.jobs * 100:.2f}"
-            for row in rows
-            if row.left is not None
-        ),
+        left=_back(rows, side, told.jobs, step),
         left_says=f"{NAMES[name]}: jobs that are not back. {_left(rows, side)}",
         rows=rows,
     )
@@ -357,6 +345,11 @@ def _verdict(name: str, side: Side) -> tuple[str, str]:
     if side.failed_again:
         return f"Never fell over; {number(side.failed_again)} failed again.", "retrying"
     return f"Never fell over; all {number(side.succeeded)} came back in {duration(round(side.ended))}.", "recovered"
+
+
+def _back(rows: list[Row], side: Side, jobs: int, step: float) -> str:
+    known = [(-1, side.jobs), *((row.second, row.left) for row in rows if row.left is not None)]
+    return " ".join(f"{(second + 1) * step:.2f},{100 - left / jobs * 100:.2f}" for second, left in known)
 
 
 def _left(rows: list[Row], side: Side) -> str:

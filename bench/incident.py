@@ -1,0 +1,143 @@
+"""Plays the incident of /demo/ on a desk of its own, and draws what was measured.
+
+    .venv/bin/python -m bench.incident [--pictures docs/pictures] [--keep figures.json] [--from figures.json]
+
+Starts `up` on an empty folder, logs in, presses the button as a browser would, and waits for the end. Prints JSON: both
+replays second by second, as the partner counted them. With --pictures it draws incident-light.svg and incident-dark.svg;
+with --from it draws what an earlier run printed and plays nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+
+from bench.incident_picture import draw
+from demo import story
+from demo.story import SIDES, Side, Story
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_WITHIN_S = 120
+PLAYED_WITHIN_S = 300
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    options.add_argument("--pictures", type=Path, help="a folder for the two pictures")
+    options.add_argument("--keep", type=Path, help="a file for the figures")
+    options.add_argument("--from", dest="figures", type=Path, help="figures of an earlier run")
+    wanted = options.parse_args()
+    if wanted.figures:
+        figures = json.loads(wanted.figures.read_text())
+    else:
+        with tempfile.TemporaryDirectory(prefix="redrive-incident-") as folder:
+            figures = played(Path(folder))
+    if wanted.keep:
+        wanted.keep.write_text(json.dumps(figures, indent=1))
+    if wanted.pictures:
+        for theme in ("light", "dark"):
+            (wanted.pictures / f"incident-{theme}.svg").write_text(draw(figures, theme))
+    shown = {k: v for k, v in figures.items() if k not in SIDES}
+    shown |= {name: {k: v for k, v in figures[name].items() if k != "seconds"} for name in SIDES}
+    print(json.dumps(shown, indent=1))
+
+
+def played(folder: Path) -> dict[str, Any]:
+    password = secrets.token_urlsafe(12)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "DJANGO_", "CELERY_"))}
+    with (folder / "up.out").open("w") as said:
+        desk = subprocess.Popen(
+            [sys.executable, "manage.py", "up", "--port", "8760", "--data", str(folder / "data")],
+            cwd=ROOT, env={**kept, "REDRIVE_ADMIN_PASSWORD": password}, stdout=said, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        url = _ready(desk, folder / "up.out")
+        made = json.loads((folder / "data/up.json").read_text())
+        broker = redis.Redis.from_url(made["REDRIVE_DEMO_BROKER_URL"])
+        press(url, password)
+        return figures_of(_told(broker))
+    finally:
+        desk.send_signal(signal.SIGTERM)
+        desk.wait(30)
+
+
+def _ready(desk: subprocess.Popen[bytes], said: Path) -> str:
+    ends = time.monotonic() + READY_WITHIN_S
+    while not (found := re.search(r"Redrive is ready: (\S+)", said.read_text())):
+        if desk.poll() is not None or time.monotonic() > ends:
+            sys.exit(f"The desk did not come up:\n{said.read_text()}")
+        time.sleep(0.2)
+    return found[1].rstrip("/")
+
+
+def press(url: str, password: str) -> None:
+    """Log in, and press the button."""
+    with httpx.Client(base_url=url, follow_redirects=True, timeout=20, trust_env=False) as person:
+
+        def form(path: str, where: str, **fields: str) -> httpx.Response:
+            token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', person.get(where).text)
+            assert token is not None
+            return person.post(path, data={"csrfmiddlewaretoken": token[1], **fields}, headers={"Referer": url + where})
+
+        form("/login/", "/login/", username="admin", password=password).raise_for_status()
+        form("/demo/incident/", "/demo/", wish="play").raise_for_status()
+
+
+def _told(broker: redis.Redis) -> Story:
+    ends = time.monotonic() + PLAYED_WITHIN_S
+    while time.monotonic() < ends:
+        seen = story.read(broker)
+        if seen.story and seen.story.is_over:
+            if seen.story.outcome != "played":
+                sys.exit(f"It was not played to its end: {seen.story.why}")
+            return seen.story
+        time.sleep(0.5)
+    sys.exit(f"It was not over after {PLAYED_WITHIN_S} s.")
+
+
+def figures_of(told: Story) -> dict[str, Any]:
+    assert told.ended_at is not None
+    return {
+        "date": datetime.fromtimestamp(told.began_at, UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip(),
+        "jobs": told.jobs,
+        "took_s": round(told.ended_at - told.began_at),
+        **{name: _side(told.sides[name]) for name in SIDES},
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "jobs": side.jobs,
+        "most_in_a_second": side.peak,
+        "falls_at_s": side.falls,
+        "while_down": side.while_down,
+        "failed_again": side.failed_again,
+        "all_through_s": None if side.failed_again else side.ended,
+        "seconds": [asdict(second) if second else None for second in side.seconds],
+    }
+
+
+if __name__ == "__main__":
+    main()
