@@ -34,6 +34,7 @@ REASONS = {"at_once": "Played incident: everything at once", "careful": "Played 
 
 # An act that takes longer has gone wrong.
 _LONGEST_S = {"outage": 30.0, "group": 60.0, "condition": 60.0, "at_once": 90.0, "careful": 180.0}
+_LAST_NEWS_S = 3.0  # what failed before the warehouse was mended is on the desk by then
 _TIDIED_WITHIN_S = 30.0
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 _REFUSED = (replays.ReplayRefused, triage.TriageRefused, group_changes.ChangeRefused)
@@ -230,7 +231,8 @@ class Incident:
             states = self._count()
             assert self.story.tidying_since is not None
             on_their_way = states.get(FailureState.RETRYING, 0) + states.get(FailureState.REPLAYING, 0)
-            if on_their_way and now - self.story.tidying_since < _TIDIED_WITHIN_S:
+            passed_s = now - self.story.tidying_since
+            if (self.story.left and passed_s < _LAST_NEWS_S) or (on_their_way and passed_s < _TIDIED_WITHIN_S):
                 return
             if self.story.dead:
                 triage.discard(self._viewer(), query=QUERY, reason="Played incident: set aside at its end")

@@ -164,6 +164,8 @@ def _headline(seen: Seen) -> tuple[str, str]:
     told = seen.story
     if told is None:
         return ("It begins in a moment.", "replaying") if seen.is_playing else ("", "")
+    if told.outcome and not told.is_over:
+        return "It ends: what was broken is mended, and what is on its way comes home.", "replaying"
     if told.outcome == "failed":
         return f"It could not be played to its end. {told.why}", "dead"
     if told.outcome == "stopped":
