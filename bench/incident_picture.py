@@ -79,7 +79,7 @@ def _side(name: str, side: dict[str, Any], jobs: int, top: int, span: int, ink: 
     yield from _line([(n, s["capacity"]) for n, s in enumerate(seconds) if s], left, step, _TOP, _TALL, top,
                      f'stroke="{ink["ink"]}" stroke-width="1.6" stroke-dasharray="5 3"')  # fmt: skip
     back = [(-1, side["jobs"]), *((n, s["left"]) for n, s in enumerate(seconds) if s)]
-    yield from _line(back, left, step, _LOW_TOP, _LOW, jobs, f'stroke="{colour}" stroke-width="2.2"')
+    yield from _line(back, left, step, _LOW_TOP, _LOW, jobs, f'stroke="{ink["dead"]}" stroke-width="2.2"')
     for second in range(0, span + 1, 10):
         words = f"{second} s"
         yield f'<text x="{left + second * step:.1f}" y="{_LOW_TOP + _LOW + 16}" text-anchor="middle" fill="{ink["ink2"]}">{words}</text>'

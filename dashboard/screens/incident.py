@@ -187,6 +187,10 @@ def _moral(told: Story) -> tuple[str, str]:
     return f"{first}. Careful brought every one of them back in {duration(round(careful.ended or 0))}.", "recovered"
 
 
+def _moment(at: float) -> str:
+    return f"{max(at, 0.1):.1f} s"
+
+
 def _times(n: int) -> str:
     return {1: "once", 2: "twice"}.get(n, f"{n} times")
 
@@ -217,7 +221,7 @@ def _sentence(told: Story) -> str:
             return f"The partner is just back and carries {number(COLD_RATE)} requests/s. All {number(side.jobs)} jobs come at once."
         dead = f"{number(side.failed_again)} of {number(side.jobs)} are dead again"
         return (
-            f"It fell over after {duration(max(0.1, side.falls[0]))}, and their retries meet a partner that is down: "
+            f"It fell over after {_moment(side.falls[0])}, and their retries meet a partner that is down: "
             f"{dead}. It is back after {number(FALLEN_S)} s."
         )
     if side.state == "held":
@@ -340,7 +344,7 @@ def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture
 
 def _verdict(name: str, side: Side) -> tuple[str, str]:
     if side.falls:
-        after = f"after {', '.join(duration(max(0.1, at)) for at in side.falls)}"
+        after = f"after {' and '.join(_moment(at) for at in side.falls)}"
         return f"Fell over {after}; {number(side.failed_again)} failed again.", "dead"
     if side.ended is None:
         return ("Not over." if side.state != "held" else "Held."), "replaying" if side.state != "held" else "retrying"
