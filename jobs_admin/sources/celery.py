@@ -367,7 +367,7 @@ class CeleryOnRedis:
         return f"{self._prefix}{queue}{self._sep}{step}" if step else self._prefix + queue
 
     def _step(self, priority: int) -> int:
-        return self._steps[bisect(self._steps, priority) - 1]
+        return self._steps[max(bisect(self._steps, priority) - 1, 0)]
 
     def _ledger(self, replay: str) -> str:
         return keys.ledger(self.name, replay, self._store_prefix)

@@ -5,8 +5,9 @@
 -- ARGV[5] the most messages to look at, ARGV[6] the bytes after which to stop
 -- Answers where to go on (-1 at the end), the removals now, and the tokens taken back.
 local kind = redis.call('TYPE', KEYS[2]).ok
-redis.call('HSETNX', KEYS[1], 'recalled', '1')
+-- First, as it takes no memory: after a write a script is let finish, so that a Redis which is full can be emptied.
 redis.call('EXPIRE', KEYS[1], ARGV[1])
+redis.call('HSETNX', KEYS[1], 'recalled', '1')
 local removals = tonumber(redis.call('HGET', KEYS[3], KEYS[2]) or '0')
 if kind ~= 'list' then
   return {-1, removals, {}}

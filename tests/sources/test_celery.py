@@ -195,6 +195,20 @@ def test_a_recall_of_a_key_that_is_no_queue_takes_nothing(source, broker):
     assert broker.get("taken") == b"a string"
 
 
+def test_a_broker_that_is_full_takes_no_more_and_gives_back(source, app, broker):
+    raw = publish(app, broker, 1)
+    source.epoch("r")
+    source.send("r", [letter(raw, token=n) for n in range(1, 301)])
+    try:
+        broker.config_set("maxmemory", "1mb")
+        with pytest.raises(SourceUnreachable, match="maxmemory"):
+            source.send("r", [letter(raw, token=301)])
+        assert source.recall("r", ["emails"]) == set(range(1, 301))
+    finally:
+        broker.config_set("maxmemory", "0")
+    assert broker.llen("emails") == 0 and source.was_sent("r", [1, 301]) == set()
+
+
 def test_what_a_recall_leaves_in_the_broker_has_an_end(source, app, broker):
     source.send("r", [letter(publish(app, broker, 1))])
     source.recall("r", ["emails"])
