@@ -29,7 +29,7 @@ _REST = re.compile(
     (
         rf'(", "content-encoding": {_SIMPLE}, "content-type": {_SIMPLE}, "headers": \{{"lang": {_SIMPLE}, '
         rf'"task": {_STRING}, "id": )(?P<id>{_SIMPLE})(, "shadow": {_SCALAR}, "eta": ){_SCALAR}(, "expires": ){_SCALAR}'
-        rf'(, "group": {_SCALAR}, "group_index": {_SCALAR}, "retries": )(?P<retries>\d++)'
+        rf'(, "group": {_SCALAR}, "group_index": {_SCALAR}, "retries": )(?P<retries>0|[1-9]\d*+)'
         rf'(, "timelimit": {_LIST}, "root_id": )(?P<root>{_SIMPLE}|null)(, "parent_id": )(?P<parent>{_SIMPLE}|null)'
         rf'({_MORE})(?:, "redrive": {_OBJECT})?+({_MORE})\}}, "properties": \{{"correlation_id": {_SIMPLE}'
         rf'((?:, "reply_to": {_SCALAR})?+, "delivery_mode": \d(?:, "expiration": {_SIMPLE})?+, "delivery_info": '
