@@ -4,58 +4,116 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Any
+from hashlib import sha1
+from typing import Any, Protocol
 
 from jobs_admin import config
 from jobs_admin.contents import opened
 from jobs_admin.core import editing
-from jobs_admin.core.envelope import Lineage
-from jobs_admin.models import Failure, Payload, Replay, ReplayItem
+from jobs_admin.core.merge_patch import merge_patch
+from jobs_admin.models import Failure, Payload, Replay
+from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.sources.base import Letter, SourceRefused
 
 
-def new_job_id(replay: Replay, n: int) -> str:
-    """The same for every try to send the item."""
-    return str(uuid.uuid5(uuid.UUID(hex=replay.key), str(n)))
+class Writer:
+    """Makes the letters of one replay. Asks no table, so that it may work beside what does."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._key = replay.key
+        self._namespace = uuid.UUID(hex=replay.key).bytes
+        self._edit = replay.edit
+        self._patch = replay.patch
+        self._attempts = replay.attempts
+        self._to_queue = replay.to_queue
+        self._same_job_id = replay.same_job_id
+        self._priority = replay.pace.get("priority")
+
+    def job_id(self, item: Claimed) -> str:
+        """The id of the job in its new run: the same for every try to send the item."""
+        if self._same_job_id:
+            return item.last_job_id
+        # As uuid.uuid5 has it, at a third of the cost.
+        digest = sha1(self._namespace + str(item.n).encode(), usedforsecurity=False).digest()
+        text = (digest[:6] + bytes((digest[6] & 0x0F | 0x50, digest[7], digest[8] & 0x3F | 0x80)) + digest[9:16]).hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def queue(self, item: Claimed) -> str:
+        return self._to_queue or item.queue
+
+    def letter(self, item: Claimed) -> Letter:
+        """What to send. Raises SourceRefused or EditRefused where it can never be sent."""
+        if not item.body:
+            raise SourceRefused("no whole message is kept", token=item.pk)
+        raw = opened(item)
+        args, kwargs = self._arguments(item, raw)
+        lineage = {
+            "queue": item.queue, "job_id": item.first_job_id, "run": item.run, "item": item.pk, "replay": self._key
+        }  # fmt: skip
+        return Letter(
+            item.pk, raw, self.queue(item), item.job_id, lineage, args, kwargs, self._priority, self._retries(item)
+        )
+
+    def _arguments(self, item: Claimed, raw: bytes) -> tuple[list[Any] | None, dict[str, Any] | None]:
+        if self._edit is not None:
+            return edited_arguments(raw, item, self._edit)
+        if self._patch is not None:
+            return patched_arguments(raw, item.source, self._patch)
+        return None, None
+
+    def _retries(self, item: Claimed) -> int | None:
+        """How many retries count as made."""
+        if self._attempts == "reset":
+            return 0
+        if self._attempts == "kept":
+            return None
+        if item.max_attempts is None:
+            raise SourceRefused(
+                f"how many attempts it may have is not known, so it cannot be given {self._attempts}", token=item.pk
+            )
+        return max(0, item.max_attempts - int(self._attempts))
 
 
-def letter(replay: Replay, item: ReplayItem, payload: Payload | None) -> Letter:
-    """What to send for an item (with its failure loaded). Raises SourceRefused where it can never be sent."""
-    if payload is None:
-        raise SourceRefused("no whole message is kept", token=item.pk)
-    raw = opened(payload)
-    failure = item.failure
-    lineage = Lineage(queue=failure.queue, job_id=failure.first_job_id, run=item.run, item=item.pk, replay=replay.key)
-    args = kwargs = None
-    if replay.edit is not None:
-        args, kwargs = edited_arguments(raw, failure, replay.edit)
-    return Letter(item.pk, raw, failure.queue, item.job_id, lineage.as_header(), args, kwargs)
+class Shown(Protocol):
+    """A job as it is shown: JSON text, redacted and cut to size."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def args(self) -> str: ...
+    @property
+    def kwargs(self) -> str: ...
 
 
-def payloads_for(items: list[ReplayItem]) -> dict[int, Payload]:
-    """Failure id -> the latest whole message from before the run that the item starts."""
-    runs = {item.failure_id: item.run for item in items}
-    found: dict[int, Payload] = {}
-    for payload in Payload.objects.filter(failure__in=runs, is_whole=True).order_by("run"):
-        if payload.run < runs[payload.failure_id]:
-            found[payload.failure_id] = payload
-    return found
-
-
-def edited_arguments(
-    raw: bytes, failure: Failure, edit: dict[str, Any]
-) -> tuple[list[Any] | None, dict[str, Any] | None]:
+def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[list[Any] | None, dict[str, Any] | None]:
     """The arguments to send. Raises SourceRefused for a message that cannot be edited, EditRefused for the edit itself."""
-    real_args, real_kwargs = config.adapter(failure.source).arguments(raw)
+    real_args, real_kwargs = config.adapter(shown.source).arguments(raw)
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
     if "args" in edit:
-        args = editing.merge(real_args, _shown(failure.args, "args"), edit["args"], "args")
+        args = editing.merge(real_args, _shown(shown.args, "args"), edit["args"], "args")
     if "kwargs" in edit:
-        kwargs = editing.merge(real_kwargs, _shown(failure.kwargs, "kwargs"), edit["kwargs"], "kwargs")
+        kwargs = editing.merge(real_kwargs, _shown(shown.kwargs, "kwargs"), edit["kwargs"], "kwargs")
     return args, kwargs
+
+
+def patched_arguments(raw: bytes, source: str, patch: dict[str, Any]) -> tuple[list[Any] | None, dict[str, Any] | None]:
+    """The real arguments with a JSON Merge Patch over {"args": …, "kwargs": …}; None for what it does not touch.
+
+    Raises SourceRefused for a message that cannot be edited, EditRefused where the patch leaves no arguments.
+    """
+    # What was hidden is not in the real arguments, and none of it comes in by the patch.
+    editing.refuse_placeholder(patch, "patch")
+    real_args, real_kwargs = config.adapter(source).arguments(raw)
+    merged = merge_patch({"args": real_args, "kwargs": real_kwargs}, patch)
+    args, kwargs = merged.get("args"), merged.get("kwargs")
+    if not isinstance(args, list):
+        raise editing.EditRefused("args", "With this patch args would be no list.")
+    if not isinstance(kwargs, dict):
+        raise editing.EditRefused("kwargs", "With this patch kwargs would be no object.")
+    return args if "args" in patch else None, kwargs if "kwargs" in patch else None
 
 
 def _shown(text: str, name: str) -> Any:

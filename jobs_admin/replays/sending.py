@@ -1,4 +1,4 @@
-"""The step of `watch` that sends: claim, put on the queue, mark.
+"""The step of `watch` that sends: claims what is due, hands it to a line that sends it, and marks what went.
 
 An item is claimed in SQL before it goes and marked after. Who dies in between leaves a claim; whoever holds the
 replay next asks the source's ledger whether it went. So each goes once, or is said to be uncertain.
@@ -9,34 +9,44 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
-from django.db import connection, transaction
-from django.db.models import F, OuterRef, Q, Subquery
 from django.utils import timezone
 
-from jobs_admin import config, filing
-from jobs_admin.core.editing import EditRefused
+from jobs_admin import config
 from jobs_admin.core.pacing import Bucket
-from jobs_admin.models import Failure, Replay, ReplayItem
-from jobs_admin.models.failure import FailureState
-from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import letters
-from jobs_admin.sources.base import Letter, Source, SourceError, SourceRefused, SourceUnreachable
+from jobs_admin.models import Replay
+from jobs_admin.models.replay import SENDING, ReplayState
+from jobs_admin.replays import claiming, marking
+from jobs_admin.replays.choosing import Choice, Lane, Limits
+from jobs_admin.replays.claiming import LEASE_S, Claimed
+from jobs_admin.replays.key_rates import KeyRates
+from jobs_admin.replays.letters import Writer
+from jobs_admin.replays.line import Line
+from jobs_admin.replays.marking import Batches
+from jobs_admin.sources.base import Source, SourceError, SourceUnreachable
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 5.0
-# What is claimed at once, and how long a pause may go unnoticed. So short because claiming and marking a slice must fit
-# into the stall that the bucket forgives.
-_SLICE_S = 0.1
-_BATCH = 500
+_ROUND_S = 0.1  # how long a pause may go unnoticed
+_AHEAD_S = 0.3  # what is claimed before it is due, so that a slow transaction delays no job
+_MOST_AHEAD = 4_000  # of those that are due at once
 _TRY_AGAIN_S = 5.0  # the longest wait before an unreachable source is tried again
+_SILENT_S = 0.5  # what waits for longer says why
+_LOOK_AFTER_S = 2.0  # between two looks for what dead senders left in replays that were stopped
+
+_STOPPED = (ReplayState.PAUSED, ReplayState.HELD, ReplayState.WAITING, ReplayState.CANCELLED, ReplayState.STOPPED)
+_COLUMNS = (
+    "key", "state", "pace", "rate", "edit", "patch", "attempts", "to_queue", "same_job_id", "may_send", "held_because",
+    "total", "planned", "sent", "running",
+)  # fmt: skip
 
 # Which process this is: a pid alone comes again.
 _BOOT = uuid.uuid4().hex[:8]
@@ -46,45 +56,22 @@ _BOOT = uuid.uuid4().hex[:8]
 class _Held:
     """What this process remembers of a replay that it sends."""
 
-    bucket: Bucket
+    replay: Replay  # as it was read last
+    writer: Writer
+    line: Line
+    leased_at: float  # by the monotonic clock, as all times here
+    choice: Choice = field(default_factory=Choice)
+    batches: Batches = field(default_factory=Batches)
+    rates: KeyRates | None = None
+    depths: dict[Lane, int] = field(default_factory=dict)  # what waited in a capped queue when it was asked last
+    out: dict[int, Claimed] = field(default_factory=dict)  # claimed by us and not marked: item id -> item
     # Claims of a sender before us, or of ours with an unknown end, are to be looked up before anything is sent.
     to_look_up: bool = True
-    leased_at: float = 0.0  # by the monotonic clock
-    # The sources of what is still planned, read anew now and then: it takes a look at every planned item.
-    sources: list[str] = field(default_factory=list)
-    sources_at: float = -math.inf
+    moved_at: float = -math.inf
 
-    def has_nothing_due(self, rate: float | None, now: float) -> bool:
-        """True while our lease is young and no job may go soon: a slow replay costs no writing between its jobs."""
-        fresh = now - self.leased_at < LEASE_S / 2
-        return fresh and not self.to_look_up and self.bucket.rate == rate and not self.bucket.ahead(_SLICE_S, now)
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Claimed items of one replay and one source."""
-
-    replay: Replay
-    held: _Held
-    source: Source
-    until: float  # when our lease ends, by the monotonic clock
-    pending: list[Letter]
-    sent: list[int] = field(default_factory=list)  # item ids
-    refused: dict[int, str] = field(default_factory=dict)
-    unknown: bool = False
-
-    def send(self, count: int) -> None:
-        letters_, self.pending = self.pending[:count], self.pending[count:]
-        while letters_:
-            try:
-                self.source.send(self.replay.key, letters_)
-            except SourceRefused as error:
-                blamed = [x for x in letters_ if error.token is None or x.token == error.token]
-                self.refused |= {x.token: str(error) for x in blamed}
-                letters_ = [x for x in letters_ if x.token not in self.refused]
-                continue
-            self.sent += [x.token for x in letters_]
-            return
+    def forget(self, items: Sequence[Claimed]) -> None:
+        for item in items:
+            self.out.pop(item.pk, None)
 
 
 class Sender:
@@ -93,170 +80,266 @@ class Sender:
     def __init__(self, name: str) -> None:
         self.name = f"{name[:36]}/{os.getpid()}/{_BOOT}"[:64]
         self._held: dict[int, _Held] = {}
+        self._ending: dict[int, _Held] = {}  # stopped while a call to their source was under way
         self._resting: dict[str, tuple[float, float, str]] = {}  # source -> (until, last wait, why)
+        self._news = threading.Event()
+        self._looked_after = -math.inf
 
     def round(self, now: datetime | None = None) -> bool:
-        """One slice of a tenth of a second or two. True when there is more to send."""
-        running = list(Replay.objects.filter(state__in=SENDING, planned__gt=0).order_by("pk"))
-        self._look_after_stopped(now)
-        for pk in self._held.keys() - {replay.pk for replay in running}:
-            del self._held[pk]
-        batches = [batch for replay in running for batch in self._claim(replay, now or timezone.now())]
+        """A tenth of a second or less. True when there is more to send."""
+        moment = now or timezone.now()
+        running = list(Replay.objects.filter(state__in=SENDING, planned__gt=0).only(*_COLUMNS).order_by("pk"))
         try:
-            self._send_paced(batches)
-        finally:
-            for batch in batches:
-                mark(batch.replay, batch.sent, batch.refused, [x.token for x in batch.pending], batch.unknown, now)
-        if not batches and running:
-            time.sleep(min(_SLICE_S, self._until_next(running)))
-        return bool(running)
+            for pk in self._held.keys() - {replay.pk for replay in running}:
+                self._stop(pk, moment)
+            self._look_after_stopped(moment)
+            for replay in running:
+                self._serve(replay, moment)
+            if running or self._ending:
+                self._news.wait(_ROUND_S)
+            self._news.clear()
+            for held in self._held.values():
+                self._mark(held, now or timezone.now())
+            for pk in list(self._ending):
+                self._end(pk, now or timezone.now())
+        except BaseException:
+            # What was sent and not marked keeps its claim: the next round, here or elsewhere, asks the ledgers.
+            self.close()
+            raise
+        return bool(running or self._ending)
 
-    def _until_next(self, running: Sequence[Replay]) -> float:
-        now = time.monotonic()
-        waits = [self._held[r.pk].bucket.wait(now) for r in running if r.pk in self._held]
-        # At least a little: a replay that another process sends, or whose source rests, must not make us spin.
-        return max(0.02, min(waits, default=_SLICE_S)) if not self._resting else _SLICE_S
+    def close(self) -> None:
+        """Send nothing more, and leave to the next round what is not marked."""
+        self._ending |= self._held
+        self._held = {}
+        for held in self._ending.values():
+            held.line.close()
 
-    def _send_paced(self, batches: list[_Batch]) -> None:
-        ends = time.monotonic() + 2 * _SLICE_S
-        while any(batch.pending and not batch.unknown for batch in batches):
-            now = time.monotonic()
-            if now > ends:
+    def _serve(self, replay: Replay, now: datetime) -> None:
+        """Claim what will be due soon and hand it over."""
+        held = self._hold(replay, now)
+        if held is None:
+            return
+        if held.to_look_up:
+            held.to_look_up = self._look_up_claims(replay, now, held)
+        count = self._due(held)
+        if not count:
+            return
+        room, why = _room(replay, len(held.out))
+        if held.to_look_up and (replay.pace.get("in_flight") or replay.pace.get("per_key")):
+            return  # how many are on their way is not known
+        if room > 0:
+            items = self._claim(held, min(count, room), now)
+            if items:
+                held.moved_at = time.monotonic()
+                held.line.put(items, held.rates)
+                if not any(name in self._resting for name, _ in held.choice.full):
+                    _say(replay, "")
                 return
-            wait = _SLICE_S
-            for batch in batches:
-                if not batch.pending or batch.unknown or now > batch.until:
-                    continue
-                if count := batch.held.bucket.take(min(len(batch.pending), _BATCH), now):
-                    self._try(batch, count)
-                wait = min(wait, batch.held.bucket.wait(now) if batch.pending else _SLICE_S)
-            if all(now > batch.until for batch in batches if batch.pending):
-                return
-            if any(batch.pending and not batch.unknown for batch in batches):
-                # A floor of some ms: at high rates a few jobs go at a time rather than one call for each.
-                time.sleep(max(wait, 0.004) if wait else 0)
+            why = _why_waiting(held)
+        if why and not held.out and time.monotonic() - held.moved_at > _SILENT_S:
+            _say(replay, why)
 
-    def _try(self, batch: _Batch, count: int) -> None:
-        tried = batch.pending[:count]
+    def _hold(self, replay: Replay, now: datetime) -> _Held | None:
+        """Ours to send for a while; None where somebody else sends it, or a call of ours is still to end."""
+        held, monotonic = self._held.get(replay.pk), time.monotonic()
+        if held is None or monotonic - held.leased_at > LEASE_S / 2:
+            if replay.pk in self._ending or not claiming.take_lease(replay, self.name, now):
+                self._stop(replay.pk, now)
+                return None
+            if held is None:
+                writer = Writer(replay)
+                bucket = Bucket(replay.rate, monotonic, replay.pace.get("jitter") or 0.0)
+                held = self._held[replay.pk] = _Held(
+                    replay, writer, Line(replay.key, writer, bucket, self._news.set), monotonic
+                )
+                held.line.start()
+            held.leased_at = monotonic
+            # Whoever comes after us waits longer than that.
+            held.line.lease(monotonic + LEASE_S * 0.8)
+        held.replay = replay
+        if held.line.bucket.rate != replay.rate:
+            with held.line.lock:
+                held.line.bucket.change(replay.rate, monotonic)
+        rate = (replay.pace.get("per_key") or {}).get("rate")
+        if (held.rates.rate if held.rates else None) != rate:
+            held.rates = KeyRates(rate) if rate is not None else None
+        return held
+
+    def _due(self, held: _Held) -> int:
+        """How many to claim now: what goes soon and is not on the line yet. Some at a time rather than one by one."""
+        with held.line.lock:
+            ahead = held.line.bucket.ahead(_AHEAD_S, time.monotonic())
+            pending = held.line.pending
+        wanted = min(ahead, _MOST_AHEAD)
+        return wanted - pending if pending <= wanted / 2 else 0
+
+    def _claim(self, held: _Held, count: int, now: datetime) -> list[Claimed]:
+        replay = held.replay
+        chosen = held.choice.of(replay, count, self._limits(held))
+        gone = {item.pk: f"not sent: it is {item.state} meanwhile" for item in chosen if not item.is_dead_still}
+        marking.refused(replay, gone, now)
+        going = [item for item in chosen if item.pk not in gone]
+        epochs = {name: epoch for name in {item.source for item in going} if (epoch := self._epoch(replay, name))}
+        left = [item for item in going if item.source not in epochs]
+        held.choice.again(left)
+        going = [item for item in going if item.source in epochs]
+        for item in going:
+            item.job_id = held.writer.job_id(item)
+        claimed = claiming.claim(replay, self.name, going, epochs, now) if going else []
+        held.out.update((item.pk, item) for item in claimed)
+        return claimed
+
+    def _limits(self, held: _Held) -> Limits:
+        pace = held.replay.pace
+        per_key, cap, now = pace.get("per_key") or {}, pace.get("queue_cap"), time.monotonic()
+        return Limits(
+            concurrency=per_key.get("concurrency"),
+            rates=held.rates,
+            out=Counter(item.key for item in held.out.values()) if per_key else Counter(),
+            room=(lambda _: math.inf) if cap is None else partial(self._room_in, held, cap),
+            resting={name for name, (until, *_) in self._resting.items() if now < until},
+            queue=held.writer.queue,
+            ahead_s=_AHEAD_S,
+        )
+
+    def _room_in(self, held: _Held, cap: int, lane: Lane) -> float:
+        """How many more jobs this queue takes before it holds as many as it may."""
+        name, queue = lane
+        source = self._source(held.replay, name)
         try:
-            batch.send(count)
+            waiting = source.waiting([queue])[queue] if source else cap
         except SourceError as error:
-            # Whether they went is not known; their claims stand, and the ledger is asked when it answers again.
-            batch.unknown = batch.held.to_look_up = True
-            gone = set(batch.sent) | set(batch.refused)
-            batch.pending = [x for x in batch.pending if x not in tried]
-            log.warning("replay #%s: %s of unknown end: %s", batch.replay.pk, len(set(tried)) - len(gone), error)
-            self._rest(batch.source.name, str(error))
-            _say(batch.replay, f"{batch.source.name}: {error} Trying again by itself.")
-        else:
-            if batch.replay.held_because:
-                _say(batch.replay, "")
+            self._rest(held.replay, name, _passing(name, error))
+            waiting = cap
+        if waiting is None:
+            return math.inf
+        held.depths[lane] = waiting
+        ours = sum((item.source, held.writer.queue(item)) == lane for item in held.out.values())
+        return cap - waiting - ours
 
-    def _rest(self, source: str, why: str) -> None:
-        wait = min(_TRY_AGAIN_S, 2 * self._resting.get(source, (0, 0.25, ""))[1])
-        self._resting[source] = (time.monotonic() + wait, wait, why)
+    # What the sources say
 
-    def _answers(self, replay: Replay, name: str) -> tuple[Source, str] | None:
-        """The source and the epoch of the replay's ledger there; None while it cannot be used."""
+    def _source(self, replay: Replay, name: str) -> Source | None:
+        """None while it cannot be used."""
         if name in self._resting and time.monotonic() < self._resting[name][0]:
             return None
         try:
-            source = config.adapter(name)
-            epoch = source.epoch(replay.key)
+            return config.adapter(name)
         except KeyError:
             why = f"{name} is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES), so its jobs wait."
         except SourceError as error:
-            why = f"{name}: {error} Trying again by itself."
-        else:
-            self._resting.pop(name, None)
-            return source, epoch
-        self._rest(name, why)
-        _say(replay, why)
+            why = _passing(name, error)
+        self._rest(replay, name, why)
         return None
 
-    def _claim(self, replay: Replay, now: datetime) -> list[_Batch]:
-        """Take what will be due within a slice. Empty when somebody else has the replay, or nothing is due."""
-        monotonic = time.monotonic()
-        held = self._held.get(replay.pk)
-        if held is not None and held.has_nothing_due(replay.rate, monotonic):
-            return []
-        if not take_lease(replay, self.name, now):
-            self._held.pop(replay.pk, None)
-            return []
-        if held is None:
-            held = self._held[replay.pk] = _Held(Bucket(replay.rate, monotonic))
-        elif held.bucket.rate != replay.rate:
-            held.bucket.change(replay.rate, monotonic)
-        held.leased_at = monotonic
-        if held.to_look_up:
-            held.to_look_up = self._look_up_claims(replay, now)
-        count = min(held.bucket.ahead(_SLICE_S, monotonic), _BATCH)
-        if not count:
-            return []
-        if monotonic - held.sources_at > LEASE_S:
-            held.sources, held.sources_at = _sources(replay), monotonic
-        usable = {}
-        for name in held.sources:
-            if answer := self._answers(replay, name):
-                usable[name] = answer
-        if not usable:
-            return []
-        epochs = {name: epoch for name, (_, epoch) in usable.items()}
-        claimed = claim(replay, self.name, count, epochs, now, only_these=len(usable) < len(held.sources))
-        by_source = defaultdict(list)
-        refused: dict[int, str] = {}
-        payloads = letters.payloads_for(claimed)
-        for item in claimed:
-            try:
-                ready = letters.letter(replay, item, payloads.get(item.failure_id))
-            except (SourceRefused, EditRefused) as error:
-                refused[item.pk] = str(error)
-            else:
-                by_source[item.failure.source].append(ready)
-        if refused:
-            mark(replay, [], refused, [], False, now)
-        return [
-            _Batch(replay, held, usable[name][0], monotonic + LEASE_S * 0.8, ready) for name, ready in by_source.items()
-        ]
+    def _epoch(self, replay: Replay, name: str) -> str | None:
+        """Which ledger the replay has there; None while it cannot be asked."""
+        if (source := self._source(replay, name)) is None:
+            return None
+        try:
+            epoch = source.epoch(replay.key)
+        except SourceError as error:
+            self._rest(replay, name, _passing(name, error))
+            return None
+        self._resting.pop(name, None)
+        return epoch
 
-    def _look_up_claims(self, replay: Replay, now: datetime) -> bool:
-        """Settle claims whose end is unknown. True while some source does not answer."""
-        left = False
-        stale = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at__isnull=False)
-        by_source = defaultdict(list)
-        for item in stale.select_related("failure").order_by("n"):
-            by_source[item.failure.source].append(item)
-        for name, items in by_source.items():
-            answer = self._answers(replay, name)
-            if answer is None:
-                left = True
-                continue
-            source, epoch = answer
-            known = [item for item in items if item.claim_epoch == epoch]
-            try:
-                sent = source.was_sent(replay.key, [item.pk for item in known])
-            except SourceUnreachable as error:
-                self._rest(name, str(error))
-                left = True
-                continue
-            mark(replay, sorted(sent), {}, [item.pk for item in known if item.pk not in sent], False, now)
-            lost = [item.pk for item in items if item.claim_epoch != epoch]
-            if lost:
-                doubt(replay, lost, "The ledger was lost while it was being sent: whether it went is not known.", now)
-        return left
+    def _rest(self, replay: Replay, source: str, why: str) -> None:
+        wait = min(_TRY_AGAIN_S, 2 * self._resting.get(source, (0, 0.25, ""))[1])
+        self._resting[source] = (time.monotonic() + wait, wait, why)
+        _say(replay, why)
 
-    def _look_after_stopped(self, now: datetime | None) -> None:
+    # What came of it
+
+    def _mark(self, held: _Held, now: datetime) -> None:
+        """Write down what the line did since."""
+        ended, replay = held.line.collect(), held.replay
+        if ended.sent:
+            marking.sent(replay, ended.sent, now, held.batches)
+        if ended.refused:
+            marking.refused(replay, ended.refused, now)
+        if ended.unsent:
+            marking.returned(replay, [item.pk for item in ended.unsent], now)
+            held.choice.again(ended.unsent)
+        for items in (ended.sent, ended.unsent, ended.unknown):
+            held.forget(items)
+        for pk in ended.refused:
+            held.out.pop(pk, None)
+        if ended.unknown:
+            held.to_look_up = True
+        for source, why in ended.failed.items():
+            log.warning("replay #%s: %d of unknown end: %s", replay.pk, len(ended.unknown), why)
+            self._rest(replay, source, _passing(source, why))
+        if held.line.error is not None and replay.pk in self._held:
+            raise held.line.error
+
+    def _stop(self, pk: int, now: datetime) -> None:
+        """Send nothing more of a replay. What is on its way to the source ends first."""
+        if held := self._held.pop(pk, None):
+            held.line.close()
+            self._ending[pk] = held
+            self._end(pk, now)
+
+    def _end(self, pk: int, now: datetime) -> None:
+        held = self._ending[pk]
+        held.line.join(_ROUND_S)
+        if held.line.is_alive():
+            return
+        del self._ending[pk]
+        self._mark(held, now)
+        if not held.out and not held.to_look_up:
+            # Nothing is left to be looked after.
+            Replay.objects.filter(pk=pk, sender=self.name).update(sender="")
+
+    # What was left behind
+
+    def _look_up_claims(self, replay: Replay, now: datetime, mine: _Held | None = None) -> bool:
+        """Settle claims whose end is unknown. True while some source does not answer.
+
+        `mine`: what this process has on its way is not unknown.
+        """
+        by_source: dict[str, list[Claimed]] = {}
+        writer = Writer(replay)
+        for item in claiming.stale(replay):
+            if mine is None or item.pk not in mine.out:
+                item.job_id = writer.job_id(item)
+                by_source.setdefault(item.source, []).append(item)
+        answers = {name: self._looked_up(replay, name, items, now) for name, items in by_source.items()}
+        if mine is not None:
+            mine.choice.again(item for items in by_source.values() for item in items)
+        return not all(answers.values())
+
+    def _looked_up(self, replay: Replay, name: str, items: list[Claimed], now: datetime) -> bool:
+        """Whether the source could be asked."""
+        epoch, source = self._epoch(replay, name), self._source(replay, name)
+        if epoch is None or source is None:
+            return False
+        known = [item for item in items if item.claim_epoch == epoch]
+        try:
+            sent = source.was_sent(replay.key, [item.pk for item in known])
+        except SourceUnreachable as error:
+            self._rest(replay, name, _passing(name, error))
+            return False
+        marking.sent(replay, [item for item in known if item.pk in sent], now)
+        marking.returned(replay, [item.pk for item in known if item.pk not in sent], now)
+        lost = [item for item in items if item.claim_epoch != epoch]
+        marking.doubted(replay, lost, "The ledger was lost while it was being sent: whether it went is not known.", now)
+        return True
+
+    def _look_after_stopped(self, now: datetime) -> None:
         """Claims that a dead sender left in a replay that was paused or cancelled since."""
-        moment = now or timezone.now()
-        left = ReplayItem.objects.filter(
-            replay__state__in=(ReplayState.PAUSED, ReplayState.HELD, ReplayState.CANCELLED, ReplayState.STOPPED),
-            replay__planned__gt=0,
-            state=ItemState.PLANNED,
-            claimed_at__lt=moment - timedelta(seconds=2 * LEASE_S),
-        )
-        stopped = Replay.objects.exclude(state__in=SENDING).filter(planned__gt=0, sender_until__lt=moment)
-        for replay in stopped.filter(pk__in=left.values("replay")):
-            self._look_up_claims(replay, moment)
+        monotonic = time.monotonic()
+        if monotonic - self._looked_after < _LOOK_AFTER_S:
+            return
+        self._looked_after = monotonic
+        left = Replay.objects.filter(
+            state__in=_STOPPED, planned__gt=0, sender_until__lt=now - timedelta(seconds=LEASE_S)
+        ).exclude(sender="")
+        for replay in left.exclude(pk__in=self._ending).only(*_COLUMNS):
+            if not self._look_up_claims(replay, now):
+                # So that its planned items, which may be a million, are not gone through again.
+                Replay.objects.filter(pk=replay.pk, sender_until__lt=now).update(sender="")
 
 
 _senders: dict[tuple[str, int], Sender] = {}
@@ -268,144 +351,34 @@ def send(sender: str, now: datetime | None = None) -> bool:
     return mine.round(now)
 
 
-def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
-    """Be the one that sends this replay for LEASE_S seconds. False when another one is, or it is not running."""
-    free = Q(sender=sender) | Q(sender="") | Q(sender_until__isnull=True) | Q(sender_until__lt=now)
-    return bool(
-        Replay.objects.filter(free, pk=replay.pk, state__in=SENDING).update(
-            sender=sender, sender_until=now + timedelta(seconds=LEASE_S)
-        )
-    )
+def _room(replay: Replay, out: int) -> tuple[int, str]:
+    """How many more jobs may be claimed, whichever they are, and what they would wait for. `out`: of ours, unmarked."""
+    rooms = []
+    if replay.may_send is not None:
+        left = replay.may_send - (replay.total - replay.planned) - out
+        rooms.append((left, "Waiting for the outcomes of what was sent."))
+    if (most := replay.pace.get("in_flight")) is not None:
+        under_way = replay.sent + replay.running
+        rooms.append((most - under_way - out, f"Waiting: {under_way:,} sent jobs have not ended (at most {most:,})"))
+    return min(rooms, default=(2**31, ""))
 
 
-def claim(
-    replay: Replay, sender: str, count: int, epochs: dict[str, str], now: datetime, *, only_these: bool = False
-) -> list[ReplayItem]:
-    """The next items, marked as on their way. Those whose failure is no longer dead are cancelled instead.
-
-    `epochs`: source -> epoch of its ledger. With `only_these`, items of other sources are left for later.
-    """
-    with transaction.atomic():
-        # Locked, so that a pause or cancel that comes now waits for the claim, and then finds it. (SQLite's write
-        # transactions are serial anyway, and Django leaves the lock out there.)
-        if not Replay.objects.select_for_update().filter(pk=replay.pk, state__in=SENDING, sender=sender):
-            return []
-        free = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
-        if only_these:
-            free = free.filter(failure__source__in=list(epochs))
-        shown = ("failure__args", "failure__kwargs") if replay.edit is None else ()
-        items = list(free.select_related("failure").defer(*_HEAVY, *shown).order_by("n")[:count])
-        going, stale = [], {}
-        for item in items:
-            failure = item.failure
-            if failure.state == FailureState.DEAD and failure.run == item.run - 1:
-                item.job_id = letters.new_job_id(replay, item.n)
-                item.claimed_at = now
-                item.claim_epoch = epochs[failure.source]
-                going.append(item)
-            else:
-                stale[item.pk] = f"not sent: it is {failure.state} meanwhile"
-        _write_claims(going, now)
-    if stale:
-        mark(replay, [], stale, [], False, now)
-    return going
+def _why_waiting(held: _Held) -> str:
+    """Why none of what is planned may go, in a sentence; empty where that is not known."""
+    pace = held.replay.pace
+    for (_, queue), waiting in held.depths.items():
+        if waiting >= (cap := pace.get("queue_cap") or math.inf):
+            return f"{queue} holds {waiting:,} already (cap {cap:,})"
+    most = (pace.get("per_key") or {}).get("concurrency")
+    if held.choice.waiting and most is not None:
+        key, *others = held.choice.waiting
+        more = f", and so for {len(others):,} more" if others else ""
+        return f"Waiting: {most} of {most} jobs of {key} are running{more}"
+    return ""
 
 
-_HEAVY = (
-    "failure__message", "failure__headers", "failure__reason", "failure__worker", "failure__host",
-)  # fmt: skip
-
-
-def _write_claims(items: list[ReplayItem], now: datetime) -> None:
-    if not items:
-        return
-    rows = ", ".join(["(%s, %s, %s)"] * len(items))
-    parameters: list[object] = [connection.ops.adapt_datetimefield_value(now)]
-    for item in items:
-        parameters += [item.pk, item.job_id, item.claim_epoch]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE {ReplayItem._meta.db_table} SET claimed_at = %s, job_id = v.column2, claim_epoch = v.column3 "
-            f"FROM (VALUES {rows}) AS v WHERE id = v.column1",
-            parameters,
-        )
-
-
-def mark(
-    replay: Replay,
-    sent: Sequence[int],
-    refused: dict[int, str],
-    unsent: Sequence[int],
-    unknown: bool,
-    now: datetime | None = None,
-) -> None:
-    """Write down how a batch ended, in one transaction: items, failures, the replay's counts and the queue's.
-
-    `refused` is never sent: its item ends as cancelled with the reason, its failure stays dead and free. `unsent` goes
-    back to be claimed again. With `unknown`, what is in none of the three keeps its claim.
-    """
-    if not (sent or refused or unsent):
-        return
-    now = now or timezone.now()
-    with transaction.atomic():
-        planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED)
-        gone = _mark_sent(replay, sent, now) if sent else 0
-        dropped = 0
-        for pk, why in refused.items():
-            dropped += planned.filter(pk=pk).update(state=ItemState.CANCELLED, settled_at=now, outcome=why[:255])
-        if unsent:
-            over = Replay.objects.filter(pk=replay.pk, state__in=(ReplayState.CANCELLED, ReplayState.STOPPED))
-            back = planned.filter(pk__in=unsent)
-            if over.exists():
-                dropped += back.update(state=ItemState.CANCELLED, settled_at=now, claimed_at=None)
-            else:
-                back.update(claimed_at=None, claim_epoch="")
-        if gone or dropped:
-            Replay.objects.filter(pk=replay.pk).update(
-                planned=F("planned") - gone - dropped, sent=F("sent") + gone, cancelled=F("cancelled") + dropped
-            )
-
-
-def _mark_sent(replay: Replay, sent: Sequence[int], now: datetime) -> int:
-    planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, pk__in=sent)
-    # Read before they change: those marked already by who took over from us are counted there.
-    queues = defaultdict(int)
-    for source, queue in planned.values_list("failure__source", "failure__queue"):
-        queues[source, queue] += 1
-    count = planned.update(state=ItemState.SENT, sent_at=now)
-    _mark_replaying(replay, sent, ItemState.SENT)
-    for (source, queue), n in sorted(queues.items()):
-        _count_sent(source, queue, n, now)
-    return count
-
-
-def _mark_replaying(replay: Replay, items: Sequence[int], state: str) -> None:
-    """Their failures are in the new run, unless ingest has already heard how that run ended."""
-    item = ReplayItem.objects.filter(failure=OuterRef("pk"), replay=replay, pk__in=items, state=state)
-    failures = ReplayItem.objects.filter(pk__in=items, replay=replay, state=state)
-    Failure.objects.filter(
-        pk__in=failures.values("failure"),
-        state=FailureState.DEAD,
-        run=Subquery(item.values(before=F("run") - 1)[:1]),
-    ).update(state=FailureState.REPLAYING, run=F("run") + 1, job_id=Subquery(item.values("job_id")[:1]), due_at=None)
-
-
-def _count_sent(source: str, queue: str, n: int, now: datetime) -> None:
-    filing.count_queues({(source, queue, now): {"sent": n}})
-
-
-def doubt(replay: Replay, items: Sequence[int], why: str, now: datetime) -> None:
-    """These may have been sent, and may not. A person settles them; no machine sends them again."""
-    with transaction.atomic():
-        planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, pk__in=items)
-        count = planned.update(state=ItemState.UNCERTAIN, sent_at=now, outcome=why[:255])
-        _mark_replaying(replay, items, ItemState.UNCERTAIN)
-        Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - count, uncertain=F("uncertain") + count)
-
-
-def _sources(replay: Replay) -> list[str]:
-    found = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED).order_by()
-    return sorted(found.values_list("failure__source", flat=True).distinct())
+def _passing(source: str, what: object) -> str:
+    return f"{source}: {what} Trying again by itself."
 
 
 def _say(replay: Replay, why: str) -> None:

@@ -11,6 +11,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.models import Attempt, Failure, Payload
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import sending
 from tests.conftest import forget_configuration
 
 ANN = Viewer("ann", {"*": OPERATOR})
@@ -70,3 +71,12 @@ def came_home(item, kind, attempt=1, **changes):
         ended_at=now, received_at=now, **values,
     )  # fmt: skip
     Failure.objects.filter(pk=item.failure_id).update(run=item.run, state=state, job_id=item.job_id)
+
+
+@pytest.fixture(autouse=True)
+def new_senders():
+    """Each test begins without what a sender of this process remembers of another test's replays."""
+    yield
+    for sender in sending._senders.values():
+        sender.close()
+    sending._senders.clear()

@@ -1,0 +1,161 @@
+"""Taking items out of the plan: claimed in SQL before they are sent, so that whoever comes after a death knows what to ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Q
+
+from jobs_admin.models import Failure, Payload, Replay, ReplayItem
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import SENDING, ItemState
+
+LEASE_S = 5.0
+
+_ITEM, _FAILURE, _PAYLOAD = (model._meta.db_table for model in (ReplayItem, Failure, Payload))
+
+
+@dataclass(slots=True)
+class Claimed:
+    """An item, with what its letter is made of. No model: tens of thousands of them are made each second."""
+
+    pk: int
+    n: int
+    run: int
+    failure: int
+    key: str
+    claim_epoch: str
+    source: str
+    queue: str  # of its failure
+    first_job_id: str
+    last_job_id: str
+    state: str  # of its failure
+    last_run: int
+    max_attempts: int | None
+    args: str  # as they are shown; empty unless the replay has an edit
+    kwargs: str
+    payload: int | None  # the latest whole message from before its run
+    size: int  # bytes of that
+    job_id: str = ""  # of the run that it starts
+    body: bytes = b""  # of the message, encrypted, while its letter is to be made
+
+    @property
+    def is_dead_still(self) -> bool:
+        return self.state == FailureState.DEAD and self.last_run == self.run - 1
+
+
+def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
+    """Be the one that sends this replay for LEASE_S seconds. False when another one is, or it is not running."""
+    free = Q(sender=sender) | Q(sender="") | Q(sender_until__isnull=True) | Q(sender_until__lt=now)
+    return bool(
+        Replay.objects.filter(free, pk=replay.pk, state__in=SENDING).update(
+            sender=sender, sender_until=now + timedelta(seconds=LEASE_S)
+        )
+    )
+
+
+def planned(replay: Replay, after: int, limit: int) -> list[Claimed]:
+    """The next items behind the place `after` that nobody has claimed, in the order of sending. Nothing is written."""
+    return _read(replay, "item.claimed_at IS NULL AND item.n > %s ORDER BY item.n LIMIT %s", after, limit)
+
+
+def planned_of(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claimed]:
+    """The first items of each key that nobody has claimed: (key, how many)."""
+    if not wanted:
+        return []
+    # One look at the index for each key: what else its customer has waiting is not gone through.
+    first = (
+        f"SELECT * FROM (SELECT id FROM {_ITEM} WHERE replay_id = %s AND NOT (key = '') AND key = %s AND state = %s "
+        "AND claimed_at IS NULL ORDER BY n LIMIT %s) AS first_of_key"
+    )
+    ids = " UNION ALL ".join([first] * len(wanted))
+    parameters = [value for key, count in wanted for value in (replay.pk, key, ItemState.PLANNED, count)]
+    return _read(replay, f"item.id IN ({ids}) ORDER BY item.n", *parameters)
+
+
+def stale(replay: Replay) -> list[Claimed]:
+    """Items with a claim, in the order of sending: whether they went is not written down."""
+    return _read(replay, "item.claimed_at IS NOT NULL ORDER BY item.n")
+
+
+def unsettled_by_key(replay: Replay, keys: Sequence[str]) -> dict[str, int]:
+    """How many jobs of each key were sent and have not ended."""
+    one_of, given = among(keys)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT key, COUNT(*) FROM {_ITEM} WHERE replay_id = %s AND NOT (key = '') AND key {one_of} "
+            "AND state IN (%s, %s) GROUP BY key",
+            [replay.pk, given, ItemState.SENT, ItemState.RUNNING],
+        )
+        return dict(cursor.fetchall())
+
+
+def claim(
+    replay: Replay, sender: str, items: Sequence[Claimed], epochs: dict[str, str], now: datetime
+) -> list[Claimed]:
+    """Those of the items that are ours now, with their messages. None where the lease or the replay's state was lost.
+
+    `epochs`: source -> epoch of its ledger.
+    """
+    by_epoch: dict[str, list[int]] = {}
+    for item in items:
+        by_epoch.setdefault(epochs[item.source], []).append(item.pk)
+    ours: set[int] = set()
+    with transaction.atomic():
+        # Locked, so that a pause or cancel that comes now waits for the claim, and then finds it. (SQLite's write
+        # transactions are serial anyway, and Django leaves the lock out there.)
+        if not Replay.objects.select_for_update().filter(pk=replay.pk, state__in=SENDING, sender=sender).exists():
+            return []
+        for epoch, pks in by_epoch.items():
+            ours |= _write_claims(pks, epoch, now)
+    bodies = _bodies([item.payload for item in items if item.payload is not None and item.pk in ours])
+    claimed = [item for item in items if item.pk in ours]
+    for item in claimed:
+        item.body = bodies.get(item.payload, b"")
+    return claimed
+
+
+def _write_claims(pks: Sequence[int], epoch: str, now: datetime) -> set[int]:
+    one_of, given = among(pks)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {_ITEM} SET claimed_at = %s, claim_epoch = %s "
+            f"WHERE id {one_of} AND state = %s AND claimed_at IS NULL RETURNING id",
+            [connection.ops.adapt_datetimefield_value(now), epoch, given, ItemState.PLANNED],
+        )
+        return {pk for (pk,) in cursor.fetchall()}
+
+
+def _bodies(payloads: Sequence[int]) -> dict[int | None, bytes]:
+    one_of, given = among(payloads)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id, body FROM {_PAYLOAD} WHERE id {one_of}", [given])
+        return {pk: bytes(body) for pk, body in cursor.fetchall()}
+
+
+def _read(replay: Replay, which: str, *parameters: Any) -> list[Claimed]:
+    shown = "failure.args, failure.kwargs" if replay.edit is not None else "'', ''"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT item.id, item.n, item.run, item.failure_id, item.key, item.claim_epoch, failure.source, failure.queue, "
+            "failure.first_job_id, failure.job_id, failure.state, failure.run, failure.max_attempts, "
+            f"{shown}, payload.id, COALESCE(payload.size, 0) "
+            f"FROM {_ITEM} AS item JOIN {_FAILURE} AS failure ON failure.id = item.failure_id "
+            f"LEFT JOIN {_PAYLOAD} AS payload ON payload.id = (SELECT kept.id FROM {_PAYLOAD} AS kept WHERE "
+            "kept.failure_id = item.failure_id AND kept.run < item.run AND kept.is_whole ORDER BY kept.run DESC LIMIT 1) "
+            f"WHERE item.replay_id = %s AND item.state = %s AND {which}",
+            [replay.pk, ItemState.PLANNED, *parameters],
+        )
+        return [Claimed(*row) for row in cursor.fetchall()]
+
+
+def among(values: Sequence[Any]) -> tuple[str, object]:
+    """`IN (…)` with all values in one parameter, and the parameter: bound one by one they cost more than the rows."""
+    if connection.vendor == "sqlite":
+        return "IN (SELECT value FROM json_each(%s))", json.dumps(list(values))
+    return "= ANY(%s)", list(values)

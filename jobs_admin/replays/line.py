@@ -1,0 +1,221 @@
+"""Sending at the right moment: a thread that makes letters ready while the bucket fills, and puts them on their queues.
+
+It touches no table, so that neither a slow transaction nor a busy disk moves a job from its moment, and what it did is
+written down behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from jobs_admin import config
+from jobs_admin.core.editing import EditRefused
+from jobs_admin.core.pacing import Bucket
+from jobs_admin.replays.claiming import Claimed
+from jobs_admin.replays.key_rates import KeyRates
+from jobs_admin.replays.letters import Writer
+from jobs_admin.sources.base import Letter, SourceError, SourceRefused
+
+_AT_ONCE = 500  # letters in one call
+_READY = 1_000  # letters that are made before they are due
+_MADE_AT_ONCE = 50  # between two looks at the clock: a millisecond or two
+_NEWS = 1_000  # sent letters that are worth writing down at once
+# At high rates some jobs go at a time rather than one call for each. The bucket forgives five times as much.
+_BETWEEN_CALLS_S = 0.008
+
+_RECALLED = "taken back: the replay was cancelled before it went"
+
+
+@dataclass(slots=True)
+class Ended:
+    """What came of items since the line was last asked."""
+
+    sent: list[Claimed] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)  # item id -> why it never goes
+    unsent: list[Claimed] = field(default_factory=list)
+    unknown: list[Claimed] = field(default_factory=list)  # only the source's ledger can tell
+    failed: dict[str, str] = field(default_factory=dict)  # source -> what it said last
+
+
+class Line(threading.Thread):
+    """The jobs of one replay on their way. Everything but `run` may be called from outside."""
+
+    def __init__(self, key: str, writer: Writer, bucket: Bucket, tell: Callable[[], None]) -> None:
+        """`key` is the replay's; `tell` is called when something is worth asking for."""
+        super().__init__(name=f"line-{key[:8]}", daemon=True)
+        self.bucket = bucket  # to be touched under the lock
+        self.lock = threading.Condition()
+        self.error: BaseException | None = None  # what ended the thread against its will
+        self._key = key
+        self._writer = writer
+        self._tell = tell
+        self._rates: KeyRates | None = None
+        self._until = 0.0  # by the monotonic clock, as the next one
+        self._next_call = 0.0
+        self._claimed: deque[Claimed] = deque()
+        self._ready: deque[tuple[Claimed, Letter]] = deque()
+        self._trying: list[tuple[Claimed, Letter]] = []
+        self._ended = Ended()
+        self._is_closed = False
+
+    @property
+    def pending(self) -> int:
+        """Claimed items that have not been tried."""
+        return len(self._claimed) + len(self._ready)
+
+    def put(self, items: Sequence[Claimed], rates: KeyRates | None) -> None:
+        """Send these when they are due, and not faster than `rates` for their keys."""
+        with self.lock:
+            self._rates = rates
+            self._claimed.extend(items)
+            self.lock.notify()
+
+    def lease(self, until: float) -> None:
+        """Nothing goes after `until`, by the monotonic clock."""
+        with self.lock:
+            self._until = until
+            self.lock.notify()
+
+    def close(self) -> None:
+        """Send nothing more. What was not tried comes back unsent; a call that is under way ends first."""
+        with self.lock:
+            self._is_closed = True
+            self._give_back(lambda _: True)
+            self.lock.notify()
+
+    def collect(self) -> Ended:
+        with self.lock:
+            ended, self._ended = self._ended, Ended()
+            return ended
+
+    def run(self) -> None:
+        try:
+            while not self._is_closed:
+                self._turn()
+        except BaseException as error:  # told by who looks after the line; the claims stand
+            self.error = error
+            with self.lock:
+                self._ended.unknown += [item for item, _ in self._trying]
+                self._is_closed = True
+                self._give_back(lambda _: True)
+        self._tell()
+
+    def _turn(self) -> None:
+        with self.lock:
+            now = time.monotonic()
+            due = self._due(now)
+            if not due and (not self._claimed or len(self._ready) >= _READY):
+                self.lock.wait(self._wait(now))
+                return
+            self._trying = due
+        if due:
+            self._send(due)
+        else:
+            self._make_ready()
+
+    def _wait(self, now: float) -> float | None:
+        """Seconds until something can be done; None until somebody calls."""
+        if not self._ready or now > self._until:
+            return None
+        wait = self.bucket.wait(now)
+        if self._rates:
+            wait = max(wait, min(self._key_wait(item.key, now) for item, _ in self._ready))
+        return max(wait, self._next_call - now)
+
+    def _key_wait(self, key: str, now: float) -> float:
+        return self._rates.wait(key, now) if self._rates and key else 0.0
+
+    def _due(self, now: float) -> list[tuple[Claimed, Letter]]:
+        if not self._ready or now > self._until or now < self._next_call:
+            return []
+        if self._rates:
+            return self._due_by_key(now)
+        count = self.bucket.take(min(len(self._ready), _AT_ONCE), now)
+        return [self._ready.popleft() for _ in range(count)]
+
+    def _due_by_key(self, now: float) -> list[tuple[Claimed, Letter]]:
+        due: list[tuple[Claimed, Letter]] = []
+        left: deque[tuple[Claimed, Letter]] = deque()
+        for one in self._ready:
+            key = one[0].key
+            may = len(due) < _AT_ONCE and not self._key_wait(key, now)
+            if may and self.bucket.take(1, now):
+                if self._rates and key:
+                    self._rates.take(key, now)
+                due.append(one)
+            else:
+                left.append(one)
+        self._ready = left
+        return due
+
+    def _make_ready(self) -> None:
+        with self.lock:
+            items = [self._claimed.popleft() for _ in range(min(_MADE_AT_ONCE, len(self._claimed)))]
+        ready, refused = [], {}
+        for item in items:
+            try:
+                ready.append((item, self._writer.letter(item)))
+            except (SourceRefused, EditRefused) as error:
+                refused[item.pk] = str(error)
+            item.body = b""
+        with self.lock:
+            self._ready.extend(ready)
+            self._ended.refused |= refused
+            if self._is_closed:
+                self._give_back(lambda _: True)
+            is_news = bool(refused) and not self.pending
+        if is_news:
+            self._tell()
+
+    def _send(self, due: list[tuple[Claimed, Letter]]) -> None:
+        by_source: dict[str, dict[int, tuple[Claimed, Letter]]] = {}
+        for item, letter in due:
+            by_source.setdefault(item.source, {})[item.pk] = (item, letter)
+        for source, mine in by_source.items():
+            try:
+                self._send_to(source, mine)
+            except SourceError as error:
+                # Whether they went is not known: their claims stand, and the ledger is asked when it answers again.
+                with self.lock:
+                    self._ended.unknown += [item for item, _ in mine.values()]
+                    self._ended.failed[source] = str(error)
+                    self._give_back(lambda item, source=source: item.source == source)
+        with self.lock:
+            self._trying = []
+            self._next_call = time.monotonic() + _BETWEEN_CALLS_S
+            is_news = len(self._ended.sent) >= _NEWS or not self.pending or bool(self._ended.failed)
+        if is_news:
+            self._tell()
+
+    def _send_to(self, source: str, mine: dict[int, tuple[Claimed, Letter]]) -> None:
+        """Empties `mine` as their ends become known. Raises SourceError with those left whose end is not."""
+        while mine:
+            try:
+                answers = config.adapter(source).send(self._key, [letter for _, letter in mine.values()])
+            except SourceRefused as error:
+                blamed = [pk for pk in mine if error.token in (None, pk)]
+                with self.lock:
+                    self._ended.refused.update(dict.fromkeys(blamed, str(error)))
+                for pk in blamed:
+                    del mine[pk]
+                if not blamed:
+                    raise
+                continue
+            with self.lock:
+                for pk, (item, _) in mine.items():
+                    if answers[pk] == "recalled":
+                        self._ended.refused[pk] = _RECALLED
+                    else:
+                        self._ended.sent.append(item)
+            mine.clear()
+
+    def _give_back(self, which: Callable[[Claimed], bool]) -> None:
+        for item in [*(item for item, _ in self._ready), *self._claimed]:
+            if which(item):
+                self._ended.unsent.append(item)
+        self._ready = deque(one for one in self._ready if not which(one[0]))
+        self._claimed = deque(item for item in self._claimed if not which(item))

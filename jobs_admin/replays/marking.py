@@ -1,0 +1,137 @@
+"""Writing down how sending ended: items, their failures, the replay's counts and the queues', in short transactions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+
+from django.db import connection, transaction
+from django.db.models import F
+
+from jobs_admin import filing
+from jobs_admin.models import Failure, Replay, ReplayItem
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import ItemState, ReplayState
+from jobs_admin.replays.claiming import Claimed
+
+_OVER = (ReplayState.CANCELLED, ReplayState.STOPPED)
+
+# Items of one write transaction: as many as take some 40 ms here and now, because on SQLite nobody else writes meanwhile.
+_FEWEST, _MOST = 100, 2_000
+_SHORT_S, _LONG_S = 0.02, 0.06
+
+
+class Batches:
+    """Cuts work into transactions that are long enough to be cheap and short enough to let others write."""
+
+    def __init__(self) -> None:
+        self._size = 250
+
+    def of(self, items: Sequence[Claimed]) -> Iterator[list[Claimed]]:
+        rest = iter(items)
+        while batch := list(islice(rest, self._size)):
+            begun = time.monotonic()
+            yield batch
+            took = time.monotonic() - begun
+            if took > _LONG_S:
+                self._size = max(_FEWEST, self._size // 2)
+            elif took < _SHORT_S and len(batch) == self._size:
+                self._size = min(_MOST, self._size * 2)
+
+
+def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batches | None = None) -> None:
+    """These went. Their failures are in the new run, unless ingest has already heard how that run ended."""
+    for batch in (batches or Batches()).of(items):
+        with transaction.atomic():
+            # Those that were marked already, by who took over from us, are counted there.
+            gone = _leave_planned(batch, ItemState.SENT, "", now)
+            queues = Counter((item.source, item.queue) for item in gone)
+            _renew_failures(gone)
+            _move(replay, sent=len(gone))
+            filing.count_queues({(*queue, now): {"sent": n} for queue, n in sorted(queues.items())})
+
+
+def doubted(replay: Replay, items: Sequence[Claimed], why: str, now: datetime) -> None:
+    """These may have been sent, and may not. A person settles them; no machine sends them again."""
+    for batch in Batches().of(items):
+        with transaction.atomic():
+            gone = _leave_planned(batch, ItemState.UNCERTAIN, why, now)
+            _renew_failures(gone)
+            _move(replay, uncertain=len(gone))
+
+
+def refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
+    """These are never sent: item id -> why. The items end as cancelled; their failures stay as they are, and free."""
+    by_reason: dict[str, list[int]] = {}
+    for pk, reason in why.items():
+        by_reason.setdefault(reason[:255], []).append(pk)
+    for reason, pks in by_reason.items():
+        for start in range(0, len(pks), 500):
+            with transaction.atomic():
+                mine = ReplayItem.objects.filter(
+                    replay=replay, state=ItemState.PLANNED, pk__in=pks[start : start + 500]
+                )
+                _move(
+                    replay,
+                    cancelled=mine.update(
+                        state=ItemState.CANCELLED, settled_at=now, outcome=reason, claimed_at=None, claim_epoch=""
+                    ),
+                )
+
+
+def returned(replay: Replay, pks: Sequence[int], now: datetime) -> None:
+    """These were claimed and did not go: they wait to be claimed again, or end with the replay where it is over."""
+    for start in range(0, len(pks), 500):
+        with transaction.atomic():
+            back = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, pk__in=pks[start : start + 500])
+            if Replay.objects.filter(pk=replay.pk, state__in=_OVER).exists():
+                ended = back.update(state=ItemState.CANCELLED, settled_at=now, claimed_at=None, claim_epoch="")
+                _move(replay, cancelled=ended)
+            else:
+                back.update(claimed_at=None, claim_epoch="")
+
+
+def _move(replay: Replay, **to: int) -> None:
+    """From planned to elsewhere, in the replay's counts."""
+    if count := sum(to.values()):
+        changes = {name: F(name) + n for name, n in to.items()}
+        Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - count, **changes)
+
+
+def _leave_planned(items: Sequence[Claimed], state: str, why: str, now: datetime) -> list[Claimed]:
+    """Those that were still planned."""
+    rows, given = _rows([(item.pk, 0, item.job_id) for item in items])
+    table = ReplayItem._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {table} SET state = %s, outcome = %s, sent_at = %s, job_id = went.job_id FROM {rows} "
+            f"WHERE {table}.id = went.id AND {table}.state = %s RETURNING {table}.id",
+            [state, why[:255], connection.ops.adapt_datetimefield_value(now), *given, ItemState.PLANNED],
+        )
+        gone = {pk for (pk,) in cursor.fetchall()}
+    return [item for item in items if item.pk in gone]
+
+
+def _renew_failures(items: Sequence[Claimed]) -> None:
+    rows, given = _rows([(item.failure, item.run, item.job_id) for item in items])
+    table = Failure._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {table} SET state = %s, run = went.run, job_id = went.job_id, due_at = NULL FROM {rows} "
+            # Twice not, so that SQLite does not begin with all that is dead.
+            f"WHERE {table}.id = went.id AND NOT ({table}.state <> %s) AND {table}.run = went.run - 1",
+            [FailureState.REPLAYING, *given, FailureState.DEAD],
+        )
+
+
+def _rows(values: list[tuple[int, int, str]]) -> tuple[str, list[object]]:
+    """A table `went` of (id, run, job_id), and its parameters: bound one by one they cost more than the rows."""
+    if connection.vendor == "sqlite":
+        parts = "json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS run, json_extract(value, '$[2]') AS job_id"
+        return f"(SELECT {parts} FROM json_each(%s)) AS went", [json.dumps(values)]
+    columns: list[object] = [list(column) for column in zip(*values, strict=True)] or [[], [], []]
+    return "unnest(%s::bigint[], %s::bigint[], %s::text[]) AS went(id, run, job_id)", columns

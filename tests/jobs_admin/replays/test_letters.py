@@ -1,0 +1,84 @@
+"""How a job is sent: with which attempts, id, queue, priority and arguments."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from jobs_admin import replays
+from jobs_admin.models import Replay
+from tests.jobs_admin.replays.conftest import ANN
+
+pytestmark = pytest.mark.django_db
+
+RAW = b'{"args": [1, 2], "kwargs": {"to": "ann", "token": "s3cret", "deep": {"a": 1, "b": 2}}, "retries": 2}'
+
+
+@pytest.fixture
+def sent(shop, bury):
+    """Send one job of a replay with these columns; answers the message in its queue, or why there is none."""
+
+    def send(queue="emails", failure=None, **columns):
+        replay = replays.start(ANN, replays.draft(ANN, selection=bury(raw=RAW, **(failure or {})), reason="fixed"))
+        Replay.objects.filter(pk=replay.pk).update(**columns)
+        for _ in range(50):
+            if not replays.send("one"):
+                break
+        jobs = shop.queues[queue]
+        return jobs[0] if jobs else replay.items.get().outcome
+
+    return send
+
+
+def test_attempts_begin_anew_unless_otherwise_said(sent):
+    assert sent()["retries"] == 0
+
+
+def test_attempts_are_kept(sent):
+    assert sent(attempts="kept")["retries"] == 2
+
+
+def test_a_number_of_attempts_is_what_the_job_has_left(sent):
+    assert sent(attempts="3", failure={"max_attempts": 7})["retries"] == 4
+
+
+def test_more_attempts_than_it_may_have_are_all_of_them(sent):
+    assert sent(attempts="9", failure={"max_attempts": 7})["retries"] == 0
+
+
+def test_a_number_of_attempts_is_refused_where_their_bound_is_not_known(sent):
+    assert sent(attempts="3") == "how many attempts it may have is not known, so it cannot be given 3"
+
+
+def test_a_job_goes_to_another_queue_and_its_name_stays(sent):
+    job = sent(queue="slow", to_queue="slow")
+    assert job["redrive"]["queue"] == "emails"
+
+
+def test_a_job_keeps_its_id_when_asked(sent):
+    job = sent(same_job_id=True)
+    assert job["id"] == job["redrive"]["job_id"]
+
+
+def test_a_new_id_is_the_same_for_every_try(sent):
+    job = sent()
+    replay = Replay.objects.get()
+    assert job["id"] == str(uuid.uuid5(uuid.UUID(hex=replay.key), "1"))
+
+
+def test_a_pace_s_priority_is_the_message_s(sent):
+    assert sent(pace={"style": "at_once", "priority": 9})["priority"] == 9
+
+
+def test_a_patch_is_laid_over_the_real_arguments(sent):
+    job = sent(patch={"kwargs": {"to": "bob", "deep": {"a": None}}})
+    assert job["kwargs"] == {"to": "bob", "token": "s3cret", "deep": {"b": 2}} and job["args"] == [1, 2]
+
+
+def test_a_patch_of_args_takes_their_place(sent):
+    assert sent(patch={"args": [7]})["args"] == [7]
+
+
+def test_a_patch_never_sends_what_only_stands_for_something_hidden(sent):
+    assert "[redacted]" in sent(patch={"kwargs": {"token": "[redacted]"}})
