@@ -66,6 +66,10 @@ def _mark(name: str, value: str) -> None:
             file.write(f"{value}\n")
 
 
+def _is_broken(name: str) -> bool:
+    return (Path(os.environ["REAL_MARKS"]) / f"broken-{name}").exists()
+
+
 class Unpicklable(Exception):
     def __init__(self, why: str, thing: Any) -> None:
         super().__init__(why)
@@ -80,6 +84,10 @@ class Unprintable(Exception):
 
 
 class PartnerDown(Exception):
+    pass
+
+
+class OddCustomer(Exception):
     pass
 
 
@@ -196,6 +204,19 @@ def _define(app: Celery) -> None:
     def hostile(size=0):
         raise ValueError("a\x00b\ud800c password=hunter2 " + "x" * size)
 
+    @task(name="deliver", bind=True, max_retries=5)
+    def deliver(self, customer):
+        """To a partner that a test breaks and mends: for all, or so that one customer's jobs are what is wrong."""
+        _mark("requests", customer)
+        if _is_broken(customer):
+            raise OddCustomer(customer)
+        try:
+            if _is_broken("partner"):
+                raise PartnerDown("the partner is down")
+        except PartnerDown as error:
+            raise self.retry(exc=error, countdown=0.2)
+        _mark("delivered", customer)
+
     @task(name="fail_plain")
     def fail_plain():
         raise PartnerDown("it failed early")
@@ -261,6 +282,13 @@ class RealWorker:
     def marks(self, name: str) -> list[str]:
         file = self.folder / name
         return file.read_text().splitlines() if file.exists() else []
+
+    def break_(self, name: str) -> None:
+        """`partner`, or one customer's jobs: see the task `deliver`."""
+        (self.folder / f"broken-{name}").touch()
+
+    def mend(self, name: str) -> None:
+        (self.folder / f"broken-{name}").unlink()
 
     def wait(
         self, reached: Callable[[], Any], deadline_s: float = 20, what: str = "it", *, may_die: bool = False

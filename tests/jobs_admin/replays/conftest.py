@@ -6,6 +6,7 @@ import hashlib
 import json
 
 import pytest
+import redis
 from django.utils import timezone
 
 from jobs_admin import config
@@ -13,6 +14,7 @@ from jobs_admin.models import Attempt, Failure, Payload
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import sending
 from tests.conftest import forget_configuration
+from tests.real_celery import RealWorker
 
 ANN = Viewer("ann", {"*": OPERATOR})
 BOB = Viewer("bob", {"shop": OPERATOR})
@@ -30,6 +32,18 @@ def shop(settings, tmp_path):
     forget_configuration(config)
     yield config.adapter("shop")
     forget_configuration(config)
+
+
+@pytest.fixture
+def worker(store, engine, settings):
+    """A guarded worker of the source `shop`; its broker is another database of the engine than the store."""
+    broker = engine.url.removesuffix("/0") + "/1"
+    redis.Redis.from_url(broker).flushdb()
+    settings.REDRIVE_DEMO_BROKER_URL = broker
+    forget_configuration(config)
+    running = RealWorker(broker, engine.url).start()
+    yield running
+    running.stop()
 
 
 @pytest.fixture

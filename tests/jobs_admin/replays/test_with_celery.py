@@ -6,29 +6,14 @@ import json
 import time
 
 import pytest
-import redis
 from celery import chain
 
 from jobs_admin import config, ingest, replays
 from jobs_admin.models import Failure, Replay
 from jobs_admin.replays import letters
-from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
-from tests.real_celery import RealWorker
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
-
-
-@pytest.fixture
-def worker(store, engine, settings):
-    """A guarded worker of the source `shop`; its broker is another database of the engine than the store."""
-    broker = engine.url.removesuffix("/0") + "/1"
-    redis.Redis.from_url(broker).flushdb()
-    settings.REDRIVE_DEMO_BROKER_URL = broker
-    forget_configuration(config)
-    running = RealWorker(broker, engine.url).start()
-    yield running
-    running.stop()
 
 
 def desk_until(worker, reached, what, deadline_s=20):

@@ -1,0 +1,81 @@
+"""The real `watch`, whose settling process is killed while a canary is out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import redis
+
+from jobs_admin.core import keys
+from tests.jobs_admin.replays.desk import ROOT, Desk
+from tests.real_celery import RealWorker
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
+
+JOBS = 150
+BEGIN = f"""
+from jobs_admin.replays import controlling
+bury({JOBS})
+replay = replays.start(ANN, replays.draft(ANN, query="queue:emails", pace={{"style": "at_once"}}, reason="mended"))
+replay.pace = {{"style": "careful", "ramp": {{"from": 20, "to": 400}}, "canary": {{"jobs": 40}}}}
+Replay.objects.filter(pk=replay.pk).update(**controlling.begun(replay, timezone.now()))
+say(replay.pk)
+"""
+TOLD = """
+r = Replay.objects.get()
+say({"state": r.state, "succeeded": r.succeeded, "well": r.controller["core"]["well"], "now": r.controller["core"]["state"]})
+"""
+
+
+@pytest.fixture
+def store(engine):
+    client = redis.Redis.from_url(engine.url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def worker(engine, store):
+    running = RealWorker(engine.url, engine.url).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def desk(tmp_path, engine, store):
+    return Desk(tmp_path, engine.url)
+
+
+def test_who_steers_may_be_killed_in_the_canary_and_the_next_goes_on(desk, worker, store):
+    desk.run(BEGIN)
+    watch = subprocess.Popen([sys.executable, "manage.py", "watch"], cwd=ROOT, env=desk.environment)
+    try:
+        killed = set()
+        for ran in (3, 12, 25):  # the canary is 40
+            worker.wait(lambda n=ran: len(worker.marks("ok")) >= n, what=f"{ran} jobs to run")
+            pid = worker.wait(lambda: settling(store, killed), 10, "another process to settle")
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        assert len(worker.marks("ok")) <= 40
+        worker.wait(lambda: len(worker.marks("ok")) >= JOBS, 30, "all to have run")
+        told, ends = desk.run(TOLD), time.monotonic() + 10
+        while told["state"] != "done" and time.monotonic() < ends:
+            told = desk.run(TOLD)
+    finally:
+        watch.terminate()
+        watch.wait(10)
+    assert told == {"state": "done", "succeeded": JOBS, "well": told["well"], "now": told["now"]}
+    assert told["well"] >= 40 and told["now"] in ("ramping", "running")
+    assert len(worker.marks("ok")) == len(set(worker.marks("ok"))) == JOBS
+
+
+def settling(store, killed):
+    noted = json.loads(store.hget(keys.steps(), "settle") or "{}")
+    return noted.get("pid") if noted.get("pid") not in killed else None

@@ -1,0 +1,171 @@
+"""Careful replays with a real worker that keeps its native retries, to a partner that breaks and is mended."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import alerts, ingest, replays
+from jobs_admin.models import AuditEvent, DepthSample, Failure, Replay
+from jobs_admin.replays import controlling
+from tests.jobs_admin.replays.conftest import ANN, buried
+from tests.jobs_admin.replays.test_controlling import died_of
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
+
+CAREFUL = {"style": "careful", "ramp": {"from": 50, "to": 400}, "canary": {"jobs": 40}}
+
+
+def message(customer):
+    """As Celery wrote it: two attempts were spent."""
+    embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    body = base64.b64encode(json.dumps([[customer], {}, embed]).encode()).decode()
+    headers = {
+        "lang": "py", "task": "deliver", "id": "old", "retries": 5, "eta": None, "expires": None, "root_id": "old",
+        "parent_id": None, "group": None, "timelimit": [None, None], "argsrepr": "()", "kwargsrepr": "{}",
+    }  # fmt: skip
+    properties = {
+        "correlation_id": "old", "delivery_mode": 2, "priority": 0, "body_encoding": "base64", "delivery_tag": "t",
+        "delivery_info": {"exchange": "", "routing_key": "emails"},
+    }  # fmt: skip
+    whole = {"body": body, "content-type": "application/json", "content-encoding": "utf-8"}
+    return json.dumps(whole | {"headers": headers, "properties": properties}).encode()
+
+
+class Incident:
+    """Jobs that died at the partner, and the desk's steps in one process. Its time runs `ahead` of ours."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.ahead = timedelta(0)
+
+    def now(self):
+        return timezone.now() + self.ahead
+
+    def until(self, reached, what, deadline_s=25, steps=("ingest", "send", "settle")):
+        ends = time.monotonic() + deadline_s
+        while not reached():
+            assert time.monotonic() < ends, f"waited for {what}:\n{self.worker.text()[-2000:]}"
+            self.step(*steps)
+
+    def step(self, *steps):
+        for step in steps:
+            match step:
+                case "ingest":
+                    ingest.step("test")
+                case "send":
+                    replays.send("test", self.now())
+                case "settle":
+                    replays.settle(self.now())
+                case "sample":
+                    alerts.sample(self.now())
+
+    def died(self, customer, count):
+        """One job really died, and others of the same error."""
+        self.worker.send("deliver", customer, queue="emails", retries=5)
+        known = Failure.objects.count()
+        self.until(
+            lambda: Failure.objects.count() > known and not Failure.objects.exclude(state="dead").exists(), "a death"
+        )
+        group = Failure.objects.latest("pk").group
+        first = Failure.objects.latest("pk").pk
+        return group, [first, *died_of(buried(count - 1, raw=message(customer), task="deliver"), group)]
+
+    def begin(self, ids, pace=CAREFUL):
+        replay = replays.start(ANN, replays.draft(ANN, selection=ids, reason="mended", pace={"style": "at_once"}))
+        replay.pace = pace
+        Replay.objects.filter(pk=replay.pk).update(**controlling.begun(replay, self.now()))
+        replay.refresh_from_db()
+        return replay
+
+    def reaches(self, replay, *states, **more):
+        def there():
+            replay.refresh_from_db()
+            return replay.state in states
+
+        self.until(there, f"the replay to be {' or '.join(states)}", **more)
+        return replay
+
+
+@pytest.fixture
+def incident(worker):
+    return Incident(worker)
+
+
+def test_while_the_partner_is_broken_a_replay_asks_it_little_and_is_held_naming_the_error(incident):
+    worker = incident.worker
+    worker.break_("partner")
+    _, ids = incident.died("acme", 300)
+    before = len(worker.marks("requests"))
+    replay = incident.reaches(incident.begin(ids), "held")
+    # The native retries of what was sent run on.
+    incident.until(lambda: not (replay.refresh_from_db() or replay.sent or replay.running), "the retries to end")
+    assert len(worker.marks("requests")) - before <= 250
+    assert replay.state == "held" and "canary jobs failed again with PartnerDown at" in replay.held_because
+    assert replay.evidence["groups"][0]["same"] == replay.evidence["groups"][0]["count"]
+    again = replay.failed_again
+    assert Failure.objects.filter(state="dead").count() == 300 and 0 < again == len(ids) - replay.planned
+
+    worker.mend("partner")
+    replays.resume(ANN, replay)
+    incident.reaches(replay, "done")
+    assert (replay.succeeded, replay.failed_again) == (300 - again, again)
+    assert len(worker.marks("delivered")) == 300 - again
+    assert list(AuditEvent.objects.filter(actor="controller").values_list("act", flat=True)) == [
+        "replay.hold",
+        "replay.done",
+    ]
+
+
+def test_a_replay_that_is_held_for_one_group_goes_on_without_it(incident):
+    worker = incident.worker
+    worker.break_("partner")
+    _, acme = incident.died("acme", 60)
+    worker.mend("partner")
+    worker.break_("cobalt")
+    odd, cobalt = incident.died("cobalt", 60)
+    replay = incident.begin([pk for pair in zip(acme, cobalt, strict=True) for pk in pair])
+    incident.reaches(replay, "held")
+    assert "OddCustomer" in replay.held_because
+    replays.resume(ANN, replay, without_groups=[odd.fingerprint])
+    incident.reaches(replay, "done")
+    left_out = replay.items.filter(outcome__startswith="Left out")
+    assert replay.cancelled == left_out.count() > 0
+    assert set(left_out.values_list("failure__group", flat=True)) == {odd.pk}
+    assert worker.marks("delivered") == ["acme"] * 60 and replay.succeeded == 60
+
+
+def test_workers_that_vanish_hold_it_and_it_goes_on_when_they_are_back(incident):
+    worker = incident.worker
+    worker.break_("partner")
+    _, ids = incident.died("acme", 30)
+    worker.mend("partner")
+    incident.until(is_staffed, "a heartbeat", steps=("sample",))
+    replay = incident.begin(ids)
+    incident.step("settle")
+    worker.stop()
+    incident.step("send")
+
+    def gone():
+        incident.ahead += timedelta(seconds=5)
+        incident.step("sample", "settle")
+        replay.refresh_from_db()
+        return replay.state == "held"
+
+    incident.until(gone, "the replay to be held", steps=())
+    assert replay.held_because.startswith("No live worker takes from emails since ")
+    assert f"and {replay.sent} jobs are sent and not settled." in replay.held_because
+
+    worker.start()
+    replays.resume(ANN, replay)
+    incident.reaches(replay, "done")
+    assert replay.succeeded == 30 and worker.marks("delivered") == ["acme"] * 30
+
+
+def is_staffed():
+    return DepthSample.objects.filter(queue="emails", guarded_workers=1).exists()
