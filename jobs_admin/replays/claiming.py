@@ -61,7 +61,10 @@ def take_lease(replay: Replay, sender: str, now: datetime) -> bool:
 
 def planned(replay: Replay, after: int, limit: int) -> list[Claimed]:
     """The next items behind the place `after` that nobody has claimed, in the order of sending. Nothing is written."""
-    return _read(replay, "item.claimed_at IS NULL AND item.n > %s ORDER BY item.n LIMIT %s", after, limit)
+    goes, groups = _not_left_out(replay)
+    return _read(
+        replay, f"item.claimed_at IS NULL AND item.n > %s {goes} ORDER BY item.n LIMIT %s", after, *groups, limit
+    )
 
 
 def planned_of(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claimed]:
@@ -75,7 +78,16 @@ def planned_of(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claime
     )
     ids = " UNION ALL ".join([first] * len(wanted))
     parameters = [value for key, count in wanted for value in (replay.pk, key, ItemState.PLANNED, count)]
-    return _read(replay, f"item.id IN ({ids}) ORDER BY item.n", *parameters)
+    goes, groups = _not_left_out(replay)
+    return _read(replay, f"item.id IN ({ids}) {goes} ORDER BY item.n", *parameters, *groups)
+
+
+def _not_left_out(replay: Replay) -> tuple[str, list[object]]:
+    """Jobs of groups that the replay goes on without are cancelled by `leaving_out`; none goes meanwhile."""
+    if not replay.without_groups:
+        return "", []
+    one_of, given = among(replay.without_groups)
+    return f"AND (failure.group_id IS NULL OR NOT failure.group_id {one_of})", [given]
 
 
 def stale(replay: Replay) -> list[Claimed]:

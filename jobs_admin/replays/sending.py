@@ -45,7 +45,7 @@ _LOOK_AFTER_S = 2.0  # between two looks for what dead senders left in replays t
 _STOPPED = (ReplayState.PAUSED, ReplayState.HELD, ReplayState.WAITING, ReplayState.CANCELLED, ReplayState.STOPPED)
 _COLUMNS = (
     "key", "state", "pace", "rate", "edit", "patch", "attempts", "to_queue", "same_job_id", "may_send", "held_because",
-    "total", "planned", "sent", "running",
+    "total", "planned", "sent", "running", "cancelled", "without_groups",
 )  # fmt: skip
 
 # Which process this is: a pid alone comes again.
@@ -355,7 +355,8 @@ def _room(replay: Replay, out: int) -> tuple[int, str]:
     """How many more jobs may be claimed, whichever they are, and what they would wait for. `out`: of ours, unmarked."""
     rooms = []
     if replay.may_send is not None:
-        left = replay.may_send - (replay.total - replay.planned) - out
+        went = replay.total - replay.planned - replay.cancelled
+        left = replay.may_send - went - out
         rooms.append((left, "Waiting for the outcomes of what was sent."))
     if (most := replay.pace.get("in_flight")) is not None:
         under_way = replay.sent + replay.running

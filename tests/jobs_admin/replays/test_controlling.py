@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
-from jobs_admin.replays import controlling, seeing
+from jobs_admin.replays import claiming, controlling, seeing
 from tests.jobs_admin.replays.conftest import ANN, came_home
 from tests.jobs_admin.replays.test_sending import begun as started
 from tests.jobs_admin.replays.test_sending import counts
@@ -164,7 +164,7 @@ def test_resumed_without_a_group_its_jobs_are_left_out_and_the_rest_goes(shop, b
     steered.come_home(items, "exception", group=bad)
     assert steered.passed().state == "held"
     replay = replays.resume(ANN, steered.replay, without_groups=["v1-bad"])
-    assert replay.may_send == 10
+    assert replay.may_send == 10 and {item.failure for item in claiming.planned(replay, 0, 80)} == set(ids[40:])
     steered.now = timezone.now()
     replay = steered.passed()
     assert counts(replay) == {"planned": 40, "cancelled": 30, "failed_again": 10}
@@ -173,6 +173,10 @@ def test_resumed_without_a_group_its_jobs_are_left_out_and_the_rest_goes(shop, b
         "Left out: the replay was resumed without its group."
     )
     assert set(replay.items.filter(state="planned").values_list("failure__group", flat=True)) == {good.pk}
+    Replay.objects.update(rate=500)
+    for _ in range(10):
+        replays.send("one")
+    assert counts(replay)["sent"] == 10  # as many as it may, whatever was left out
 
 
 def test_what_is_laid_out_later_of_a_group_that_is_left_out_is_left_out_too(shop, bury):
