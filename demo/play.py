@@ -36,6 +36,9 @@ def main() -> None:
             seen = story.read(broker)
             if seen.ticket is not None:
                 _play(broker, seen, broker_url, partner_url, stop)
+                if not stop.is_set():
+                    # As small as it was: what playing loaded is not needed until the next.
+                    os.execv(sys.executable, [sys.executable, "-m", "demo.play"])
         except (redis.RedisError, control.DemoUnreachable) as error:
             _say(f"{error}; trying again in 2 s")
             stop.wait(2)

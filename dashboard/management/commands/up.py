@@ -314,7 +314,7 @@ class Desk:
             self.supervisor.mind(self.engine.process.pid)
 
     def stop(self) -> None:
-        """End everything: web, player, load, worker, watch, partner, then the engine they all use."""
+        """End everything: web, play, load, worker, watch, partner, then the engine they all use."""
         if self.supervisor is not None:
             self.supervisor.stop_all()
         if self.engine is not None:
