@@ -34,6 +34,7 @@ REASONS = {"at_once": "Played incident: everything at once", "careful": "Played 
 
 # An act that takes longer has gone wrong.
 _LONGEST_S = {"outage": 30.0, "group": 60.0, "condition": 60.0, "at_once": 90.0, "careful": 180.0}
+_CLEAN_S = 2.0  # the last requests of the outage are in no second that is measured
 _LAST_NEWS_S = 3.0  # what failed before the warehouse was mended is on the desk by then
 _TIDIED_WITHIN_S = 30.0
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
@@ -128,6 +129,8 @@ class Incident:
 
     def _all_at_once(self, seen: dict, now: float) -> None:
         if "at_once" not in self.story.sides:
+            if now - (self.story.all_dead_at or now) < _CLEAN_S:
+                return
             seen = control.set_mode(self.warehouse, "warming")
         side = self._replay("at_once", seen)
         stands_again = bool(side.falls) and not seen["fell_over"]

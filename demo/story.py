@@ -22,7 +22,7 @@ PLAYER = "demo:incident:player"  # a sign of life that forgets itself
 ACTS = ("outage", "group", "condition", "at_once", "careful")
 SIDES = ("at_once", "careful")
 TENANT = "lighthouse"  # a customer that the shop has for this alone
-JOBS = 240
+JOBS = 300
 THRESHOLD = 100  # dead jobs: the condition
 
 

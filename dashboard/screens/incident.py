@@ -215,7 +215,7 @@ def _sentence(told: Story) -> str:
         )
     side = told.sides.get(told.act)
     if side is None or side.replay is None:
-        return "The partner is back, and cold. The replay begins."
+        return "The partner is back in a moment, and cold. Then the replay begins."
     if told.act == "at_once":
         if not side.falls:
             return f"The partner is just back and carries {number(COLD_RATE)} requests/s. All {number(side.jobs)} jobs come at once."
@@ -286,11 +286,17 @@ def _figures(told: Story) -> list[Figure]:
 
     return [
         row("Most requests in a second", lambda side: number(side.peak)),
-        row("Fell over", lambda side: _times(len(side.falls)) if side.falls else "never"),
+        row("Fell over", _fell),
         row("Requests while it was down", lambda side: number(side.while_down)),
         row("Failed again", lambda side: f"{number(side.failed_again)} of {number(side.jobs)}"),
         row("All through after", _through),
     ]
+
+
+def _fell(side: Side) -> str:
+    if side.falls:
+        return _times(len(side.falls))
+    return "never" if side.ended is not None else "not so far"
 
 
 def _through(side: Side) -> str:
@@ -347,7 +353,7 @@ def _verdict(name: str, side: Side) -> tuple[str, str]:
         after = f"after {' and '.join(_moment(at) for at in side.falls)}"
         return f"Fell over {after}; {number(side.failed_again)} failed again.", "dead"
     if side.ended is None:
-        return ("Not over." if side.state != "held" else "Held."), "replaying" if side.state != "held" else "retrying"
+        return ("Under way." if side.state != "held" else "Held."), "replaying" if side.state != "held" else "retrying"
     if side.failed_again:
         return f"Never fell over; {number(side.failed_again)} failed again.", "retrying"
     return f"Never fell over; all {number(side.succeeded)} came back in {duration(round(side.ended))}.", "recovered"
