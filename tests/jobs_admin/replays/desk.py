@@ -25,24 +25,33 @@ def say(answer): print(json.dumps(answer), flush=True)
 """
 
 BURY = """
-def message(n):
-    body = base64.b64encode(json.dumps([[n], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]).encode()).decode()
-    return json.dumps({"body": body, "content-type": "application/json", "content-encoding": "utf-8",
-        "headers": {"lang": "py", "task": "ok", "id": f"j{n}", "retries": 0, "eta": None, "expires": None, "root_id": f"j{n}",
-                    "parent_id": None, "group": None, "timelimit": [None, None], "argsrepr": "()", "kwargsrepr": "{}"},
-        "properties": {"correlation_id": f"j{n}", "delivery_mode": 2, "priority": 0, "body_encoding": "base64",
-                       "delivery_tag": f"t{n}", "delivery_info": {"exchange": "", "routing_key": "emails"}}}).encode()
+def message(n, task="ok", arguments=None):
+    # As Celery 5.7 writes it, in its order.
+    body = base64.b64encode(json.dumps([[n] if arguments is None else arguments, {},
+        {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]).encode()).decode()
+    return json.dumps({"body": body, "content-encoding": "utf-8", "content-type": "application/json",
+        "headers": {"lang": "py", "task": task, "id": f"j{n}", "shadow": None, "eta": None, "expires": None, "group": None,
+                    "group_index": None, "retries": 0, "timelimit": [None, None], "root_id": f"j{n}", "parent_id": None,
+                    "argsrepr": f"[{n}]", "kwargsrepr": "{}", "origin": "gen1@desk", "ignore_result": None,
+                    "replaced_task_nesting": 0, "stamped_headers": None, "stamps": {}},
+        "properties": {"correlation_id": f"j{n}", "reply_to": "7066f683-2129-3716-b85f-2be07f56732f", "delivery_mode": 2,
+                       "delivery_info": {"exchange": "", "routing_key": "emails"}, "priority": 0, "body_encoding": "base64",
+                       "delivery_tag": f"t{n}"}}).encode()
 
-def bury(count):
+def bury(count, task="ok", arguments=lambda n: [n], tenant=lambda n: ""):
     now = timezone.now()
-    Failure.objects.bulk_create([Failure(source="shop", queue="emails", first_job_id=f"j{n}", job_id=f"j{n}", state="dead",
-        task="ok", kind="exception", first_failed_at=now, failed_at=now, received_at=now) for n in range(count)], batch_size=1000)
-    keys = config.payload_keys()
-    rows = []
-    for pk, job_id in Failure.objects.values_list("pk", "first_job_id"):
-        raw = message(int(job_id[1:]))
-        rows.append(Payload(failure_id=pk, run=1, body=keys.encrypt(raw), size=len(raw), sha256=hashlib.sha256(raw).hexdigest()))
-    Payload.objects.bulk_create(rows, batch_size=1000)
+    first = Failure.objects.count()
+    numbers = range(first, first + count)
+    for start in range(first, first + count, 1000):
+        part = numbers[start - first:start - first + 1000]
+        Failure.objects.bulk_create([Failure(source="shop", queue="emails", first_job_id=f"j{n}", job_id=f"j{n}", state="dead",
+            task=task, kind="exception", tenant=tenant(n), first_failed_at=now, failed_at=now, received_at=now) for n in part])
+        keys = config.payload_keys()
+        rows = []
+        for pk, job_id in Failure.objects.order_by("-pk").values_list("pk", "first_job_id")[:len(part)]:
+            raw = message(int(job_id[1:]), task, arguments(int(job_id[1:])))
+            rows.append(Payload(failure_id=pk, run=1, body=keys.encrypt(raw), size=len(raw), sha256=hashlib.sha256(raw).hexdigest()))
+        Payload.objects.bulk_create(rows)
 """
 
 SENDER = """
@@ -71,9 +80,9 @@ class Desk:
         if connection.vendor == "sqlite":
             self._done([sys.executable, "manage.py", "migrate", "-v0"])
 
-    def run(self, code: str):
+    def run(self, code: str, deadline_s: float = 90):
         """What the code says, from a process of its own."""
-        out = self._done([sys.executable, "-c", _BEGIN + BURY + code])
+        out = self._done([sys.executable, "-c", _BEGIN + BURY + code], deadline_s)
         return json.loads(out.splitlines()[-1]) if out.strip() else None
 
     def start(self, code: str) -> subprocess.Popen[str]:
@@ -85,9 +94,9 @@ class Desk:
             text=True,
         )
 
-    def _done(self, command: list[str]) -> str:
+    def _done(self, command: list[str], deadline_s: float = 90) -> str:
         done = subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=90, check=False
+            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=deadline_s, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
