@@ -333,9 +333,12 @@ class CeleryOnRedis:
         for queue in dict.fromkeys(queues):
             for step in self._steps:
                 self._take_back(replay, self._list(queue, step))
-        ledger = self._ledger(replay)
-        marks = self._ask(lambda: list(self._client.hscan_iter(ledger, count=1_000)))
-        return {int(token) for token, mark in marks if mark == _TAKEN_BACK}
+
+        def ask() -> set[int]:
+            marks = self._client.hscan_iter(self._ledger(replay), count=1_000)
+            return {int(token) for token, mark in marks if mark == _TAKEN_BACK}
+
+        return self._ask(ask)
 
     def _take_back(self, replay: str, key: str) -> None:
         names = [self._ledger(replay), key, keys.removals(self.name, self._store_prefix)]
