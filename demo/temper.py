@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,14 @@ STRAIN = 1.3  # more than this times its capacity …
 STRAIN_S = 2.0  # … for so long, and it falls over
 FALLEN_S = 20.0
 KEPT_S = 60  # how far back /state reaches
+QUEUED_S, QUEUED = 0.1, 3.0  # so much of a burst, in seconds or requests, one that sheds holds before it refuses
+
+# Seconds since it came back -> requests/s that it can carry.
+Curve = Callable[[float], float]
+
+
+def warm_up(since_s: float) -> float:
+    return COLD_RATE + (WARM_RATE - COLD_RATE) * min(1.0, since_s / WARMING_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,13 @@ class Mode:
 class Temper:
     """How the partner feels. Pure: it is told the time (seconds, any clock that only goes forward)."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, curve: Curve | None = None, *, sheds: bool = False) -> None:
+        """`curve`: what it can carry while warming, which then never ends. One that `sheds` answers 503 to what is
+        more than it carries; without, nobody feels that it is too much before it falls over."""
         self.mode = Mode(since=now)
+        self._curve = curve
+        self._sheds = sheds
+        self._room, self._room_at = QUEUED, now  # of one that sheds
         self.falls = 0
         self._arrived: deque[float] = deque()  # the last STRAIN_S
         self._taken: deque[float] = deque()  # requests that the rate limit let through
@@ -78,7 +92,7 @@ class Temper:
             return self.mode.limit
         if self.mode.name != "warming":
             return None
-        return COLD_RATE + (WARM_RATE - COLD_RATE) * min(1.0, (now - self.mode.since) / WARMING_S)
+        return (self._curve or warm_up)(now - self.mode.since)
 
     def answer(self, now: float) -> Answer:
         self._settle(now)
@@ -88,7 +102,8 @@ class Temper:
         answer = self._decide(now)
         second = self._seconds.setdefault(int(now), Counter())
         second["cut" if answer.status == 0 else str(answer.status)] += 1
-        self._seconds = {at: seen for at, seen in self._seconds.items() if at > now - KEPT_S}
+        if len(self._seconds) > KEPT_S + 1:
+            self._seconds = {at: seen for at, seen in self._seconds.items() if at > now - KEPT_S}
         return answer
 
     def _settle(self, now: float) -> None:
@@ -97,7 +112,7 @@ class Temper:
         if mode.until is not None and now >= mode.until:
             self.mode = Mode("warming", mode.until, mode.delay_s, mode.limit)
             self._arrived.clear()
-        elif mode.name == "warming" and now - mode.since >= WARMING_S:
+        elif mode.name == "warming" and self._curve is None and now - mode.since >= WARMING_S:
             self.mode = Mode("well", now, mode.delay_s, mode.limit)
 
     def _decide(self, now: float) -> Answer:
@@ -112,7 +127,17 @@ class Temper:
             return Answer(200, delay_s=mode.delay_s)
         if mode.name == "rate_limit":
             return self._limited(now, mode.limit)
+        if capacity and self._sheds and not self._has_room(now, capacity):
+            return Answer(503)
         return Answer(200)
+
+    def _has_room(self, now: float, capacity: float) -> bool:
+        self._room = min(max(QUEUED, capacity * QUEUED_S), self._room + (now - self._room_at) * capacity)
+        self._room_at = now
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
 
     def _limited(self, now: float, limit: float) -> Answer:
         # A window of at least a second, so that a limit below 1/s still lets one request through.

@@ -1,8 +1,7 @@
 """How a replay is spread over time: what a pace says, how many jobs may go now, and when it is held."""
 
 from jobs_admin.core.pacing.bucket import Bucket
-from jobs_admin.core.pacing.controller import CANARY, HELD, RAMPING, RUNNING, Controller, Seen, Verdict
-from jobs_admin.core.pacing.estimating import Estimate, estimate
+from jobs_admin.core.pacing.controller import CANARY, HELD, LOOK_S, RAMPING, RUNNING, Controller, Seen, Verdict
 from jobs_admin.core.pacing.evidence import Evidence, Judged
 from jobs_admin.core.pacing.pace import (
     AT_ONCE,
@@ -20,10 +19,16 @@ from jobs_admin.core.pacing.pace import (
     settled,
 )  # fmt: skip
 from jobs_admin.core.pacing.parsing import PaceRefused, parse
+from jobs_admin.core.pacing.simulation import Estimate, Outlook, Simulation, estimate, outlook, simulate
 from jobs_admin.core.pacing.window import Window
 
 __all__ = [
-    "AT_ONCE", "CANARY", "CAREFUL", "DEFAULT", "FASTEST", "HELD", "RAMPING", "RUNNING", "SLOWEST", "STEADY",
-    "Bucket", "Canary", "Controller", "Estimate", "Evidence", "Judged", "Pace", "PaceRefused", "PerKey", "Ramp", "Seen",
-    "Stop", "Verdict", "Window", "default_for", "estimate", "parse", "settled",
+    "AT_ONCE", "CANARY", "CAREFUL", "DEFAULT", "FASTEST", "HELD",
+    "LOOK_S", "RAMPING", "RUNNING", "SLOWEST", "STEADY",
+    "Bucket", "Canary", "Controller", "Estimate", "Evidence", "Judged",
+    "Outlook", "Pace", "PaceRefused", "PerKey", "Ramp", "Seen",
+    "Simulation",
+    "Stop", "Verdict", "Window", "default_for", "estimate",
+    "outlook", "parse", "settled",
+    "simulate",
 ]  # fmt: skip

@@ -28,8 +28,8 @@ class Bucket:
         """
         self._rate = rate
         self._at = now
-        self._owed = self._ready = 1.0
         self._jitter = jitter
+        self._owed, self._ready = 1.0, 1.0 + jitter
         self._random = random or Random()
         self._late = self._drawn()
 
@@ -42,7 +42,7 @@ class Bucket:
         self._fill(now)
         self._rate = rate
         self._owed = min(self._owed, 1.0)
-        self._ready = min(self._ready, 1.0)
+        self._ready = min(self._ready, 1.0 + self._jitter)
 
     def take(self, wanted: int, now: float) -> int:
         """How many of the wanted jobs go now. They count as sent."""
@@ -79,7 +79,9 @@ class Bucket:
         self._at = max(self._at, now)
         if self._rate is not None:
             self._owed = min(self._owed + passed * self._rate, 1 + self._jitter + self._rate * self._FORGIVEN_S)
-            self._ready = min(self._ready + passed * self._rate * self._FASTER, 1.5 + self._HELD_S * self._rate)
+            # Who goes late by a gap and the next one on time are two at once.
+            most = 1.5 + self._jitter + self._HELD_S * self._rate
+            self._ready = min(self._ready + passed * self._rate * self._FASTER, most)
 
     def _drawn(self) -> float:
         """How late the next one is, in gaps."""

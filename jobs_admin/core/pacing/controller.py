@@ -17,6 +17,7 @@ from jobs_admin.core.pacing.steering import Steering
 CANARY, RAMPING, RUNNING, HELD = "canary", "ramping", "running", "held"
 
 FIRST = 10  # of a canary are sent before any of them came home; then two more for each that ran well
+LOOK_S = 0.5  # how often to look: what careful promises is measured so (bench/recovery.py)
 LONGEST_LOOK_S = 5.0  # between two looks: what is more (nobody looked) does not count as time without news
 QUIET_S = 10.0  # without news: then nothing more is sent …
 QUIET_LAGS = 3.0  # … or so many times what it takes from sending until news come, where that is more
@@ -113,7 +114,7 @@ class Controller:
         for name in _PLAIN:
             setattr(made, f"_{name}", values[name])
         made._outcomes = Outcomes.from_list(values["outcomes"])
-        made._steering = Steering(**values["steering"])
+        made._steering = Steering.from_dict(values["steering"])
         made._held_for = Evidence.from_dict(values["held_for"]) if values["held_for"] else None
         if made._state == CANARY and pace.canary is None:
             made._leave_canary()
@@ -236,7 +237,7 @@ class Controller:
     def _leave_canary(self) -> None:
         judged = self._well + self._failed
         self._steering.usual = self._failed / judged if judged >= 4 * FEWEST else 0.0
-        self._steering.changed_at = self._at
+        self._steering.changed_at = self._steering.down_at = self._at
         self._steering.runtime, self._steering.runtimes = 0.0, 0
         self._state = RAMPING if self._climbs else RUNNING
 

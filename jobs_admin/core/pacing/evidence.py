@@ -54,16 +54,18 @@ class _Batch:
 
     ok: int
     failed: tuple[_Failed, ...]
+    total: int
 
-    @property
-    def total(self) -> int:
-        return self.ok + sum(part.n for part in self.failed)
+    @staticmethod
+    def of(ok: int, failed: Iterable[_Failed]) -> _Batch:
+        parts = tuple(failed)
+        return _Batch(ok, parts, ok + sum(part.n for part in parts))
 
     def cut(self, most: int) -> _Batch:
         """The same in fewer: in which order they came home is not known within a look."""
         share = most / self.total
         failed = tuple(_Failed(f.group, f.is_new, f.is_same, n) for f in self.failed if (n := round(f.n * share)))
-        return _Batch(max(0, most - sum(f.n for f in failed)), failed)
+        return _Batch.of(max(0, most - sum(f.n for f in failed)), failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +83,15 @@ class Outcomes:
                 ok += one.n
             else:
                 failed[one.group, one.is_new_group, one.is_same_group] += one.n
-        newest = _Batch(ok, tuple(_Failed(*what, n) for what, n in failed.items()))
+        newest = _Batch.of(ok, [_Failed(*what, n) for what, n in failed.items()])
+        if not newest.total:
+            return self
         kept, room = [], most
         for batch in (newest, *reversed(self.batches)):
-            if not room:
+            if room <= 0:
                 break
-            if batch.total:
-                kept.append(batch if batch.total <= room else batch.cut(room))
-                room -= kept[-1].total
+            kept.append(batch if batch.total <= room else batch.cut(room))
+            room -= kept[-1].total
         return Outcomes(tuple(reversed(kept)))
 
     @property
@@ -97,7 +100,7 @@ class Outcomes:
 
     @property
     def failed(self) -> int:
-        return sum(part.n for batch in self.batches for part in batch.failed)
+        return sum(batch.total - batch.ok for batch in self.batches)
 
     @property
     def new(self) -> int:
@@ -123,7 +126,7 @@ class Outcomes:
 
     @staticmethod
     def from_list(batches: Sequence[Any]) -> Outcomes:
-        return Outcomes(tuple(_Batch(ok, tuple(_Failed(*part) for part in failed)) for ok, failed in batches))
+        return Outcomes(tuple(_Batch.of(ok, [_Failed(*part) for part in failed]) for ok, failed in batches))
 
 
 @dataclass(frozen=True, slots=True)

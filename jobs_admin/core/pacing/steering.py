@@ -3,7 +3,7 @@
 Additive increase, multiplicative decrease (Chiu and Jain 1989), on the outcomes of first attempts. Three things make it
 gentle enough for a service that falls over at 1.3 times what it bears:
 
-- a step waits until jobs sent *since the last step* came home, and is never more than a fifth of what was seen to work;
+- a step waits until jobs sent *since the last step* came home, and is never more than a tenth of the rate that was seen to work;
 - near a rate that failed it goes slowly, and faster again once that is behind (the curve of CUBIC, RFC 9438);
 - what failed is judged against what usually fails, so that broken jobs do not slow down whole ones.
 """
@@ -12,21 +12,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from jobs_admin.core.pacing.evidence import Evidence, Judged, surely_above
+from jobs_admin.core.pacing.evidence import FEWEST, Evidence, Judged, surely_above
 
-RAMP_S = 60.0  # from the lowest rate to the highest at the soonest
+RAMP_S = 45.0  # from the lowest rate to the highest at the soonest
 GROWTH = 0.1  # of the rate, a second, at most
-STEP = 0.2  # of the rate, at once, at most
+STEP = 0.1  # of the rate, at once, at most
 BACK = 0.85  # of what was seen to work: where a decrease goes
 FURTHEST_BACK = 0.5  # of the rate
-PLATEAU_S = 15.0  # until a ceiling is reached again
+CEILING = 0.95  # of what was seen to work: where the climb after it becomes flat
+IN_VAIN = 3  # decreases in a row …
+HELPED = 0.7  # … after which not even this much of the first share of failures is gone
+PLATEAU_S = 12.0  # until a ceiling is reached again
 FORGOTTEN = 1.25  # times a ceiling: then it is none any more
-TOLERATED = 0.01  # of first attempts may fail beyond what usually does, for sure
+TOLERATED = 0.01  # of first attempts may fail, for sure, beyond 1.5 times what usually does
 SLOWER = 2.0  # times the usual runtime: too slow …
 SLOWER_S = 0.1  # … if it is by so much
+MOST_FRESH = 20.0  # first attempts between two steps up, at most
+KEPT = 0.25  # of what was known, after a step up
 FRESH_S = 0.5  # until the sender goes at a new rate
 
 
@@ -36,20 +41,28 @@ class Steering:
 
     rate: float
     changed_at: float
+    down_at: float = 0.0  # what was sent before the last step down is no evidence any more
     fresh: int = 0  # came home of what was sent since the last change
-    well: float = 0.0  # of these and, halved with each step up, of those before
+    well: float = 0.0  # of what was sent since the last step down; with each step up less of it counts
     failed: float = 0.0
     elapsed_s: float = 0.0  # since the last change
     usual: float = 0.0  # the share that fails whatever the rate
+    downs: int = 0  # in a row, without a step up in between
+    share: float = 0.0  # that failed at the first of these
     ceiling: float | None = None  # what worked where it failed
-    below: float = 0.0  # the rate that it went down to then
-    climbing_s: float = 0.0  # since then
+    climbing_s: float = 0.0  # since it went down
     usual_runtime: float | None = None  # natural logarithm of seconds, as are:
     runtime: float = 0.0  # … the sum over
     runtimes: int = 0  # … so many that came home since the last change
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Steering:
+        """What another version wrote and this one does not know is left out; what it did not know begins anew."""
+        known = {one.name for one in fields(Steering)}
+        return Steering(**{name: value for name, value in values.items() if name in known})
 
     def learn(self, judged: Sequence[Judged]) -> None:
         """From the canary: its runtimes are the usual ones."""
@@ -67,18 +80,34 @@ class Steering:
         self.climbing_s += passed_s
         self._note(judged)
         if self.rate > low and (why := self._trouble()):
-            return self._down(why, now, low)
-        if self.fresh >= min(max(self.rate / 2, 1), 20):
+            if not self._is_not_the_rate():
+                return self._down(why, judged, now, low)
+            self.usual, self.downs = self.failed / (self.well + self.failed), 0
+        if self.fresh >= self._enough(high):
             self._adapt(low)
-            if self.rate < high:
+            if self.rate < high and not self._is_suspicious:
                 self._up(now, low, high)
         return None
 
+    @property
+    def _is_suspicious(self) -> bool:
+        """More failed than usual, if not for sure: wait and see. Of jobs that fail now, each comes back as native retries."""
+        return self.failed > self._borne * (self.well + self.failed)
+
+    @property
+    def _borne(self) -> float:
+        """The share that may fail: what usually does is not known better than that."""
+        return 1.5 * self.usual + TOLERATED
+
+    def _enough(self, high: float) -> float:
+        """First attempts at this rate before the next step: half a second's, and more of them the nearer the top is."""
+        return min(MOST_FRESH, max(1.0, self.rate / 2, 4 * MOST_FRESH * self.rate / high))
+
     def _note(self, judged: Sequence[Judged]) -> None:
         for one in judged:
-            if one.sent_at < self.changed_at:
+            if one.sent_at < self.down_at:
                 continue
-            self.fresh += one.n
+            self.fresh += one.n if one.sent_at >= self.changed_at else 0
             if not one.ok:
                 self.failed += one.n
                 continue
@@ -89,8 +118,8 @@ class Steering:
 
     def _trouble(self) -> Evidence | None:
         total = self.well + self.failed
-        if self.failed >= 1.5 and surely_above(self.failed, total) > self.usual + TOLERATED:
-            return Evidence("backed_off", failed=round(self.failed), judged=round(total), limit=self.usual + TOLERATED)
+        if self.failed >= 1.5 and surely_above(self.failed, total) > self._borne:
+            return Evidence("backed_off", failed=round(self.failed), judged=round(total), limit=self._borne)
         if self.usual_runtime is None or self.runtimes < 20:
             return None
         now_s, usual_s = math.exp(self.runtime / self.runtimes), math.exp(self.usual_runtime)
@@ -98,13 +127,23 @@ class Steering:
             return Evidence("slower", runtime_s=now_s, usual_s=usual_s)
         return None
 
-    def _down(self, why: Evidence, now: float, low: float) -> Evidence:
+    def _is_not_the_rate(self) -> bool:
+        """Going slower did not help, again and again."""
+        share = self.failed / max(1.0, self.well + self.failed)
+        return self.downs >= IN_VAIN and share > HELPED * self.share
+
+    def _down(self, why: Evidence, judged: Sequence[Judged], now: float, low: float) -> Evidence:
         total = self.well + self.failed
-        worked = self.rate * (1 - max(0.0, self.failed / total - self.usual)) if total else self.rate
+        share = max(self.failed / total if total else 0.0, _share_failed(judged))
+        worked = self.rate * (1 - max(0.0, share - self.usual))
         before, self.rate = self.rate, max(low, BACK * worked, FURTHEST_BACK * self.rate)
-        self.ceiling, self.below, self.climbing_s = max(worked, self.rate), self.rate, 0.0
+        if not self.downs:
+            self.share = share
+        self.downs += 1
+        self.ceiling, self.climbing_s = max(CEILING * worked, self.rate), 0.0
         self.well = self.failed = 0.0
-        self._change(now + FRESH_S)
+        self.down_at = now + FRESH_S
+        self._change(self.down_at)
         return Evidence(**{**why.as_dict(), "rate": before, "to_rate": self.rate})
 
     def _up(self, now: float, low: float, high: float) -> None:
@@ -112,25 +151,31 @@ class Steering:
         rate = self.rate + step
         if self.ceiling is not None:
             way = (self.climbing_s - PLATEAU_S) / PLATEAU_S
-            rate = min(rate, self.ceiling + (self.ceiling - self.below) * way**3)
+            rate = min(rate, self.ceiling * (1 + (1 - BACK) * way**3))
             if rate > FORGOTTEN * self.ceiling:
                 self.ceiling = None
-        self.rate = min(high, max(self.rate, rate))
-        self.well, self.failed = self.well / 2, self.failed / 2
+        self.rate, self.downs = min(high, max(self.rate, rate)), 0
+        self.well, self.failed = KEPT * self.well, KEPT * self.failed
         self._change(now)
 
     def _adapt(self, low: float) -> None:
         """What fails, and how long it takes, without trouble is usual. At the lowest rate it cannot be the rate."""
-        slow = self.rate <= low
-        weight = min(0.5, self.fresh / 50) if slow else min(0.1, self.fresh / 1000)
-        if total := self.well + self.failed:
-            self.usual += (self.failed / total - self.usual) * weight
+        weight = min(0.5, self.fresh / 50) if self.rate <= low else min(0.1, self.fresh / 1000)
+        share = self.failed / max(1.0, self.well + self.failed)
+        # Upwards only there: else a little too much, for long, would become usual bit by bit.
+        if self.rate <= low or share < self.usual:
+            self.usual += (share - self.usual) * weight
         if self.runtimes:
             runtime = self.runtime / self.runtimes
-            self.usual_runtime = (
-                runtime if self.usual_runtime is None else self.usual_runtime + (runtime - self.usual_runtime) * weight
-            )
+            usual = runtime if self.usual_runtime is None else self.usual_runtime
+            self.usual_runtime = usual + (runtime - usual) * weight
 
     def _change(self, at: float) -> None:
         self.changed_at, self.fresh, self.elapsed_s = at, 0, 0.0
         self.runtime, self.runtimes = 0.0, 0
+
+
+def _share_failed(judged: Sequence[Judged]) -> float:
+    """Of what came home just now, which is nearer to how it stands than all that is known; 0 of too few."""
+    total = sum(one.n for one in judged)
+    return sum(one.n for one in judged if not one.ok) / total if total >= FEWEST else 0.0

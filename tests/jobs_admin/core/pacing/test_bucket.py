@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -85,3 +86,43 @@ def test_ahead_tells_what_will_be_granted():
 
 def test_without_a_rate_everything_goes():
     assert Bucket(None, 0.0).take(45_000, 0.0) == 45_000
+
+
+@settings(max_examples=200)
+@given(
+    rates,
+    st.floats(0.01, 1),
+    st.integers(0, 9),
+    st.lists(st.one_of(st.floats(0, 0.05), st.floats(0, 3), st.just(0.0)), max_size=80),
+)
+def test_jitter_and_stalls_and_pauses_never_break_the_bound(rate, jitter, seed, pauses):
+    now, sent, bucket = 100.0, [], Bucket(rate, 100.0, jitter, Random(seed))
+    for pause in pauses:
+        now += pause
+        sent.append((now, bucket.take(10**9, now)))
+    assert most_in_a_second(sent) <= 1.05 * rate + 3
+
+
+@pytest.mark.parametrize("rate", [0.5, 7, 50, 500])
+def test_with_jitter_it_takes_as_long_as_the_rate_says(rate):
+    jobs, now, bucket, sent = math.ceil(rate * 100), 0.0, Bucket(rate, 0.0, 1.0, Random(1)), 0
+    while sent < jobs:
+        now += max(0.001, bucket.wait(now))
+        sent += bucket.take(jobs - sent, now)
+    assert now == pytest.approx((jobs - 1) / rate, rel=0.02)
+
+
+def test_jitter_reaches_every_part_of_a_gap():
+    now, bucket, sent = 0.0, Bucket(1, 0.0, 1.0, Random(1)), []
+    while len(sent) < 400:
+        now += bucket.wait(now)
+        sent += [now] * bucket.take(1, now)
+    assert {int(at % 1 * 10) for at in sent} == set(range(10))
+
+
+@given(st.floats(0.1, 500), st.integers(0, 5))
+def test_waiting_as_long_as_told_is_enough_with_jitter_too(rate, seed):
+    bucket, now = Bucket(rate, 0.0, 1.0, Random(seed)), 0.0
+    for _ in range(20):
+        now += bucket.wait(now)
+        assert bucket.take(1, now) == 1

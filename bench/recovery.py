@@ -1,0 +1,386 @@
+"""The story of seed 000 on a simulated clock: 45,000 dead webhook jobs, and a customer who has just come back.
+
+    python bench/recovery.py [--jobs 45000] [--seeds 3] [--curve warming]
+
+What the customer's service can carry grows from 20 to 300 requests/s over 60 s; above that it answers 503, and more
+than 1.3 times as much within 2 s knock it over for 20 s, after which it begins again. Failed jobs are retried natively:
+six attempts, 1, 2, 4, 8 and 16 s apart (the shop's backoff, ±10 %). The same jobs go back in several ways, through the
+Bucket and the Controller that really send; only service, workers and clock are made up. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from demo.temper import Curve, Temper  # noqa: E402
+from jobs_admin.core.pacing import LOOK_S, Bucket, Controller, Judged, Pace, Seen, parse, settled  # noqa: E402
+
+TICK_S = 0.02
+NEWS_S = 0.5  # from the end of an attempt until the controller may know of it
+BACKOFF_S = (1, 2, 4, 8, 16)  # after each failed attempt but the last
+WORKERS = 150  # jobs at once: 1,500 a second where each takes 0.1 s
+RUNTIME_S = 0.1
+RESUMED_S = 60.0  # a held replay waits so long for its operator
+LONGEST_S = 4 * 3600.0
+TO = 300.0  # what the service carries when it is warm, and what the queue usually managed
+
+
+# What the service can carry, as a share of TO
+
+
+def warming(at: float) -> float:
+    return TO * (20 + 280 * min(1.0, at / 60)) / 300
+
+
+def step(at: float) -> float:
+    return TO * (20 / 300 if at < 45 else 1.0)
+
+
+def slow(at: float) -> float:
+    return TO * (20 + 280 * min(1.0, at / 600)) / 300
+
+
+def periodic(at: float) -> float:
+    return TO * (0.75 - 0.25 * math.cos(2 * math.pi * at / 60))
+
+
+def flapping(at: float) -> float:
+    """A quarter of it goes within 5 s, stays away for 10 s, and is back within 5 s; then 10 s are well."""
+    return TO * (1 - _away(at) / 4)
+
+
+def plunging(at: float) -> float:
+    """The same with half of it."""
+    return TO * (1 - _away(at) / 2)
+
+
+def _away(at: float) -> float:
+    phase = at % 30
+    return max(0.0, min(1.0, (phase - 10) / 5) if phase < 25 else (30 - phase) / 5)
+
+
+def cliff(at: float) -> float:
+    """Half of it goes in an instant, for 20 s of every minute."""
+    return TO * (0.5 if at % 60 >= 40 else 1.0)
+
+
+CURVES: dict[str, Curve] = {f.__name__: f for f in (warming, step, slow, periodic, flapping, plunging, cliff)}
+UNFAIR = ("plunging", "cliff", "unequal")  # faster than any news, or what one rate for all cannot serve
+ALL_CURVES = [*CURVES, "per_customer", "unequal"]
+# Eight customers, each with a service of its own and the share of the jobs that this can bear.
+CUSTOMERS = (0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05)
+
+
+class Partner:
+    """One service, or one for each customer."""
+
+    def __init__(
+        self, curve: Curve, shares: tuple[float, ...] = (1.0,), *, bears: tuple[float, ...] = (), sheds: bool = True
+    ) -> None:
+        """`shares` of the jobs and of the capacity; `bears`: what of its share each really does."""
+        self._shares = shares
+        held = zip(shares, bears or [1.0] * len(shares), strict=True)
+        self._each = [Temper(0.0, _scaled(curve, share * part), sheds=sheds) for share, part in held]
+        for one in self._each:
+            one.change("warming", 0.0)
+        self.requests_while_down = self.requests = 0
+        self.seconds: Counter[int] = Counter()
+
+    def takes(self, customer: int, now: float) -> bool:
+        temper = self._each[customer]
+        ok = temper.answer(now).status == 200
+        self.requests += 1
+        self.seconds[int(now)] += 1
+        self.requests_while_down += temper.mode.name == "outage"
+        return ok
+
+    def capacity(self, now: float) -> float:
+        return sum(one.capacity(now) or 0.0 for one in self._each)
+
+    @property
+    def collapses(self) -> int:
+        return sum(one.falls for one in self._each)
+
+    def customers(self, jobs: int) -> list[int]:
+        """Whose each job is: in turn, in the proportion of the shares, as a fair order sends them."""
+        owed = [0.0] * len(self._shares)
+        order = []
+        for _ in range(jobs):
+            owed = [held + share for held, share in zip(owed, self._shares, strict=True)]
+            chosen = max(range(len(owed)), key=owed.__getitem__)
+            owed[chosen] -= sum(self._shares)
+            order.append(chosen)
+        return order
+
+
+def _scaled(curve: Curve, share: float) -> Curve:
+    return lambda at: curve(at) * share
+
+
+# How jobs are let go: told the time, how many may go now
+
+
+class Paced:
+    """As Redrive does it: a settled pace, its bucket, its controller; somebody resumes it when it was held."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+        self.controller = Controller(pace, 0.0)
+        self.verdict = self.controller.look(Seen(0.0, 0, 0, 1))
+        self.bucket = Bucket(self.verdict.rate, 0.0)
+        self.holds: list[str] = []
+        self.rates: list[tuple[float, str, float | None]] = []
+        self._held_at: float | None = None
+
+    def may_go(self, now: float, sent: int, left: int) -> int:
+        if self.verdict.state == "held":
+            return 0
+        if self.verdict.may_send is not None:
+            left = min(left, max(0, self.verdict.may_send - sent))
+        return self.bucket.take(left, now)
+
+    def look(self, seen: Seen) -> None:
+        if self._held_at is not None and seen.now - self._held_at >= RESUMED_S:
+            self.controller.resumed(seen.now)
+            self._held_at = None
+        self.verdict = self.controller.look(seen)
+        self.rates.append((seen.now, self.verdict.state, self.verdict.rate))
+        if self.verdict.state == "held" and self._held_at is None:
+            self._held_at = seen.now
+            self.holds.append(self.verdict.because.sentence() if self.verdict.because else "")
+        if self.verdict.state != "held" and self.verdict.rate != self.bucket.rate:
+            self.bucket.change(self.verdict.rate, seen.now)
+
+
+class Planned:
+    """A time for each job, decided beforehand: what retry strategies without a controller do."""
+
+    def __init__(self, due: list[float]) -> None:
+        self._due = deque(sorted(due))
+        self.holds: list[str] = []
+
+    def may_go(self, now: float, sent: int, left: int) -> int:
+        count = 0
+        while self._due and self._due[0] <= now:
+            self._due.popleft()
+            count += 1
+        return count
+
+    def look(self, seen: Seen) -> None:
+        pass
+
+
+class Oracle:
+    """Knows at every moment what the service can carry, and leaves room for nothing else."""
+
+    def __init__(self, partner: Partner) -> None:
+        self._partner = partner
+        self._owed = 0.0
+        self.holds: list[str] = []
+
+    def may_go(self, now: float, sent: int, left: int) -> int:
+        self._owed += self._partner.capacity(now) * TICK_S
+        count = min(left, int(self._owed))
+        self._owed -= count
+        return count
+
+    def look(self, seen: Seen) -> None:
+        pass
+
+
+@dataclass
+class World:
+    """Queue, workers, native retries and news, by ticks of 20 ms."""
+
+    partner: Partner
+    jobs: int
+    random: Random
+    runtime_s: float = RUNTIME_S
+    news_s: float = NEWS_S
+    look_s: float = LOOK_S
+    attempts: int = 6
+    broken: float = 0.0  # the share of jobs that fail whatever the service does
+    sent: int = 0
+    succeeded: int = 0
+    failed_again: int = 0
+    first_failed: int = 0
+    now: float = 0.0
+    sent_at: list[float] = field(default_factory=list)
+    settled: int = 0  # as far as it is known
+
+    def run(self, way: Any, until: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """Until all jobs ended, or `until` says so."""
+        whose = self.partner.customers(self.jobs)
+        is_broken = [self.random.random() < self.broken for _ in range(self.jobs)]
+        queue: deque[tuple[int, int]] = deque()  # job, attempt
+        later: list[tuple[float, int, int]] = []  # native retries that wait
+        ending: list[tuple[float, int, int, bool, float]] = []
+        news: deque[tuple[float, Judged | None, bool]] = deque()  # when, of a first attempt, whether the job ended
+        next_look, ticks = 0.0, 0
+        while self.succeeded + self.failed_again < self.jobs and self.now < LONGEST_S and not until():
+            ticks += 1
+            self.now = now = ticks * TICK_S
+            for _ in range(way.may_go(now, self.sent, self.jobs - self.sent)):
+                queue.append((self.sent, 1))
+                self.sent_at.append(now)
+                self.sent += 1
+            while later and later[0][0] <= now:
+                queue.append(heapq.heappop(later)[1:])
+            while ending and ending[0][0] <= now:
+                at, job, attempt, ok, took = heapq.heappop(ending)
+                self._ended(job, attempt, ok, at, took, later, news)
+            while queue and len(ending) < WORKERS:
+                job, attempt = queue.popleft()
+                ok = self.partner.takes(whose[job], now) and not is_broken[job]
+                took = self.runtime_s * self.random.uniform(0.8, 1.2)
+                heapq.heappush(ending, (now + took, job, attempt, ok, took))
+            if now >= next_look:
+                next_look = now + self.look_s
+                came = []
+                while news and news[0][0] <= now:
+                    _, judged, ended = news.popleft()
+                    self.settled += ended
+                    if judged:
+                        came.append(judged)
+                way.look(
+                    Seen(now, self.sent, self.sent - self.settled, self.jobs - self.sent, came, WORKERS, len(queue))
+                )
+        return self._figures(way)
+
+    def _ended(
+        self, job: int, attempt: int, ok: bool, at: float, took: float, later: list[Any], news: deque[Any]
+    ) -> None:
+        told = None
+        if attempt == 1:
+            self.first_failed += not ok
+            told = Judged(at + self.news_s, self.sent_at[job], ok, None if ok else 1, False, not ok, took)
+        is_last = ok or attempt == self.attempts
+        news.append((at + self.news_s, told, is_last))
+        if not is_last:
+            wait = BACKOFF_S[attempt - 1] * self.random.uniform(0.9, 1.1)
+            heapq.heappush(later, (at + wait, job, attempt + 1))
+        self.succeeded += ok
+        self.failed_again += is_last and not ok
+
+    def _figures(self, way: Any) -> dict[str, Any]:
+        sends = Counter(int(at) for at in self.sent_at)
+        return {
+            "collapses": self.partner.collapses,
+            "requests": self.partner.requests,
+            "requests_during_collapse": self.partner.requests_while_down,
+            "failed_again": self.failed_again,
+            "failed_again_percent": round(100 * self.failed_again / self.jobs, 2),
+            "first_attempts_failed_percent": round(100 * self.first_failed / max(1, self.sent), 2),
+            "peak_requests_per_s": max(self.partner.seconds.values(), default=0),
+            "peak_sent_per_s": max(sends.values(), default=0),
+            "through_after_s": round(self.now, 1),
+            "all_sent_after_s": round(self.sent_at[-1], 1) if self.sent_at else None,
+            "held": len(way.holds),
+        }
+
+
+def careful(jobs: int, median: float | None) -> Paced:
+    return Paced(settled(parse({"style": "careful"}), jobs=jobs, median_per_s=median))
+
+
+# Name -> how so many jobs are let go towards that partner.
+Way = Callable[[int, Partner, Random], Any]
+WAYS: dict[str, Way] = {
+    "everything at once": lambda jobs, partner, random: Planned([0.0] * jobs),
+    "fixed delay of 60 s": lambda jobs, partner, random: Planned([60.0] * jobs),
+    "full jitter over 60 s": lambda jobs, partner, random: Planned([random.uniform(0, 60) for _ in range(jobs)]),
+    "steady, 50 a second": lambda jobs, partner, random: Paced(settled(parse({"rate": 50}), jobs=jobs)),
+    "careful": lambda jobs, partner, random: careful(jobs, TO),
+    "careful, told twice too much": lambda jobs, partner, random: careful(jobs, 2 * TO),
+    "careful, throughput unknown": lambda jobs, partner, random: careful(jobs, None),
+    "oracle": lambda jobs, partner, random: Oracle(partner),
+}
+
+
+def partner_of(curve: str, *, sheds: bool = True) -> Partner:
+    if curve == "per_customer":
+        return Partner(warming, CUSTOMERS, sheds=sheds)
+    if curve == "unequal":
+        return Partner(warming, CUSTOMERS, bears=(1, 1, 1, 0.1, 1, 1, 1, 1), sheds=sheds)
+    return Partner(CURVES[curve], sheds=sheds)
+
+
+def story(curve: str, way: str, jobs: int, seed: int, *, sheds: bool = True, **world: Any) -> dict[str, Any]:
+    """One way of sending on one curve. The same seed gives the same figures."""
+    random = Random(seed)
+    partner = partner_of(curve, sheds=sheds)
+    return World(partner, jobs, random, **world).run(WAYS[way](jobs, partner, random))
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    options.add_argument("--jobs", type=int, default=45_000)
+    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--curve", action="append", choices=ALL_CURVES, help="Only this one; may be repeated.")
+    chosen = options.parse_args()
+    curves, jobs, seeds = chosen.curve or ALL_CURVES, chosen.jobs, range(chosen.seeds)
+    found = {
+        "machine": machine(),
+        "jobs": jobs,
+        "story": {way: story("warming", way, jobs, 0) for way in WAYS},
+        # The same where the service gives no sign before it falls over: nothing protects it but what the queue usually managed.
+        "story_without_a_sign": {w: story("warming", w, jobs, 0, sheds=False) for w in ("careful", "oracle")},
+        "careful_on_each_curve": {c: beside_the_oracle(c, "careful", jobs, seeds) for c in curves if c not in UNFAIR},
+        # What it does not win, on purpose beside what it does.
+        "misses": {
+            "half of the capacity gone in an instant": beside_the_oracle("cliff", "careful", jobs, seeds),
+            "half of the capacity gone within 5 s": beside_the_oracle("plunging", "careful", jobs, seeds),
+            "no sign before it falls over, and told twice too much": beside_the_oracle(
+                "warming", "careful, told twice too much", jobs, seeds, sheds=False
+            ),
+            "no sign before it falls over, and warming up slower than the ramp": beside_the_oracle(
+                "slow", "careful", jobs, seeds, sheds=False
+            ),
+            "one customer of eight bears a tenth of its share": beside_the_oracle("unequal", "careful", jobs, seeds),
+        },
+    }
+    print(json.dumps(found, indent=1))
+
+
+def beside_the_oracle(curve: str, way: str, jobs: int, seeds: range, *, sheds: bool = True) -> dict[str, Any]:
+    """The worst of some seeds, and its time as a multiple of the oracle's on the same curve."""
+    runs = [story(curve, way, jobs, seed, sheds=sheds) for seed in seeds]
+    known = story(curve, "oracle", jobs, 0, sheds=False)["through_after_s"]
+    slowest = max(run["through_after_s"] for run in runs)
+    return {
+        "collapses": [run["collapses"] for run in runs],
+        "held": [run["held"] for run in runs],
+        "failed_again_percent": max(run["failed_again_percent"] for run in runs),
+        "first_attempts_failed_percent": max(run["first_attempts_failed_percent"] for run in runs),
+        "peak_requests_per_s": max(run["peak_requests_per_s"] for run in runs),
+        "through_after_s": slowest,
+        "oracle_s": known,
+        "times_the_oracle": round(slowest / known, 2),
+    }
+
+
+def machine() -> dict[str, Any]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {"cores": os.cpu_count(), "python": platform.python_version(), "commit": commit.stdout.strip()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""What a pace would do, before anything is done: starts over time, waiting, the end, and when it would be held.
+
+The Bucket and the Controller that really send are run against made-up workers, by steps of time rather than job by job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+from jobs_admin.core.pacing.bucket import Bucket
+from jobs_admin.core.pacing.controller import HELD, LOOK_S, RUNNING, Controller, Seen, Verdict
+from jobs_admin.core.pacing.evidence import Evidence, Judged
+from jobs_admin.core.pacing.pace import Pace, settled
+
+# Where at_once has no rate to reckon with, what one sender does on a small machine (bench/results.md).
+AT_ONCE_GUESS = 3_000.0
+
+SHARES = (0.0, 0.1, 0.5)  # of jobs that fail again: as planned, some, half
+_SLICE_S = 0.04  # how often a sender asks its bucket
+_CALM = 40  # looks without any change, after which the steps become longer
+_POINTS = 120
+_LONGEST_S = 60 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How it goes when such a share of the jobs fails again. Times in seconds from the start."""
+
+    failing: float
+    starts: tuple[tuple[float, float], ...]  # (from when, jobs started per second), at most 120
+    peak_per_second: float
+    longest_wait_s: float  # in the queue, before a worker starts it
+    sent: int
+    ends_after_s: float | None  # None where it is held, or never ends
+    held_after_s: float | None
+    held_because: Evidence | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    outlooks: tuple[Outlook, ...]  # one for each of SHARES
+    assumptions: tuple[str, ...]  # sentences, to be shown with it
+
+    @property
+    def as_planned(self) -> Outlook:
+        return self.outlooks[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    duration_s: float
+    peak_per_second: float
+
+
+def estimate(jobs: int, pace: Pace) -> Estimate:
+    """How long sending takes where all runs well, in seconds, and the most jobs in any one second."""
+    if not jobs:
+        return Estimate(0.0, 0.0)
+    pace = settled(pace, jobs=jobs)
+    if pace.highest is None:
+        return Estimate(jobs / AT_ONCE_GUESS, min(float(jobs), AT_ONCE_GUESS))
+    if pace.ramp is None and pace.canary is None:
+        return Estimate((jobs - 1) / pace.highest, min(float(jobs), max(1.0, pace.highest)))
+    found = outlook(jobs, pace, 0.0, runtime_s=0.0)
+    return Estimate(found.ends_after_s or 0.0, found.peak_per_second)
+
+
+def simulate(
+    jobs: int, pace: Pace, *, runtime_s: float | None = None, concurrency: int | None = None, seed: int = 0
+) -> Simulation:
+    """The same replay three times: as planned, with a tenth, and with half of it failing again.
+
+    `pace` settled. `runtime_s`: what such jobs took; `concurrency`: how many the workers run at once; None: not known.
+    """
+    outlooks = tuple(
+        outlook(jobs, pace, share, runtime_s=runtime_s, concurrency=concurrency, seed=seed) for share in SHARES
+    )
+    return Simulation(outlooks, _assumptions(pace, runtime_s, concurrency))
+
+
+def outlook(
+    jobs: int,
+    pace: Pace,
+    failing: float,
+    *,
+    runtime_s: float | None = None,
+    concurrency: int | None = None,
+    seed: int = 0,
+) -> Outlook:
+    """One of them, for any share that fails."""
+    takes_s = 1.0 if runtime_s is None else runtime_s
+    serves = concurrency / max(takes_s, 1e-3) if concurrency else math.inf
+    return _Run(jobs, pace, failing, takes_s, serves, Random(seed)).end()
+
+
+def _assumptions(pace: Pace, runtime_s: float | None, concurrency: int | None) -> tuple[str, ...]:
+    found = [
+        "A job takes 1 s: how long such jobs take is not known."
+        if runtime_s is None
+        else f"A job takes {runtime_s:.2g} s, as such jobs did lately.",
+        "Workers start each job at once: how many they run together is not known."
+        if not concurrency
+        else f"Workers run {concurrency:,} at once, and nothing else.",
+        "Jobs that fail do so at random, by a fixed seed, however fast they are sent; their native retries are not counted.",
+    ]
+    if pace.highest is None:
+        found.append(f"One sender sends {AT_ONCE_GUESS:,.0f} a second where nothing bounds it.")
+    if pace.ramp:
+        found.append("The service bears the highest rate: where it does not, the climb ends at what it bears.")
+    if pace.window:
+        found.append("The time window is open all the time.")
+    if pace.per_key:
+        found.append(f"No {pace.per_key.key} has so many jobs that its own limit slows the whole.")
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Run:
+    jobs: int
+    pace: Pace
+    failing: float
+    runtime_s: float
+    serves: float  # jobs per second that workers can start
+    random: Random
+    now: float = 0.0
+    sent: int = 0
+    home: int = 0
+    queued: float = 0.0
+    longest_wait_s: float = 0.0
+    calm: int = 0
+    coming: deque[tuple[float, float, int]] = field(default_factory=deque)  # when home, when sent, how many
+    points: list[tuple[float, float, float]] = field(default_factory=list)  # from, for how long, how many started
+
+    def end(self) -> Outlook:
+        controller = Controller(self.pace, 0.0)
+        verdict = controller.look(self._seen())
+        bucket = Bucket(verdict.rate, 0.0)
+        while self.sent < self.jobs and self.now < _LONGEST_S:
+            step_s = self._step_s(verdict)
+            self._go(self._granted(bucket, verdict, step_s), step_s)
+            before, verdict = verdict, controller.look(self._seen())
+            if verdict.state == HELD:
+                return self._outlook(verdict.because)
+            self.calm = self.calm + 1 if (verdict.state, verdict.rate) == (before.state, before.rate) else 0
+            if verdict.rate != bucket.rate:
+                bucket.change(verdict.rate, self.now)
+        return self._outlook(None)
+
+    def _step_s(self, verdict: Verdict) -> float:
+        """Longer where nothing changes any more: a slow replay of hours is not looked at twice a second."""
+        if self.calm < _CALM or verdict.state != RUNNING or verdict.rate is None:
+            return LOOK_S
+        longest = (self.jobs - self.sent) / verdict.rate / 20
+        if self.pace.in_flight is not None:
+            longest = min(longest, self.pace.in_flight / verdict.rate / 4)
+        return max(LOOK_S, longest)
+
+    def _granted(self, bucket: Bucket, verdict: Verdict, step_s: float) -> int:
+        most = self.jobs - self.sent
+        if verdict.may_send is not None:
+            most = min(most, max(0, verdict.may_send - self.sent))
+        if self.pace.queue_cap is not None:
+            most = min(most, max(0, self.pace.queue_cap - int(self.queued)))
+        if verdict.rate is None:
+            return min(most, math.ceil(AT_ONCE_GUESS * step_s))
+        if step_s > LOOK_S:
+            # The bucket keeps its rate over any long time, so that it need not be asked 25 times a second.
+            return min(most, max(1, round(verdict.rate * step_s)))
+        granted = 0
+        for n in range(1, math.ceil(step_s / _SLICE_S) + 1):
+            granted += bucket.take(most - granted, self.now + min(step_s, n * _SLICE_S))
+        return granted
+
+    def _go(self, count: int, step_s: float) -> None:
+        begun, self.now = self.now, self.now + step_s
+        self.sent += count
+        self.queued += count
+        started = min(self.queued, self.serves * step_s)
+        self.queued -= started
+        self.points.append((begun, step_s, started))
+        wait_s = self.queued / self.serves
+        self.longest_wait_s = max(self.longest_wait_s, wait_s)
+        if count:
+            self.coming.append((self.now + wait_s + self.runtime_s, begun + step_s / 2, count))
+
+    def _seen(self) -> Seen:
+        judged = []
+        while self.coming and self.coming[0][0] <= self.now:
+            at, sent_at, count = self.coming.popleft()
+            failed = self._failed(count)
+            self.home += count
+            judged += [
+                Judged(at, sent_at, ok, None if ok else 0, is_same_group=not ok, runtime_s=self.runtime_s, n=n)
+                for ok, n in ((True, count - failed), (False, failed))
+                if n
+            ]
+        return Seen(self.now, self.sent, self.sent - self.home, self.jobs - self.sent, judged)
+
+    def _failed(self, count: int) -> int:
+        if not self.failing:
+            return 0
+        if count <= 30:
+            return sum(self.random.random() < self.failing for _ in range(count))
+        spread = math.sqrt(count * self.failing * (1 - self.failing))
+        return min(count, max(0, round(self.random.gauss(count * self.failing, spread))))
+
+    def _outlook(self, held: Evidence | None) -> Outlook:
+        rest_s = self.queued / self.serves
+        if held is None and self.queued:
+            self.points.append((self.now, max(LOOK_S, rest_s), self.queued))
+        never = self.sent < self.jobs
+        return Outlook(
+            failing=self.failing,
+            starts=_merged(self.points),
+            peak_per_second=self._peak(),
+            longest_wait_s=self.longest_wait_s,
+            sent=self.sent,
+            ends_after_s=None if held or never else self.now + rest_s + self.runtime_s,
+            held_after_s=self.now if held else None,
+            held_because=held,
+        )
+
+    def _peak(self) -> float:
+        """The most that start within a second: of the steps that it touches, what falls into it at most."""
+        most = 0.0
+        for n, (_, took_s, count) in enumerate(self.points):
+            rest_s = max(0.0, 1 - took_s)
+            if rest_s and n + 1 < len(self.points):
+                _, next_s, next_count = self.points[n + 1]
+                count += next_count * min(1.0, rest_s / next_s)
+            most = max(most, count / max(1.0, took_s))
+        return min(float(self.jobs), most)
+
+
+def _merged(points: list[tuple[float, float, float]]) -> tuple[tuple[float, float], ...]:
+    if not points:
+        return ()
+    whole_s = points[-1][0] + points[-1][1]
+    width = max(whole_s / _POINTS, LOOK_S)
+    bins = [0.0] * min(_POINTS, math.ceil(whole_s / width - 1e-9))
+    for begun, took_s, count in points:
+        first, last = int(begun / width), min(len(bins) - 1, int((begun + took_s) / width))
+        for n in range(min(first, last), last + 1):
+            inside = min(begun + took_s, (n + 1) * width) - max(begun, n * width)
+            bins[n] += count * max(0.0, inside) / took_s
+    return tuple((n * width, count / width) for n, count in enumerate(bins))
