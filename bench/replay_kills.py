@@ -84,7 +84,7 @@ class Havoc:
             )
 
     def _watch(self) -> subprocess.Popen[bytes]:
-        return self._start("manage.py", "watch", "--only", "ingest,settle,reconcile")
+        return self._start("manage.py", "watch", "--only", "ingest,settle,lay,reconcile")
 
     def _sender(self) -> subprocess.Popen[bytes]:
         return self._start("manage.py", "watch", "--only", "send")

@@ -65,7 +65,7 @@ class Starts:
         self.desk.run(_BEGIN.format(pace=pace))
         with (self.folder / "watch.log").open("ab") as log:
             self.watch = subprocess.Popen(
-                [sys.executable, "manage.py", "watch", "--only", "ingest,settle,send"],
+                [sys.executable, "manage.py", "watch", "--only", "ingest,settle,lay,send"],
                 cwd=ROOT, env=self.desk.environment, stdout=log, stderr=log, process_group=0,
             )  # fmt: skip
         ends = time.monotonic() + deadline_s

@@ -1,4 +1,4 @@
-"""Processes that file reports take turns on SQLite, and leave a part of the time to everybody else.
+"""Processes that write much (file reports, lay out replays) take turns on SQLite, and leave a part of the time to everybody else.
 
 SQLite has one writer at a time, and whoever waits asks again at intervals that grow to 100 ms. Of two processes that
 file reports one would mostly sleep while the lock is free, and between two that did not sleep a person's click would find
@@ -22,7 +22,7 @@ _LONGEST_REST_S = 0.1
 
 
 def turn() -> contextlib.AbstractContextManager[None]:
-    """Wait for the others that file reports. Nothing to wait for where the database lets several write."""
+    """Wait for the others that write much. Nothing to wait for where the database lets several write."""
     if connection.vendor != "sqlite" or connection.is_in_memory_db():
         return contextlib.nullcontext()
     return turn_at(f"{connection.settings_dict['NAME']}-turn")

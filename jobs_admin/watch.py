@@ -78,6 +78,11 @@ def steps() -> dict[str, Step]:
 
         return alerts.sample(timezone.now())
 
+    def lay(name: str) -> bool:
+        from jobs_admin import replays
+
+        return replays.lay()
+
     def send(name: str) -> bool:
         from jobs_admin import replays
 
@@ -103,7 +108,8 @@ def steps() -> dict[str, Step]:
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
         Step("reconcile", reconcile, every_s=10, deadline_s=120),
         Step("sample", sample, every_s=10),
-        Step("send", send, idle_s=0.1),  # so soon the first job goes after a start
+        Step("lay", lay, idle_s=0.25),
+        Step("send", send, idle_s=0.25),
         Step("settle", settle, idle_s=0.25),
         Step("prune", prune, idle_s=5, deadline_s=300),
         Step("regroup", regroup, idle_s=2),

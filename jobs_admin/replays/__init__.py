@@ -3,6 +3,7 @@
 from jobs_admin.replays.acts import cancel, change_pace, pause, resolve_item, resume
 from jobs_admin.replays.approval import has_hand_in
 from jobs_admin.replays.drafting import approve, draft, start
+from jobs_admin.replays.laying import lay
 from jobs_admin.replays.letters import check_edit
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.previewing import Preview, preview
@@ -43,6 +44,7 @@ __all__ = [
     "find",
     "has_hand_in",
     "items",
+    "lay",
     "left_out_groups",
     "listing",
     "pause",

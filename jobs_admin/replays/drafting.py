@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import IntegrityError, connection, transaction
-from django.db.models import F, IntegerField, Value, Window
-from django.db.models.functions import RowNumber
+from django.db import IntegrityError, transaction
+from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from jobs_admin.core.text import representable
-from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import approval, letters, rights, scoping
+from jobs_admin.replays import approval, controlling, freezing, laying, letters, rights, scoping
 from jobs_admin.replays.options import Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, previewed, read_pace
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused, wrong_state
@@ -154,51 +155,35 @@ def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
 
 
 def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay:
-    """Freeze what is replayed, in one statement, and let it be sent. Raises ReplayRefused; then it is a draft still.
+    """Freeze what is replayed, and let it be sent or wait for a second person. Raises ReplayRefused; then it is a draft still.
 
     One that was made with an idempotency key and is started already is given back as it is: `draft` gave it for the key.
     """
-    now = now or timezone.now()
-    if _was_started_by_its_key(viewer, replay):
-        return replay
+    try:
+        _start(viewer, replay, now or timezone.now())
+    except ReplayRefused:
+        # The same request twice at the same moment: the other one started it.
+        if not _was_started_by_its_key(viewer, replay):
+            raise
+    replay.refresh_from_db()
+    return replay
+
+
+def _start(viewer: Viewer, replay: Replay, now: datetime) -> None:
     rights.must_act(viewer, replay, "replay.start")
-    scope = Scope(replay.query, tuple(replay.selection))
-    # Asked before: inside, it would hold up all others who write.
-    sources = _sources_within(viewer, replay, scope, now)
+    if not Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
+        raise wrong_state(replay, "started")
+    replay = copy(replay)  # what is noted on it here becomes true only if it starts
+    # Chosen before: inside, it would hold up all others who write.
+    choice = _chosen(viewer, replay, now)
     try:
         with transaction.atomic():
-            begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).update(
-                state=ReplayState.RUNNING, started_at=now
-            )
-            if not begun:
-                # The same request twice at the same moment: the other one started it.
-                if _was_started_by_its_key(viewer, replay):
-                    return replay
-                raise wrong_state(replay, "started")
-            total = _freeze(viewer, replay, scope, now)
-            if not total:
-                # The draft was made when something could go: others were first.
-                raise _open_item(scope.selection) or ReplayRefused(
-                    "nothing_to_replay", "Meanwhile nothing is left to replay: all were taken, recovered or discarded."
-                )
-            _refuse_if_changed(replay, total)
-            Replay.objects.filter(pk=replay.pk).update(total=total, planned=total)
-            rights.record(
-                viewer,
-                "replay.start",
-                replay,
-                sources,
-                reason=replay.reason,
-                before={"state": ReplayState.DRAFT},
-                after={"state": ReplayState.RUNNING, "total": total, "pace": replay.pace},
-            )
+            _begin(viewer, replay, choice, now)
     except IntegrityError as error:
         # PostgreSQL looks at the end whether what was frozen is still there: a prune was in between.
         raise ReplayRefused(
             "changed", "Some of these jobs were pruned at this moment. Nothing was started. Start it again."
         ) from error
-    replay.refresh_from_db()
-    return replay
 
 
 def _was_started_by_its_key(viewer: Viewer, replay: Replay) -> bool:
@@ -208,36 +193,88 @@ def _was_started_by_its_key(viewer: Viewer, replay: Replay) -> bool:
     return replay.state != ReplayState.DRAFT
 
 
-def _sources_within(viewer: Viewer, replay: Replay, scope: Scope, now: datetime) -> list[str]:
-    """The sources of what a start would freeze now."""
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a start would freeze now."""
+
+    frozen: freezing.Frozen
+    first: list[laying.Place]
+    taken: dict[tuple[int, str], int]  # (replay, its actor) -> how many of the draft's jobs it took before this start
+    needs_approval: str  # why; empty where it needs none
+
+
+def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
+    scope = Scope(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
     ready = scoping.replayable(inside, scoping.unreachable_sources())
-    return sorted(ready.order_by().values_list("source", flat=True).distinct())
-
-
-def _freeze(viewer: Viewer, replay: Replay, scope: Scope, now: datetime) -> int:
-    """One item for each failure that can go; how many. One INSERT … SELECT: the choice is whole or absent."""
-    chosen = (
-        scoping.replayable(scope.within(viewer, now).filter(pk__lte=replay.scope_max_id), scoping.unreachable_sources())
-        .annotate(
-            of=Value(replay.pk, output_field=IntegerField()),
-            n=Window(RowNumber(), order_by="pk"),
-            next_run=F("run") + 1,
-        )
-        # The same order in every transaction: two that insert crosswise would wait for each other for ever.
-        .order_by("pk")
-        .values_list("of", "n", "pk", "next_run")
+    frozen = freezing.frozen(ready, replay.key if replay.pace.get("shuffle") else "")
+    if not frozen.total:
+        raise _too_late(scope)
+    _refuse_if_changed(replay, frozen.total)
+    refuse_unfit(Options.of(replay), frozen.sources)
+    return _Choice(
+        frozen,
+        laying.places(replay, frozen.first, 1),
+        _taken_since_the_draft(replay, inside, frozen.total),
+        approval.why_needed(ready, frozen.total),
     )
-    sql, parameters = chosen.query.sql_with_params()
-    table = ReplayItem._meta.db_table
-    with connection.cursor() as cursor:
-        # The subquery gives the constant columns, which Django cannot name in one SELECT with the others.
-        cursor.execute(
-            f"INSERT INTO {table} (replay_id, n, failure_id, run, state, job_id, key, claim_epoch, outcome) "
-            f"SELECT c.*, 'planned', '', '', '', '' FROM ({sql}) AS c WHERE 1 = 1 ON CONFLICT DO NOTHING",
-            parameters,
-        )
-        return max(0, cursor.rowcount)
+
+
+def _taken_since_the_draft(replay: Replay, inside: QuerySet[Failure], total: int) -> dict[tuple[int, str], int]:
+    missing = replay.matched - sum(row["count"] for row in replay.blocked) - total
+    if missing <= 0:
+        return {}
+    theirs = ReplayItem.objects.filter(failure__in=inside.values("pk"), replay__started_at__gte=replay.created_at)
+    counted = theirs.order_by().values_list("replay", "replay__actor").annotate(n=Count("pk")).order_by("-n")
+    found: dict[tuple[int, str], int] = {}
+    for pk, actor, count in counted:
+        # No more than are missing: what they take from now on is told when ours are laid out.
+        if taken := min(count, missing):
+            found[pk, actor] = taken
+        missing -= taken
+    return found
+
+
+def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> None:
+    frozen, needs_approval = choice.frozen, choice.needs_approval
+    replay.started_at, replay.total = now, frozen.total
+    waits = {"state": ReplayState.AWAITING_APPROVAL, "state_since": now, "approval_because": needs_approval}
+    columns = waits if needs_approval else controlling.begun(replay, now)
+    begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).update(
+        **columns,
+        started_at=now,
+        total=frozen.total,
+        planned=frozen.total,
+        taken=sum(choice.taken.values()),
+        blocked=laying.joined(replay.blocked, laying.taken_by(choice.taken)),
+    )
+    if not begun:
+        raise wrong_state(replay, "started")
+    total = frozen.total
+    # Nobody's jobs are held while it waits for a second person: then nothing is laid out.
+    freezing.write(replay, frozen, with_first=bool(needs_approval))
+    if not needs_approval:
+        total -= len(choice.first) - laying.lay_out(replay, choice.first)
+        if not total:
+            raise _too_late(Scope(replay.query, tuple(replay.selection)))
+        _refuse_if_changed(replay, total)
+    rights.record(
+        viewer,
+        "replay.start",
+        replay,
+        frozen.sources,
+        reason=replay.reason,
+        before={"state": ReplayState.DRAFT},
+        after={"state": columns["state"], "total": total, "pace": columns.get("pace", replay.pace)}
+        | ({"approval": needs_approval} if needs_approval else {}),
+    )
+
+
+def _too_late(scope: Scope) -> ReplayRefused:
+    """The draft was made when something could go: others were first."""
+    return _open_item(scope.selection) or ReplayRefused(
+        "nothing_to_replay", "Meanwhile nothing is left to replay: all were taken, recovered or discarded."
+    )
 
 
 def _refuse_if_changed(replay: Replay, total: int) -> None:
@@ -269,10 +306,10 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
             f"You started replay #{replay.pk} yourself, so another operator has to approve it. Nothing was changed.",
             sources,
         )
+    begins = controlling.begun(replay, now)
     with transaction.atomic():
         approved = Replay.objects.filter(pk=replay.pk, state=ReplayState.AWAITING_APPROVAL).update(
-            state=ReplayState.RUNNING,
-            state_since=now,
+            **begins,
             approver=representable(viewer.name)[:150],
             approved_by_id=viewer.user_id,
             approved_at=now,
@@ -286,7 +323,8 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
             sources,
             reason=reason,
             before={"state": ReplayState.AWAITING_APPROVAL},
-            after={"state": ReplayState.RUNNING, "started_by": replay.actor, "total": replay.total},
+            after={"state": begins["state"], "started_by": replay.actor, "total": replay.total},
         )
+    laying.lay_first(replay)
     replay.refresh_from_db()
     return replay

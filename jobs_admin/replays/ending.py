@@ -20,7 +20,9 @@ _OPEN = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
 
 def end(now: datetime) -> bool:
     """Close what has ended; True where something had."""
-    through = Replay.objects.filter(state__in=_OPEN, planned=0, running=0, total__gt=0).order_by("pk")
+    # Nothing of it is left either where others had taken all of it before it was laid out.
+    begun = Q(total__gt=0) | Q(taken__gt=0)
+    through = Replay.objects.filter(begun, state__in=_OPEN, planned=0, running=0).order_by("pk")
     # What a source cannot report the end of stays `sent`, for good.
     silent = silent_sources()
     ended = through if silent else through.filter(sent=0)

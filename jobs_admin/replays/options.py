@@ -74,16 +74,21 @@ class Options:
 def refuse_unfit(options: Options, sources: Sequence[str]) -> None:
     """Raises ReplayRefused for what one of these sources cannot do, or for a queue that it does not know."""
     for source in sources:
+        can = _abilities(source)
+        if options.to_queue and not can.redirect:
+            raise _bad("to_queue", f"{source} sends jobs to the queue that they came from, and to no other.")
         if options.to_queue and not knows_queue(source, options.to_queue):
             raise _bad(
                 "to_queue",
-                f"{source} has no queue named {options.to_queue!r} that we have seen. Nothing was changed. "
+                f"{source} has no queue named {options.to_queue!r} that was ever seen. Nothing was changed. "
                 "Look for its name on the page of queues.",
             )
-        if options.patch is not None and not _abilities(source).edit:
+        if options.patch is not None and not can.edit:
             raise _bad("patch", f"Jobs of {source} cannot be edited. Leave the change of arguments out.")
-        if options.same_job_id and not getattr(_abilities(source), "same_job_id", False):
+        if options.same_job_id and not can.same_id:
             raise _bad("same_job_id", f"{source} cannot send a job again under the id it had. Leave this out.")
+        if options.attempts != RESET and not can.attempts:
+            raise _bad("attempts", f"{source} cannot be told how many attempts a job has made. Leave this out.")
 
 
 def knows_queue(source: str, queue: str) -> bool:

@@ -78,16 +78,10 @@ def preview(
 
 def read_pace(pace: object) -> pacing.Pace:
     try:
-        read = pacing.parse(pace)
+        return pacing.parse(pace)
     except pacing.PaceRefused as error:
         field = "pace" if error.field == "pace" else f"pace.{error.field}"
         raise ReplayRefused("bad_pace", str(error), field=field) from error
-    # What the sender does not keep yet is refused by name: a limit accepted and not kept would be worse than none.
-    unkept = ["style"] if read.style == pacing.CAREFUL else sorted(read.as_dict().keys() - {"style", "rate"})
-    if unkept:
-        why = f"{unkept[0]}: this pace is not available yet. Choose steady (with a rate) or at_once."
-        raise ReplayRefused("bad_pace", why, field=f"pace.{unkept[0]}")
-    return read
 
 
 def previewed(viewer: Viewer, scope: Scope, pace: pacing.Pace, max_id: int, now: datetime) -> Preview:

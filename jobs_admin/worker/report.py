@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from kombu.utils.json import dumps
 
+from jobs_admin.core.arguments import value_at
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.worker.display import Shown, shown_json, shown_message, shown_trace
 from jobs_admin.worker.outcome import Outcome
@@ -212,15 +213,7 @@ def _max_attempts(task: Any, attempt: int, kind: str) -> int | None:
 
 def _tenant(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
     for path in paths:
-        value: Any = {"args": args, "kwargs": kwargs}
-        for part in path.split("."):
-            if isinstance(value, dict):
-                value = value.get(part)
-            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                value = None
-                break
+        value = value_at(path, args, kwargs)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return shown_message(str(value)[:200]).text
     return ""

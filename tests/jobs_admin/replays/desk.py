@@ -56,6 +56,7 @@ def bury(count, task="ok", arguments=lambda n: [n], tenant=lambda n: ""):
 
 SENDER = """
 while True:
+    replays.lay()
     if not replays.send("sender"):
         if not Replay.objects.filter(state="running", planned__gt=0).exists(): break
         time.sleep(0.1)

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.django_db
 def begun(ids, keys=(), **pace):
     """Started as fast as can be; `keys` are those of the items, in their order, as laying them out finds them."""
     replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace={"style": "at_once"}, reason="fixed"))
+    while replays.lay():
+        pass
     for item, key in zip(replay.items.order_by("n"), keys, strict=False):
         ReplayItem.objects.filter(pk=item.pk).update(key=key)
     Replay.objects.filter(pk=replay.pk).update(pace={"style": "at_once", **pace})

@@ -104,8 +104,8 @@ def test_a_preview_changes_nothing_and_costs_the_same_for_many(shop, bury, djang
 
 
 def test_a_pace_that_cannot_be_is_refused_beside_its_field(shop):
-    with pytest.raises(replays.ReplayRefused, match="not available yet") as refused:
-        replays.preview(ANN, pace={"style": "careful"})
+    with pytest.raises(replays.ReplayRefused, match="Choose") as refused:
+        replays.preview(ANN, pace={"style": "reckless"})
     assert (refused.value.code, refused.value.field) == ("bad_pace", "pace.style")
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import timedelta
 
 import pytest
@@ -21,7 +20,10 @@ AT_ONCE = {"style": "at_once"}
 
 
 def begun(ids, pace=AT_ONCE, **more):
-    return replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="fixed", **more))
+    replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="fixed", **more))
+    while replays.lay():
+        pass
+    return replay
 
 
 def sent_all(sender="one"):
@@ -150,17 +152,6 @@ def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury
     assert set(Failure.objects.values_list("state", flat=True)) == {"replaying"}
 
 
-def test_a_call_that_breaks_off_is_told_and_no_job_goes_twice(shop, bury):
-    replay = begun(bury(3))
-    queues, shop.queues = shop.queues, None  # the ledger knows the first, and no queue has it
-    with pytest.raises(TypeError):
-        sent_all()
-    shop.queues = queues
-    sent_all()
-    assert counts(replay) == {"sent": 3}
-    assert len(shop.queues["emails"]) == 2
-
-
 def test_only_one_sender_holds_a_replay(shop, bury):
     replay = begun(bury())
     now = timezone.now()
@@ -224,11 +215,9 @@ def test_pausing_takes_effect_with_the_next_slice(shop, bury):
     replay = begun(bury(100), {"rate": 40})
     replays.send("one")
     replays.pause(ANN, replay)
+    before = counts(replay)["sent"]
     assert not replays.send("one")
-    before = len(shop.queues["emails"])
-    time.sleep(0.2)
-    assert not replays.send("one")
-    assert len(shop.queues["emails"]) == counts(replay)["sent"] == before < 30
+    assert counts(replay)["sent"] == before < 30
     replays.resume(ANN, replay)
     replays.send("one")
     assert before < counts(replay)["sent"] < before + 30

@@ -47,7 +47,7 @@ class Incident:
     def now(self):
         return timezone.now() + self.ahead
 
-    def until(self, reached, what, deadline_s=25, steps=("ingest", "send", "settle")):
+    def until(self, reached, what, deadline_s=25, steps=("ingest", "lay", "send", "settle")):
         ends = time.monotonic() + deadline_s
         while not reached():
             assert time.monotonic() < ends, f"waited for {what}:\n{self.worker.text()[-2000:]}"
@@ -58,6 +58,8 @@ class Incident:
             match step:
                 case "ingest":
                     ingest.step("test")
+                case "lay":
+                    replays.lay()
                 case "send":
                     replays.send("test", self.now())
                 case "settle":

@@ -1,0 +1,179 @@
+"""The step of `watch` that lays frozen batches out as items, each in one short transaction.
+
+A batch goes and its items come in the same transaction: who dies in between has done nothing, and of two that take the
+same batch one finds it gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError, connection, transaction
+from django.db.models import F, Q
+
+from jobs_admin import turns
+from jobs_admin.core.arguments import value_at
+from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
+from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
+from jobs_admin.models.replay import OPEN_ITEM, SENDING, ReplayState
+from jobs_admin.replays.freezing import unpacked
+
+# Those whose frozen jobs are theirs. One that waits for a second person holds nobody's.
+BEGUN = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
+TAKEN = "taken"  # the code of the rows that laying out adds to `Replay.blocked`
+
+_LONGEST_KEY = 64
+# What stands for something else than the value: jobs that have it are not known to be of one customer.
+_NO_KEYS = (PLACEHOLDER, TOO_DEEP, "… (cut")
+
+
+def lay() -> bool:
+    """Lay out a batch of each replay that has some. True when there was one."""
+    frozen = FrozenBatch.objects.filter(replay__state__in=BEGUN).order_by()
+    busy = False
+    for pk in sorted(frozen.values_list("replay", flat=True).distinct()):
+        batch = frozen.filter(replay=pk).select_related("replay").order_by("first_n").first()
+        if batch is not None:
+            began = time.monotonic()
+            _lay_batch(batch)
+            busy = True
+            if connection.vendor == "sqlite":
+                # Half of the time is everybody else's: who waits for SQLite's one lock asks again only now and then.
+                time.sleep(time.monotonic() - began)
+    return busy
+
+
+def lay_first(replay: Replay) -> None:
+    """Lay out the next batch of this replay, so that its first job goes at once."""
+    batch = FrozenBatch.objects.filter(replay=replay).select_related("replay").order_by("first_n").first()
+    if batch is not None:
+        _lay_batch(batch)
+
+
+def _lay_batch(batch: FrozenBatch) -> None:
+    laid = places(batch.replay, unpacked(batch), batch.first_n)
+    this = Replay.objects.filter(pk=batch.replay_id)
+    try:
+        with turns.turn(), transaction.atomic():
+            # Locked first: a cancel either came before, and is seen here, or finds what was laid out.
+            if not this.select_for_update().filter(state__in=BEGUN).only("pk"):
+                return
+            if not FrozenBatch.objects.filter(pk=batch.pk).delete()[0]:
+                return
+            lay_out(batch.replay, laid)
+    except IntegrityError:
+        # PostgreSQL looks at the end whether each is still there: a prune was in between. The next round knows.
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An item to be."""
+
+    n: int
+    failure: int
+    key: str  # what `per_key` of the pace counts it under
+
+
+def places(replay: Replay, ids: Sequence[int], first_n: int) -> list[Place]:
+    keys = dict(_keys(replay, ids))
+    return [Place(n, pk, keys.get(pk, "")) for n, pk in enumerate(ids, first_n)]
+
+
+def lay_out(replay: Replay, wanted: Sequence[Place]) -> int:
+    """Make these the items of a replay; how many were free. In the caller's transaction, which holds the replay.
+
+    Left out is what another replay took since this one was started: it holds it still, or has sent it. That is told
+    in `taken` and, with whose it is, in `blocked`.
+    """
+    laid = _insert(replay, wanted)
+    if missing := [one.failure for one in wanted if one.failure not in laid]:
+        _tell_missing(replay, missing)
+    return len(laid)
+
+
+def _insert(replay: Replay, wanted: Sequence[Place]) -> set[int]:
+    table, failures = ReplayItem._meta.db_table, Failure._meta.db_table
+    began = connection.ops.adapt_datetimefield_value(replay.started_at)
+    rows = ", ".join([f"({one.n}, {one.failure}, %s)" for one in wanted])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} (replay_id, n, failure_id, run, state, job_id, key, claim_epoch, outcome) "
+            f"SELECT {replay.pk}, v.column1, f.id, f.run + 1, 'planned', '', v.column3, '', '' "
+            # CROSS JOIN: SQLite goes through the few places, not through all failures.
+            f"FROM (VALUES {rows}) AS v CROSS JOIN {failures} AS f "
+            f"WHERE f.id = v.column2 AND NOT EXISTS (SELECT 1 FROM {table} AS o "
+            f"WHERE o.failure_id = f.id AND o.replay_id <> {replay.pk} AND o.sent_at >= %s) "
+            # The same order in every transaction: two that insert crosswise would wait for each other for ever.
+            "ORDER BY f.id ON CONFLICT DO NOTHING RETURNING failure_id",
+            [*(one.key for one in wanted), began],
+        )
+        return {pk for (pk,) in cursor.fetchall()}
+
+
+def _tell_missing(replay: Replay, missing: Sequence[int]) -> None:
+    items = ReplayItem.objects.filter(Q(state__in=OPEN_ITEM) | Q(sent_at__gte=replay.started_at), failure__in=missing)
+    theirs = items.exclude(replay=replay).order_by("pk").values_list("failure", "replay", "replay__actor")
+    by = {failure: (pk, actor) for failure, pk, actor in theirs}
+    pruned = len(missing) - len(by)
+    before = Replay.objects.values_list("blocked", flat=True).get(pk=replay.pk)
+    Replay.objects.filter(pk=replay.pk).update(
+        total=F("total") - len(by),
+        taken=F("taken") + len(by),
+        planned=F("planned") - len(missing),
+        cancelled=F("cancelled") + pruned,
+        blocked=joined(before, taken_by(Counter(by.values()))),
+    )
+
+
+def taken_by(counts: Mapping[tuple[int, str], int]) -> list[dict[str, Any]]:
+    """Rows of `Replay.blocked`, from how many each (replay, its actor) has taken."""
+    return [
+        {"code": TAKEN, "reason": f"taken by replay #{pk} of {actor} meanwhile", "count": count, "replay": pk}
+        for (pk, actor), count in counts.items()
+    ]
+
+
+def joined(before: Sequence[dict[str, Any]], told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was told before, and this: once for each reason."""
+    rows = {(row.get("code"), row["reason"]): dict(row) for row in before}
+    for row in told:
+        known = rows.setdefault((row["code"], row["reason"]), row | {"count": 0})
+        known["count"] += row["count"]
+    return list(rows.values())
+
+
+def _keys(replay: Replay, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """(failure, its key), of those that have one."""
+    path = (replay.pace.get("per_key") or {}).get("key", "")
+    if not path:
+        return
+    is_argument = path.startswith(("args.", "kwargs."))
+    columns = ("args", "kwargs") if is_argument else (path,)
+    for pk, *values in Failure.objects.filter(pk__in=ids).values_list("pk", *columns):
+        value = value_at(path, *(_read(text) for text in values)) if is_argument else values[0]
+        if key := _key(value):
+            yield pk, key
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _key(value: Any) -> str:
+    """What a value is counted under; empty for none, for a list or object, and for what is not shown."""
+    if not isinstance(value, str | int | float) or value == "":
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value)
+    if any(mark in text for mark in _NO_KEYS):
+        return ""
+    return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
