@@ -1,12 +1,15 @@
-"""How fast replays send, and that paced ones never send faster: `python -m bench.replay [--jobs N]`.
+"""How fast replays send, and that paced ones never send faster: `python -m bench.replay [--jobs N] [--burn] [--memory 1000 100000]`.
 
 A desk of its own (Valkey and SQLite, or DATABASE_URL's PostgreSQL, in a temporary folder), real messages, one sender process. The
-jobs are counted where they arrive: a second process reads the length of the queue some thousand times a second. Prints JSON.
+jobs are counted where they arrive: a second process reads the length of the queue some hundred times a second. With `--burn` a
+process on each core does nothing but compute meanwhile. Prints JSON. When jobs start is in `bench.replay_starts`, and what kills do in
+`bench.replay_kills`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -33,7 +36,7 @@ def watch_queue(url: str, expected: int, deadline_s: float) -> list[tuple[float,
         if length > last:
             seen.append((now, length))
             last = length
-        time.sleep(0.0003)
+        time.sleep(0.002)
     return seen
 
 
@@ -46,26 +49,44 @@ def most_in_a_second(seen: list[tuple[float, int]]) -> int:
     return most
 
 
-def measure(desk, url: str, jobs: int, pace: dict) -> dict:
-    from tests.jobs_admin.replays.desk import SENDER
+BEGIN = """
+import itertools
+def begin(jobs, pace):
+    ReplayItem.objects.all().delete(); Replay.objects.all().delete()
+    Failure.objects.exclude(state="dead", run=1).update(state="dead", run=1)
+    last = Failure.objects.order_by("pk").values_list("pk", flat=True)[jobs - 1]
+    begun = time.monotonic()
+    draft = replays.draft(ANN, query="queue:emails", pace=pace, reason="bench")
+    drafted = time.monotonic()
+    Replay.objects.filter(pk=draft.pk).update(scope_max_id=last); draft.refresh_from_db()
+    started = time.monotonic()
+    replay = replays.start(ANN, draft)
+    took = time.monotonic() - started
+    while hasattr(replays, "lay") and replays.lay(): pass
+    return replay, drafted - begun, took
+"""
 
+# As `watch` runs it, and what it needs of the machine.
+SENDER = """
+import resource
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() // 1024
+least, most = resident(), 0
+stop = clocked("send")
+cpu = time.process_time()
+while replays.send("sender", timezone.now()):
+    most = max(most, resident())
+stop()
+say({"cpu_s": time.process_time() - cpu, "began_kb": least, "most_kb": most, "longest_write_ms": round(longest.get("send", 0) * 1000)})
+"""
+
+
+def measure(desk, url: str, jobs: int, pace: dict) -> dict:
     redis.Redis.from_url(url).flushall()
-    begin = (
-        "ReplayItem.objects.all().delete(); Replay.objects.all().delete(); Failure.objects.update(state='dead', run=1)\n"
-        f"ids = list(Failure.objects.order_by('pk').values_list('pk', flat=True)[:{jobs}])\n"
-        "begun = time.monotonic()\n"
-        f"draft = replays.draft(ANN, query='queue:emails', pace={pace!r}, reason='bench')\n"
-        "drafted = time.monotonic()\n"
-        f"Replay.objects.filter(pk=draft.pk).update(scope_max_id=ids[-1]); draft.refresh_from_db()\n"
-        "started = time.monotonic()\n"
-        "replays.start(ANN, draft)\n"
-        "say([drafted - begun, time.monotonic() - started])\n"
-    )
-    draft_s, start_s = desk.run(begin)
-    sender = desk.start(f"cpu = time.process_time()\n{SENDER}\nsay(time.process_time() - cpu)")
+    draft_s, start_s = desk.run(f"{BEGIN}say(begin({jobs}, {pace!r})[1:])", 900)
+    sender = desk.start(CLOCKED + SENDER)
     try:
-        seen = watch_queue(url, jobs, 120)
-        cpu_s = float(sender.communicate(timeout=60)[0].split()[-1])
+        seen = watch_queue(url, jobs, 60 + 2 * jobs / pace.get("rate", 1_000))
+        spent = json.loads(sender.communicate(timeout=120)[0].splitlines()[-1])
     finally:
         sender.kill()
     took = seen[-1][0] - seen[0][0]
@@ -78,7 +99,8 @@ def measure(desk, url: str, jobs: int, pace: dict) -> dict:
         "duration_s": round(took, 2),
         "jobs_per_s": round((jobs - 1) / took, 1),
         # What the sender itself used: on a busy machine the better measure of what one can do.
-        "jobs_per_cpu_s": round(jobs / cpu_s),
+        "jobs_per_cpu_s": round(jobs / spent.pop("cpu_s")),
+        **spent,
         "load": os.getloadavg()[0],
         "draft_ms": round(draft_s * 1000),
         "start_ms": round(start_s * 1000),
@@ -90,16 +112,73 @@ def measure(desk, url: str, jobs: int, pace: dict) -> dict:
     return result
 
 
-WRITES = """
+def measure_pause(desk, url: str, rate: int) -> dict:
+    """Paused after two seconds, for two: how soon the last job went, and the most in any second, the resumed ones too."""
+    redis.Redis.from_url(url).flushall()
+    jobs = 6 * rate
+    desk.run(f"{BEGIN}begin({jobs}, {{'rate': {rate}}}); say(1)")
+    sender = desk.start(  # until all has gone
+        "while Replay.objects.filter(planned__gt=0).exists():\n    replays.send('sender', timezone.now()) or time.sleep(0.02)"
+    )
+    act = (
+        "time.sleep(2); replay = Replay.objects.get(); replays.pause(ANN, replay); paused = time.monotonic()\n"
+        "time.sleep(2); replay.refresh_from_db(); resumed = time.monotonic(); replays.resume(ANN, replay); say([paused, resumed])"
+    )
+    person = desk.start(act)
+    try:
+        seen = watch_queue(url, jobs, 120)
+        paused, resumed = json.loads(person.communicate(timeout=60)[0].splitlines()[-1])
+    finally:
+        sender.kill()
+        person.kill()
+    while_paused = [at - paused for at, _ in seen if paused <= at < resumed]
+    most = most_in_a_second(seen)
+    return {
+        "rate": rate,
+        "last_job_after_pause_s": round(max(while_paused, default=0.0), 3),
+        "first_job_after_resume_s": round(min(at for at, _ in seen if at >= resumed) - resumed, 3),
+        "most_in_a_second": most,
+        "within_bound": most <= 1.05 * rate + 3,
+        "load": os.getloadavg()[0],
+    }
+
+
+def measure_memory(desk, url: str, sizes: list[int]) -> list[dict]:
+    """What the sender's process holds, sending as fast as can be."""
+    found = []
+    for size in sorted(sizes):
+        desk.run(f"bury({size} - Failure.objects.count()); say(1)", 3_600)
+        run = measure(desk, url, size, {"style": "at_once"})
+        found.append(
+            {name: run[name] for name in ("jobs", "began_kb", "most_kb", "jobs_per_s", "longest_write_ms", "load")}
+        )
+    return found
+
+
+@contextlib.contextmanager
+def burners(count: int):
+    """So many processes that only compute."""
+    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in burning:
+            one.kill()
+            one.wait()
+
+
+CLOCKED = """
 from django.db import connection, transaction
 longest = {}
 def clocked(step):
-    # A write transaction of SQLite lasts from BEGIN to COMMIT.
+    # A write transaction of SQLite lasts from BEGIN to COMMIT, and others wait from when it has the lock.
     begun = [0.0]
     enter, leave = transaction.Atomic.__enter__, transaction.Atomic.__exit__
     def entered(self):
-        begun[0] = time.perf_counter() if not connection.in_atomic_block else begun[0]
-        return enter(self)
+        outer = not connection.in_atomic_block
+        found = enter(self)
+        begun[0] = time.perf_counter() if outer else begun[0]
+        return found
     def left(self, *why):
         try:
             return leave(self, *why)
@@ -108,11 +187,15 @@ def clocked(step):
                 longest[step] = max(longest.get(step, 0), time.perf_counter() - begun[0])
     transaction.Atomic.__enter__, transaction.Atomic.__exit__ = entered, left
     return lambda: (setattr(transaction.Atomic, "__enter__", enter), setattr(transaction.Atomic, "__exit__", leave))
+"""
+
+WRITES = """
 def again():
     ReplayItem.objects.all().delete(); Replay.objects.all().delete(); Failure.objects.update(state="dead", run=1)
     draft = replays.draft(ANN, query="queue:emails", pace={"style": "at_once"}, reason="bench")
     stop = clocked("start"); replays.start(ANN, draft); stop()
     stop = clocked("lay"); [None for _ in iter(replays.lay, False)]; stop()
+    draft.refresh_from_db()
     return draft
 replay = again()
 stop = clocked("cancel"); begun = time.perf_counter(); replays.cancel(ANN, replay); cancel_s = time.perf_counter() - begun; stop()
@@ -134,7 +217,9 @@ say({"items": replay.total, "cancel_s": round(cancel_s, 2), "settle_s": round(se
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=20_000, help="Jobs of the unpaced run and at the highest rate.")
+    parser.add_argument("--jobs", type=int, default=100_000, help="Most jobs of a run: each lasts ten seconds or less.")
+    parser.add_argument("--burn", action="store_true", help="A process on each core that only computes.")
+    parser.add_argument("--memory", type=int, nargs="*", default=[], help="Sizes at which the sender's memory is read.")
     arguments = parser.parse_args()
     os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
@@ -150,26 +235,21 @@ def main() -> None:
         engine = Engine(Path(folder) / "engine").start()
         try:
             desk = Desk(Path(folder), engine.url)
-            desk.run(f"bury({arguments.jobs})")
-            runs = [
-                measure(desk, engine.url, min(n, arguments.jobs), pace)
-                for n, pace in (
-                    (500, {"rate": 50}),
-                    (5_000, {"rate": 500}),
-                    (arguments.jobs, {"rate": 5_000}),
-                    (arguments.jobs, {"style": "at_once"}),
-                )
-            ]
-            writes = desk.run(WRITES)
+            desk.run(f"bury({arguments.jobs})", 3_600)
+            with burners((os.cpu_count() or 1) * arguments.burn):
+                runs = [
+                    measure(desk, engine.url, min(10 * rate, arguments.jobs), {"rate": rate})
+                    for rate in (50, 500, 5_000, 20_000)
+                ]
+                runs.append(measure(desk, engine.url, arguments.jobs, {"style": "at_once"}))
+                pauses = [measure_pause(desk, engine.url, rate) for rate in (50, 500)]
+            writes = desk.run(CLOCKED + WRITES, 900)
+            memory = measure_memory(desk, engine.url, arguments.memory)
             database = connection.vendor
         finally:
             engine.stop()
-    print(
-        json.dumps(
-            {"machine": machine(), "celery": celery.__version__, "database": database, "runs": runs, "writes": writes},
-            indent=1,
-        )
-    )
+    about = {"machine": machine(), "celery": celery.__version__, "database": database, "burners": arguments.burn}
+    print(json.dumps({**about, "runs": runs, "pauses": pauses, "writes": writes, "memory": memory}, indent=1))
 
 
 def machine() -> dict:

@@ -108,8 +108,8 @@ def steps() -> dict[str, Step]:
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
         Step("reconcile", reconcile, every_s=10, deadline_s=120),
         Step("sample", sample, every_s=10),
-        Step("lay", lay, idle_s=0.25),
-        Step("send", send, idle_s=0.25),
+        Step("lay", lay, idle_s=0.1),
+        Step("send", send, idle_s=0.1),  # so soon the first job goes after a start
         Step("settle", settle, idle_s=0.25),
         Step("prune", prune, idle_s=5, deadline_s=300),
         Step("regroup", regroup, idle_s=2),

@@ -56,6 +56,7 @@ class Line(threading.Thread):
         self._rates: KeyRates | None = None
         self._until = 0.0  # by the monotonic clock, as the next one
         self._next_call = 0.0
+        self._has_begun = False
         self._claimed: deque[Claimed] = deque()
         self._ready: deque[tuple[Claimed, Letter]] = deque()
         self._trying: list[tuple[Claimed, Letter]] = []
@@ -132,6 +133,10 @@ class Line(threading.Thread):
     def _due(self, now: float) -> list[tuple[Claimed, Letter]]:
         if not self._ready or now > self._until or now < self._next_call:
             return []
+        if not self._has_begun:
+            # What the bucket has let through while the first letters were made would go in one bunch.
+            self.bucket.change(self.bucket.rate, now)
+            self._has_begun = True
         if self._rates:
             return self._due_by_key(now)
         count = self.bucket.take(min(len(self._ready), _AT_ONCE), now)

@@ -126,8 +126,8 @@ class Sender:
         if not count:
             return
         room, why = _room(replay, len(held.out))
-        if held.to_look_up and (replay.pace.get("in_flight") or replay.pace.get("per_key")):
-            return  # how many are on their way is not known
+        if held.to_look_up and (why or replay.pace.get("per_key")):
+            return  # how many are under way is not known
         if room > 0:
             items = self._claim(held, min(count, room), now)
             if items:
@@ -357,7 +357,7 @@ def _room(replay: Replay, out: int) -> tuple[int, str]:
     if replay.may_send is not None:
         went = replay.total - replay.planned - replay.cancelled
         left = replay.may_send - went - out
-        rooms.append((left, "Waiting for the outcomes of what was sent."))
+        rooms.append((left, "Waiting for the outcomes of what was sent"))
     if (most := replay.pace.get("in_flight")) is not None:
         under_way = replay.sent + replay.running
         rooms.append((most - under_way - out, f"Waiting: {under_way:,} sent jobs have not ended (at most {most:,})"))

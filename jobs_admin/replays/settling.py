@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from jobs_admin.sources.base import SourceRefused
 
 _READ = 2_000  # items whose news is read at once
 _BATCH = 300  # items of one write transaction: on SQLite nobody else writes meanwhile
+_MANY = 20_000  # jobs that are out: to look at all of them takes 30 ms
+_WHOLE_EVERY_S = 10.0
 _OUTCOME = 255  # characters of what it says
 _WITHIN_S = 3600.0  # where the source cannot be asked
 
@@ -34,18 +37,52 @@ def settle(now: datetime | None = None) -> bool:
     True when there was something.
     """
     now = now or timezone.now()
-    busy = False
-    for replay in Replay.objects.filter(Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)).order_by("pk"):
-        busy |= _settle_news(replay, now)
-        if replay.sent or replay.running:
-            busy |= _doubt_silent(replay, now)
+    busy = _settle_all(list(Replay.objects.filter(_IS_OUT).order_by("pk")), now)
     for replay in Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED), planned__gt=0):
         busy |= bool(stopping.drop_planned(replay, now))
     busy |= controlling.control(now)
     return ending.end(now) or busy
 
 
-def _settle_news(replay: Replay, now: datetime) -> bool:
+_IS_OUT = Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)
+
+
+@dataclass(slots=True)
+class _Filed:
+    """What of the attempts this process has looked at. With very many jobs out it looks only at what was filed since."""
+
+    until: int | None = None  # the attempt up to which everything is settled; None: all are looked at
+    whole_at: float = 0.0  # when all were looked at, by the monotonic clock
+
+
+_filed = _Filed()
+
+
+def _settle_all(out: Sequence[Replay], now: datetime) -> bool:
+    is_many = sum(replay.sent + replay.running + replay.uncertain for replay in out) > _MANY
+    # What another process files is seen in another order than it is numbered: now and then all are looked at.
+    is_whole = not is_many or _filed.until is None or time.monotonic() - _filed.whole_at > _WHOLE_EVERY_S
+    newest = Attempt.objects.aggregate(pk=Max("pk"))["pk"] or 0
+    lately = None
+    if not is_whole:
+        filed = Attempt.objects.filter(pk__gt=_filed.until, run__gt=1).order_by("pk").values_list("pk", "failure")
+        rows = list(filed[:_READ])
+        newest = rows[-1][0] if len(rows) == _READ else newest
+        lately = {failure for _, failure in rows}
+    counts = [_settle_news(replay, lately, now) for replay in out]
+    if not is_whole:
+        _filed.until = newest
+        return any(counts)
+    has_all = all(count < _READ for count in counts)
+    _filed.until, _filed.whole_at = (newest if has_all else None), time.monotonic()
+    doubted = [_doubt_silent(replay, now) for replay in out if replay.sent]
+    return any(counts) or any(doubted)
+
+
+def _settle_news(replay: Replay, of: Collection[int] | None, now: datetime) -> int:
+    """Settle what has news, of these failures or of all; how many items had. At most _READ of them at once."""
+    if of is not None and not of:
+        return 0
     # By failure and run, not by the item: an attempt that was found lost names no item.
     attempts = Attempt.objects.filter(failure=OuterRef("failure"), run=OuterRef("run"))
     news = ReplayItem.objects.filter(
@@ -53,15 +90,17 @@ def _settle_news(replay: Replay, now: datetime) -> bool:
         | Q(Exists(attempts.exclude(kind="retry")), state=ItemState.RUNNING),
         replay=replay,
     )
+    if of is not None:
+        news = news.filter(failure__in=of)
     rows = news.order_by().values_list("pk", "failure", "run", "state", named=True)
     items = {row.failure: row for row in rows[:_READ]}
     if not items:
-        return False
+        return 0
     ends = [_end(replay, items[failure], heard) for failure, heard in _heard(items).items()]
     moving = [end for end in ends if end.state != end.before]
     for start in range(0, len(moving), _BATCH):
         _write_ends(replay, moving[start : start + _BATCH], now)
-    return True
+    return len(items)
 
 
 def _heard(items: Mapping[int, Any]) -> dict[int, list[Any]]:
@@ -145,8 +184,9 @@ def _doubt_silent(replay: Replay, now: datetime) -> bool:
     """Sent long ago and no news: nobody knows. It stays open, and late news still settles it."""
     doubted = 0
     sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT).order_by()
-    oldest = sent.order_by("sent_at").values_list("sent_at", flat=True).first() if replay.sent else None
-    if oldest is None:
+    oldest = sent.order_by("sent_at").values_list("sent_at", flat=True).first()
+    soonest_s = min([_outcome_within(source) for source in config.sources()], default=_WITHIN_S)
+    if oldest is None or oldest >= now - timedelta(seconds=min(soonest_s, _WITHIN_S)):
         return False
     for source in sent.values_list("failure__source", flat=True).distinct():
         if not ending.reports_outcomes(source):

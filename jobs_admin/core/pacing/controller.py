@@ -236,9 +236,7 @@ class Controller:
 
     def _leave_canary(self) -> None:
         judged = self._well + self._failed
-        self._steering.usual = self._failed / judged if judged >= 4 * FEWEST else 0.0
-        self._steering.changed_at = self._steering.down_at = self._at
-        self._steering.runtime, self._steering.runtimes = 0.0, 0
+        self._steering.begin(self._at, usual=self._failed / judged if judged >= 4 * FEWEST else 0.0)
         self._state = RAMPING if self._climbs else RUNNING
 
     def _steer(self, evidence: Sequence[Judged], passed_s: float) -> Evidence | None:

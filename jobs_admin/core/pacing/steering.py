@@ -30,7 +30,7 @@ FORGOTTEN = 1.25  # times a ceiling: then it is none any more
 TOLERATED = 0.01  # of first attempts may fail, for sure, beyond 1.5 times what usually does
 SLOWER = 2.0  # times the usual runtime: too slow …
 SLOWER_S = 0.1  # … if it is by so much
-MOST_FRESH = 20.0  # first attempts between two steps up, at most
+MOST_FRESH = 20  # first attempts between two steps up, at most
 KEPT = 0.25  # of what was known, after a step up
 FRESH_S = 0.5  # until the sender goes at a new rate
 
@@ -52,7 +52,8 @@ class Steering:
     ceiling: float | None = None  # what worked where it failed
     climbing_s: float = 0.0  # since it went down
     usual_runtime: float | None = None  # natural logarithm of seconds, as are:
-    runtime: float = 0.0  # … the sum over
+    runtime: float = 0.0  # … the sum, and
+    runtime_squares: float = 0.0  # … that of the squares, over
     runtimes: int = 0  # … so many that came home since the last change
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,12 +67,15 @@ class Steering:
 
     def learn(self, judged: Sequence[Judged]) -> None:
         """From the canary: its runtimes are the usual ones."""
-        known = [(math.log(max(one.runtime_s, 1e-3)), one.n) for one in judged if one.ok and one.runtime_s is not None]
-        for runtime, n in known:
-            self.runtime += runtime * n
-            self.runtimes += n
+        for one in judged:
+            self._time(one)
         if self.runtimes:
             self.usual_runtime = self.runtime / self.runtimes
+
+    def begin(self, at: float, usual: float) -> None:
+        """The canary is through; such a share of it failed."""
+        self.usual, self.down_at = usual, at
+        self._change(at)
 
     def steer(self, judged: Sequence[Judged], passed_s: float, now: float, low: float, high: float) -> Evidence | None:
         """Look at what came home and set the rate. Evidence only where it goes down."""
@@ -80,9 +84,9 @@ class Steering:
         self.climbing_s += passed_s
         self._note(judged)
         if self.rate > low and (why := self._trouble()):
-            if not self._is_not_the_rate():
+            if not self._is_not_the_rate(why):
                 return self._down(why, judged, now, low)
-            self.usual, self.downs = self.failed / (self.well + self.failed), 0
+            self._take_as_usual(why)
         if self.fresh >= self._enough(high):
             self._adapt(low)
             if self.rate < high and not self._is_suspicious:
@@ -108,29 +112,47 @@ class Steering:
             if one.sent_at < self.down_at:
                 continue
             self.fresh += one.n if one.sent_at >= self.changed_at else 0
-            if not one.ok:
+            if one.ok:
+                self.well += one.n
+                self._time(one)
+            else:
                 self.failed += one.n
-                continue
-            self.well += one.n
-            if one.runtime_s is not None:
-                self.runtime += math.log(max(one.runtime_s, 1e-3)) * one.n
-                self.runtimes += one.n
+
+    def _time(self, one: Judged) -> None:
+        if one.ok and one.runtime_s is not None:
+            runtime = math.log(max(one.runtime_s, 1e-3))
+            self.runtime += runtime * one.n
+            self.runtime_squares += runtime * runtime * one.n
+            self.runtimes += one.n
 
     def _trouble(self) -> Evidence | None:
         total = self.well + self.failed
         if self.failed >= 1.5 and surely_above(self.failed, total) > self._borne:
             return Evidence("backed_off", failed=round(self.failed), judged=round(total), limit=self._borne)
-        if self.usual_runtime is None or self.runtimes < 20:
+        return self._slowness()
+
+    def _slowness(self) -> Evidence | None:
+        """Beyond doubt more than twice the usual: jobs of one replay may take very different times."""
+        if self.usual_runtime is None or self.runtimes < MOST_FRESH:
             return None
-        now_s, usual_s = math.exp(self.runtime / self.runtimes), math.exp(self.usual_runtime)
-        if now_s > SLOWER * usual_s and now_s > usual_s + SLOWER_S:
-            return Evidence("slower", runtime_s=now_s, usual_s=usual_s)
+        mean = self.runtime / self.runtimes
+        spread = math.sqrt(max(0.0, self.runtime_squares / self.runtimes - mean * mean) / self.runtimes)
+        usual_s = math.exp(self.usual_runtime)
+        if math.exp(mean - 2 * spread) > SLOWER * usual_s and math.exp(mean) > usual_s + SLOWER_S:
+            return Evidence("slower", runtime_s=math.exp(mean), usual_s=usual_s)
         return None
 
-    def _is_not_the_rate(self) -> bool:
+    def _is_not_the_rate(self, why: Evidence) -> bool:
         """Going slower did not help, again and again."""
         share = self.failed / max(1.0, self.well + self.failed)
-        return self.downs >= IN_VAIN and share > HELPED * self.share
+        return self.downs >= IN_VAIN and (why.kind == "slower" or share > HELPED * self.share)
+
+    def _take_as_usual(self, why: Evidence) -> None:
+        self.downs = 0
+        if why.kind == "slower":
+            self.usual_runtime = self.runtime / self.runtimes
+        else:
+            self.usual = self.failed / (self.well + self.failed)
 
     def _down(self, why: Evidence, judged: Sequence[Judged], now: float, low: float) -> Evidence:
         total = self.well + self.failed
@@ -168,11 +190,13 @@ class Steering:
         if self.runtimes:
             runtime = self.runtime / self.runtimes
             usual = runtime if self.usual_runtime is None else self.usual_runtime
-            self.usual_runtime = usual + (runtime - usual) * weight
+            if self.rate <= low or runtime < usual:
+                usual += (runtime - usual) * weight
+            self.usual_runtime = usual
 
     def _change(self, at: float) -> None:
         self.changed_at, self.fresh, self.elapsed_s = at, 0, 0.0
-        self.runtime, self.runtimes = 0.0, 0
+        self.runtime, self.runtime_squares, self.runtimes = 0.0, 0.0, 0
 
 
 def _share_failed(judged: Sequence[Judged]) -> float:

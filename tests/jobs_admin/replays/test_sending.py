@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
 
 import pytest
@@ -152,6 +153,17 @@ def test_a_lost_ledger_makes_claims_uncertain_and_nothing_is_repeated(shop, bury
     assert set(Failure.objects.values_list("state", flat=True)) == {"replaying"}
 
 
+def test_a_call_that_breaks_off_is_told_and_no_job_goes_twice(shop, bury):
+    replay = begun(bury(3))
+    queues, shop.queues = shop.queues, None  # the ledger knows the first, and no queue has it
+    with pytest.raises(TypeError):
+        sent_all()
+    shop.queues = queues
+    sent_all()
+    assert counts(replay) == {"sent": 3}
+    assert len(shop.queues["emails"]) == 2
+
+
 def test_only_one_sender_holds_a_replay(shop, bury):
     replay = begun(bury())
     now = timezone.now()
@@ -215,9 +227,11 @@ def test_pausing_takes_effect_with_the_next_slice(shop, bury):
     replay = begun(bury(100), {"rate": 40})
     replays.send("one")
     replays.pause(ANN, replay)
-    before = counts(replay)["sent"]
     assert not replays.send("one")
-    assert counts(replay)["sent"] == before < 30
+    before = len(shop.queues["emails"])
+    time.sleep(0.2)
+    assert not replays.send("one")
+    assert len(shop.queues["emails"]) == counts(replay)["sent"] == before < 30
     replays.resume(ANN, replay)
     replays.send("one")
     assert before < counts(replay)["sent"] < before + 30

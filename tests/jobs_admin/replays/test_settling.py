@@ -180,6 +180,28 @@ def test_much_news_is_written_in_short_transactions_of_three_statements(shop, bu
     assert len(written(seen, "jobs_admin_replay")) == 4  # a count for each batch, and the end
 
 
+def test_with_very_many_out_only_what_was_filed_since_is_looked_at_and_nothing_is_missed(replay, monkeypatch):
+    monkeypatch.setattr(settling, "_MANY", 0)
+    monkeypatch.setattr(settling, "_filed", settling._Filed())
+    one, two, three = replay.items.order_by("n")
+    came_home(one, "success")
+    replays.settle()
+    with CaptureQueriesContext(connection) as seen:
+        assert not replays.settle()
+    assert not [q for q in seen if "EXISTS" in q["sql"]]
+    late = Attempt.objects.latest("pk").pk - 1  # written by another process, seen by us only now
+    came_home(two, "success")
+    replays.settle()
+    assert counts(replay) == {"sent": 1, "succeeded": 2}
+    came_home(three, "success")
+    Attempt.objects.filter(failure=three.failure_id, run=2).update(id=late)
+    replays.settle()
+    assert counts(replay) == {"sent": 1, "succeeded": 2}
+    settling._filed.whole_at -= settling._WHOLE_EVERY_S
+    replays.settle()
+    assert counts(replay) == {"succeeded": 3}
+
+
 def test_news_of_every_kind_is_written_in_one_statement(replay):
     now = timezone.now()
     group = Group.objects.create(fingerprint="v1-b", error_type="E", message="m", first_seen=now, last_seen=now)

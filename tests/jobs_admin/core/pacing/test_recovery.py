@@ -46,7 +46,7 @@ def test_careful_takes_at_most_half_as_long_again_as_who_knows_the_capacity():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.floats(10, 400), st.floats(1.5, 4), st.integers(0, 99))
+@given(st.floats(20, 400), st.floats(1.5, 4), st.integers(0, 99))
 @example(20.0, 2.0, 0)
 def test_it_finds_within_a_fifth_what_it_can_only_feel(capacity, too_much, seed):
     jobs, way = round(capacity * 240), Paced(careful(round(capacity * 240), capacity * too_much))

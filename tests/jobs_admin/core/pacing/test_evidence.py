@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs_admin.core.pacing import Evidence, Judged
+from jobs_admin.core.pacing.evidence import Outcomes, surely_above
+
+
+def came(ok=0, failed=0, group=1, **more):
+    return [one for one in (Judged(0, 0, True, n=ok), Judged(0, 0, False, group, n=failed, **more)) if one.n]
+
+
+@pytest.mark.parametrize("hits, of, share", [(1, 2, 0.0945), (6, 10, 0.3127), (60, 200, 0.2407), (0, 9, 0), (0, 0, 0)])
+def test_what_is_beyond_doubt_is_the_lower_end_of_wilson_s_interval(hits, of, share):
+    assert surely_above(hits, of) == pytest.approx(share, abs=1e-4)
+
+
+@given(st.integers(1, 500), st.integers(0, 500))
+def test_it_is_never_more_than_what_was_seen_and_grows_with_it(of, hits):
+    hits = min(hits, of)
+    assert 0 <= surely_above(hits, of) <= hits / of
+    assert surely_above(hits, of) <= surely_above(min(of, hits + 1), of)
+
+
+def test_the_oldest_go_first():
+    kept = Outcomes().joined(came(ok=150), 200).joined(came(failed=20), 200).joined(came(ok=60), 200)
+    assert (kept.judged, kept.failed) == (200, 20)
+    assert kept.joined(came(ok=200), 200).failed == 0
+
+
+def test_of_very_many_at_one_look_a_share_stands_for_all():
+    kept = Outcomes().joined(came(ok=2_700, failed=300), 200)
+    assert (kept.judged, kept.failed) == (200, 20)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.integers(1, 3)), max_size=30), st.integers(10, 300)
+)
+def test_never_more_are_kept_than_asked_for_and_they_survive_json(looks, most):
+    kept = Outcomes()
+    for ok, failed, group in looks:
+        kept = kept.joined(came(ok, failed, group, is_new_group=group == 3), most)
+        assert kept.judged <= most and 0 <= kept.new <= kept.failed <= kept.judged
+    assert Outcomes.from_list(json.loads(json.dumps(kept.as_list()))) == kept
+
+
+def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
+    kept = Outcomes().joined([*came(failed=2, group=1), *came(failed=3, group=2, is_same_group=True)], 200)
+    assert kept.commonest() == (2, 3, True)
+    assert kept.commonest(new=True) == (None, 0, False)
+
+
+@pytest.mark.parametrize(
+    "evidence, says",
+    [
+        (Evidence("canary", failed=6, judged=10, in_group=6), "6 of 10 canary jobs failed again with X."),
+        (Evidence("canary", failed=6, judged=10, in_group=4), "6 of 10 canary jobs failed again, 4 of them with X."),
+        (
+            Evidence("failing", failed=80, judged=200, limit=0.3, in_group=80),
+            "80 of the last 200 jobs failed again with X. More than 30% stop it.",
+        ),
+        (
+            Evidence("new_groups", failed=60, judged=200, in_group=60),
+            "60 of the last 200 jobs failed in a way not seen before with X.",
+        ),
+        (Evidence("no_news", unsettled=1, seconds=60), "No news for 60 s of 1 job that was sent."),
+        (
+            Evidence("not_draining", unsettled=1200, seconds=300),
+            "1,200 jobs were sent and none came home for 5 min: the queue does not drain.",
+        ),
+        (
+            Evidence("workers_gone", unsettled=40, seconds=30),
+            "The workers are gone: none for 30 s, while 40 jobs were sent and not settled.",
+        ),
+        (
+            Evidence("backed_off", failed=12, judged=240, rate=300, to_rate=249.6, in_group=12),
+            "12 of 240 failed at 300 a second with X: slowed down to 250 a second.",
+        ),
+        (
+            Evidence("slower", runtime_s=0.9, usual_s=0.3, rate=12.5, to_rate=10.6),
+            "Jobs take 0.9 s rather than 0.3 s at 12.5 a second: slowed down to 10.6 a second.",
+        ),
+    ],
+)
+def test_evidence_is_numbers_and_a_sentence(evidence, says):
+    assert evidence.sentence("X") == says
+    assert Evidence.from_dict(json.loads(json.dumps(evidence.as_dict()))) == evidence
+    assert evidence.holds == (evidence.kind not in ("backed_off", "slower"))
