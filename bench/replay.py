@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -28,29 +29,31 @@ os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 
 
 def watch_queue(url: str, expected: int, deadline_s: float) -> list[tuple[float, int]]:
-    """(time, jobs in the queue) whenever the number grew, until all have come."""
-    client, seen, last = redis.Redis.from_url(url), [], 0
+    """(time, jobs in the queue) of each look, until all have come. The time is the server's own, of that very moment."""
+    looks: list[tuple[float, int]] = []
+    look = redis.Redis.from_url(url).pipeline()
+    offset = time.time() - time.monotonic()
     ends = time.monotonic() + deadline_s
-    while last < expected and time.monotonic() < ends:
-        length, now = client.llen("emails"), time.monotonic()
-        if length > last:
-            seen.append((now, length))
-            last = length
+    while (not looks or looks[-1][1] < expected) and time.monotonic() < ends:
+        (seconds, micros), length = look.time().llen("emails").execute()
+        if length:
+            looks.append((seconds + micros / 1e6 - offset, length))
         time.sleep(0.002)
-    return seen
+    return looks
 
 
-def most_in_a_second(seen: list[tuple[float, int]]) -> int:
-    times = [at for at, _ in seen]
-    most = 0
-    for i, (start, _) in enumerate(seen):
-        before = seen[i - 1][1] if i else 0
-        most = max(most, seen[bisect_right(times, start + 1) - 1][1] - before)
-    return most
+def most_in_a_second(looks: list[tuple[float, int]]) -> int:
+    """The most that came between two looks at most a second apart: what is counted did come within one."""
+    times = [at for at, _ in looks]
+    return max(looks[bisect_right(times, at + 1) - 1][1] - before for at, before in [(looks[0][0], 0), *looks])
+
+
+def sendings(looks: list[tuple[float, int]]) -> list[float]:
+    """When something had come, by the looks that found more than the one before."""
+    return [looks[0][0], *(at for (_, before), (at, now) in itertools.pairwise(looks) if now > before)]
 
 
 BEGIN = """
-import itertools
 def begin(jobs, pace):
     ReplayItem.objects.all().delete(); Replay.objects.all().delete()
     Failure.objects.exclude(state="dead", run=1).update(state="dead", run=1)
@@ -108,6 +111,7 @@ def measure(desk, url: str, jobs: int, pace: dict) -> dict:
     if rate := pace.get("rate"):
         most, bound = most_in_a_second(seen), 1.05 * rate + 3
         result |= {"most_in_a_second": most, "bound": bound, "within_bound": most <= bound}
+        result["longest_between_looks_ms"] = round(1000 * max(b - a for (a, _), (b, _) in itertools.pairwise(seen)))
         result["duration_off_percent"] = round(100 * (took / ((jobs - 1) / rate) - 1), 2)
     return result
 
@@ -131,12 +135,13 @@ def measure_pause(desk, url: str, rate: int) -> dict:
     finally:
         sender.kill()
         person.kill()
-    while_paused = [at - paused for at, _ in seen if paused <= at < resumed]
+    went = sendings(seen)
+    while_paused = [at - paused for at in went if paused <= at < resumed]
     most = most_in_a_second(seen)
     return {
         "rate": rate,
         "last_job_after_pause_s": round(max(while_paused, default=0.0), 3),
-        "first_job_after_resume_s": round(min(at for at, _ in seen if at >= resumed) - resumed, 3),
+        "first_job_after_resume_s": round(min(at for at in went if at >= resumed) - resumed, 3),
         "most_in_a_second": most,
         "within_bound": most <= 1.05 * rate + 3,
         "load": os.getloadavg()[0],

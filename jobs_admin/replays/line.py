@@ -24,7 +24,7 @@ _AT_ONCE = 500  # letters in one call
 _READY = 1_000  # letters that are made before they are due
 _MADE_AT_ONCE = 50  # between two looks at the clock: a millisecond or two
 _NEWS = 1_000  # sent letters that are worth writing down at once
-# At high rates some jobs go at a time rather than one call for each. The bucket forgives five times as much.
+# At high rates some jobs go at a time rather than one call for each. The bucket forgives three times as much.
 _BETWEEN_CALLS_S = 0.008
 
 _RECALLED = "taken back: the replay was cancelled before it went"
@@ -177,6 +177,7 @@ class Line(threading.Thread):
             self._tell()
 
     def _send(self, due: list[tuple[Claimed, Letter]]) -> None:
+        begun = time.monotonic()
         by_source: dict[str, dict[int, tuple[Claimed, Letter]]] = {}
         for item, letter in due:
             by_source.setdefault(item.source, {})[item.pk] = (item, letter)
@@ -191,7 +192,10 @@ class Line(threading.Thread):
                     self._give_back(lambda item, source=source: item.source == source)
         with self.lock:
             self._trying = []
-            self._next_call = time.monotonic() + _BETWEEN_CALLS_S
+            ended = time.monotonic()
+            self._next_call = ended + _BETWEEN_CALLS_S
+            # A busy machine may have held us up anywhere since they were taken.
+            self.bucket.delayed(ended - begun)
             is_news = len(self._ended.sent) >= _NEWS or not self.pending or bool(self._ended.failed)
         if is_news:
             self._tell()

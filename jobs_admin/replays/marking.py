@@ -21,7 +21,7 @@ from jobs_admin.replays.claiming import Claimed
 _OVER = (ReplayState.CANCELLED, ReplayState.STOPPED)
 
 # Items of one write transaction: as many as take some 40 ms here and now, because on SQLite nobody else writes meanwhile.
-_FEWEST, _MOST = 100, 2_000
+_FEWEST, _MOST = 100, 1_000
 _SHORT_S, _LONG_S = 0.02, 0.06
 
 

@@ -36,6 +36,24 @@ def test_no_second_ever_holds_more_than_the_rate_allows(rate, pauses):
 
 
 @settings(max_examples=300)
+@given(
+    rates,
+    st.lists(
+        st.tuples(st.floats(0, 0.05) | st.floats(0, 3), st.just(0.0) | st.floats(0, 2), st.booleans()), max_size=60
+    ),
+)
+def test_calls_that_take_long_never_make_a_bunch_where_the_jobs_arrive(rate, calls):
+    now, sent, bucket = 100.0, [], Bucket(rate, 100.0)
+    for pause, takes, arrives_at_once in calls:
+        now += pause
+        granted, taken_at = bucket.take(10**9, now), now
+        now += takes
+        sent.append((taken_at if arrives_at_once else now, granted))
+        bucket.delayed(takes)
+    assert most_in_a_second(sent) <= 1.05 * rate + 3
+
+
+@settings(max_examples=300)
 @given(rates, rates, st.lists(st.floats(0, 1), min_size=2, max_size=40))
 def test_changing_the_rate_never_bunches(first, second, pauses):
     now, sent = 0.0, []
