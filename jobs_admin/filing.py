@@ -37,7 +37,7 @@ from jobs_admin.models import (
 )
 from jobs_admin.models import terms as index
 from jobs_admin.models.counter import STEPS_OF_GROUPS, STEPS_OF_QUEUES
-from jobs_admin.models.failure import FailureState
+from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.group import GroupState
 from jobs_admin.report import Report, document, rank
 
@@ -50,10 +50,10 @@ _NAME = ("source", "queue", "first_job_id")
 # What the list shows of a failure: from its latest attempt that failed.
 _FACE = (
     "task", "group_id", "error_type", "message", "traceback_id", "max_attempts", "failed_at", "worker", "host",
-    "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted",
+    "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted", "expires_at",
 )  # fmt: skip
 _STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at")
-_COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at")
+_COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at", "caveats")
 # What of these the search index holds.
 _SEARCHED = (
     "job_id", "task", "error_type", "message", "traceback_id", "worker", "host", "release", "tenant", "args", "kwargs",
@@ -266,7 +266,25 @@ def _face(report: Report, marks: _Marks) -> dict[str, Any]:
         "kwargs": report.kwargs,
         "headers": report.headers,
         "redacted": report.redacted,
+        "expires_at": report.expires_at,
     }
+
+
+def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int | None) -> int | None:
+    """What a replay has to know of the message, when these reports are added to what was known `before`.
+
+    A message that was kept whole once stays, and who is in a chord stays in it: so the order of reports does not matter.
+    """
+    held = before or 0
+    for r in reports:
+        if r.sealed is not None and held & Caveat.NO_MESSAGE:
+            held += Caveat.TRUNCATED - Caveat.NO_MESSAGE
+        if r.sealed is not None and r.raw_is_whole:
+            held &= ~Caveat.TRUNCATED
+        if r.is_chord_member:
+            held |= Caveat.CHORD
+    held = held | Caveat.EXPIRES if expires_at else held & ~Caveat.EXPIRES
+    return held or None
 
 
 def _failing(reports: Iterable[Report]) -> list[Report]:
@@ -283,6 +301,7 @@ def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> 
         row = dict(zip(_NAME, name, strict=True))
         row |= _standing(max(mine, key=_rank_of)) | _face(latest, marks)
         row |= {"first_failed_at": min(r.ended_at for r in failed), "received_at": now}
+        row["caveats"] = _caveats(mine, row["expires_at"], Caveat.NO_MESSAGE)
         rows.append([row[column] for column in _COLUMNS])
         documents[name] = document_of(row, latest)
     written = statements.insert(Failure, _COLUMNS, rows, conflict="DO NOTHING", returning=("id", *_NAME))
@@ -362,6 +381,7 @@ def _folded(
             change |= _face(latest, marks)
         first = min(r.ended_at for r in failed)
         change["first_failed_at"] = first if before.face is None else min(first, row["first_failed_at"])
+    change["caveats"] = _caveats(reports, change.get("expires_at", row["expires_at"]), row["caveats"])
     return change, face
 
 
@@ -401,20 +421,26 @@ def _attempts(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime)
 
 
 def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -> None:
-    """Keep the raw message of each run: that of its newest attempt."""
+    """Keep the raw message of each run: that of its newest attempt; a whole one is not given away for a part."""
     newest: dict[tuple[int, int], Report] = {}
     for pk, reports in of_failure.items():
         for r in reports:
             if r.sealed is not None:
                 held = newest.get((pk, r.run))
-                if held is None or r.rank > held.rank:
+                if held is None or (r.raw_is_whole, r.rank) > (held.raw_is_whole, held.rank):
                     newest[pk, r.run] = r
-    rows = []
+    later, earlier = [], []
     for (pk, run), r in sorted(newest.items(), key=lambda entry: entry[0]):
         known = before[pk].runs.get(run) if pk in before else None
+        row = (pk, run, r.sealed, r.raw_size, r.raw_sha256, r.raw_is_whole)
         if known is None or r.rank > known:
-            rows.append((pk, run, r.sealed, r.raw_size, r.raw_sha256, r.raw_is_whole))
-    statements.insert(Payload, _PAYLOAD, rows, conflict=statements.replace(_PAYLOAD, key=("failure_id", "run")))
+            later.append(row)
+        elif r.raw_is_whole:
+            earlier.append(row)
+    table = Payload._meta.db_table
+    replace = statements.replace(_PAYLOAD, key=("failure_id", "run"))
+    statements.insert(Payload, _PAYLOAD, later, conflict=f"{replace} WHERE excluded.is_whole OR NOT {table}.is_whole")
+    statements.insert(Payload, _PAYLOAD, earlier, conflict=f"{replace} WHERE NOT {table}.is_whole")
 
 
 def _count(counted: list[_Counted], marks: _Marks, queues: dict[int, tuple[str, str]], now: datetime) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from jobs_admin import config
 from jobs_admin.core import envelope as wire
 from jobs_admin.core import keys, terms
 from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprint
 from jobs_admin.core.text import representable
 from jobs_admin.core.traces import stack
+from jobs_admin.sources.base import SourceRefused
 
 _MOST_INT = 2**31 - 1
 _MOST_BIGINT = 2**63 - 1
@@ -73,6 +76,8 @@ class Report:
     raw_size: int
     raw_sha256: str
     raw_is_whole: bool
+    is_chord_member: bool
+    expires_at: datetime | None
     terms: str  # what the search index holds of it, but for its stack
 
     @property
@@ -170,6 +175,7 @@ def read(
         raw_size=max(_count(said.raw_size), len(raw or b"")),
         raw_sha256=_text(said.raw_sha256, 64),
         raw_is_whole=is_whole,
+        **_of_message(source, raw if is_whole else None),
         terms="" if ran_well else document({**name, **shown}),
     )
 
@@ -184,6 +190,16 @@ def document(failure: Mapping[str, Any]) -> str:
         args=failure["args"],
         kwargs=failure["kwargs"],
     )
+
+
+def _of_message(source: str, raw: bytes | None) -> dict[str, Any]:
+    """What only the queue system that wrote the message can read in it."""
+    if raw is not None:
+        # Without it nothing is known of the message: the source is only heard from, or its address is no good.
+        with suppress(KeyError, SourceRefused):
+            adapter = config.adapter(source)
+            return {"is_chord_member": adapter.is_chord_member(raw), "expires_at": adapter.expires_at(raw)}
+    return {"is_chord_member": False, "expires_at": None}
 
 
 def _text(value: Any, most: int) -> str:

@@ -18,6 +18,15 @@ class FailureState(models.TextChoices):
     GONE = "gone"
 
 
+class Caveat:
+    """What a replay has to know of a failure's message before it sends it again: bits of `Failure.caveats`."""
+
+    TRUNCATED = 1  # too large to be kept whole
+    NO_MESSAGE = 2
+    CHORD = 4  # others waited for it together with its like
+    EXPIRES = 8  # `expires_at` tells when
+
+
 class Failure(models.Model):
     """One job that failed, over all its runs. Ids rise in order of ingest; lists show the highest first."""
 
@@ -60,6 +69,10 @@ class Failure(models.Model):
     headers = models.TextField(blank=True)
     redacted = models.PositiveIntegerField(default=0, help_text="How many values the worker hid.")
 
+    # Null for nearly all, so that those few are found and counted by a small index instead of by reading every failure.
+    caveats = models.SmallIntegerField(null=True, blank=True, help_text="Bits of `Caveat`; null for none.")
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="When its message says it is of no more use.")
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["source", "queue", "first_job_id"], name="one_failure_per_job"),
@@ -85,6 +98,11 @@ class Failure(models.Model):
             models.Index(fields=["job_id", "source"], name="failure_by_job"),
             models.Index(fields=["due_at"], condition=Q(state="retrying"), name="failure_overdue"),
             models.Index(fields=["failed_at", "id"], name="failure_by_time"),
+            models.Index(
+                fields=["state", "caveats", "expires_at", "id"],
+                condition=Q(caveats__isnull=False),
+                name="failure_with_caveat",
+            ),
         ]
 
     def __str__(self) -> str:
