@@ -118,6 +118,12 @@ def guarded(source: str, queue: str, now: datetime | None = None) -> tuple[int, 
     return live, live + max(0, sample.workers - (sample.guarded_workers or 0))
 
 
+def partly_guarded(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
+    """(queue, guarded workers, workers) of the queues that somebody without a guard consumes, by the last look."""
+    seen = [(s.queue, s.guarded_workers or 0, s.workers or 0) for s in _latest_samples(source, now)]
+    return sorted(one for one in seen if one[2] > one[1])
+
+
 _SAMPLED_WITHIN = timedelta(minutes=5)
 
 

@@ -19,6 +19,7 @@ from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.replays import approval, controlling, freezing, laying, letters, rights, scoping
 from jobs_admin.replays.options import Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, previewed, read_pace
+from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused, wrong_state
 from jobs_admin.replays.scoping import Scope
 
@@ -46,15 +47,16 @@ def draft(
     now = now or timezone.now()
     scope = scoping.scope_of(query, selection, now)
     rights.must_write(viewer, "replay.draft", selection=scope.selection)
-    read = read_pace(pace)
+    read_pace(pace)  # what cannot be is refused before anything is looked at
     if idempotency_key and (made := _made_before(viewer, idempotency_key, scope)):
         return made
-    max_id = _seen_until(snapshot, scope)
+    max_id = scoping.seen_until(snapshot, scope)
     rights.must_act_on_job(viewer, scope)
     reason = representable(reason.strip())
     if len(reason) > 500:
         raise ReplayRefused("reason_required", "The reason is longer than 500 characters. Shorten it.", field="reason")
-    seen = previewed(viewer, scope, read, scoping.highest_failure() if max_id is None else max_id, now)
+    highest = scoping.highest_failure() if max_id is None else max_id
+    seen = previewed(viewer, scope, pace, highest, now, options, light=True)
     if not seen.replayable:
         raise _nothing(scope, seen)
     if seen.replayable > 1 and not reason:
@@ -71,7 +73,7 @@ def draft(
         matched=seen.matched,
         blocked=seen.blocked,
         pace=seen.pace,
-        rate=read.rate,
+        rate=seen.plan.lowest,
         edit=edit,
         **options.as_columns(),
         snapshot=snapshot,
@@ -116,24 +118,6 @@ def _made_before(viewer: Viewer, key: str, scope: Scope) -> Replay | None:
             "key_reused", "This idempotency key was used for another replay. Take a new one.", field="idempotency_key"
         )
     return made
-
-
-def _seen_until(snapshot: str, scope: Scope) -> int | None:
-    """The highest failure that the preview saw; None without a preview."""
-    if not snapshot:
-        return None
-    try:
-        max_id, _, _, digest = snapshot.split(".")
-        highest = int(max_id)
-    except ValueError as error:
-        raise ReplayRefused(
-            "changed", "The snapshot is not one that a preview gave. Preview again.", field="snapshot"
-        ) from error
-    if digest != scope.digest:
-        raise ReplayRefused(
-            "changed", "The snapshot belongs to another search or selection. Preview again.", field="snapshot"
-        )
-    return highest
 
 
 def _nothing(scope: Scope, seen: Preview) -> ReplayRefused:
@@ -206,7 +190,7 @@ class _Choice:
 def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
     scope = Scope(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
-    ready = scoping.replayable(inside, scoping.unreachable_sources())
+    ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.of(replay), now=now).rows()
     frozen = freezing.frozen(ready, replay.key if replay.pace.get("shuffle") else "")
     if not frozen.total:
         raise _too_late(scope)

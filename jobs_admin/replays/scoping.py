@@ -1,20 +1,18 @@
-"""Which failures a replay means, and which of them can be replayed."""
+"""Which failures a replay means."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Max, QuerySet
 
-from jobs_admin import config, failures
+from jobs_admin import failures
 from jobs_admin.core import query as language
-from jobs_admin.models import Failure, FailureCount, Payload, ReplayItem, Source
+from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.models.failure import FailureState
-from jobs_admin.models.replay import OPEN_ITEM
 from jobs_admin.replays.refusals import ReplayRefused
 
 MOST_SELECTED = 10_000
@@ -62,34 +60,22 @@ def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
     return Scope(query=language.format(language.pin(read, now)))
 
 
-def unreachable_sources() -> dict[str, str]:
-    """Source -> why nothing can be sent to it now."""
-    configured = config.sources()
-    found = {
-        name: "cannot be reached"
-        for name in Source.objects.filter(is_reachable=False).values_list("name", flat=True)
-        if name in configured
-    }
-    known = set(FailureCount.objects.values_list("source", flat=True).distinct())
-    found.update(
-        dict.fromkeys(known - configured.keys(), "is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES)")
-    )
-    return found
-
-
-def open_items() -> QuerySet[ReplayItem]:
-    return ReplayItem.objects.filter(failure=OuterRef("pk"), state__in=OPEN_ITEM)
-
-
-def whole_payloads() -> QuerySet[Payload]:
-    return Payload.objects.filter(failure=OuterRef("pk"), is_whole=True)
-
-
-def replayable(scope: QuerySet[Failure], unreachable: Iterable[str]) -> QuerySet[Failure]:
-    """Those that can go now: dead, message whole, in no open replay, and on a source that can be reached."""
-    return scope.filter(~Exists(open_items()), Exists(whole_payloads()), state=FailureState.DEAD).exclude(
-        source__in=list(unreachable)
-    )
+def seen_until(snapshot: str, scope: Scope) -> int | None:
+    """The highest failure that the preview saw; None without a preview. Raises ReplayRefused for what is none."""
+    if not snapshot:
+        return None
+    try:
+        max_id, _, _, digest = snapshot.split(".")
+        highest = int(max_id)
+    except ValueError as error:
+        raise ReplayRefused(
+            "changed", "The snapshot is not one that a preview gave. Preview again.", field="snapshot"
+        ) from error
+    if digest != scope.digest:
+        raise ReplayRefused(
+            "changed", "The snapshot belongs to another search or selection. Preview again.", field="snapshot"
+        )
+    return highest
 
 
 def highest_failure() -> int:

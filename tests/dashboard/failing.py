@@ -7,6 +7,7 @@ import json
 
 from jobs_admin import config
 from jobs_admin.models import Failure, Payload
+from jobs_admin.models.failure import Caveat
 from tests.dashboard.conftest import bury
 
 ARGS, KWARGS = [42, "EUR"], {"customer": {"id": 7, "name": "Ann"}, "token": "[redacted]"}
@@ -15,7 +16,7 @@ ARGS, KWARGS = [42, "EUR"], {"customer": {"id": 7, "name": "Ann"}, "token": "[re
 def dead(n: int = 1, *, whole: bool = True, **changes) -> list[int]:
     """`n` dead jobs with their messages; the ids, oldest first."""
     shown = {"args": json.dumps(ARGS), "kwargs": json.dumps(KWARGS), "redacted": 1}
-    bury(n, **shown | changes)
+    bury(n, **shown | {"caveats": None if whole else Caveat.TRUNCATED} | changes)
     ids = sorted(Failure.objects.order_by("-pk").values_list("pk", flat=True)[:n])
     raw = json.dumps({"args": ARGS, "kwargs": KWARGS | {"token": "s3cret"}}).encode()
     body, digest = config.payload_keys().encrypt(raw), hashlib.sha256(raw).hexdigest()

@@ -9,6 +9,7 @@ from django.urls import get_resolver
 from jobs_admin import config
 from jobs_admin.management.commands.token import create, revoke
 from jobs_admin.models import ApiToken, Attempt, AuditEvent, Failure, Group, Payload, Replay, ReplayItem, Traceback
+from jobs_admin.models.failure import Caveat
 
 pytestmark = pytest.mark.django_db
 NOW = datetime.now(UTC)
@@ -51,6 +52,7 @@ def group():
 def bury(n=1, *, payload=True, **changes):
     values = {"source": "shop", "queue": "emails", "task": "t", "state": "dead", "kind": "exception"}
     values |= {
+        "caveats": None if payload else Caveat.NO_MESSAGE,
         "error_type": "KeyError",
         "message": "'foo'",
         "first_failed_at": NOW,
@@ -61,7 +63,8 @@ def bury(n=1, *, payload=True, **changes):
     ids = [f"j{start + i}" for i in range(n)]
     made = Failure.objects.bulk_create(Failure(**(values | changes), first_job_id=i, job_id=i) for i in ids)
     if payload:
-        Payload.objects.bulk_create(Payload(failure=f, run=1, body=b"x", size=1, sha256="0") for f in made)
+        body = config.payload_keys().encrypt(b"x")
+        Payload.objects.bulk_create(Payload(failure=f, run=1, body=body, size=1, sha256="0") for f in made)
     return made
 
 

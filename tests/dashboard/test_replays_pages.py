@@ -149,7 +149,7 @@ def test_a_viewer_may_not_open_it(vera, shop):
 
 def test_a_preview_asks_the_database_a_bounded_number_of_times(ann, shop, django_assert_max_num_queries):
     dead(200, group=group())
-    with django_assert_max_num_queries(18):
+    with django_assert_max_num_queries(40):
         ann.get(NEW, {"q": "queue:webhooks"})
 
 

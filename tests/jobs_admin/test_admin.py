@@ -53,7 +53,8 @@ def bury(n=1, **changes):
     start = Failure.objects.count()
     ids = [f"j{start + i}" for i in range(n)]
     made = Failure.objects.bulk_create(Failure(**(values | changes), first_job_id=i, job_id=i) for i in ids)
-    Payload.objects.bulk_create(Payload(failure=f, run=1, body=b"x", size=1, sha256="0") for f in made)
+    body = config.payload_keys().encrypt(b"x")
+    Payload.objects.bulk_create(Payload(failure=f, run=1, body=body, size=1, sha256="0") for f in made)
     return made
 
 

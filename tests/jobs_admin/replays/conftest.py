@@ -12,6 +12,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.models import Attempt, Failure, Payload
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.models.failure import Caveat
 from jobs_admin.replays import sending
 from tests.conftest import forget_configuration
 from tests.real_celery import RealWorker
@@ -58,6 +59,7 @@ def buried(n=1, *, raw=None, whole=True, payload=True, **changes):
         "source": "shop", "queue": "emails", "task": "shop.send", "state": "dead", "kind": "exception",
         "error_type": "TimeoutError", "message": "too slow", "args": "[1]", "kwargs": '{"to": "ann"}',
         "first_failed_at": now, "failed_at": now, "received_at": now,
+        "caveats": (Caveat.NO_MESSAGE if not payload else Caveat.TRUNCATED if not whole else None),
     } | changes  # fmt: skip
     start = Failure.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     made = Failure.objects.bulk_create(

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
 
 from jobs_admin import replays
-from jobs_admin.models import Failure, Group, Source
+from jobs_admin.models import Failure, Group, QueueCounter, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import previewing
 from tests.jobs_admin.replays.conftest import ANN, EVE
 
 pytestmark = pytest.mark.django_db
@@ -62,7 +65,9 @@ def test_jobs_in_another_replay_say_whose(shop, bury):
     other = replays.start(ANN, replays.draft(ANN, selection=ids[:2], reason="mine"))
     seen = replays.preview(ANN)
     assert seen.replayable == 1
-    assert seen.blocked == [{"reason": f"already in replay #{other.pk} of ann", "count": 2, "replay": other.pk}]
+    (row,) = seen.blocked
+    assert (row["code"], row["count"], row["replay"]) == ("open", 2, other.pk)
+    assert row["reason"] == f"already in replay #{other.pk} of ann"
 
 
 def test_a_preview_matches_what_start_then_sends(shop, bury):
@@ -79,7 +84,7 @@ def test_time_and_peak_come_from_the_pace(shop, bury):
     seen = replays.preview(ANN, pace={"rate": 10})
     assert (seen.duration_s, seen.peak_per_second) == (10, 10)
     assert (seen.ends_at - seen.starts_at).total_seconds() == 10
-    assert seen.pace == {"style": "steady", "rate": 10}
+    assert seen.pace | {"stop": None} == {"style": "steady", "rate": 10, "stop": None}
 
 
 def test_a_relative_time_is_pinned(shop, bury):
@@ -98,19 +103,80 @@ def test_sources_without_the_right_are_not_in_the_scope(shop, bury):
 
 def test_a_preview_changes_nothing_and_costs_the_same_for_many(shop, bury, django_assert_max_num_queries):
     bury(300)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(30):
         replays.preview(ANN)
     assert set(Failure.objects.values_list("state", flat=True)) == {"dead"}
 
 
 def test_a_pace_that_cannot_be_is_refused_beside_its_field(shop):
-    with pytest.raises(replays.ReplayRefused, match="Choose") as refused:
-        replays.preview(ANN, pace={"style": "reckless"})
+    with pytest.raises(replays.ReplayRefused) as refused:
+        replays.preview(ANN, pace={"style": "hasty"})
     assert (refused.value.code, refused.value.field) == ("bad_pace", "pace.style")
 
 
-def test_a_member_of_a_group_is_warned_about(shop, bury):
-    bury(headers='{"group": "g", "group_index": 3}')
-    bury(headers='{"group": null, "group_index": null}')
-    (warning,) = replays.preview(ANN).warnings
-    assert warning.startswith("1 belongs to a Celery group")
+def test_more_than_a_hundred_jobs_go_carefully_unless_somebody_says_otherwise(shop, bury):
+    bury(100)
+    assert replays.preview(ANN).pace["style"] == "steady"
+    bury(1)
+    seen = replays.preview(ANN)
+    assert seen.pace["style"] == "careful"
+    # Nothing is left open: what runs is what was shown.
+    assert seen.pace["canary"]["jobs"] == 50 and seen.pace["ramp"] == {"from": 1, "to": 10}
+    assert replays.preview(ANN, pace={"style": "at_once"}).pace["style"] == "at_once"
+
+
+def test_a_careful_pace_climbs_to_what_the_queues_managed_in_minutes_in_which_anything_ran(shop, bury):
+    now = timezone.now()
+    bury(200)
+    for minute, n in ((5, 600), (6, 1200), (7, 2400)):
+        at = (now - timedelta(minutes=minute)).replace(second=0, microsecond=0)
+        QueueCounter.objects.create(source="shop", queue="emails", step=60, at=at, succeeded=n)
+        QueueCounter.objects.create(source="shop", queue="other", step=60, at=at, succeeded=9 * n)
+    seen = replays.preview(ANN, now=now)
+    assert seen.throughput_per_s == 20 and seen.pace["ramp"]["to"] == 20
+    assert seen.peak_per_second <= 20
+
+
+def test_where_nothing_ran_in_the_last_hour_no_throughput_is_told(shop, bury):
+    bury()
+    assert replays.preview(ANN).throughput_per_s is None
+
+
+def test_what_came_after_the_snapshot_is_counted_and_not_added(shop, bury):
+    bury(3)
+    first = replays.preview(ANN, query="queue:emails")
+    bury(2)
+    bury(4, queue="webhooks")
+    again = replays.preview(ANN, query=first.query, snapshot=first.snapshot)
+    assert (again.matched, again.replayable, again.arrived_since) == (3, 3, 2)
+    assert again.snapshot == first.snapshot
+    fresh = replays.preview(ANN, query=first.query)
+    assert (fresh.matched, fresh.arrived_since) == (5, 0)
+
+
+def test_a_snapshot_of_another_search_is_refused(shop, bury):
+    bury()
+    seen = replays.preview(ANN, query="queue:emails")
+    with pytest.raises(replays.ReplayRefused, match="another search"):
+        replays.preview(ANN, query="queue:other", snapshot=seen.snapshot)
+
+
+def test_a_preview_says_that_a_second_person_is_needed(shop, bury, settings):
+    settings.REDRIVE_APPROVE_ABOVE = "2"
+    bury(2)
+    assert replays.preview(ANN).needs_approval == ""
+    bury(1)
+    assert "above 2" in replays.preview(ANN).needs_approval
+
+
+def test_a_breakdown_of_some_says_of_how_many(shop, bury, monkeypatch):
+    monkeypatch.setattr(previewing, "SAMPLED", 4)
+    bury(3, tenant="old")
+    bury(5, tenant="new", queue="webhooks")
+    seen = replays.preview(ANN)
+    # Counters know queues and tasks of any number; tenants are looked at.
+    assert seen.by_queue == [("webhooks", 5), ("emails", 3)] and seen.by_tenant == [("new", 4)]
+    assert seen.counted_over == {"queue": None, "task": None, "group": None, "tenant": 4}
+    of_kind = replays.preview(ANN, query="kind:exception")
+    assert (of_kind.replayable, of_kind.by_queue) == (8, [("webhooks", 4)])
+    assert of_kind.counted_over["queue"] == 4

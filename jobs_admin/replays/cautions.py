@@ -1,0 +1,104 @@
+"""What is allowed and may still surprise, in sentences that each carry their number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F, Sum
+
+from jobs_admin import rates
+from jobs_admin.models import Attempt, GroupCounter
+from jobs_admin.models.counter import MINUTE
+from jobs_admin.replays.readiness import Readiness
+
+LOOKED_AT = 1_000  # jobs, the newest, whose last attempt is looked at
+_LATE_S = 1.0  # of work: whoever failed later has most likely done something
+_FAR_ABOVE = 2  # times what the queues managed
+
+
+def told(
+    ready: Readiness,
+    looked_at: Sequence[dict[str, Any]],
+    groups: Sequence[int],
+    throughput: float | None,
+    peak: float,
+    now: datetime,
+) -> list[str]:
+    """`looked_at`: rows of the newest that can go. `groups`: ids. `throughput` and `peak`: jobs per second."""
+    if not ready.count:
+        return []
+    return [
+        *_still_failing(groups, now),
+        *_too_fast(throughput, peak),
+        *_done_before(ready, looked_at),
+        *_accepted(ready),
+        *_hidden(ready, looked_at),
+    ]
+
+
+def _still_failing(groups: Sequence[int], now: datetime) -> list[str]:
+    lately = GroupCounter.objects.filter(group__in=groups, step=MINUTE, at__gte=rates.since(now), at__lte=now)
+    failed = lately.aggregate(n=Sum(F("failed") + F("retried")))["n"] or 0
+    if not failed:
+        return []
+    a_minute = failed / rates.minutes(now)
+    often = f"{a_minute:,.0f}" if a_minute >= 10 else f"{a_minute:.1f}"
+    times = "once" if failed == 1 else f"{failed:,} times"
+    return [f"The error is still happening: {times} in {rates.WINDOW}, {often} a minute."]
+
+
+def _too_fast(throughput: float | None, peak: float) -> list[str]:
+    if throughput is None or peak < _FAR_ABOVE * throughput:
+        return []
+    return [
+        f"It starts up to {_rate(peak)} jobs a second; in the last hour these queues finished {_rate(throughput)} "
+        "a second (median of its minutes)."
+    ]
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
+
+
+def _done_before(ready: Readiness, looked_at: Sequence[dict[str, Any]]) -> list[str]:
+    newest = looked_at[:LOOKED_AT]
+    found = []
+    if again := sum(row["run"] > 1 for row in newest):
+        found.append(f"{_of(again, newest, ready)} replayed before and failed again.")
+    late = Attempt.objects.filter(failure__in=[row["pk"] for row in newest], duration_s__gt=_LATE_S)
+    if worked := late.exclude(kind="success").values("failure").distinct().count():
+        found.append(
+            f"{_of(worked, newest, ready)} at work for more than 1 s before an attempt failed: what the job did until "
+            "then will be done again."
+        )
+    return found
+
+
+def _accepted(ready: Readiness) -> list[str]:
+    if "unguarded" not in ready.options.accept:
+        return []
+    return [f"Accepted: {one.reason}. How a job ends there is not reported." for one in ready.unguarded]
+
+
+def _hidden(ready: Readiness, looked_at: Sequence[dict[str, Any]]) -> list[str]:
+    newest = looked_at[:LOOKED_AT]
+    hidden = sum(row["redacted"] > 0 for row in newest)
+    if ready.options.patch is None or not hidden:
+        return []
+    have = "has" if hidden == 1 else "have"
+    return [
+        f"{_share(hidden, newest, ready)} {have} values that are hidden here. The change is laid over the real ones, and "
+        "what it does not name stays."
+    ]
+
+
+def _of(n: int, newest: Sequence[object], ready: Readiness) -> str:
+    return f"{_share(n, newest, ready)} {'was' if n == 1 else 'were'}"
+
+
+def _share(n: int, newest: Sequence[object], ready: Readiness) -> str:
+    """ "12 of 45", or "12 of the newest 1,000"."""
+    newest_of = "the newest " if len(newest) < ready.count else ""
+    return f"{n:,} of {newest_of}{len(newest):,}"

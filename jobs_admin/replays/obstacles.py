@@ -1,0 +1,197 @@
+"""What stands in the way of a dead job now. Whoever asks which jobs can go, and why the others cannot, asks here.
+
+Each obstacle is a condition on the row of a failure, so that the database counts and leaves out by the same words. They are
+few: those that hold for nobody at the moment are not among them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import Q
+
+from jobs_admin import config, heartbeats
+from jobs_admin.core.text import shown
+from jobs_admin.models import Failure, FailureCount, ReplayItem, Source
+from jobs_admin.models.failure import Caveat, FailureState
+from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.replays import unopenable
+from jobs_admin.replays.options import Options
+
+TABLE = Failure._meta.db_table
+
+OPEN = "open"
+WHY_NOT = {
+    FailureState.RETRYING: "retrying by themselves: Celery will run them again",
+    FailureState.REPLAYING: "already sent by a replay, outcome awaited",
+    FailureState.QUARANTINED: "in quarantine",
+    FailureState.RECOVERED: "recovered already",
+    FailureState.DISCARDED: "discarded",
+    FailureState.GONE: "no longer in their source",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    code: str
+    reason: str
+    condition: str  # of SQL, on a dead failure; `{t}` stands for its table
+    values: tuple[object, ...] = ()
+    accept: str = ""  # the option by which they go all the same
+    index: str = ""  # where only an index tells on SQLite which they are
+    place: Q | None = None  # the same of a counter, where counters know
+
+    @property
+    def sql(self) -> str:
+        """The condition on a row of the failures' table.
+
+        SQLite reads a row of kilobytes to look at one column of it. The rows that an obstacle holds for stand together
+        in some index, so there they are named by their ids, once for the statement.
+        """
+        if connection.vendor == "postgresql" or not self.index:
+            return f"({self.condition.format(t=TABLE)})"
+        by = f"INDEXED BY {self.index}"
+        return (
+            f"{TABLE}.id IN (SELECT o.id FROM {TABLE} o {by} WHERE o.state = 'dead' AND {self.condition.format(t='o')})"
+        )
+
+
+def standing(options: Options, now: datetime) -> list[Obstacle]:
+    """Those that are not accepted, in the order in which they are told: the first that holds for a job is its reason."""
+    places = _dead_places()
+    found = [
+        *_open(),
+        *_sources(places),
+        *_tasks(places, now),
+        *_queues(places, options.to_queue, now),
+        *_messages(now),
+    ]
+    return [one for one in found if one.accept not in options.accept or not one.accept]
+
+
+def _dead_places() -> dict[str, tuple[set[str], set[str]]]:
+    """Source -> queues and tasks that have dead jobs."""
+    found: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+    dead = FailureCount.objects.filter(state=FailureState.DEAD, count__gt=0).order_by()
+    for source, queue, task in dead.values_list("source", "queue", "task").distinct():
+        found[source][0].add(queue)
+        found[source][1].add(task)
+    return found
+
+
+def _open() -> Iterator[Obstacle]:
+    if not ReplayItem.objects.filter(state__in=OPEN_ITEM).exists():
+        return
+    states = ", ".join(f"'{state.value}'" for state in OPEN_ITEM)
+    held = f"SELECT 1 FROM {ReplayItem._meta.db_table} i WHERE i.failure_id = {{t}}.id AND i.state IN ({states})"
+    yield Obstacle(OPEN, "", f"EXISTS ({held})")
+
+
+# -- where they would go ------------------------------------------------------------------------------------------
+
+
+def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]:
+    configured = config.sources()
+    away = set(Source.objects.filter(is_reachable=False).values_list("name", flat=True))
+    for source in sorted(places):
+        code, why = "", ""
+        if source not in configured:
+            code, why = "not_configured", "is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES)"
+        elif source in away:
+            code, why = "unreachable", "cannot be reached"
+        if code:
+            yield Obstacle(
+                code,
+                f"source {source} {why}",
+                "{t}.source = %s",
+                (source,),
+                index="failure_by_source",
+                place=Q(source=source),
+            )
+
+
+def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Iterator[Obstacle]:
+    for source in _reached(places):
+        known = heartbeats.known_tasks(source, now)
+        if known is None:
+            continue
+        unknown = sorted(task for task in places[source][1] - known if not task.startswith("celery."))
+        if unknown:
+            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+            names = ", ".join(shown(task, 60) for task in unknown[:3])
+            reason = f"no live worker of {source} knows their task: {names}{more}"
+            others = {task for other, (_, tasks) in places.items() if other != source for task in tasks}
+            yield _place("unknown_task", reason, "task", unknown, source, is_shared=not others.isdisjoint(unknown))
+
+
+def _queues(places: dict[str, tuple[set[str], set[str]]], to_queue: str, now: datetime) -> Iterator[Obstacle]:
+    """Queues that a worker without our guard consumes: what it runs tells nobody how it ended."""
+    for source in _reached(places):
+        wanted = {to_queue} if to_queue else places[source][0]
+        for queue, guarded, workers in heartbeats.partly_guarded(source, now):
+            if queue not in wanted:
+                continue
+            are = "has" if workers - guarded == 1 else "have"
+            reason = f"queue {shown(queue, 60)}: {workers - guarded} of its {workers} live workers {are} no guard"
+            if to_queue:
+                yield _place("unguarded", reason, "source", [source], source)
+            else:
+                is_shared = any(queue in queues for other, (queues, _) in places.items() if other != source)
+                yield _place("unguarded", reason, "queue", [queue], source, is_shared=is_shared)
+
+
+def _place(
+    code: str, reason: str, column: str, names: list[str], source: str, *, accept: bool = True, is_shared: bool = False
+) -> Obstacle:
+    """What holds for all jobs of a source, or for those of some of its queues or tasks.
+
+    The source is only asked for where another one has such names too (`is_shared`): their index does not hold it.
+    """
+    condition, values = f"{{t}}.{column} IN ({', '.join(['%s'] * len(names))})", tuple(names)
+    if is_shared:
+        condition, values = f"{condition} AND {{t}}.source = %s", (*values, source)
+    place = Q(source=source, **{f"{column}__in": names})
+    return Obstacle(code, reason, condition, values, code if accept else "", f"failure_by_{column}", place)
+
+
+def _reached(places: dict[str, tuple[set[str], set[str]]]) -> list[str]:
+    return sorted(places.keys() & config.sources().keys())
+
+
+# -- what they are ------------------------------------------------------------------------------------------------
+
+_BY_CAVEAT = "failure_with_caveat"
+
+
+def _messages(now: datetime) -> Iterator[Obstacle]:
+    special = Failure.objects.filter(state=FailureState.DEAD, caveats__isnull=False).order_by()
+    seen = 0
+    for bits in special.values_list("caveats", flat=True).distinct():
+        seen |= bits
+    if seen & Caveat.NO_MESSAGE:
+        yield _caveat("no_message", "no message was kept", Caveat.NO_MESSAGE)
+    if seen & Caveat.TRUNCATED:
+        reason = "truncated: the message was too large to be kept whole"
+        yield _caveat("truncated", reason, Caveat.TRUNCATED)
+    for first, last in unopenable.ranges():
+        reason = "key missing: the message cannot be decrypted with the keys that are configured (REDRIVE_PAYLOAD_KEYS)"
+        yield Obstacle("key_missing", reason, "{t}.id BETWEEN %s AND %s", (first, last))
+    if seen & Caveat.CHORD:
+        reason = "member of a chord that can no longer complete: the job would run, the chord's body would not"
+        yield _caveat("chord", reason, Caveat.CHORD, accept="chord")
+    if seen & Caveat.EXPIRES and special.filter(expires_at__lte=now).exists():
+        past = connection.ops.adapt_datetimefield_value(now)
+        reason = "expired: by its own message the job was to run by then or not at all"
+        yield Obstacle(
+            "expired", reason, "{t}.caveats IS NOT NULL AND {t}.expires_at <= %s", (past,), "expired", _BY_CAVEAT
+        )
+
+
+def _caveat(code: str, reason: str, bit: int, accept: str = "") -> Obstacle:
+    # 0 for null, too, so that no condition is ever neither true nor false.
+    condition = f"{{t}}.caveats IS NOT NULL AND ({{t}}.caveats & {bit}) > 0"
+    return Obstacle(code, reason, condition, accept=accept, index=_BY_CAVEAT)

@@ -1,0 +1,350 @@
+"""Which jobs of a scope can go now, how many, and why the others cannot. Preview and start ask the same statement here.
+
+A scope of a million costs what its answer costs. Where a search touches only what counters count, and nothing stands in
+the way of single jobs, no failure is read at all; else one statement goes along an index and leaves out by it. Exceptions
+are looked up, not the rule: a failure's row is kilobytes long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet, FullResultSet
+from django.db import connection
+from django.db.models import BooleanField, Count, Q, QuerySet, Sum
+from django.db.models.expressions import RawSQL
+from django.utils import timezone
+
+from jobs_admin import scope as scopes
+from jobs_admin.core import query as language
+from jobs_admin.core.query import Match, Query, Term, Time
+from jobs_admin.models import Failure, FailureCount, Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.newest import Newest
+from jobs_admin.replays import obstacles
+from jobs_admin.replays.obstacles import OPEN, TABLE, WHY_NOT, Obstacle
+from jobs_admin.replays.options import Options
+from jobs_admin.replays.scoping import Scope
+
+# The indexes that begin with one column and the state: what asks for no other column of a row reads none.
+_SLICED = ("queue", "task", "group", "tenant", "source", "kind", "attempts")
+_LISTED = ("queue", "task", "group", "source", "kind")
+_FEW = 20_000  # failures of a state that are looked at one by one
+
+Statement = tuple[str, list[Any]]
+
+
+class Readiness:
+    """Of one scope, for who may act on it, as of now. Asked once and remembered."""
+
+    def __init__(
+        self,
+        viewer: Viewer,
+        scope: Scope,
+        *,
+        max_id: int,
+        options: Options = Options(),  # noqa: B008 (frozen)
+        now: datetime | None = None,
+    ) -> None:
+        self.now = now or timezone.now()
+        self.viewer, self.scope, self.max_id, self.options = viewer, scope, max_id, options
+        self.query = None if scope.selection else language.parse(scope.query, self.now)
+        self.states = language.STATES if self.query is None else scopes.states_of(self.query)
+
+    # -- what is asked for --------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many can go."""
+        return self._by_reason[""]
+
+    @property
+    def matched(self) -> int:
+        return self._by_reason.total()
+
+    @cached_property
+    def blocked(self) -> list[dict[str, Any]]:
+        """Those left out: {"code", "reason", "count"}, most frequent first; with "accept" the option by which they go all
+        the same, with "replay" the one that holds them."""
+        found = []
+        known = {f"{n}": one for n, one in enumerate(self._obstacles)}
+        for name, n in self._by_reason.items():
+            if name == OPEN:
+                found += self._held(n)
+            elif name in known:
+                one = known[name]
+                found.append({"code": one.code, "reason": one.reason, "count": n})
+                if one.accept:
+                    found[-1]["accept"] = one.accept
+            elif name:
+                found.append({"code": name, "reason": WHY_NOT[FailureState(name)], "count": n})
+        return sorted(found, key=lambda row: -row["count"])
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """Where they would go."""
+        if not self.count:
+            return []
+        dead = FailureCount.objects.filter(scopes.visible(self.viewer, OPERATOR), state=FailureState.DEAD, count__gt=0)
+        named = sorted(set(dead.values_list("source", flat=True)))
+        if self.is_counted and not self._of_rows:
+            held = self._counters().filter(state=FailureState.DEAD).exclude(self._away)
+            return sorted(set(held.values_list("source", flat=True)))
+        return named if len(named) == 1 else [name for name in named if self.rows().filter(source=name).exists()]
+
+    def ids(self) -> list[int]:
+        """The ids of those that can go, the lowest first."""
+        found = self._ids_of_ready
+        # Sorted here: by the index they come as they stand there, the newest first, which is sorted in a moment.
+        return sorted(row[0] for row in _fetched(found)) if found else []
+
+    @cached_property
+    def _ids_of_ready(self) -> Statement | None:
+        where = self._where(FailureState.DEAD)
+        if where is None:
+            return None
+        left_out = "".join(f" AND NOT {one.sql}" for one in self._obstacles)
+        values = [*where[1], *(value for one in self._obstacles for value in one.values)]
+        return f"SELECT {TABLE}.id FROM {where[0]}{left_out}", values
+
+    def newest(self, most: int) -> list[int]:
+        """The ids of those that can go among the newest `most` dead ones that match, the highest first."""
+        if self.query is None:
+            return sorted(self.rows().values_list("pk", flat=True), reverse=True)[:most]
+        looked_at = self._newest_dead(most)
+        if not self._obstacles or not looked_at:
+            return looked_at
+        among = self._able(Failure.objects.filter(pk__in=looked_at))
+        return sorted(among.values_list("pk", flat=True), reverse=True)
+
+    def rows(self) -> QuerySet[Failure]:
+        """The failures themselves: those that can go."""
+        found = self._ids_of_ready
+        if found is None:
+            return Failure.objects.none()
+        if connection.vendor == "postgresql":
+            return self._able(self.scope.within(self.viewer, self.now).filter(pk__lte=self.max_id)).order_by()
+        # By their ids, or SQLite would take an index that makes it read every dead failure.
+        return Failure.objects.filter(RawSQL(f"{TABLE}.id IN ({found[0]})", found[1], output_field=BooleanField()))  # noqa: S611
+
+    def arrived_since(self, most: int) -> int:
+        """How many match that came later, counted up to `most`."""
+        if not Failure.objects.filter(pk__gt=self.max_id).exists():
+            return 0
+        later = self.scope.within(self.viewer, self.now).filter(pk__gt=self.max_id)
+        return later.order_by()[:most].count()
+
+    @cached_property
+    def is_counted(self) -> bool:
+        """Whether counters know how many match: it touches only what they count, and nothing came meanwhile."""
+        return self.query is not None and scopes.is_counted(self.query) and not self.arrived_since(1)
+
+    def spread(self, column: str, most: int) -> list[tuple[Any, int]] | None:
+        """How those that can go are spread over queue, task or group_id; None where only reading them would tell."""
+        if not self.is_counted or self._of_rows:
+            return None
+        held = self._counters().filter(state=FailureState.DEAD).exclude(self._away).order_by()
+        return list(held.values_list(column).annotate(n=Sum("count")).order_by("-n", column)[:most])
+
+    @property
+    def unguarded(self) -> list[Obstacle]:
+        """Where a worker has no guard, accepted or not."""
+        return [
+            one
+            for one in obstacles.standing(Options(to_queue=self.options.to_queue), self.now)
+            if one.code == "unguarded"
+        ]
+
+    # -- counting -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _obstacles(self) -> list[Obstacle]:
+        return obstacles.standing(self.options, self.now)
+
+    @property
+    def _of_rows(self) -> list[Obstacle]:
+        """Those that counters know nothing of."""
+        return [one for one in self._obstacles if one.place is None]
+
+    @property
+    def _away(self) -> Q:
+        found = Q(pk__in=[])
+        for one in self._obstacles:
+            found |= one.place or Q(pk__in=[])
+        return found
+
+    def _counters(self) -> QuerySet[FailureCount]:
+        return scopes.counts(self.viewer, self.query or Query(), OPERATOR)
+
+    @cached_property
+    def _by_reason(self) -> Counter[str]:
+        """How many there are by what stands in their way: "" nothing, OPEN, the place of an obstacle, or a state."""
+        if self.is_counted and not self._of_rows:
+            return self._by_counters()
+        found: Counter[str] = Counter()
+        others = [state for state in self.states if state != FailureState.DEAD]
+        if FailureState.DEAD in self.states:
+            found += self._dead_by_reason()
+        if self.is_counted:
+            by_state = dict(self._counters().values_list("state").annotate(n=Sum("count")).order_by())
+            found += Counter({state: n for state, n in by_state.items() if state in others})
+            others = others if self._is_any_open else []
+            for state, _, n in self._by_state(others, only_open=True):
+                found[OPEN] += n
+                found[state] -= n
+            return +found
+        for state, is_open, n in self._by_state(others):
+            found[OPEN if is_open else state] += n
+        return +found
+
+    @property
+    def _is_any_open(self) -> bool:
+        return any(one.code == OPEN for one in self._obstacles)
+
+    def _by_counters(self) -> Counter[str]:
+        held = self._counters()
+        found: Counter[str] = Counter()
+        for state, n in held.values_list("state").annotate(n=Sum("count")).order_by():
+            found["" if state == FailureState.DEAD else state] += n
+        dead = held.filter(state=FailureState.DEAD)
+        for n, one in enumerate(self._obstacles):
+            assert one.place is not None
+            found[str(n)] = dead.filter(one.place).aggregate(n=Sum("count"))["n"] or 0
+            found[""] -= found[str(n)]
+            dead = dead.exclude(one.place)
+        return +found
+
+    def _dead_by_reason(self) -> Counter[str]:
+        where = self._where(FailureState.DEAD)
+        if where is None:
+            return Counter()
+        if not self._obstacles:
+            return Counter({"": _fetched((f"SELECT COUNT(*) FROM {where[0]}", where[1]))[0][0]})
+        cases = " ".join(f"WHEN {one.sql} THEN {n}" for n, one in enumerate(self._obstacles))
+        sums = ", ".join(f"COUNT(*) FILTER (WHERE why = {n})" for n in range(-1, len(self._obstacles)))
+        values = [value for one in self._obstacles for value in one.values]
+        # The limit is none: it keeps SQLite from asking the whole of it again for each sum.
+        told = f"SELECT CASE {cases} ELSE -1 END AS why FROM {where[0]} LIMIT {2**62}"
+        free, *held = _fetched((f"SELECT {sums} FROM ({told}) AS told", [*values, *where[1]]))[0]
+        named = [OPEN if one.code == OPEN else str(n) for n, one in enumerate(self._obstacles)]
+        return +Counter({"": free, **dict(zip(named, held, strict=True))})
+
+    def _by_state(self, states: list[str], *, only_open: bool = False) -> list[tuple[str, bool, int]]:
+        """(state, whether an open replay has them, how many) of those that are not dead."""
+        totals = dict(
+            FailureCount.objects.filter(state__in=states, count__gt=0).values_list("state").annotate(n=Sum("count"))
+        )
+        is_open = "".join(one.sql for one in self._obstacles if one.code == OPEN) or "1 = 0"
+        found: list[tuple[str, bool, int]] = []
+        for state, total in sorted(totals.items()):
+            where = self._where(state, of_few=total <= _FEW)
+            if where is not None:
+                only = f" AND {is_open}" if only_open else ""
+                counted = f"SELECT {is_open} AS held, COUNT(*) FROM {where[0]}{only} GROUP BY 1"
+                found += [(state, bool(held), n) for held, n in _fetched((counted, where[1]))]
+        return found
+
+    def _held(self, n: int) -> list[dict[str, Any]]:
+        """Those that other replays have, by replay."""
+        running = Replay.objects.filter(Q(planned__gt=0) | Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0))
+        actors = dict(running.values_list("pk", "actor"))
+        by_replay = Counter(dict.fromkeys(actors, n))
+        if len(actors) != 1:
+            inside = self.scope.within(self.viewer, self.now).filter(pk__lte=self.max_id).order_by()
+            items = ReplayItem.objects.filter(failure__in=inside.values("pk"), state__in=OPEN_ITEM).order_by()
+            rows = list(items.values_list("replay", "replay__actor").annotate(n=Count("pk")))
+            actors, by_replay = {r: actor for r, actor, _ in rows}, Counter({r: n for r, _, n in rows})
+        return [
+            {"code": OPEN, "reason": f"already in replay #{pk} of {actors[pk]}", "count": count, "replay": pk}
+            for pk, count in by_replay.items()
+        ]
+
+    # -- along which index --------------------------------------------------------------------------------------
+
+    def _where(self, state: str, *, of_few: bool = False) -> Statement | None:
+        """What stands behind FROM, for those of one state up to `max_id`; None where nothing can match."""
+        if state not in self.states:
+            return None
+        base = Q(state=state, pk__lte=self.max_id) & scopes.visible(self.viewer, OPERATOR)
+        if self.query is None:
+            return _compiled(base & Q(pk__in=self.scope.selection), "")
+        if language.unfit_for_acts(self.query):
+            return None
+        if connection.vendor == "postgresql":
+            return _compiled(base & scopes.compiled(self.query, states=False), "")
+        if of_few:
+            return _compiled(base & scopes.compiled(self.query, states=False), "failure_by_state")
+        return self._along_ids(base)
+
+    def _along_ids(self, base: Q) -> Statement | None:
+        """SQLite takes for words and times whatever comes first, and then reads each row for its state. Told the index, it
+        finds the ids alone, and looks each up in that index beside its state."""
+        assert self.query is not None
+        sliced, times, rest = _told_apart(self.query.terms)
+        if times:
+            inner = Query(tuple(times), now=self.query.now)
+            base &= Q(pk__in=Failure.objects.filter(scopes.compiled(inner, states=False)).values("pk"))
+        others = Query((*sliced, *rest), now=self.query.now)
+        if others.terms:
+            base &= scopes.compiled(others, states=False)
+        by = f"failure_by_{sliced[0].field}" if sliced else "failure_by_state"
+        is_plain = not times and not rest and (len(sliced) == 1 or not sliced)
+        return _compiled(base, "" if is_plain else by)
+
+    def _able(self, found: QuerySet[Failure]) -> QuerySet[Failure]:
+        for one in self._obstacles:
+            found = found.exclude(RawSQL(one.sql, one.values, output_field=BooleanField()))  # noqa: S611
+        return found.filter(state=FailureState.DEAD)
+
+    def _newest_dead(self, most: int) -> list[int]:
+        assert self.query is not None
+        sources = self.viewer.sources(OPERATOR)
+        acting = Viewer(self.viewer.name, dict.fromkeys(["*"] if sources is None else sources, OPERATOR))
+        newest = Newest(acting, self.query)
+        newest.states = tuple(state for state in newest.states if state == FailureState.DEAD)
+        return newest.ids(self.max_id + 1, most) if newest.states else []
+
+
+def _told_apart(terms: tuple[Term, ...]) -> tuple[list[Match], list[Term], list[Term]]:
+    """Those of one indexed column, times, and all others; states are asked for elsewhere."""
+    sliced: list[Match] = []
+    times: list[Term] = []
+    rest: list[Term] = []
+    for term in terms:
+        if scopes.is_state(term):
+            continue
+        if isinstance(term, Match) and term.field in _SLICED and not term.negated and _is_looked_up(term):
+            sliced.append(term)
+        elif isinstance(term, Time | language.Age):
+            times.append(term)
+        else:
+            rest.append(term)
+    return sliced, times, rest
+
+
+def _is_looked_up(term: Match) -> bool:
+    """Whether its names are looked up where they are listed, if they are patterns: an index finds no pattern."""
+    return term.field in _LISTED or not any(value.glob for value in term.values)
+
+
+def _compiled(condition: Q, index: str) -> Statement | None:
+    by = f" INDEXED BY {index}" if index else ""
+    query = Failure.objects.filter(condition).query
+    try:
+        sql, values = query.get_compiler(connection=connection).compile(query.where)
+    except EmptyResultSet:
+        return None
+    except FullResultSet:
+        return f"{TABLE}{by} WHERE 1 = 1", []
+    return f"{TABLE}{by} WHERE {sql}", list(values)
+
+
+def _fetched(statement: Statement) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(*statement)
+        return cursor.fetchall()
