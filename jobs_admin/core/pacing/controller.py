@@ -23,11 +23,13 @@ QUIET_S = 10.0  # without news: then nothing more is sent …
 QUIET_LAGS = 3.0  # … or so many times what it takes from sending until news come, where that is more
 HELD_AFTER_S = 300.0  # without news, where no canary says otherwise
 WORKERLESS_S = 30.0
+CAP = 0.75  # of the rate at which it had to be held: a climb goes no further after that
 NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
 
 # What a controller remembers besides its parts.
 _PLAIN = (
     "state", "at", "since", "sent", "base", "home", "climbs", "well", "failed", "quiet_s", "workerless_s", "lag_s",
+    "cap", "cap_of",
 )  # fmt: skip
 
 
@@ -70,6 +72,8 @@ class Controller:
         self._workerless_s: float | None = None  # None until a worker was seen
         self._lag_s: float | None = None  # from sending to news
         self._held_for: Evidence | None = None
+        self._cap: float | None = None  # a rate that it does not exceed any more …
+        self._cap_of: float | None = None  # … of a pace with this highest one
         self._begin(now, climbs=pace.ramp is not None)
 
     @property
@@ -83,6 +87,7 @@ class Controller:
         if self._state == HELD or not seen.planned:
             return self._verdict(seen)
         if held_for := self._reason_to_hold(seen):
+            self._cap_after(held_for)
             self._state, self._held_for = HELD, held_for
             return self._verdict(seen)
         slowed = None
@@ -94,7 +99,7 @@ class Controller:
         return self._verdict(seen, slowed)
 
     def resumed(self, now: float) -> None:
-        """A person says: go on. From a low rate, and what was learnt is forgotten."""
+        """A person says: go on. From a low rate; what was learnt is forgotten, but for the rate that it failed at."""
         self._at = max(self._at, now)
         self._begin(now, climbs=self.pace.highest is not None)
 
@@ -112,13 +117,15 @@ class Controller:
         """The same again, maybe at another pace: that is how a pace is changed while it runs."""
         made = Controller(pace, values["at"])
         for name in _PLAIN:
-            setattr(made, f"_{name}", values[name])
+            setattr(made, f"_{name}", values.get(name, getattr(made, f"_{name}")))
         made._outcomes = Outcomes.from_list(values["outcomes"])
         made._steering = Steering.from_dict(values["steering"])
         made._held_for = Evidence.from_dict(values["held_for"]) if values["held_for"] else None
         if made._state == CANARY and pace.canary is None:
             made._leave_canary()
         made._climbs = made._climbs or pace.ramp is not None
+        if made._cap_of != pace.highest:
+            made._cap = None  # a person said another rate since
         return made
 
     def _begin(self, now: float, *, climbs: bool) -> None:
@@ -220,6 +227,12 @@ class Controller:
     def _longest_silence_s(self) -> float:
         return self.pace.canary.within if self.pace.canary else HELD_AFTER_S
 
+    def _cap_after(self, held_for: Evidence) -> None:
+        """What it was held at is not tried again: some services give no other sign before they fall over."""
+        fastest = self._steering.fastest
+        if self.pace.ramp and self._state != CANARY and held_for.kind in ("failing", "new_groups"):
+            self._cap, self._cap_of = max(self._low, CAP * fastest), self.pace.highest
+
     # How it goes on
 
     def _canary_jobs(self, canary: Canary) -> int:
@@ -240,7 +253,7 @@ class Controller:
         self._state = RAMPING if self._climbs else RUNNING
 
     def _steer(self, evidence: Sequence[Judged], passed_s: float) -> Evidence | None:
-        high = self.pace.highest
+        high = self._high
         if high is None:
             self._state, self._climbs = RUNNING, False
             return None
@@ -257,8 +270,13 @@ class Controller:
         return Verdict(self._state, self._rate, self._leash(seen), slowed)
 
     @property
-    def _rate(self) -> float | None:
+    def _high(self) -> float | None:
         high = self.pace.highest
+        return high if high is None or self._cap is None else min(high, self._cap)
+
+    @property
+    def _rate(self) -> float | None:
+        high = self._high
         if self._state == CANARY:
             return min(self._low, high or self._low)
         return high if high is None or not self._climbs else min(self._steering.rate, high)

@@ -49,6 +49,7 @@ class Steering:
     usual: float = 0.0  # the share that fails whatever the rate
     downs: int = 0  # in a row, without a step up in between
     share: float = 0.0  # that failed at the first of these
+    before: float = 0.0  # the rate before the first of these
     ceiling: float | None = None  # what worked where it failed
     climbing_s: float = 0.0  # since it went down
     usual_runtime: float | None = None  # natural logarithm of seconds, as are:
@@ -71,6 +72,11 @@ class Steering:
             self._time(one)
         if self.runtimes:
             self.usual_runtime = self.runtime / self.runtimes
+
+    @property
+    def fastest(self) -> float:
+        """The rate that its trouble began at; without any, the present one."""
+        return self.before if self.downs else self.rate
 
     def begin(self, at: float, usual: float) -> None:
         """The canary is through; such a share of it failed."""
@@ -158,10 +164,10 @@ class Steering:
         total = self.well + self.failed
         share = max(self.failed / total if total else 0.0, _share_failed(judged))
         worked = self.rate * (1 - max(0.0, share - self.usual))
-        before, self.rate = self.rate, max(low, BACK * worked, FURTHEST_BACK * self.rate)
         if not self.downs:
-            self.share = share
+            self.share, self.before = share, self.rate
         self.downs += 1
+        before, self.rate = self.rate, max(low, BACK * worked, FURTHEST_BACK * self.rate)
         self.ceiling, self.climbing_s = max(CEILING * worked, self.rate), 0.0
         self.well = self.failed = 0.0
         self.down_at = now + FRESH_S

@@ -81,6 +81,22 @@ def test_an_outage_in_the_middle_holds_it_soon():
     assert world.now < 103 and "More than 30% stop it" in way.holds[0]
 
 
+def test_a_rate_that_knocked_a_service_over_without_a_sign_is_not_tried_again():
+    partner, way = Partner(lambda at: 200, sheds=False), Paced(careful(45_000, 500))
+    World(partner, 45_000, Random(0)).run(way)
+    assert partner.collapses == len(way.holds) == 1
+    held = [at for at, state, _ in way.rates if state == "held"][-1]
+    assert 150 < max(rate for at, _, rate in way.rates if at > held) < 1.3 * 200
+
+
+def test_a_person_may_say_a_rate_that_it_failed_at():
+    partner, way = Partner(lambda at: 200, sheds=False), Paced(careful(45_000, 500))
+    World(partner, 45_000, Random(0)).run(way, until=lambda: bool(way.holds))
+    other = careful(45_000, 400)
+    kept, changed = (Controller.from_dict(pace, way.controller.as_dict()) for pace in (way.pace, other))
+    assert kept._high < 300 and changed._high == 400
+
+
 @pytest.mark.parametrize("broken", [0.02, 0.05, 0.1])
 def test_broken_jobs_do_not_keep_the_others_back_for_ever(broken):
     partner = Partner(lambda at: 300)
