@@ -19,7 +19,7 @@ from jobs_admin.core.pacing.pace import Pace, settled
 AT_ONCE_GUESS = 3_000.0
 
 SHARES = (0.0, 0.1, 0.5)  # of jobs that fail again: as planned, some, half
-_SLICE_S = 0.04  # how often a sender asks its bucket
+_SLICE_S = 0.02  # how often a sender asks its bucket
 _CALM = 40  # looks without any change, after which the steps become longer
 _POINTS = 120
 _LONGEST_S = 60 * 86_400.0
