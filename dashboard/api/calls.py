@@ -18,6 +18,7 @@ from jobs_admin import config, failures, nearest, queues, triage
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import progress
 
 api = NinjaAPI(
     title="Redrive",
@@ -114,7 +115,8 @@ def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "c
 @needs(VIEWER)
 def one_failure(request: HttpRequest, failure_id: Number) -> Any:
     found = failures.get(_viewer(request), failure_id)
-    return shapes.failure_detail(found, failures.attempts(found), page_of("failure-detail", found.pk))
+    started = progress.started_runs(found)
+    return shapes.failure_detail(found, failures.attempts(found), started, page_of("failure-detail", found.pk))
 
 
 @api.post("/failures/{failure_id}/discard", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])

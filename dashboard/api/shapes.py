@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +13,7 @@ from jobs_admin.group_detail import GroupDetail
 from jobs_admin.group_rules import Preview as RulePreviewed
 from jobs_admin.group_rules import Row as RuleRow
 from jobs_admin.groups import GroupRow
-from jobs_admin.models import Attempt, AuditEvent, Failure
+from jobs_admin.models import Attempt, AuditEvent, Failure, ReplayItem
 from jobs_admin.nearest import Near
 from jobs_admin.queues import QueueRow
 
@@ -114,6 +114,9 @@ class Run(Schema):
     run: int
     job_id: str
     replay: int | None  # the replay that sent it; null for run 1
+    by: str | None  # who started that replay
+    sent_at: datetime | None
+    outcome: str | None  # sent, running, succeeded, failed_again, uncertain; null for run 1
     attempts: list[AttemptItem]
 
 
@@ -265,10 +268,12 @@ def failure(row: Failure) -> dict[str, Any]:
     return found | {"fingerprint": row.group.name if row.group else None}
 
 
-def failure_detail(row: Failure, attempts: list[Attempt], url: str) -> dict[str, Any]:
+def failure_detail(
+    row: Failure, attempts: list[Attempt], started: Mapping[int, ReplayItem], url: str
+) -> dict[str, Any]:
     return failure(row) | {
         "first_job_id": row.first_job_id,
-        "runs": _runs(row, attempts),
+        "runs": _runs(row, attempts, started),
         "args": _json(row.args),
         "kwargs": _json(row.kwargs),
         "headers": _json(row.headers),
@@ -278,16 +283,25 @@ def failure_detail(row: Failure, attempts: list[Attempt], url: str) -> dict[str,
     }
 
 
-def _runs(row: Failure, attempts: list[Attempt]) -> list[dict[str, Any]]:
-    runs: dict[int, dict[str, Any]] = {}
+def _runs(row: Failure, attempts: list[Attempt], started: Mapping[int, ReplayItem]) -> list[dict[str, Any]]:
+    runs = {n: _run(n, item.job_id, item) for n, item in started.items()}
     for one in attempts:
-        run = runs.setdefault(one.run, {"run": one.run, "job_id": one.job_id, "replay": None, "attempts": []})
-        if one.item is not None:
-            run["replay"] = one.item.replay_id
+        run = runs.setdefault(one.run, _run(one.run, one.job_id, one.item))
         run["attempts"].append(_attempt(one))
-    if row.run not in runs:  # sent, and nothing has come home yet
-        runs[row.run] = {"run": row.run, "job_id": row.job_id, "replay": None, "attempts": []}
+    runs.setdefault(row.run, _run(row.run, row.job_id, None))  # sent, and nothing has come home yet
     return [runs[n] for n in sorted(runs)]
+
+
+def _run(n: int, job_id: str, item: ReplayItem | None) -> dict[str, Any]:
+    return {
+        "run": n,
+        "job_id": job_id,
+        "replay": item.replay_id if item else None,
+        "by": item.replay.actor if item else None,
+        "sent_at": item.sent_at if item else None,
+        "outcome": item.state if item else None,
+        "attempts": [],
+    }
 
 
 def _attempt(row: Attempt) -> dict[str, Any]:

@@ -52,6 +52,11 @@ def of_failure(failure: Failure, limit: int = 50) -> list[ReplayItem]:
     return list(found.defer("replay__selection", "replay__blocked", "replay__query").order_by("-pk")[:limit])
 
 
+def started_runs(failure: Failure) -> dict[int, ReplayItem]:
+    """run -> the item that started it, with its replay. What was never sent started none."""
+    return {item.run: item for item in of_failure(failure) if item.sent_at is not None}
+
+
 def pruned(replay: Replay) -> int:
     """How many of its jobs are kept no longer; the replay still tells what became of them."""
     return max(0, replay.total - ReplayItem.objects.filter(replay=replay).count()) if replay.ended_at else 0

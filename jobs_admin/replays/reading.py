@@ -11,13 +11,18 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from jobs_admin import failures
+from jobs_admin import scope as scopes
 from jobs_admin.core.text import whole_number
-from jobs_admin.models import Group, Replay, ReplayItem
+from jobs_admin.models import Failure, FailureCount, Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import SENDING, ItemState
 
 LARGEST_PAGE = 500
 _MOST_COUNTED = 100_000
+_LEFT = (FailureState.DEAD, FailureState.RETRYING, FailureState.REPLAYING, FailureState.QUARANTINED)
+_OPEN_GROUP = (GroupState.NEW, GroupState.ONGOING, GroupState.REGRESSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,19 @@ def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[tupl
         waiting = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__group__in=numbers)
         planned = dict(waiting.order_by().values_list("failure__group").annotate(n=Count("pk")))
     return [(groups[pk], n, planned.get(pk, 0) if is_countable else None) for pk, n in numbers.items() if pk in groups]
+
+
+def cured_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[Group]:
+    """Open groups whose jobs ran well in this replay and of which none is left, latest seen first: to be offered for resolving."""
+    counts = FailureCount.objects.filter(group_id=OuterRef("pk"), count__gt=0)
+    seen = counts.filter(scopes.visible(viewer), state=FailureState.RECOVERED)
+    left = counts.filter(state__in=_LEFT)
+    rested = Group.objects.filter(~IS_TAKEN_IN, Exists(seen), ~Exists(left), state__in=_OPEN_GROUP).order_by(
+        "-last_seen"
+    )
+    ran = ReplayItem.objects.filter(replay=replay, state=ItemState.SUCCEEDED, failure=OuterRef("pk"))
+    mine = Failure.objects.filter(Exists(ran), group=OuterRef("pk"), state=FailureState.RECOVERED)
+    return list(rested.filter(Exists(mine))[:limit])
 
 
 def left_out_groups(rows: Sequence[Replay]) -> dict[int, str]:

@@ -206,8 +206,18 @@ def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
         (1, "j1", None, 2),
         (2, "j2", replay.pk, 1),
     ]
+    assert [(r["by"], r["outcome"]) for r in found["runs"]] == [(None, None), ("ann", "planned")]
     assert (found["args"], found["kwargs"], found["headers"]) == ([1], {"a": "***"}, "cut {")
     assert found["traceback"] == "Traceback …" and found["url"].endswith(f"/failures/{one.pk}/")
+
+
+def test_a_run_of_which_nothing_came_home_says_who_sent_it_and_that(ask):
+    (one,) = bury(run=2, state="replaying")
+    replay = Replay.objects.create(scope_max_id=1, actor="ann")
+    ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2, state="uncertain", job_id="j2", sent_at=NOW)
+    (run,) = ask("GET", f"failures/{one.pk}").json()["runs"]
+    assert (run["run"], run["replay"], run["by"], run["outcome"]) == (2, replay.pk, "ann", "uncertain")
+    assert run["sent_at"] and run["attempts"] == []
 
 
 def test_arguments_nested_too_deep_are_shown_as_text(ask):

@@ -282,3 +282,14 @@ def test_first_attempts_are_told_once_and_none_is_missed(steered, monkeypatch):
     told, until = seeing.came_home(steered.replay, None)
     rest, end = seeing.came_home(steered.replay, until)
     assert (len(told), len(rest)) == (5, 5) and seeing.came_home(steered.replay, end) == ([], end)
+
+
+def test_a_group_of_which_all_ran_well_is_offered_for_resolving(shop, bury):
+    cured, half, resolved = group("cured"), group("half"), group("resolved", state="resolved")
+    ids = [died_of(bury(2), one) for one in (cured, half, resolved)]
+    died_of(bury(1), half)
+    group("other")
+    steered = Steered([pk for mine in ids for pk in mine], {"style": "at_once"})
+    steered.come_home(steered.send(6), "success")
+    replay = steered.passed()
+    assert replay.state == "done" and replays.cured_groups(ANN, replay) == [cured]

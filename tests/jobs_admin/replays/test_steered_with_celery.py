@@ -67,16 +67,16 @@ class Incident:
                 case "sample":
                     alerts.sample(self.now())
 
-    def died(self, customer, count):
-        """One job really died, and others of the same error."""
+    def died(self, customer, count=1):
+        """One job really died, and others of the same error: their group, and all of them."""
         self.worker.send("deliver", customer, queue="emails", retries=5)
         known = Failure.objects.count()
-        self.until(
-            lambda: Failure.objects.count() > known and not Failure.objects.exclude(state="dead").exists(), "a death"
-        )
-        group = Failure.objects.latest("pk").group
-        first = Failure.objects.latest("pk").pk
-        return group, [first, *died_of(buried(count - 1, raw=message(customer), task="deliver"), group)]
+        self.until(lambda: Failure.objects.filter(state="dead").count() > known, "a death")
+        first = Failure.objects.latest("pk")
+        return first.group, [first.pk, *self.more(customer, first.group, count - 1)]
+
+    def more(self, customer, group, count):
+        return died_of(buried(count, raw=message(customer), task="deliver"), group)
 
     def begin(self, ids, pace=CAREFUL):
         replay = replays.start(ANN, replays.draft(ANN, selection=ids, reason="mended", pace={"style": "at_once"}))
@@ -127,11 +127,13 @@ def test_while_the_partner_is_broken_a_replay_asks_it_little_and_is_held_naming_
 def test_a_replay_that_is_held_for_one_group_goes_on_without_it(incident):
     worker = incident.worker
     worker.break_("partner")
-    _, acme = incident.died("acme", 60)
+    down, ids = incident.died("acme")
     worker.mend("partner")
     worker.break_("cobalt")
-    odd, cobalt = incident.died("cobalt", 60)
-    replay = incident.begin([pk for pair in zip(acme, cobalt, strict=True) for pk in pair])
+    odd, more = incident.died("cobalt")
+    for _ in range(59):
+        ids += incident.more("acme", down, 1) + incident.more("cobalt", odd, 1)
+    replay = incident.begin(ids + more)
     incident.reaches(replay, "held")
     assert "OddCustomer" in replay.held_because
     replays.resume(ANN, replay, without_groups=[odd.fingerprint])
