@@ -132,6 +132,7 @@ def _side(side: Side) -> dict[str, Any]:
         "jobs": side.jobs,
         "most_in_a_second": side.peak,
         "falls_at_s": side.falls,
+        "into_its_second": round(side.began % 1, 3),  # when it was back: `seconds` begin with the whole one
         "while_down": side.while_down,
         "failed_again": side.failed_again,
         "all_through_s": None if side.failed_again else side.ended,

@@ -67,6 +67,7 @@ def _side(name: str, side: dict[str, Any], jobs: int, top: int, span: int, ink: 
     yield from _ground(left, _LOW_TOP, _LOW, jobs, "jobs that are not back", ink)
     seconds = side["seconds"]
     for at in side["falls_at_s"]:
+        at += side["into_its_second"]
         lasted = max(0.0, min(FALLEN_S, len(seconds) - at))
         x = left + at * step
         yield f'<rect x="{x:.1f}" y="{_TOP}" width="{lasted * step:.1f}" height="{_TALL}" fill="{ink["ground"]}"/>'

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+from pathlib import Path
 
 import pytest
 
 from demo import control
+from tests.journeys.looking import faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -17,6 +22,16 @@ def press(page, name):
     with page.expect_response(lambda answer: answer.request.method == "POST" and "/demo/" in answer.url) as answered:
         page.get_by_role("button", name=name, exact=True).click()
     assert answered.value.status == 200
+
+
+def player(desk):
+    """The process that plays on this desk."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or b"demo.play" not in (entry / "cmdline").read_bytes():
+            continue
+        if str(desk.folder).encode() in (entry / "environ").read_bytes():
+            return int(entry.name)
+    raise AssertionError("nobody plays")
 
 
 def left_as_it_was(desk):
@@ -39,3 +54,50 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     page.get_by_text("Stopped. What was broken is mended").wait_for(timeout=60_000)
     assert desk.get("failures", q=ALL)["count"] > 0
     left_as_it_was(desk)
+
+
+def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browser, logged_in):
+    before = desk.get("failures", q=ALL)["count"]
+    page.goto("/demo/")
+    press(page, re.compile("^Play "))
+    page.locator(".acts [aria-current=step]", has_text="The condition").wait_for(timeout=60_000)
+    # Who plays is killed, and the page is loaded anew: it goes on.
+    os.kill(player(desk), signal.SIGKILL)
+    page.reload()
+    page.locator(".acts [aria-current=step]", has_text="Careful").wait_for(timeout=90_000)
+    page.get_by_role("button", name="Play it again").wait_for(timeout=120_000)
+    assert page.locator("[data-incident]").get_attribute("data-incident") == "over"
+    assert "Careful brought every one of them back" in page.locator(".incident-told").inner_text()
+
+    # The figures are those of the replays, and of the partner.
+    naive, careful = (
+        desk.get(f"replays/{re.search(r'[0-9]+', link.get_attribute('href'))[0]}")
+        for link in page.locator(".side h3 a").all()
+    )
+    told = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts()
+        for row in page.locator(".figures tbody tr").all()
+    }
+    assert naive["reason"].endswith("everything at once") and naive["state"] == careful["state"] == "done"
+    assert naive["counts"]["failed_again"] >= naive["counts"]["total"] * 0.5
+    assert careful["counts"]["succeeded"] == careful["counts"]["total"] == naive["counts"]["failed_again"]
+    assert told["Failed again"] == [
+        f"{replay['counts']['failed_again']} of {replay['counts']['total']}" for replay in (naive, careful)
+    ]
+    assert told["Fell over"][0] in {"once", "twice"} and told["Fell over"][1] == "never"
+    down = [int(figure.replace(",", "")) for figure in told["Requests while it was down"]]
+    # Celery tries each job four times: that is the trap.
+    assert down[0] >= 3 * naive["counts"]["failed_again"] and down[1] == 0
+    assert told["All through after"][0].startswith("never") and told["All through after"][1].endswith("s")
+    assert desk.get("failures", q=ALL)["count"] == before + naive["counts"]["total"]
+    left_as_it_was(desk)
+
+    # And the page can be looked at: both sizes, both themes.
+    found = []
+    for size in ("wide", "phone"):
+        seen = opened(browser, desk.url, size, storage_state=logged_in)
+        seen.goto("/demo/")
+        seen.locator(".side").first.wait_for()
+        found += faults(seen, f"/demo/ {size}")
+        seen.context.close()
+    assert not found, "\n".join(found)
