@@ -75,7 +75,7 @@ def _side(name: str, side: dict[str, Any], jobs: int, top: int, span: int, ink: 
         if second:
             yield from _bar(left + n * step, step, second, top, ink)
     for at in side["falls_at_s"]:
-        x = left + at * step
+        x = left + (at + side["into_its_second"]) * step
         yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6}" y2="{_TOP + _TALL}" stroke="{ink["dead"]}" stroke-width="1.5"/>'
     yield from _line([(n, s["capacity"]) for n, s in enumerate(seconds) if s], left, step, _TOP, _TALL, top,
                      f'stroke="{ink["ink"]}" stroke-width="1.6" stroke-dasharray="5 3"')  # fmt: skip
