@@ -165,6 +165,8 @@ def _reached(places: dict[str, tuple[set[str], set[str]]]) -> list[str]:
 # -- what they are ------------------------------------------------------------------------------------------------
 
 _BY_CAVEAT = "failure_with_caveat"
+# Each part says that there is a value: a comparison with null, and its negation too, would be null and leave the job out.
+_EXPIRED = "{t}.caveats IS NOT NULL AND {t}.expires_at IS NOT NULL AND {t}.expires_at <= %s"
 
 
 def _messages(now: datetime) -> Iterator[Obstacle]:
@@ -186,12 +188,9 @@ def _messages(now: datetime) -> Iterator[Obstacle]:
     if seen & Caveat.EXPIRES and special.filter(expires_at__lte=now).exists():
         past = connection.ops.adapt_datetimefield_value(now)
         reason = "expired: by its own message the job was to run by then or not at all"
-        yield Obstacle(
-            "expired", reason, "{t}.caveats IS NOT NULL AND {t}.expires_at <= %s", (past,), "expired", _BY_CAVEAT
-        )
+        yield Obstacle("expired", reason, _EXPIRED, (past,), "expired", _BY_CAVEAT)
 
 
 def _caveat(code: str, reason: str, bit: int, accept: str = "") -> Obstacle:
-    # 0 for null, too, so that no condition is ever neither true nor false.
     condition = f"{{t}}.caveats IS NOT NULL AND ({{t}}.caveats & {bit}) > 0"
     return Obstacle(code, reason, condition, accept=accept, index=_BY_CAVEAT)

@@ -12,9 +12,10 @@ from typing import Any
 from django.utils import timezone
 
 from jobs_admin.core import pacing
+from jobs_admin.core.pacing.simulation import Simulation, simulate
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.access import Viewer
-from jobs_admin.replays import approval, cautions, progress, scoping
+from jobs_admin.replays import approval, cautions, progress, scoping, workforce
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.refusals import ReplayRefused
@@ -59,6 +60,7 @@ class Preview:
     counted_over: dict[str, int | None] = field(default_factory=dict)
     sample: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    simulation: Simulation | None = None
 
 
 def preview(
@@ -121,6 +123,12 @@ def previewed(
             "by_tenant": spread.of("tenant"),
             "groups": groups,
             "counted_over": spread.counted_over,
+            "simulation": simulate(
+                ready.count,
+                plan,
+                runtime_s=workforce.runtime_s(viewer, queues, [row["pk"] for row in looked_at], now),
+                concurrency=workforce.concurrency(ready.sources, queues, now),
+            ),
             "sample": _sample([row["pk"] for row in looked_at[:_SHOWN]]),
             "warnings": cautions.told(
                 ready, looked_at, [pk for pk, _ in spread.of("group_id")], throughput, expected.peak_per_second, now

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.models import Attempt, QueueCounter, Worker
+from jobs_admin.replays import workforce
+from tests.jobs_admin.replays.conftest import ANN
+
+pytestmark = pytest.mark.django_db
+
+NOW = timezone.now()
+
+
+def attempted(failure, seconds):
+    Attempt.objects.create(
+        failure_id=failure, run=1, attempt=1, kind="exception", job_id="j", ended_at=NOW, received_at=NOW,
+        duration_s=seconds,
+    )  # fmt: skip
+
+
+def test_a_job_takes_what_jobs_took_in_the_last_hour(shop, bury):
+    ids = bury(3)
+    for pk, took in zip(ids, (0.1, 0.2, 30), strict=True):
+        attempted(pk, took)
+    assert workforce.runtime_s(ANN, ["emails"], ids, NOW) == 0.2
+    for hours, busy in ((0.5, 20), (2, 9000)):
+        at = NOW - timedelta(hours=hours)
+        QueueCounter.objects.create(source="shop", queue="emails", step=60, at=at, started=10, busy_s=busy)
+    assert workforce.runtime_s(ANN, ["emails"], ids, NOW) == 2
+    assert workforce.runtime_s(ANN, ["other"], [], NOW) is None
+
+
+def test_workers_that_live_and_consume_one_of_the_queues_are_counted_once():
+    def worker(name, queues, seconds_ago=1, **more):
+        seen_at = NOW - timedelta(seconds=seconds_ago)
+        Worker.objects.create(source="shop", name=name, boot="b", queues=queues, seen_at=seen_at, **more)
+
+    assert workforce.concurrency(["shop"], ["emails"], NOW) is None
+    worker("a", ["emails", "webhooks"], concurrency=8)
+    worker("b", ["emails"], concurrency=4)
+    worker("c", ["other"], concurrency=16)
+    worker("d", ["emails"], 60, concurrency=32)
+    worker("e", ["emails"], concurrency=None)
+    assert workforce.concurrency(["shop"], ["emails", "webhooks"], NOW) == 12
+    assert workforce.concurrency(["web"], ["emails"], NOW) is None
+
+
+def test_a_preview_plays_the_replay_with_these_numbers(store, shop, bury):
+    for pk in bury(40):
+        attempted(pk, 0.5)
+    Worker.objects.create(source="shop", name="w", boot="b", queues=["emails"], seen_at=NOW, concurrency=2)
+    played = replays.preview(ANN, pace={"rate": 100}, now=NOW).simulation
+    # Two at once of half a second each are four a second.
+    assert played.as_planned.peak_per_second <= 5 and 9 <= played.as_planned.ends_after_s <= 12
+    assert any("0.5 s" in text for text in played.assumptions) and any(
+        "2 at once" in text for text in played.assumptions
+    )
+
+
+def test_a_preview_of_nothing_plays_nothing(shop, bury):
+    assert replays.preview(ANN).simulation.as_planned.sent == 0
