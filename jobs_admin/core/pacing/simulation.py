@@ -19,10 +19,10 @@ from jobs_admin.core.pacing.pace import Pace, settled
 AT_ONCE_GUESS = 3_000.0
 
 SHARES = (0.0, 0.1, 0.5)  # of jobs that fail again: as planned, some, half
-_SLICE_S = 0.02  # how often a sender asks its bucket
+_SLICE_S = 0.02  # how often a sender asks its bucket, which holds 24 ms
 _CALM = 40  # looks without any change, after which the steps become longer
 _POINTS = 120
-_LONGEST_S = 60 * 86_400.0
+_LOOKS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Outlook:
     peak_per_second: float
     longest_wait_s: float  # in the queue, before a worker starts it
     sent: int
-    ends_after_s: float | None  # None where it is held, or never ends
+    ends_after_s: float | None  # None where it is held
     held_after_s: float | None
     held_because: Evidence | None
 
@@ -128,6 +128,7 @@ class _Run:
     now: float = 0.0
     sent: int = 0
     home: int = 0
+    owed: float = 1.0  # of long steps: the part of a job that is due
     queued: float = 0.0
     longest_wait_s: float = 0.0
     calm: int = 0
@@ -138,7 +139,7 @@ class _Run:
         controller = Controller(self.pace, 0.0)
         verdict = controller.look(self._seen())
         bucket = Bucket(verdict.rate, 0.0)
-        while self.sent < self.jobs and self.now < _LONGEST_S:
+        while self.sent < self.jobs and len(self.points) < _LOOKS:
             step_s = self._step_s(verdict)
             self._go(self._granted(bucket, verdict, step_s), step_s)
             before, verdict = verdict, controller.look(self._seen())
@@ -147,12 +148,17 @@ class _Run:
             self.calm = self.calm + 1 if (verdict.state, verdict.rate) == (before.state, before.rate) else 0
             if verdict.rate != bucket.rate:
                 bucket.change(verdict.rate, self.now)
+        if self.sent < self.jobs:
+            # It has been looked at long enough: the rest goes as it goes now.
+            self._go(self.jobs - self.sent, (self.jobs - self.sent) / (verdict.rate or AT_ONCE_GUESS))
         return self._outlook(None)
 
     def _step_s(self, verdict: Verdict) -> float:
-        """Longer where nothing changes any more: a slow replay of hours is not looked at twice a second."""
-        if self.calm < _CALM or verdict.state != RUNNING or verdict.rate is None:
+        """Longer where nothing changes: between two jobs, and once it is running: hours are not looked at twice a second."""
+        if verdict.rate is None:
             return LOOK_S
+        if self.calm < _CALM or verdict.state != RUNNING:
+            return max(LOOK_S, 0.5 / verdict.rate)
         longest = (self.jobs - self.sent) / verdict.rate / 20
         if self.pace.in_flight is not None:
             longest = min(longest, self.pace.in_flight / verdict.rate / 4)
@@ -167,11 +173,17 @@ class _Run:
         if verdict.rate is None:
             return min(most, math.ceil(AT_ONCE_GUESS * step_s))
         if step_s > LOOK_S:
-            # The bucket keeps its rate over any long time, so that it need not be asked 25 times a second.
-            return min(most, max(1, round(verdict.rate * step_s)))
-        granted = 0
-        for n in range(1, math.ceil(step_s / _SLICE_S) + 1):
-            granted += bucket.take(most - granted, self.now + min(step_s, n * _SLICE_S))
+            # The bucket keeps its rate over any long time, so that it need not be asked 50 times a second.
+            self.owed = min(self.owed, 1.0) + verdict.rate * step_s
+            count = min(most, int(self.owed))
+            self.owed -= count
+            return count
+        granted, passed_s = 0, 0.0
+        while granted < most:
+            passed_s += max(_SLICE_S, bucket.wait(self.now + passed_s))
+            if passed_s > step_s:
+                break
+            granted += bucket.take(most - granted, self.now + passed_s)
         return granted
 
     def _go(self, count: int, step_s: float) -> None:
@@ -211,14 +223,13 @@ class _Run:
         rest_s = self.queued / self.serves
         if held is None and self.queued:
             self.points.append((self.now, max(LOOK_S, rest_s), self.queued))
-        never = self.sent < self.jobs
         return Outlook(
             failing=self.failing,
             starts=_merged(self.points),
             peak_per_second=self._peak(),
             longest_wait_s=self.longest_wait_s,
             sent=self.sent,
-            ends_after_s=None if held or never else self.now + rest_s + self.runtime_s,
+            ends_after_s=None if held else self.now + rest_s + self.runtime_s,
             held_after_s=self.now if held else None,
             held_because=held,
         )

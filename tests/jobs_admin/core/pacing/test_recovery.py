@@ -45,7 +45,7 @@ def test_careful_takes_at_most_half_as_long_again_as_who_knows_the_capacity():
     assert story("warming", "careful", 45_000, 0)["through_after_s"] < 1.3 * knows
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.floats(20, 400), st.floats(1.5, 4), st.integers(0, 99))
 @example(20.0, 2.0, 0)
 def test_it_finds_within_a_fifth_what_it_can_only_feel(capacity, too_much, seed):

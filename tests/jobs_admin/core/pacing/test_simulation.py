@@ -74,6 +74,18 @@ def test_the_same_seed_gives_the_same_picture():
     assert planned(seed=3).outlooks[1] != planned(seed=4).outlooks[1]
 
 
+@pytest.mark.parametrize(
+    "pace", [{"rate": 0.001}, {"ramp": {"from": 0.001, "to": 0.002}}, {"ramp": {"from": 0.01, "to": 9_000}}]
+)
+def test_the_slowest_paces_cost_no_more_and_their_end_is_told(pace):
+    settled_pace = settled(parse(pace), jobs=100_000)
+    for failing in (0.0, 0.1):
+        run = simulation._Run(100_000, settled_pace, failing, 1.0, 100, Random(0))
+        seen = run.end()
+        assert len(run.points) <= 4_002 and seen.sent == 100_000
+    assert estimate(100_000, settled_pace).duration_s > 100_000 / settled_pace.highest * 0.99
+
+
 @pytest.mark.parametrize("median", [None, 300, 5_000])
 def test_it_takes_few_steps_however_many_jobs_there_are(median):
     # Some 8 looks a millisecond on a small machine: a picture is drawn while somebody types.
