@@ -65,7 +65,7 @@ def begin(jobs, pace):
     started = time.monotonic()
     replay = replays.start(ANN, draft)
     took = time.monotonic() - started
-    while hasattr(replays, "lay") and replays.lay(): pass
+    while replays.lay(): pass
     return replay, drafted - begun, took
 """
 
@@ -146,6 +146,45 @@ def measure_pause(desk, url: str, rate: int) -> dict:
         "within_bound": most <= 1.05 * rate + 3,
         "load": os.getloadavg()[0],
     }
+
+
+PAGES = """
+from django.conf import settings
+settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"  # none is collected
+from django.contrib.auth import get_user_model
+from django.test import Client
+user, _ = get_user_model().objects.get_or_create(username="bench", defaults={"is_superuser": True, "is_staff": True})
+client = Client()
+client.force_login(user)
+def page():
+    begun = time.perf_counter()
+    assert client.get("/failures/", HTTP_HOST="localhost").status_code == 200
+    return time.perf_counter() - begun
+[page() for _ in range(5)]
+took, ends = [], time.monotonic() + SECONDS
+while time.monotonic() < ends:
+    took.append(page())
+    time.sleep(0.02)
+took.sort()
+say({"pages": len(took), "p50_ms": round(1000 * took[len(took) // 2], 1), "p95_ms": round(1000 * took[int(len(took) * .95)], 1)})
+"""
+
+
+def measure_pages(desk, url: str, jobs: int, rate: int) -> dict:
+    """The list of failures by itself, and beside a sender."""
+    seconds = min(8, jobs // rate - 1)
+    redis.Redis.from_url(url).flushall()
+    desk.run(f"{BEGIN}begin({jobs}, {{'rate': {rate}}}); say(1)", 900)
+    code = PAGES.replace("SECONDS", str(seconds))
+    alone = desk.run(code)
+    sender = desk.start("while replays.send('sender', timezone.now()): pass")
+    try:
+        beside = desk.run(code)
+    finally:
+        sender.kill()
+        sender.wait()
+    times = round(beside["p50_ms"] / alone["p50_ms"], 2)
+    return {"rate": rate, "alone": alone, "beside_a_sender": beside, "times_p50": times, "load": os.getloadavg()[0]}
 
 
 def measure_memory(desk, url: str, sizes: list[int]) -> list[dict]:
@@ -248,13 +287,18 @@ def main() -> None:
                 ]
                 runs.append(measure(desk, engine.url, arguments.jobs, {"style": "at_once"}))
                 pauses = [measure_pause(desk, engine.url, rate) for rate in (50, 500)]
+            pages = measure_pages(desk, engine.url, arguments.jobs, 1_000)
             writes = desk.run(CLOCKED + WRITES, 900)
             memory = measure_memory(desk, engine.url, arguments.memory)
             database = connection.vendor
         finally:
             engine.stop()
     about = {"machine": machine(), "celery": celery.__version__, "database": database, "burners": arguments.burn}
-    print(json.dumps({**about, "runs": runs, "pauses": pauses, "writes": writes, "memory": memory}, indent=1))
+    print(
+        json.dumps(
+            {**about, "runs": runs, "pauses": pauses, "pages": pages, "writes": writes, "memory": memory}, indent=1
+        )
+    )
 
 
 def machine() -> dict:

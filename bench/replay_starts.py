@@ -28,13 +28,7 @@ r = Replay.objects.get()
 say(r.planned + r.sent + r.running)
 """
 _BEGIN = """
-import django.db.models as m
-draft = replays.draft(ANN, query="queue:emails", pace={{"style": "at_once"}}, reason="bench")
-Replay.objects.filter(pk=draft.pk).update(pace={pace!r}, rate={pace!r}.get("rate"))
-draft.refresh_from_db()
-replay = replays.start(ANN, draft)
-# Which customer each is counted under; where laying out has not said so already.
-ReplayItem.objects.filter(key="").update(key=m.Subquery(Failure.objects.filter(pk=m.OuterRef("failure")).values("tenant")[:1]))
+replay = replays.start(ANN, replays.draft(ANN, query="queue:emails", pace={pace!r}, reason="bench"))
 say(replay.total)
 """
 # Others' jobs are spread among those of the large customer, who has more than all of them.
