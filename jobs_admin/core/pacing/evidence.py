@@ -34,8 +34,8 @@ class Judged:
 
 def surely_above(hits: float, of: float) -> float:
     """The share that is beyond doubt: the lower end of Wilson's interval (1927). 1 of 2 gives 0.09, 6 of 10 gives 0.31."""
-    if of <= 0:
-        return 0.0
+    if of <= 0 or hits <= 0:
+        return 0.0  # where rounding would leave a trace of doubt
     share, square = hits / of, _SURE * _SURE / of
     return max(0.0, (share + square / 2 - _SURE * math.sqrt((share * (1 - share) + square / 4) / of)) / (1 + square))
 
