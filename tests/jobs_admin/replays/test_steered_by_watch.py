@@ -20,12 +20,9 @@ pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
 JOBS = 150
 BEGIN = f"""
-from jobs_admin.replays import controlling
 bury({JOBS})
-replay = replays.start(ANN, replays.draft(ANN, query="queue:emails", pace={{"style": "at_once"}}, reason="mended"))
-replay.pace = {{"style": "careful", "ramp": {{"from": 20, "to": 400}}, "canary": {{"jobs": 40}}}}
-Replay.objects.filter(pk=replay.pk).update(**controlling.begun(replay, timezone.now()))
-say(replay.pk)
+pace = {{"style": "careful", "ramp": {{"from": 20, "to": 400}}, "canary": {{"jobs": 40}}}}
+say(replays.start(ANN, replays.draft(ANN, query="queue:emails", pace=pace, reason="mended")).pk)
 """
 TOLD = """
 r = Replay.objects.get()

@@ -11,8 +11,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import alerts, ingest, replays
-from jobs_admin.models import AuditEvent, DepthSample, Failure, Replay
-from jobs_admin.replays import controlling
+from jobs_admin.models import AuditEvent, DepthSample, Failure
 from tests.jobs_admin.replays.conftest import ANN, buried
 from tests.jobs_admin.replays.test_controlling import died_of
 
@@ -79,11 +78,7 @@ class Incident:
         return died_of(buried(count, raw=message(customer), task="deliver"), group)
 
     def begin(self, ids, pace=CAREFUL):
-        replay = replays.start(ANN, replays.draft(ANN, selection=ids, reason="mended", pace={"style": "at_once"}))
-        replay.pace = pace
-        Replay.objects.filter(pk=replay.pk).update(**controlling.begun(replay, self.now()))
-        replay.refresh_from_db()
-        return replay
+        return replays.start(ANN, replays.draft(ANN, selection=ids, reason="mended", pace=pace), self.now())
 
     def reaches(self, replay, *states, **more):
         def there():
