@@ -43,7 +43,7 @@ class Preview:
     plan: pacing.Pace  # the same
     starts_at: datetime
     ends_at: datetime | None  # None: beyond any calendar
-    duration_s: float
+    duration_s: float  # this and the next are 0 in a light preview
     peak_per_second: float
     snapshot: str  # hand it to `draft`: what changed since is then noticed
     scope_max_id: int
@@ -112,10 +112,17 @@ def previewed(
     queues = [options.to_queue] if options.to_queue else [queue for queue, _ in spread.of("queue")]
     throughput = _throughput(viewer, queues, now)
     plan = pacing.settled(read_pace(pace, ready.count), jobs=ready.count, median_per_s=throughput)
-    expected = pacing.estimate(ready.count, plan)
+    expected = pacing.Estimate(0.0, 0.0)
     told: dict[str, Any] = {}
     if not light:
         groups = _named(spread.of("group_id"))
+        played = simulate(
+            ready.count,
+            plan,
+            runtime_s=workforce.runtime_s(viewer, queues, [row["pk"] for row in looked_at], now),
+            concurrency=workforce.concurrency(ready.sources, queues, now),
+        )
+        expected = _expected(ready.count, plan, played)
         told = {
             "by_queue": spread.of("queue"),
             "by_task": spread.of("task"),
@@ -123,12 +130,7 @@ def previewed(
             "by_tenant": spread.of("tenant"),
             "groups": groups,
             "counted_over": spread.counted_over,
-            "simulation": simulate(
-                ready.count,
-                plan,
-                runtime_s=workforce.runtime_s(viewer, queues, [row["pk"] for row in looked_at], now),
-                concurrency=workforce.concurrency(ready.sources, queues, now),
-            ),
+            "simulation": played,
             "sample": _sample([row["pk"] for row in looked_at[:_SHOWN]]),
             "warnings": cautions.told(
                 ready, looked_at, [pk for pk, _ in spread.of("group_id")], throughput, expected.peak_per_second, now
@@ -154,6 +156,14 @@ def previewed(
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
         **told,
     )
+
+
+def _expected(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estimate:
+    """Of a pace that climbs as it was just played: to play it once more takes as long as all the rest of a preview."""
+    planned = played.as_planned
+    if not jobs or planned.ends_after_s is None or not (plan.ramp or plan.canary):
+        return pacing.estimate(jobs, plan)
+    return pacing.Estimate(planned.ends_after_s, planned.peak_per_second)
 
 
 _LOOKED_FOR = ("pk", "queue", "task", "tenant", "group_id", "run", "redacted")
