@@ -6,6 +6,7 @@ from jobs_admin.replays.drafting import approve, draft, start
 from jobs_admin.replays.laying import lay
 from jobs_admin.replays.letters import check_edit
 from jobs_admin.replays.options import Options
+from jobs_admin.replays.patching import PatchedJob, PatchedPage, patched
 from jobs_admin.replays.previewing import Preview, preview
 from jobs_admin.replays.reading import (
     ItemPage,
@@ -30,6 +31,8 @@ __all__ = [
     "AlreadyOpen",
     "ItemPage",
     "Options",
+    "PatchedJob",
+    "PatchedPage",
     "Preview",
     "ReplayPage",
     "ReplayRefused",
@@ -49,6 +52,7 @@ __all__ = [
     "lay",
     "left_out_groups",
     "listing",
+    "patched",
     "pause",
     "preview",
     "resolve_item",

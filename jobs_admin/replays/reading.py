@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 
 from jobs_admin import failures
 from jobs_admin import scope as scopes
 from jobs_admin.core.text import whole_number
-from jobs_admin.models import Failure, FailureCount, Group, Replay, ReplayItem
+from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
@@ -160,4 +161,11 @@ def visible(viewer: Viewer) -> QuerySet[Replay]:
         return Replay.objects.all()
     theirs = ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=sources)
     own = Q(created_by_id=viewer.user_id) if viewer.user_id else Q(pk__in=[])
-    return Replay.objects.filter(own | Exists(theirs))
+    # One that waits for a second person has no item yet; the audit of its start names its sources.
+    begun = AuditEvent.objects.filter(
+        object=Concat(Value("replay:"), Cast(OuterRef("pk"), TextField())),
+        act="replay.start",
+        allowed=True,
+        source__in=sources,
+    )
+    return Replay.objects.filter(own | Exists(begun) | Exists(theirs))

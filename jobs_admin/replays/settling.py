@@ -38,8 +38,10 @@ def settle(now: datetime | None = None) -> bool:
     """
     now = now or timezone.now()
     busy = _settle_all(list(Replay.objects.filter(_IS_OUT).order_by("pk")), now)
-    for replay in Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED), planned__gt=0):
-        busy |= bool(stopping.drop_planned(replay, now))
+    stopped = Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED))
+    for replay in stopped.filter(Q(planned__gt=0) | Q(sent__gt=0)):
+        busy |= bool(stopping.drop_planned(replay, now)) if replay.planned else False
+        busy |= bool(stopping.take_back(replay, now))
     busy |= controlling.control(now)
     return ending.end(now) or busy
 

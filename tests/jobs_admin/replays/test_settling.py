@@ -140,7 +140,8 @@ def test_silence_becomes_uncertain_and_late_news_still_settles(replay):
     assert counts(replay) == {"uncertain": 2, "succeeded": 1}
 
 
-def test_sent_jobs_of_a_cancelled_replay_still_tell_how_they_ended(replay):
+def test_sent_jobs_of_a_cancelled_replay_still_tell_how_they_ended(replay, shop):
+    shop.queues["emails"].clear()  # workers have them
     replays.cancel(ANN, replay)
     came_home(replay.items.get(n=1), "success")
     replays.settle()

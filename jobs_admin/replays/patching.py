@@ -1,0 +1,106 @@
+"""What a patch of all arguments would change of each job, before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from jobs_admin import config
+from jobs_admin.contents import opened
+from jobs_admin.core.editing import EditRefused
+from jobs_admin.core.text import whole_number
+from jobs_admin.core.veil import Piece, Veiled
+from jobs_admin.models import Failure, Payload
+from jobs_admin.models.access import Viewer
+from jobs_admin.replays import letters, scoping
+from jobs_admin.replays.options import Options
+from jobs_admin.replays.scoping import Scope
+from jobs_admin.sources.base import SourceRefused
+
+MOST = 100  # jobs of a page: each is decrypted and parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """As they may be shown: secrets are hidden where they are looked at (core.veil)."""
+
+    args: Piece
+    kwargs: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class PatchedJob:
+    failure: Failure
+    before: Arguments | None = None  # None where it could not be read: `why` says so
+    after: Arguments | None = None  # None too where nothing would change
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchedPage:
+    rows: list[PatchedJob]  # the oldest first
+    next: str | None  # hand it over as `after`; None on the last page
+    changed: int  # of these rows
+    unchanged: int
+    unreadable: int
+
+
+def patched(
+    viewer: Viewer,
+    scope: Scope,
+    patch: Mapping[str, Any],
+    after: str | None = None,
+    limit: int = 20,
+    now: datetime | None = None,
+) -> PatchedPage:
+    """A page of the jobs that can be replayed, each with its arguments now and with the patch. Nothing is changed.
+
+    The real messages are opened, as sending will do it. Raises ReplayRefused for a patch that cannot be.
+    """
+    limit = max(1, min(limit, MOST))
+    read = Options.read({"patch": patch}).patch or {}
+    ready = scoping.replayable(scope.within(viewer, now or timezone.now()), scoping.unreachable_sources())
+    if (cursor := whole_number(after)) is not None:
+        ready = ready.filter(pk__gt=cursor)
+    found = list(ready.defer("args", "kwargs", "headers", "message").order_by("pk")[: limit + 1])
+    page = found[:limit]
+    payloads = _latest_payloads(page)
+    rows = [_row(failure, payloads.get(failure.pk), read) for failure in page]
+    return PatchedPage(
+        rows,
+        str(page[-1].pk) if len(found) > limit else None,
+        changed=sum(row.after is not None for row in rows),
+        unchanged=sum(row.before is not None and row.after is None for row in rows),
+        unreadable=sum(row.before is None for row in rows),
+    )
+
+
+def _latest_payloads(failures: list[Failure]) -> dict[int, Payload]:
+    kept = Payload.objects.filter(failure__in=[one.pk for one in failures], is_whole=True)
+    return {payload.failure_id: payload for payload in kept.order_by("run")}
+
+
+def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any]) -> PatchedJob:
+    try:
+        if payload is None:
+            raise SourceRefused("no whole message is kept")
+        raw = opened(payload)
+        adapter = config.adapter(failure.source)
+        if not adapter.can.edit:
+            raise SourceRefused(f"jobs of {failure.source} cannot be edited")
+        args, kwargs = adapter.arguments(raw)
+        new_args, new_kwargs = letters.patched_arguments(raw, failure.source, patch)
+    except KeyError:
+        return PatchedJob(failure, why=f"{failure.source} is not configured here.")
+    except (SourceRefused, EditRefused) as error:
+        return PatchedJob(failure, why=str(error))
+    before = Arguments(Veiled(args), Veiled(kwargs))
+    after = Arguments(
+        Veiled(args if new_args is None else new_args), Veiled(kwargs if new_kwargs is None else new_kwargs)
+    )
+    is_same = before.args.same(after.args) and before.kwargs.same(after.kwargs)
+    return PatchedJob(failure, before, None if is_same else after, "the patch changes nothing of it" if is_same else "")

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from jobs_admin import replays, watch
+from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
+from jobs_admin.replays import freezing, laying
+from jobs_admin.replays.freezing import BATCH, FIRST
+from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
+from tests.jobs_admin.replays.test_sending import AT_ONCE, sent_all
+
+pytestmark = pytest.mark.django_db
+CHUNK = FIRST + BATCH
+
+
+def started(ids=(), who=ANN, query="", **pace):
+    draft = replays.draft(who, query=query, selection=ids, pace=AT_ONCE | pace, reason="fixed")
+    return replays.start(who, draft)
+
+
+def laid(replay):
+    while replays.lay():
+        pass
+    replay.refresh_from_db()
+    return replay
+
+
+def test_a_start_lays_out_the_first_and_the_step_the_rest_in_their_order(shop, bury):
+    ids = bury(2 * CHUNK + 7)
+    replay = started(ids)
+    assert (replay.total, replay.planned, replay.items.count()) == (len(ids), len(ids), FIRST)
+    assert laid(replay).planned == len(ids) and not FrozenBatch.objects.exists()
+    assert list(replay.items.order_by("n").values_list("n", "failure", "run")) == [
+        (n, pk, 2) for n, pk in enumerate(ids, 1)
+    ]
+
+
+def test_the_step_is_one_of_watch():
+    assert "lay" in watch.steps()
+
+
+def test_a_small_replay_needs_no_step(shop, bury):
+    replay = started(bury(FIRST))
+    assert replay.items.count() == FIRST and not replays.lay()
+
+
+def test_what_another_took_meanwhile_is_told_with_its_number(shop, bury):
+    ids = bury(FIRST + 300)
+    one = started(ids)
+    two = started(ids[FIRST:], BOB)  # what one froze is still free
+    assert two.total == 300 and two.planned == 300
+    laid(one)
+    mine, theirs = Replay.objects.get(pk=one.pk), Replay.objects.get(pk=two.pk)
+    assert (mine.total, mine.planned, mine.taken) == (len(ids) - FIRST, len(ids) - FIRST, FIRST)
+    assert (theirs.total, theirs.planned, theirs.taken) == (FIRST, FIRST, 300 - FIRST)
+    told = {"code": "taken", "reason": f"taken by replay #{two.pk} of bob meanwhile", "count": FIRST, "replay": two.pk}
+    assert told in mine.blocked
+
+
+def test_what_another_replay_sent_meanwhile_is_not_sent_again_though_it_died_again(shop, bury):
+    ids = bury(FIRST + 2)
+    slow = started(ids)
+    replays.pause(ANN, slow)
+    quick = started(ids[FIRST:], BOB)
+    sent_all()
+    for item in quick.items.all():
+        came_home(item, "exception")
+    while replays.settle():
+        pass
+    assert laid(slow).total == FIRST and slow.taken == 2
+
+
+def test_a_replay_all_of_which_others_took_is_over(shop, bury):
+    ids = bury(FIRST + 2)
+    held = started(ids)
+    Replay.objects.filter(pk=held.pk).update(total=2, planned=2)
+    held.items.all().delete()
+    started(ids[FIRST:], BOB)
+    laid(held)
+    replays.settle()
+    held.refresh_from_db()
+    assert (held.state, held.total, held.taken) == ("done", 0, 2)
+
+
+def test_who_froze_fewer_than_the_draft_promised_is_told_whose_they_are(shop, bury):
+    ids = bury(10)
+    late = replays.draft(BOB, selection=ids, reason="me too")
+    first = started(ids[:4])
+    late = replays.start(BOB, late)
+    assert (late.total, late.taken) == (6, 4)
+    assert [(row["replay"], row["count"]) for row in late.blocked] == [(first.pk, 4)]
+
+
+def test_a_batch_is_laid_out_once_however_many_take_it(shop, bury):
+    replay = started(bury(FIRST + 50))
+    (batch,) = FrozenBatch.objects.select_related("replay")
+    laying._lay_batch(batch)
+    laying._lay_batch(batch)
+    replay.refresh_from_db()
+    assert replay.items.count() == replay.planned == replay.total == FIRST + 50 and replay.taken == 0
+
+
+def test_what_was_pruned_meanwhile_counts_as_cancelled(shop, bury):
+    ids = bury(FIRST + 5)
+    replay = started(ids)
+    Failure.objects.filter(pk__in=ids[-2:]).delete()
+    assert (laid(replay).total, replay.planned, replay.cancelled) == (FIRST + 5, FIRST + 3, 2)
+
+
+@pytest.mark.parametrize("state, lays", [("paused", True), ("held", True), ("cancelled", False), ("draft", False)])
+def test_only_what_has_begun_is_laid_out(shop, bury, state, lays):
+    replay = started(bury(FIRST + 5))
+    Replay.objects.filter(pk=replay.pk).update(state=state)
+    assert replays.lay() is lays
+    assert (replay.items.count() > FIRST) is lays
+
+
+def test_a_batch_costs_the_same_statements_however_many_it_has(shop, bury):
+    counts = []
+    for count in (5, CHUNK):
+        started(bury(FIRST + count))
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
+            replays.lay()
+        counts.append(len(captured))
+    assert counts[0] == counts[1] < 15
+
+
+@pytest.mark.parametrize(
+    "key, values, found",
+    [
+        ("tenant", {"tenant": "acme"}, "acme"),
+        ("task", {"task": "shop.send"}, "shop.send"),
+        ("kwargs.customer", {"kwargs": json.dumps({"customer": 42})}, "42"),
+        ("args.0.id", {"args": json.dumps([{"id": "x"}])}, "x"),
+        ("kwargs.customer", {"kwargs": json.dumps({"customer": "[redacted]"})}, ""),
+        ("kwargs.customer", {"kwargs": json.dumps({"customer": {"id": 1}})}, ""),
+        ("kwargs.customer", {"kwargs": "{not json"}, ""),
+        ("kwargs.customer", {"kwargs": json.dumps({"customer": "y" * 65})}, hashlib.sha256(b"y" * 65).hexdigest()),
+    ],
+)  # fmt: skip
+def test_an_item_keeps_what_the_pace_counts_it_under(shop, bury, key, values, found):
+    replay = started(bury(1, **values), per_key={"key": key, "concurrency": 5})
+    assert replay.items.get().key == found
+
+
+def test_a_scope_of_batches_is_written_as_few_rows(shop, bury):
+    ids = bury(FIRST + 3 * CHUNK)
+    replay = Replay.objects.create(actor="ann", scope_max_id=ids[-1], started_at=timezone.now())
+    freezing.write(replay, freezing.frozen(Failure.objects.filter(pk__in=ids)), with_first=True)
+    batches = list(FrozenBatch.objects.order_by("first_n"))
+    assert [pk for batch in batches for pk in freezing.unpacked(batch)] == ids
+    assert [batch.first_n for batch in batches][:2] == [1, FIRST + 1] and len(batches) <= 5
+    assert not ReplayItem.objects.exists()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.models import Failure, FrozenBatch, Replay
+from jobs_admin.replays import stopping
+from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
+from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    stopping._asked.clear()
+
+
+def standing():
+    return list(Failure.objects.order_by("pk").values_list("state", "run", "job_id"))
+
+
+def test_what_nobody_has_fetched_is_taken_back_and_is_as_it_was(shop, bury):
+    ids = bury(3)
+    before = standing()
+    replay = begun(ids)
+    sent_all()
+    shop.queues["emails"].pop(0)  # a worker has the first
+    replays.cancel(ANN, replay)
+    replays.settle()
+    assert shop.queues["emails"] == []
+    assert counts(replay) == {"sent": 1, "cancelled": 2}
+    assert standing()[1:] == before[1:] and standing()[0][:2] == ("replaying", 2)
+    assert replays.start(BOB, replays.draft(BOB, selection=ids, reason="again")).total == 2
+
+
+def test_a_job_that_was_replayed_before_gets_the_id_of_its_last_run_back(shop, bury):
+    (pk,) = bury()
+    first = begun([pk])
+    sent_all()
+    second_run = first.items.get().job_id
+    came_home(first.items.get(), "exception")
+    replays.settle()
+    second = begun([pk])
+    sent_all()
+    replays.cancel(ANN, second)
+    replays.settle()
+    assert standing() == [("dead", 2, second_run)]
+
+
+def test_a_death_after_taking_back_is_made_good_by_the_next_round(shop, bury):
+    replay = begun(bury(2))
+    sent_all()
+    replays.cancel(ANN, replay)
+    shop.recall(replay.key, ["emails"])  # … and the process died before it wrote anything
+    replays.settle()
+    assert counts(replay) == {"cancelled": 2} and {state for state, *_ in standing()} == {"dead"}
+
+
+def test_an_unreachable_source_is_asked_again(shop, bury, monkeypatch):
+    replay = begun(bury(2))
+    sent_all()
+    replays.cancel(ANN, replay)
+    shop.reachable = False
+    replays.settle()
+    assert counts(replay) == {"sent": 2}
+    shop.reachable = True
+    monkeypatch.setattr(stopping, "_UNREACHABLE_S", 0.0)
+    stopping._asked.clear()  # the wait is over
+    replays.settle()
+    assert counts(replay) == {"cancelled": 2}
+
+
+def test_news_that_came_before_it_was_taken_back_stand(shop, bury):
+    replay = begun(bury(1))
+    sent_all()
+    replays.cancel(ANN, replay)
+    Failure.objects.update(state="recovered")
+    stopping.take_back(Replay.objects.get(pk=replay.pk), timezone.now())
+    assert standing()[0][0] == "recovered"
+
+
+def test_what_was_not_laid_out_goes_with_a_cancel(shop, bury):
+    replay = replays.start(ANN, replays.draft(ANN, selection=bury(450), pace=AT_ONCE, reason="fixed"))
+    assert FrozenBatch.objects.count() == 1
+    replays.cancel(ANN, replay)
+    assert counts(replay) == {"cancelled": 450} and not FrozenBatch.objects.exists()
+    assert not replays.lay() and replay.items.count() == 200
