@@ -18,6 +18,7 @@ from jobs_admin.models import Failure, Payload
 from jobs_admin.models.access import Viewer
 from jobs_admin.replays import letters, scoping
 from jobs_admin.replays.options import Options
+from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.sources.base import SourceRefused
 
@@ -55,6 +56,7 @@ def patched(
     patch: Mapping[str, Any],
     after: str | None = None,
     limit: int = 20,
+    options: Options = Options(),  # noqa: B008 (frozen)
     now: datetime | None = None,
 ) -> PatchedPage:
     """A page of the jobs that can be replayed, each with its arguments now and with the patch. Nothing is changed.
@@ -63,7 +65,8 @@ def patched(
     """
     limit = max(1, min(limit, MOST))
     read = Options.read({"patch": patch}).patch or {}
-    ready = scoping.replayable(scope.within(viewer, now or timezone.now()), scoping.unreachable_sources())
+    now = now or timezone.now()
+    ready = Readiness(viewer, scope, max_id=scoping.highest_failure(), options=options, now=now).rows()
     if (cursor := whole_number(after)) is not None:
         ready = ready.filter(pk__gt=cursor)
     found = list(ready.defer("args", "kwargs", "headers", "message").order_by("pk")[: limit + 1])

@@ -110,7 +110,9 @@ class MemorySource:
             return self.queues[queue].pop(0) if self.queues[queue] else None
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
-        message = json.loads(raw)
+        message = _read(raw)
+        if not message:
+            raise SourceRefused("The captured message is not JSON, so its arguments cannot be read.")
         return message["args"], message["kwargs"]
 
     def headers(self, raw: bytes) -> dict[str, Any]:

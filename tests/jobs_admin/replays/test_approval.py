@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin import config, replays
+from jobs_admin.models import AuditEvent, Failure, FrozenBatch
+from jobs_admin.models.access import OPERATOR, Viewer
+from tests.jobs_admin.replays.conftest import ANN, BOB, EVE
+from tests.jobs_admin.replays.test_acts import refusal
+from tests.jobs_admin.replays.test_sending import AT_ONCE, sent_all
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def waiting(shop, bury, settings):
+    settings.REDRIVE_APPROVE_ABOVE = "2"
+    return replays.start(ANN, replays.draft(ANN, selection=bury(3), pace=AT_ONCE, reason="fixed"))
+
+
+def test_a_large_one_waits_and_holds_nobodys_jobs(waiting, shop):
+    assert waiting.state == "awaiting_approval" and "above 2" in waiting.approval_because
+    assert waiting.items.count() == 0 and not replays.lay()
+    sent_all()
+    assert not shop.queues["emails"]
+    ids = list(Failure.objects.values_list("pk", flat=True))
+    assert replays.start(BOB, replays.draft(BOB, selection=ids[:1])).total == 1
+
+
+def test_another_operator_lets_exactly_the_frozen_scope_go(waiting, shop, bury):
+    bury(2)
+    went = replays.approve(BOB, waiting, "seen")
+    assert (went.state, went.approver, went.total) == ("running", "bob", 3)
+    sent_all()
+    assert len(shop.queues["emails"]) == 3
+    assert list(AuditEvent.objects.filter(act="replay.approve").values_list("actor", "reason", "source")) == [
+        ("bob", "seen", "shop")
+    ]
+    assert refusal(replays.approve, BOB, waiting).code == "wrong_state"
+
+
+def test_who_drafted_or_started_it_cannot_approve_it(shop, bury, settings):
+    settings.REDRIVE_APPROVE_ABOVE = "2"
+    carl = Viewer("carl", {"*": OPERATOR}, user_id=None)
+    replay = replays.start(carl, replays.draft(ANN, selection=bury(3), reason="fixed"))
+    for who in (ANN, carl):
+        assert refusal(replays.approve, who, replay).code == "forbidden"
+    assert replays.approve(BOB, replay).state == "running"
+
+
+def test_somebody_without_the_right_on_each_source_cannot(waiting):
+    web_only = Viewer("wim", {"web": OPERATOR})
+    assert refusal(replays.approve, web_only, waiting).code == "forbidden"
+    assert refusal(replays.approve, EVE, waiting).code == "forbidden"
+    assert waiting not in replays.visible(web_only) and waiting in replays.visible(BOB)
+
+
+def test_withdrawing_it_leaves_nothing(waiting):
+    gone = replays.cancel(ANN, waiting, "no")
+    assert (gone.state, gone.planned, gone.cancelled) == ("cancelled", 0, 3) and not FrozenBatch.objects.exists()
+
+
+def test_dangerous_tasks_are_named_by_globs(shop, bury, settings):
+    settings.REDRIVE_DANGEROUS_TASKS = ["*.refund"]
+    mild = replays.start(ANN, replays.draft(ANN, selection=bury(1)))
+    wild = replays.start(ANN, replays.draft(ANN, selection=bury(1, task="shop.refund")))
+    assert (mild.state, wild.state) == ("running", "awaiting_approval")
+    assert "shop.refund" in wild.approval_because
+
+
+def test_a_size_that_is_no_number_stops_the_start_of_watch(settings):
+    settings.REDRIVE_APPROVE_ABOVE = "many"
+    with pytest.raises(config.BadConfiguration, match="many"):
+        config.approve_above()

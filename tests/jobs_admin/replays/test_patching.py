@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.core.veil import shown
+from jobs_admin.replays import scoping
+from tests.jobs_admin.replays.conftest import ANN
+from tests.jobs_admin.replays.test_acts import refusal
+
+pytestmark = pytest.mark.django_db
+
+
+def page(patch, **more):
+    return replays.patched(ANN, scoping.scope_of("queue:emails", (), timezone.now()), patch, **more)
+
+
+def test_each_job_is_shown_before_and_after(shop, bury):
+    bury(2)
+    got = page({"kwargs": {"to": "bob", "dry_run": True}})
+    assert (got.changed, got.unchanged, got.unreadable, got.next) == (2, 0, 0, None)
+    row = got.rows[0]
+    assert shown(row.before.kwargs) == {"to": "ann"} and shown(row.after.kwargs) == {"to": "bob", "dry_run": True}
+    assert shown(row.after.args) == [1]
+
+
+def test_what_would_not_change_or_cannot_be_read_is_told(shop, bury):
+    bury(1)
+    bury(1, raw=b"no json", args="")
+    bury(1, raw=json.dumps({"args": [], "kwargs": {"to": "bob"}}).encode())
+    got = page({"kwargs": {"to": "bob"}})
+    assert (got.changed, got.unchanged) == (1, 1)
+    assert got.unreadable + got.changed + got.unchanged == len(got.rows)
+    assert all(row.why for row in got.rows if row.after is None)
+
+
+def test_secrets_are_hidden_before_and_after(shop, bury):
+    bury(1, raw=json.dumps({"args": [], "kwargs": {"password": "swordfish", "n": 1}}).encode())
+    (row,) = page({"kwargs": {"n": 2}}).rows
+    said = json.dumps([shown(row.before.kwargs), shown(row.after.kwargs)])
+    assert "swordfish" not in said and "redacted" in said
+
+
+def test_it_goes_page_by_page(shop, bury):
+    ids = bury(5)
+    seen, after = [], None
+    while True:
+        got = page({"kwargs": {"x": 1}}, after=after, limit=2)
+        seen += [row.failure.pk for row in got.rows]
+        if not (after := got.next):
+            break
+    assert seen == ids
+
+
+@pytest.mark.parametrize("patch", [{}, {"kwargs": None}, {"args": {"0": 1}}, {"kwargs": {"a": "[redacted]"}}, {"x": 1}])
+def test_a_patch_that_cannot_be_is_refused(shop, patch):
+    said = refusal(page, patch)
+    assert (said.code, said.field) == ("bad_option", "patch")
