@@ -10,6 +10,7 @@ from django import forms
 
 from jobs_admin.core import pacing
 
+CHECKBOX = forms.CheckboxInput
 STYLES = (("careful", "Careful"), ("steady", "Steady"), ("at_once", "All at once"))
 UNITS = (("rate", "a second"), ("every", "seconds between two"))
 
@@ -62,25 +63,25 @@ class Pace(Refusing):
     amount = forms.CharField(required=False, max_length=40, strip=True)
     unit = forms.ChoiceField(choices=UNITS, required=False)
 
-    canary_jobs = _text("Canary", "jobs first")
-    canary_success = Share("that run well, at least")
-    canary_within = _text("without news, at most", "seconds")
-    ramp_from = _text("From", "a second")
-    ramp_to = _text("Up to", "a second")
-    over = _text("Spread over", "seconds, in place of a rate")
-    jitter = Share("Vary the gaps by up to")
-    in_flight = _text("Sent and not settled, at most", "jobs")
-    queue_cap = _text("Waiting in the queue, at most", "jobs")
-    per_key_key = _text("For each", "tenant, or a path such as kwargs.customer_id", most=200)
-    per_key_concurrency = _text("at once", "jobs")
-    per_key_rate = _text("a second", "jobs")
-    stop_failed = Share("Hold when more fail again than")
+    canary_jobs = _text("Canary", "jobs")
+    canary_success = Share("Of these run well, at least")
+    canary_within = _text("Hold without news for", "seconds")
+    ramp_from = _text("Begin at", "a second")
+    ramp_to = _text("Rise to", "a second")
+    over = _text("Or spread over", "seconds")
+    jitter = Share("Vary the gaps by")
+    in_flight = _text("Sent and not settled", "jobs")
+    queue_cap = _text("Waiting in the queue", "jobs")
+    per_key_key = _text("For each", most=200)
+    per_key_concurrency = _text("of these at once", "jobs")
+    per_key_rate = _text("of these a second", "jobs")
+    stop_failed = Share("When surely more fail than")
     stop_of_last = _text("of the last", "jobs")
     stop_new_groups = forms.ChoiceField(
-        required=False, choices=(("", "yes"), ("no", "no")), label="Hold when errors come that it did not have before"
+        required=False, choices=(("", "yes"), ("no", "no")), label="When errors come that are new"
     )
-    window_from = _text("Send only from", "22:00")
-    window_to = _text("until", "06:00")
+    window_from = _text("Send only from", "UTC")
+    window_to = _text("until", "UTC")
     window_days = forms.MultipleChoiceField(
         required=False, choices=[(day, day) for day in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
     )

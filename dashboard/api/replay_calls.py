@@ -52,6 +52,10 @@ class Scope(Sent):
     pace: dict[str, Any] | None = None
 
 
+class Previewed(Scope):
+    snapshot: Text = Field("", max_length=64)  # of an earlier preview: what came since is then only counted
+
+
 class NewReplay(Scope):
     reason: Text = Field("", max_length=500)
     snapshot: Text = Field("", max_length=64)
@@ -98,10 +102,10 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
 
 @api.post("/replays/preview", response={200: replay_shapes.PreviewItem, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
-def preview_replay(request: HttpRequest, body: Scope) -> Any:
+def preview_replay(request: HttpRequest, body: Previewed) -> Any:
     """What a replay would do. Changes nothing; `snapshot` makes sure that what you saw is what is started."""
-    viewer = request.auth
-    return replay_shapes.preview(replays.preview(viewer, **_scope(body), pace=body.pace))
+    seen = replays.preview(request.auth, **_scope(body), pace=body.pace, options=body.options, snapshot=body.snapshot)
+    return replay_shapes.preview(seen)
 
 
 @api.post("/replays", response=MADE, tags=["replays"])

@@ -8,6 +8,7 @@ from typing import Any
 from ninja import Schema
 
 from dashboard.api import shapes
+from jobs_admin.core.pacing import Simulation
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.replays import Options, Preview
 
@@ -18,6 +19,24 @@ class Blocked(Schema):
     code: str = ""
     accept: str | None = None  # the option that lets them go: name it in `accept`
     replay: int | None = None  # the one that holds them
+
+
+class OutlookItem(Schema):
+    """How it goes when such a share of the jobs fails again. Seconds from the start."""
+
+    failing: float
+    starts: list[tuple[float, float]]  # from when, jobs started per second
+    peak_per_second: float
+    longest_wait_s: float  # in the queue, before a worker starts it
+    sent: int
+    ends_after_s: float | None  # null where it is held, or never ends
+    held_after_s: float | None
+    held_because: str
+
+
+class SimulationItem(Schema):
+    outlooks: list[OutlookItem]  # as planned, then with a tenth and with half of them failing again
+    assumptions: list[str]
 
 
 class PreviewItem(Schema):
@@ -36,6 +55,11 @@ class PreviewItem(Schema):
     peak_per_second: float
     sample: list[shapes.FailureItem]
     warnings: list[str]
+    counted_over: dict[str, int | None]  # queue, task, group, tenant: how many of the newest were looked at; null: all
+    throughput_per_s: float | None  # the last hour's median of jobs of these queues that ran well; null: none did
+    needs_approval: str  # why another operator has to approve it; empty where nobody has to
+    arrived_since: int  # that match and came after the snapshot that was handed in; they are not in it
+    simulation: SimulationItem
     snapshot: str
 
 
@@ -101,15 +125,30 @@ def preview(row: Preview) -> dict[str, Any]:
         "duration_s",
         "peak_per_second",
         "warnings",
+        "counted_over",
+        "throughput_per_s",
+        "needs_approval",
+        "arrived_since",
     )
     return {name: getattr(row, name) for name in (*same, "snapshot")} | {
         "q": row.query,
+        "simulation": _simulation(row.simulation),
         "by_queue": shapes.counts(row.by_queue),
         "by_task": shapes.counts(row.by_task),
         "by_group": shapes.counts(row.by_group),
         "by_tenant": shapes.counts(row.by_tenant),
         "sample": [shapes.failure(one) for one in row.sample],
     }
+
+
+def _simulation(found: Simulation) -> dict[str, Any]:
+    same = [name for name in OutlookItem.model_fields if name != "held_because"]
+    outlooks = [
+        {name: getattr(one, name) for name in same}
+        | {"held_because": one.held_because.sentence() if one.held_because else ""}
+        for one in found.outlooks
+    ]
+    return {"outlooks": outlooks, "assumptions": list(found.assumptions)}
 
 
 def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) -> dict[str, Any]:

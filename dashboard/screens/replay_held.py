@@ -33,6 +33,7 @@ class Failing:
     group_url: str
     failures_url: str
     fingerprint: str
+    what: str  # whether they died of it before
     planned: int | None  # jobs not sent yet that died of it; None where they are too many to be counted
 
 
@@ -41,6 +42,7 @@ class Held:
     facts: list[tuple[str, str]]
     to_do: str
     groups: list[Failing]
+    is_all: bool  # that failed again so far
 
 
 def held(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Held | None:
@@ -48,8 +50,16 @@ def held(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Held | No
     if replay.state != ReplayState.HELD:
         return None
     evidence = replay.evidence or {}
-    rows = [_failing(replay, *one) for one in groups]
-    return Held(_facts(evidence), _TO_DO.get(evidence.get("kind", ""), _MEND if rows else _WORKERS), rows)
+    told = {row["group"]: row for row in evidence.get("groups", ())}
+    # Those of this hold; what failed before an earlier one was resumed is told further down.
+    rows = [_failing(replay, *one, told.get(one[0].pk, {})) for one in groups if one[0].pk in told or not told]
+    rows.sort(key=lambda row: -row.count)
+    return Held(
+        _facts(evidence),
+        _TO_DO.get(evidence.get("kind", ""), _MEND if rows else _WORKERS),
+        rows,
+        len(rows) == len(groups),
+    )
 
 
 def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
@@ -58,6 +68,8 @@ def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
         found.append(("Failed again", f"{number(evidence.get('failed', 0))} of the last {number(judged)}"))
         found.append(("Surely more than", percent(evidence.get("bound", 0))))
         found.append(("It stops above", percent(evidence.get("limit", 0))))
+    if queues := evidence.get("queues"):
+        found.append(("Without a worker", ", ".join(str(queue) for _, queue in queues)))
     if unsettled := evidence.get("unsettled"):
         found.append(("Sent, not settled", number(unsettled)))
     if seconds := evidence.get("seconds"):
@@ -65,13 +77,16 @@ def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _failing(replay: Replay, group: Any, count: int, planned: int | None) -> Failing:
+def _failing(replay: Replay, group: Any, count: int, planned: int | None, told: dict[str, Any]) -> Failing:
+    same = told.get("same", 0)
+    what = "new in this replay" if told.get("is_new") else f"{number(same)} died of it before" if same else ""
     return Failing(
         str(group),
         group.culprit,
-        count,
+        told.get("count", count),
         reverse("group-detail", args=[group.name]),
         links.list_url(f"replay:{replay.pk} group:{group.name} state:any"),
         group.fingerprint,
+        what,
         planned,
     )

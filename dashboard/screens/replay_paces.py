@@ -54,7 +54,7 @@ def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
         jobs = canary["jobs"]
         first = "1 job" if jobs == 1 else f"{jobs:,} jobs"
         words = f"{first} first. If {percent(canary['success'])} run well, "
-    words += f"then from {_step(ramp['from'])} up to {_step(ramp['to'])}"
+    words += f"then from {rate_in_words(ramp['from'])} up to {rate_in_words(ramp['to'])}"
     words += ", what these queues managed in the last hour (median). " if is_of_last_hour else ". "
     if stop := pace.get("stop"):
         words += f"It holds by itself when surely more than {percent(stop['failed'])} fail again."

@@ -15,6 +15,7 @@ from jobs_admin.models import Replay
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
 
 STEP = 1.5  # of one press
+FAST_UP_TO = 100_000  # jobs: a page of more costs too much to be asked for every second
 BY = {"slower": 1 / STEP, "faster": STEP}
 
 # In the order of the bar: what is settled first, what waits last.
@@ -73,6 +74,7 @@ class Shown:
     pace_words: str
     picture: replay_picture.Picture | None
     is_live: bool
+    is_moving: bool  # asked for every second: something is being sent, or on its way home
     can_pause: bool
     can_resume: bool
     can_cancel: bool
@@ -149,6 +151,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> 
         pace_words=replay_paces.in_words(replay.pace),
         picture=replay_picture.picture(over_time, phases),
         is_live=not over or waits > 0,
+        is_moving=sending and replay.total <= FAST_UP_TO,
         can_pause=may_act and sending and replay.planned > 0,
         can_resume=may_act and paused,
         can_cancel=may_act and not over and replay.planned > 0,
@@ -222,7 +225,8 @@ def steps(replay: Replay) -> list[Faster]:
     found = []
     for name, by in BY.items():
         if (pace := replay_paces.scaled(replay.pace, by)) is not None:
-            found.append(Faster(name.capitalize(), replay_paces.in_words(pace), name))
+            words = replay_paces.in_words(pace).removeprefix("careful, ")
+            found.append(Faster(name.capitalize(), words, name))
     return found
 
 

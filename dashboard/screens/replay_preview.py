@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dashboard.screens import replay_paces
-from dashboard.shown.figures import duration
+from dashboard import replay_forms
+from dashboard.screens import replay_advanced, replay_outlook, replay_paces
 from dashboard.shown.text import part_first
+from jobs_admin.core import pacing
 from jobs_admin.group_places import Place
-
-# The picture's own units; the page stretches it.
-WIDE, HIGH = 360, 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +21,7 @@ class Column:
     title: str
     rows: list[Share]
     others: int  # values beyond those shown
+    counted_over: int | None = None  # only so many, the newest, were looked at; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,37 +33,85 @@ class Share:
     place: str = ""  # of an error: where it fails; two groups may have one title
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Starts a second over time beside the jobs that ran well in the last hour, on one scale."""
-
-    past: str  # points of a filled line
-    future: str
-    top: float  # jobs a second at the upper edge
-    median: str  # of the last hour, in words; empty where nothing is known
-    times: str  # how many times that the replay starts, where it is more
-    median_y: float
-    duration: str
-    table: list[tuple[str, str]]
-
-
 MOST_VALUES = 5
+
+
+def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dict[str, Any]:
+    """What the page says of the pace, the options and their outcome."""
+    style = preview.pace["style"]
+    saw = seen(preview)
+    is_refused = bool(pace.errors or options.errors)
+    return {
+        "pace": pace,
+        "options": options,
+        "style": style,
+        "careful": _careful(preview),
+        "amount": pace.data.get("amount", "50"),
+        "unit": pace.data.get("unit") or "rate",
+        "pace_words": replay_paces.in_words(preview.pace),
+        "peak": whole(preview.peak_per_second),
+        "endings": replay_outlook.endings(preview),
+        "assumptions": preview.simulation.assumptions,
+        "is_refused": is_refused,
+        "is_advanced": pace.has_advanced or options.has_advanced,
+        "is_advanced_refused": any(name not in {"amount", "__all__"} for name in (*pace.errors, *options.errors)),
+        "places": replay_advanced.places(pace, preview.pace),
+        "days": [(day, day in (pace.cleaned_data.get("window_days") or ())) for day in replay_advanced.DAYS],
+        "attempts": options.data.get("attempts") or "reset",
+        "attempts_choices": options.fields["attempts"].choices,
+        "left_out": _left_out(preview, options.cleaned_data.get("accept") or ()),
+        "blocked": saw["blocked"],
+        "target": target(preview, options),
+        "button": button(preview, options),
+        "needs_approval": preview.needs_approval,
+        "arrived": preview.arrived_since,
+        "needs_number": style == "at_once" and preview.replayable > 1,
+        "needs_reason": preview.replayable > 1,
+        "seen": json.dumps(saw),
+    }
+
+
+def _left_out(preview, accepted) -> list[dict[str, Any]]:
+    """What is left out, and first what would be and was accepted: its box can be unticked again."""
+    taken_in = [{"accept": name, "reason": ACCEPTED[name], "is_accepted": True} for name in accepted]
+    return taken_in + [row for row in preview.blocked if row.get("accept") not in accepted]
+
+
+# What is left out unless somebody accepts it.
+ACCEPTED = {
+    "unguarded": "Queues whose workers are not all guarded: what becomes of a job there may stay unknown",
+    "chord": "Headers of chords that have ended: the job runs again, the chord's body does not",
+    "expired": "Expired jobs: a worker may throw them away unseen",
+    "unknown_task": "Tasks that no live worker is known to have",
+}
+
+
+def _careful(preview) -> str:
+    """What Careful would do here, with its numbers, whichever is chosen."""
+    pace = preview.pace
+    if pace["style"] != "careful":
+        median = preview.throughput_per_s
+        pace = pacing.settled(pacing.Pace("careful"), jobs=preview.replayable, median_per_s=median).as_dict()
+    to = (pace.get("ramp") or {}).get("to")
+    return replay_paces.careful_in_words(pace, is_of_last_hour=to is not None and to == preview.throughput_per_s)
 
 
 def columns(preview, places: dict[str, Place]) -> list[Column]:
     """`places`: of groups, by fingerprint."""
     shown = []
-    for title, counts in (
-        ("Queue", preview.by_queue),
-        ("Task", preview.by_task),
-        ("Error", preview.by_group),
-        ("Tenant", preview.by_tenant),
+    for name, counts in (
+        ("queue", preview.by_queue),
+        ("task", preview.by_task),
+        ("group", preview.by_group),
+        ("tenant", preview.by_tenant),
     ):
-        rows = [_share(value, count, preview.replayable) for value, count in counts[:MOST_VALUES]]
+        over = preview.counted_over.get(name)
+        rows = [_share(value, count, over or preview.replayable) for value, count in counts[:MOST_VALUES]]
         if counts is preview.by_group:
             rows = [_placed(row, places.get(name)) for row, (name, _, _) in zip(rows, preview.groups, strict=False)]
         if rows:
-            shown.append(Column(title, rows, max(0, len(counts) - MOST_VALUES)))
+            title = "Error" if name == "group" else name.capitalize()
+            shown.append(Column(title, rows, max(0, len(counts) - MOST_VALUES), over))
     return shown
 
 
@@ -76,8 +124,10 @@ def _placed(row: Share, place: Place | None) -> Share:
     return replace(row, value=part_first(row.value), place=place.words if place else "")
 
 
-def target(preview) -> str:
+def target(preview, options: replay_forms.Options) -> str:
     """Where they go, in a few words: `webhooks`, or `webhooks and 2 other queues`."""
+    if other := options.asked.get("to_queue"):
+        return str(other)
     queues = [queue for queue, _ in preview.by_queue]
     if not queues:
         return ""
@@ -87,55 +137,12 @@ def target(preview) -> str:
     return f"{queues[0]} and {rest} other queue{'s' if rest > 1 else ''}"
 
 
-def button(preview) -> str:
+def button(preview, options: replay_forms.Options) -> str:
     """What pressing it does: "Replay 12,304 jobs to webhooks"."""
     jobs = "1 job" if preview.replayable == 1 else f"{preview.replayable:,} jobs"
-    return f"Replay {jobs} to {target(preview)}" if preview.by_queue else f"Replay {jobs}"
-
-
-def picture(preview, per_minute: list[int]) -> Picture:
-    """`per_minute`: jobs of these queues that ran well, a value a minute of the last hour, oldest first."""
-    past = [count / 60 for count in per_minute]
-    peak = float(preview.peak_per_second or 0)
-    top = _nice(max([peak, *past, 0.001]))
-    known = sorted(past)
-    median = known[len(known) // 2] if any(past) else None
-    step = WIDE / max(len(past), 1)
-    line = " ".join(f"{x:.1f},{_y(rate, top):.1f}" for n, rate in enumerate(past) for x in (n * step, (n + 1) * step))
-    y = _y(peak, top)
-    # All at once is over before the axis has a width: it is drawn as the spike that it is.
-    end = WIDE * 0.08 if preview.pace.get("style") == "at_once" else WIDE * 0.9
-    future = f"0,{HIGH} 0,{y:.1f} {end:.1f},{y:.1f} {end:.1f},{HIGH}"
-    table = [("Starts a second, at most", _rate(peak)), ("Lasts", duration(preview.duration_s))]
-    if median is not None:
-        table += [
-            ("Ran well a second, median of the last hour", _rate(median)),
-            ("The most in one minute", _rate(max(past))),
-        ]
-    return Picture(
-        past=f"0,{HIGH} {line} {WIDE},{HIGH}" if any(past) else "",
-        future=future,
-        top=top,
-        median=replay_paces.rate_in_words(median) if median else "",
-        times=f"{peak / median:,.0f}" if median and peak / median >= 2 else "",
-        median_y=_y(median or 0, top),
-        duration=duration(preview.duration_s),
-        table=table,
-    )
-
-
-def _y(rate: float, top: float) -> float:
-    return HIGH - rate / top * HIGH
-
-
-def _nice(value: float) -> float:
-    """A round number a little above."""
-    size = 10 ** math.floor(math.log10(value))
-    return next(step * size for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15) if step * size >= value * 1.08)
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:,.2g}"
+    act = "Ask for approval to replay" if preview.needs_approval else "Replay"
+    where = target(preview, options)
+    return f"{act} {jobs} to {where}" if where else f"{act} {jobs}"
 
 
 def whole(per_second: float) -> str:

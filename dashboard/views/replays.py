@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
@@ -14,7 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard import forms, links, replay_forms
 from dashboard.access import can
 from dashboard.htmx import go, render_page
-from dashboard.screens import replay_held, replay_paces, replay_page, replay_preview
+from dashboard.screens import replay_changes, replay_held, replay_outlook, replay_paces, replay_page, replay_preview
 from dashboard.toasts import say
 from jobs_admin import group_places, people, replays
 from jobs_admin.models import Replay
@@ -53,86 +54,122 @@ def new(request: HttpRequest) -> HttpResponse:
         return render_page(request, "replays/new.html", {"is_unscoped": True}, part="preview")
     if what["selection"]:
         what["q"] = ""
-    pace = replay_forms.Pace(given)
-    if request.method == "POST" and given.get("step") == "start" and pace.is_valid():
-        return _start(request, what, pace)
-    return _preview_page(
-        request, what, pace, status=422 if given.get("step") == "start" and not pace.is_valid() else 200
-    )
+    asked = _Asked(replay_forms.Pace(given), replay_forms.Options(given))
+    if request.method == "POST" and given.get("step") == "start" and asked.is_valid():
+        return _start(request, what, asked)
+    is_refused = given.get("step") == "start" and not asked.is_valid()
+    return _preview_page(request, what, asked, status=422 if is_refused else 200)
 
 
-def _start(request: HttpRequest, what: dict, pace: replay_forms.Pace) -> HttpResponse:
+@dataclass(slots=True)
+class _Asked:
+    """How fast, and how its jobs are sent, as somebody typed it."""
+
+    pace: replay_forms.Pace
+    options: replay_forms.Options
+
+    def is_valid(self) -> bool:
+        return self.pace.is_valid() and self.options.is_valid()
+
+    @property
+    def in_words(self) -> dict[str, Any]:
+        """For the engine. Raises ReplayRefused."""
+        return {"pace": self.pace.asked, "options": replays.Options.read(self.options.asked)}
+
+    def refuse(self, refused: ReplayRefused) -> bool:
+        """Put what the engine refuses beside its field; whether that was the pace or an option."""
+        field = refused.field or ""
+        if refused.code == "bad_pace":
+            self.pace.refuse(field.removeprefix("pace."), refused.message)
+        elif refused.code == "bad_option":
+            self.options.refuse(field, refused.message)
+        return refused.code in {"bad_pace", "bad_option"}
+
+
+def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
     saw = replay_page.numbers(request.POST.get("seen", ""))
-    form = replay_forms.Start(
-        request.POST, jobs=saw.get("replayable", 2), is_at_once=(pace.asked or {}).get("style") == "at_once"
-    )
+    is_at_once = (asked.pace.asked or {}).get("style") == "at_once"
+    form = replay_forms.Start(request.POST, jobs=saw.get("replayable", 2), is_at_once=is_at_once)
     if not form.is_valid():
-        return _preview_page(request, what, pace, form=form, status=422)
+        return _preview_page(request, what, asked, form=form, status=422)
     try:
         draft = replays.draft(
             request.viewer,
             query=what["q"],
             selection=what["selection"],
-            pace=pace.asked,
             reason=form.cleaned_data["reason"],
             snapshot=form.cleaned_data["snapshot"],
             idempotency_key=form.cleaned_data["idempotency_key"] or None,
+            **asked.in_words,
         )
         started = replays.start(request.viewer, draft)
     except ReplayRefused as refused:
-        return _preview_page(request, what, pace, form=form, refused=refused, status=409)
+        if asked.refuse(refused):
+            return _preview_page(request, what, asked, form=form, status=422)
+        return _preview_page(request, what, asked, form=form, refused=refused, status=409)
     return go(request, reverse("replay-detail", args=[started.pk]))
 
 
 def _preview_page(
     request: HttpRequest,
     what: dict,
-    pace: replay_forms.Pace,
+    asked: _Asked,
     *,
     form: replay_forms.Start | None = None,
     refused: ReplayRefused | None = None,
     status: int = 200,
 ) -> HttpResponse:
+    given = request.POST if request.method == "POST" else request.GET
+    # What was looked at stays what it is while the pace is tried out; "anew" and a refusal look at what is there now.
+    snapshot = "" if refused or given.get("step") == "anew" else given.get("snapshot", "")
     try:
-        preview = replays.preview(request.viewer, query=what["q"], selection=what["selection"], pace=pace.asked)
+        preview = _previewed(request, what, asked, snapshot)
     except ReplayRefused as why:
-        if refused is None and why.field not in {None, "query", "selection"}:
-            pace.add_error(None, why.message)
-            preview = replays.preview(request.viewer, query=what["q"], selection=what["selection"])
-        else:
-            context = {"refused": why, "q": what["q"], "back_url": links.list_url(what["q"])}
-            return render_page(request, "replays/new.html", context, part="preview", status=422)
+        context = {"refused": refused or why, "q": what["q"], "back_url": links.list_url(what["q"])}
+        return render_page(request, "replays/new.html", context, part="preview", status=422)
     queues = [queue for queue, _ in preview.by_queue]
-    seen = replay_preview.seen(preview)
     listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
     places = group_places.named(listed, request.viewer)
-    context = {
+    context = replay_preview.plan(preview, asked.pace, asked.options) | {
         "q": preview.query,
         "selection": ",".join(map(str, what["selection"])),
         "selected": len(what["selection"]),
         "preview": preview,
         "columns": replay_preview.columns(preview, places),
-        "blocked": seen["blocked"],
-        "target": replay_preview.target(preview),
-        "button": replay_preview.button(preview),
-        "picture": replay_preview.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
-        "pace_words": replay_paces.in_words(preview.pace),
-        "pace": pace,
-        "amount": pace.data.get("amount", "50"),
-        "peak": replay_preview.whole(preview.peak_per_second),
-        "unit": pace.data.get("unit") or "rate",
-        "is_at_once": preview.pace.get("style") == "at_once",
-        "needs_number": preview.pace.get("style") == "at_once" and preview.replayable > 1,
-        "needs_reason": preview.replayable > 1,
+        "picture": replay_outlook.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
         "form": form,
         "reason": request.POST.get("reason", ""),
         "refused": refused,
         "changed": replay_preview.changed_since(request.POST.get("seen", ""), preview) if refused else [],
-        "seen": json.dumps(seen),
         "idempotency_key": uuid.uuid4().hex,
         "back_url": links.list_url(what["q"]),
     }
+    if asked.options.asked.get("patch") and not asked.options.errors:
+        context |= _changes(request, what, asked, preview)
     return render_page(request, "replays/new.html", context, part="preview", status=status)
+
+
+def _changes(request: HttpRequest, what: dict, asked: _Asked, preview: replays.Preview) -> dict[str, Any]:
+    """What the patch makes of each job that goes, page by page."""
+    options = asked.in_words["options"]
+    after = request.POST.get("changes_after") or None
+    scope = replays.Scope(preview.query, tuple(what["selection"]))
+    page = replays.patched(request.viewer, scope, options.patch, after=after, limit=10, options=options)
+    return {"changes": replay_changes.changes(page), "changes_next": page.next, "changes_first": after is None}
+
+
+def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -> replays.Preview:
+    """The plan as it was asked for; with what is refused beside its field, the plan without it."""
+    given: dict[str, Any] = {"query": what["q"], "selection": what["selection"], "snapshot": snapshot}
+    try:
+        return replays.preview(request.viewer, **given, **asked.in_words)
+    except ReplayRefused as why:
+        if why.code == "changed":  # the snapshot is of something else
+            return _previewed(request, what, asked, "")
+        if not asked.refuse(why):
+            raise
+        style = asked.pace.cleaned_data.get("style")
+        return replays.preview(request.viewer, **given, pace={"style": style} if style else None)
 
 
 def found(request: HttpRequest, pk: int) -> Replay:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.paginator import Page, Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
-from jobs_admin import failures, replays, triage
+from jobs_admin import failures, triage
 from jobs_admin import scope as scopes
 from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core import query as language
@@ -117,28 +119,19 @@ class FailureAdmin(Records):
 
     @admin.action(description="Replay…", permissions=["operate"])
     def replay(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
-        who, scope = viewer(request), _scope(request)
-        try:
-            if "confirmed" not in request.POST:
-                return self._confirm(request, "Replay", scope, replays.preview(who, **scope))
-            made = replays.draft(
-                who, **scope, reason=request.POST.get("reason", ""), snapshot=request.POST.get("snapshot", "")
-            )
-            made = replays.start(who, made)
-        except replays.ReplayRefused as refused:
-            self.message_user(request, refused.message, messages.ERROR)
-            return None
-        link = format_html(
-            'Replay <a href="{}">#{}</a> sends {} jobs.', reverse("replay-detail", args=[made.pk]), made.pk, made.total
-        )
-        self.message_user(request, link, messages.SUCCESS)
-        return None
+        """To the page that shows what a replay does before anything is sent. There it is decided."""
+        scope = _scope(request)
+        if "query" in scope:
+            given = {"q": scope["query"]}
+        else:
+            given = {"selection": ",".join(map(str, scope["selection"]))}
+        return HttpResponseRedirect(f"{reverse('replay-new')}?{urlencode(given)}")
 
     @admin.action(description="Discard", permissions=["operate"])
     def discard(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
         who, scope = viewer(request), _scope(request)
         if "confirmed" not in request.POST:
-            return self._confirm(request, "Discard", scope, None)
+            return self._confirm(request, "Discard", scope)
         try:
             done = triage.discard(who, **scope, reason=request.POST.get("reason", ""))
         except triage.TriageRefused as refused:
@@ -147,12 +140,8 @@ class FailureAdmin(Records):
         self.message_user(request, f"{done.count:,} failures discarded. They can be restored.", messages.SUCCESS)
         return None
 
-    def _confirm(
-        self, request: HttpRequest, act: str, scope: dict[str, object], seen: replays.Preview | None
-    ) -> HttpResponse:
-        if seen is not None:
-            count, is_capped = seen.replayable, False
-        elif scope.get("query") is not None:
+    def _confirm(self, request: HttpRequest, act: str, scope: dict[str, Any]) -> HttpResponse:
+        if scope.get("query") is not None:
             asked = parse(f"{scope['query']}", timezone.now())
             count, is_capped = failures.count(viewer(request), asked)
         else:
@@ -163,7 +152,6 @@ class FailureAdmin(Records):
             "act": act,
             "action": request.POST["action"],
             "count": count,
-            "seen": seen,
             "reading": language.reading(parse(scope["query"])) if scope.get("query") is not None else "",
             "scope": scope,
             "checkbox": ACTION_CHECKBOX_NAME,
@@ -174,7 +162,7 @@ class FailureAdmin(Records):
         return TemplateResponse(request, "admin/jobs_admin/failure/confirm.html", context)
 
 
-def _scope(request: HttpRequest) -> dict[str, object]:
+def _scope(request: HttpRequest) -> dict[str, Any]:
     """What an action is for: the search itself when all across the pages were chosen, else the rows ticked.
 
     The confirmed search comes back with the absolute times that were shown, never as thousands of ids.

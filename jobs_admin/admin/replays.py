@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
 
 from jobs_admin import replays
 from jobs_admin.admin.records import Records, viewer
@@ -13,10 +15,17 @@ from jobs_admin.models import Replay
 
 @admin.register(Replay)
 class ReplayAdmin(Records):
-    list_display = ("id", "state", "query", "total", "succeeded", "failed_again", "actor", "created_at")
+    list_display = ("id", "state", "query", "total", "succeeded", "failed_again", "actor", "approver", "created_at")
     list_filter = ("state",)
     ordering = ("-id",)
-    exclude = ("sender", "sender_until", "snapshot", "edit")
+    exclude = ("sender", "sender_until", "snapshot", "edit", "controller", "key")
+    readonly_fields = ("page",)
+
+    @admin.display(description="page")
+    def page(self, replay: Replay) -> str:
+        return format_html(
+            '<a href="{}">Progress, pause, resume, cancel</a>', reverse("replay-detail", args=[replay.pk])
+        )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Replay]:
         return replays.visible(viewer(request))

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2  # at the soonest after the last look …
 _QUIET_LOOK_S = 1.0  # … where nothing came home
+_MOST_PHASES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,18 @@ class _Memory:
     until: datetime | None = None  # first attempts until then are known to the controller
     core: dict[str, Any] | None = None
     left_out: dict[str, Any] | None = None
+    phases: tuple[list[str], ...] = ()  # [when, state] of each that it entered, for the picture
 
     @staticmethod
     def of(replay: Replay) -> _Memory:
         held = replay.controller
         until = held.get("until")
         return _Memory(
-            held.get("n", 0), datetime.fromisoformat(until) if until else None, held.get("core"), held.get("left_out")
+            held.get("n", 0),
+            datetime.fromisoformat(until) if until else None,
+            held.get("core"),
+            held.get("left_out"),
+            tuple(held.get("phases", ())),
         )
 
     def controller(self, replay: Replay, pace: Pace, now: datetime) -> Controller:
@@ -54,11 +60,13 @@ class _Memory:
                 log.exception("replay #%s: what its controller knew cannot be read; it begins again", replay.pk)
         return Controller(pace, now.timestamp(), sent=seeing.sent(replay))
 
-    def next(self, controller: Controller, **changes: Any) -> dict[str, Any]:
-        """The column after another look."""
+    def next(self, controller: Controller, state: str = "", **changes: Any) -> dict[str, Any]:
+        """The column after another look; `state` where it enters one."""
         new = replace(self, n=self.n + 1, core=controller.as_dict(), **changes)
         until = new.until.isoformat() if new.until else None
-        return {"n": new.n, "until": until, "core": new.core, "left_out": new.left_out}
+        entered = [[datetime.fromtimestamp(controller.as_dict()["at"], UTC).isoformat(), state]] if state else []
+        phases = [*new.phases, *entered][-_MOST_PHASES:]
+        return {"n": new.n, "until": until, "core": new.core, "left_out": new.left_out, "phases": phases}
 
 
 # -- what people's acts write -----------------------------------------------------------------------------------
@@ -69,7 +77,8 @@ def begun(replay: Replay, now: datetime) -> dict[str, Any]:
     pace = pacing.settled(_pace(replay), jobs=replay.total)
     controller = Controller(pace, now.timestamp())
     verdict = controller.look(Seen(now.timestamp(), sent=0, unsettled=0, planned=replay.total))
-    return _begins(pace, verdict, now) | {"pace": pace.as_dict(), "controller": _Memory().next(controller)}
+    begins = _begins(pace, verdict, now)
+    return begins | {"pace": pace.as_dict(), "controller": _Memory().next(controller, begins["state"])}
 
 
 def resumed(replay: Replay, now: datetime) -> dict[str, Any]:
@@ -85,7 +94,8 @@ def resumed(replay: Replay, now: datetime) -> dict[str, Any]:
         verdict = controller.look(_seen(replay, now))
     if replay.without_groups:
         verdict = replace(verdict, may_send=seeing.sent(replay))
-    return _begins(pace, verdict, now) | {"controller": memory.next(controller)}
+    begins = _begins(pace, verdict, now)
+    return begins | {"controller": memory.next(controller, begins["state"])}
 
 
 def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
@@ -93,13 +103,13 @@ def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
     memory = _Memory.of(replay)
     controller = memory.controller(replay, pace, now)
     verdict = controller.look(_seen(replay, now))
+    moves = replay.state in SENDING and verdict.state in SENDING and verdict.state != replay.state
     columns = {
         "pace": pace.as_dict(),
         "rate": verdict.rate,
         "may_send": verdict.may_send,
-        "controller": memory.next(controller),
+        "controller": memory.next(controller, verdict.state if moves else ""),
     }
-    moves = replay.state in SENDING and verdict.state in SENDING and verdict.state != replay.state
     return columns | ({"state": verdict.state, "state_since": now} if moves else {})
 
 
@@ -138,8 +148,9 @@ def _look(replay: Replay, now: datetime) -> bool:
     staffing = seeing.staffing(seeing.queues(replay), now)
     controller = memory.controller(replay, pace, now)
     verdict = controller.look(_seen(replay, now, judged, staffing))
-    column = memory.next(controller, until=until, left_out=left_out)
-    columns = _change(replay, pace, verdict, now) | {"rate": verdict.rate, "may_send": verdict.may_send}
+    change = _change(replay, pace, verdict, now)
+    column = memory.next(controller, change.get("state", ""), until=until, left_out=left_out)
+    columns = change | {"rate": verdict.rate, "may_send": verdict.may_send}
     if verdict.because:
         since = datetime.fromtimestamp(column["core"]["since"], UTC)
         why, told = evidence.tell(replay, verdict.because, staffing.deserted, since, now)

@@ -84,16 +84,15 @@ def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
 
 
 def phases(replay: Replay) -> list[tuple[datetime, str]]:
-    """When it entered which state, oldest first, as the audit tells it, and the state of now."""
+    """When it entered which state, oldest first: as its controller noted it and, of people's acts, the audit."""
     told = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act__startswith="replay.", allowed=True)
-    found: list[tuple[datetime, str]] = []
-    for at, after in told.order_by("pk").values_list("at", "after")[:_MOST_PHASES]:
-        state = after.get("state") if isinstance(after, dict) else None
-        if state and (not found or found[-1][1] != state):
-            found.append((at, state))
-    if replay.state_since and (not found or found[-1][1] != replay.state):
+    acts = told.order_by("pk").values_list("at", "after")[:_MOST_PHASES]
+    found = [(at, str(after["state"])) for at, after in acts if isinstance(after, dict) and after.get("state")]
+    found += [(datetime.fromisoformat(at), state) for at, state in replay.controller.get("phases", ())]
+    if replay.state_since:
         found.append((replay.state_since, replay.state))
-    return found
+    found.sort(key=lambda entered: entered[0])
+    return [one for n, one in enumerate(found) if not n or found[n - 1][1] != one[1]]
 
 
 def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[int, float]:

@@ -11,10 +11,7 @@
     clearTimeout(waiting);
     if (isStarting) return;
     waiting = setTimeout(() => {
-      const values = { step: "preview" };
-      for (const [name, value] of new FormData(list)) values[name] = value;
-      values.step = "preview";
-      window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values })
+      window.htmx?.ajax("POST", list.getAttribute("action"), { source: list, target: "#preview", swap: "morph:outerHTML", values: { step: "preview" } })
         .catch(() => { /* given up for a newer one, or the start */ });
     }, 250);
   };
@@ -28,34 +25,55 @@
     if (event.detail.requestConfig?.triggeringEvent?.type === "submit") isStarting = false;
   });
   addEventListener("pageshow", () => { isStarting = false; });
-  document.addEventListener("input", (event) => {
+  // JSON is worked out when it is written to its end: half of it is no JSON.
+  const asks = (event) => {
     const list = event.target.closest?.("[data-decide]");
-    if (list && event.target.matches("[data-pace]")) recalculate(list);
-  });
+    const isText = event.target.matches?.("textarea");
+    // Who types a rate means it.
+    if (list && event.target.matches("[name=amount], [name=unit]")) find("[name=style][value=steady]", list).checked = true;
+    if (list && event.target.matches("[data-pace]") && isText === (event.type === "change")) recalculate(list);
+  };
+  document.addEventListener("input", asks);
+  document.addEventListener("change", asks);
   // Enter in a field means the button that starts: only where the pace is what was worked out.
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && event.target.matches?.("[data-decide] [name=amount]")) {
+    if (event.key === "Enter" && event.target.matches?.("[data-decide] input[data-pace]")) {
       event.preventDefault();
       recalculate(event.target.closest("[data-decide]"));
     }
   });
   // What was typed while the plan was being worked out stays; a refusal of the start comes back with its own values.
-  const TYPED = ["reason", "confirm", "amount"];
+  const fields = (list) => [...list.elements].filter((field) => field.name && field.matches("input:not([type=hidden]), select, textarea"));
+  const key = (field) => (field.matches("[type=radio], [type=checkbox]") ? `${field.name}=${field.value}` : field.name);
   let typed = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
     const list = find("[data-decide]");
     typed = null;
     if (!list || event.detail.target?.id !== "preview" || event.detail.xhr.status !== 200) return;
-    typed = new Map(TYPED.map((name) => [name, list.elements[name]?.value]));
+    typed = new Map(fields(list).map((field) => [key(field), [field.value, field.checked]]));
   });
   // At once, not when it has settled: what is typed in between would be overwritten.
   document.addEventListener("htmx:afterSwap", () => {
     const list = find("[data-decide]");
     if (typed && list) {
-      for (const [name, value] of typed) if (value !== undefined && list.elements[name]) list.elements[name].value = value;
+      for (const field of fields(list)) {
+        if (typed.has(key(field))) [field.value, field.checked] = typed.get(key(field));
+      }
     }
     typed = null;
   });
+  // While somebody acts, the page is not refreshed under the hand: the form that asked would be gone when its answer comes.
+  let acting = 0;
+  const isAct = (event) => event.detail.elt.matches?.("#replay form");
+  const isRefresh = (event) => event.detail.elt.id === "replay";
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (isAct(event)) acting += 1;
+    else if (isRefresh(event) && acting) event.preventDefault();
+  });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (isRefresh(event) && acting) event.detail.shouldSwap = false;
+  });
+  document.addEventListener("htmx:afterRequest", (event) => { if (isAct(event)) acting = Math.max(0, acting - 1); });
   document.addEventListener("htmx:afterSettle", ready);
   ready();
 })();

@@ -4,7 +4,6 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from django.urls import reverse
 
 from jobs_admin import config
 from jobs_admin.admin.failures import query_of
@@ -102,25 +101,21 @@ def test_pages_cost_the_same_number_of_queries_and_read_no_arguments(as_, django
     assert len(shown(second)) == 50 and max(shown(second)) < max(shown(client.get(LIST)))
 
 
-def test_ticked_rows_are_replayed_after_a_confirmation_with_a_reason(as_):
+def test_ticked_rows_lead_to_the_page_that_shows_what_a_replay_does(as_):
     ids = [f.pk for f in bury(3)]
     client = as_("operator")
-    page = act(client, "replay", ids=ids[:2])
-    assert b"2 jobs" in page.content and not Replay.objects.exists()
-    answer = confirm(client, page)
-    assert f'Replay <a href="{reverse("replay-detail", args=[Replay.objects.get().pk])}">' in answer.content.decode()
-    assert sorted(Replay.objects.get().items.values_list("failure_id", flat=True)) == ids[:2]
+    answer = act(client, "replay", ids=ids[:2])
+    assert answer.url == f"/replays/new/?selection={ids[0]}%2C{ids[1]}"
+    page = client.get(answer.url)
+    assert "Replay 2 jobs" in page.content.decode() and not Replay.objects.exists()
 
 
 def test_all_across_the_pages_is_the_search_and_not_a_list_of_ids(as_):
     bury(120), bury(7, queue="webhooks")
     client = as_("operator")
-    page = act(client, "replay", ids=[Failure.objects.first().pk], across=True, url=f"{LIST}?q=queue:emails")
-    assert "120 jobs" in page.content.decode() and len(shown(page)) == 1
-    bury(5)  # what came after the preview is not in it
-    confirm(client, page)
-    replay = Replay.objects.get()
-    assert (replay.total, replay.selection) == (120, []) and replay.query.startswith("queue:emails")
+    answer = act(client, "replay", ids=[Failure.objects.first().pk], across=True, url=f"{LIST}?q=queue:emails")
+    assert answer.url.startswith("/replays/new/?q=queue%3Aemails") and "selection" not in answer.url
+    assert "Replay 120 jobs" in client.get(answer.url).content.decode()
 
 
 def test_discarding_across_the_pages_takes_what_the_filter_shows(as_):
@@ -136,8 +131,10 @@ def test_discarding_across_the_pages_takes_what_the_filter_shows(as_):
 def test_a_search_that_was_cut_is_no_scope(as_):
     bury(3)
     client = as_("operator")
-    page = act(client, "discard", ids=[1], across=True, url=f"{LIST}?q={'queue:emails+' * 200}")
+    long = f"{LIST}?q={'queue:emails+' * 200}"
+    page = act(client, "discard", ids=[1], across=True, url=long)
     confirm(client, page)
+    assert b'value="start"' not in client.get(act(client, "replay", ids=[1], across=True, url=long).url).content
     assert not Failure.objects.filter(state="discarded").exists()
 
 
@@ -155,7 +152,9 @@ def test_a_selection_of_nothing_acts_on_nothing(as_, forged):
 def test_what_a_job_says_is_escaped_on_the_confirmation(as_):
     bury(queue="<script>alert(1)</script>")
     client = as_("operator")
-    page = act(client, "replay", ids=[Failure.objects.get().pk])
+    page = act(client, "discard", ids=[Failure.objects.get().pk])
+    assert b"<script>alert" not in page.content
+    page = client.get(act(client, "replay", ids=[Failure.objects.get().pk]).url)
     assert b"<script>alert" not in page.content and b"&lt;script&gt;" in page.content
 
 
@@ -229,7 +228,7 @@ def test_no_page_of_the_admin_needs_inline_script_or_style(as_):
         client.get("/admin/"),
         client.get(LIST),
         client.get(f"{LIST}{one.pk}/change/"),
-        act(client, "replay", ids=[one.pk]),
+        act(client, "discard", ids=[one.pk]),
     ]
     for page in pages:
         assert "unsafe" not in page.headers["Content-Security-Policy"]

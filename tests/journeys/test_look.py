@@ -32,7 +32,12 @@ FACES = {
     ),
     "failure-facets": ("?q=queue:webhooks",),
     "failure-opened": ("", "?find=a"),
-    "replay-new": ("?q=state%3Adead", "?q=nothing+is+called+this"),
+    "replay-new": (
+        "?q=state%3Adead",
+        "?q=nothing+is+called+this",
+        "?q=state:dead+queue:webhooks&style=at_once&patch={%22kwargs%22:{%22dry_run%22:true}}&accept=expired",
+        "?q=state:dead+queue:webhooks&style=careful&canary_jobs=many&attempts=number&window_days=mon",
+    ),
     "audit-list": ("", "?act=nothing"),
 }
 
@@ -59,7 +64,7 @@ def a_replay(page) -> str:
     """The address of a replay that is under way: slow enough to be looked at."""
     page.goto("/replays/new/?q=state:dead+age:>1h")
     page.get_by_label("How many").fill("2")
-    page.locator("dl.pairs", has_text="at most 2 in any second").wait_for()
+    page.locator("dl.pairs", has_text="2 a second, at most").wait_for()
     page.get_by_label("Why").fill("to be looked at")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))

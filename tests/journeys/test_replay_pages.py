@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from tests.journeys.looking import SIZES, faults
+
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 DEAD = "/failures/?q=state:dead"
@@ -83,7 +85,9 @@ def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page
 def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, desk):
     # Of long ago: nothing joins them between the preview and the start, whatever the shop does meanwhile.
     page.goto("/replays/new/?q=state:dead+age:>1h")
+    expect(page.get_by_role("radio", name="Careful")).to_be_checked()  # more than 100 jobs
     page.get_by_label("How many").fill("3")  # another than it stands at: the plan that follows has come
+    expect(page.get_by_role("radio", name="Steady")).to_be_checked()
     expect(page.locator("dl.pairs")).to_contain_text("3 a second, at most 3 in")
     page.get_by_label("Why").fill("a journey")
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs? to ")).click()
@@ -96,9 +100,91 @@ def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, de
     )
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("#replay-sentence")).to_contain_text("Paused:")
+    page.get_by_role("button", name="Slower").click()
+    expect(page.locator("#replay .facts")).to_contain_text("2 a second")
     page.get_by_label("Faster or slower").fill("0.5")
     page.get_by_role("button", name="Change the pace").click()
     expect(page.locator("#replay .facts")).to_contain_text("one every 2 s")
+    page.locator("#cancel-menu > summary").click()
+    page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
+    expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")
+
+
+@pytest.fixture
+def broken_partner(desk, logged_in, browser):
+    """The demo's partner answers nobody; at the end it is well again."""
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in)
+    demo = context.new_page()
+    demo.goto("/demo/")
+    demo.get_by_role("button", name="Break", exact=True).click()
+    expect(demo.get_by_role("button", name="Break", exact=True)).to_have_attribute("aria-pressed", "true")
+    yield
+    demo.goto("/demo/")
+    demo.get_by_role("button", name="Mend", exact=True).click()
+    expect(demo.get_by_role("button", name="Mend", exact=True)).to_have_attribute("aria-pressed", "true")
+    context.close()
+
+
+def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_when_told(page, desk, broken_partner):
+    page.goto("/replays/new/?q=state:dead+queue:webhooks+age:>1h")
+    expect(page.get_by_role("radio", name="Careful")).to_be_checked()
+    page.locator("#advanced > summary").click()
+    page.get_by_label("Begin at").fill("5")
+    page.get_by_label("Canary", exact=True).fill("20")
+    expect(page.locator(".choices")).to_contain_text("20 jobs first")
+    page.get_by_label("Why").fill("is the partner back?")
+    page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to webhooks$")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/$"))
+    sentence = page.locator("#replay-sentence")
+    expect(sentence).to_contain_text("Canary:")
+    # It follows by itself what happens: sent, failed again, held.
+    expect(sentence).to_contain_text(re.compile(r"Held: \d+ of \d+ canary jobs failed again"), timeout=60_000)
+    number = re.search(r"/replays/(\d+)/", page.url)[1]
+    told = desk.get(f"replays/{number}")
+    assert told["state"] == "held" and told["planned"] > 0 and told["total"] - told["planned"] <= 20
+    held = page.locator("#held")
+    expect(held).to_contain_text(f"{told['evidence']['failed']} of the last {told['evidence']['judged']}")
+    expect(held.get_by_role("link").first).to_have_attribute("href", re.compile("^/groups/"))
+    expect(page.locator(".bands .band-canary")).not_to_have_count(0)
+    page.complaints = []
+    for size in SIZES:
+        page.set_viewport_size(SIZES[size])
+        assert faults(page, f"held {size}") == []
+    page.set_viewport_size(SIZES["wide"])
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(sentence).to_contain_text("Canary:")
+    page.locator("#cancel-menu > summary").click()
+    page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
+    expect(sentence).to_contain_text("Cancelled:", timeout=20_000)
+
+
+def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
+    page.goto("/replays/new/?q=state:dead+queue:emails+age:>1h")
+    page.locator("#advanced > summary").click()
+    page.get_by_label("Attempts of each job").select_option("number")
+    page.get_by_label("Attempts, as a number").fill("3")
+    page.get_by_role("checkbox", name="tue").check()
+    page.get_by_role("checkbox", name="wed").check()
+    expect(page.locator("#advanced .refusal")).to_contain_text("a time of day")  # days without hours
+    expect(page.get_by_role("button", name=re.compile("^Replay"))).to_be_disabled()
+    page.get_by_label("Send only from").fill("00:00")
+    page.get_by_label("until").fill("24:00")
+    page.get_by_role("checkbox", name="tue").uncheck()
+    page.get_by_role("checkbox", name="wed").uncheck()
+    page.get_by_label("JSON Merge Patch").fill("{")
+    page.get_by_label("Why").click()
+    expect(page.locator("#patch-refused")).to_contain_text("This is not JSON")
+    page.get_by_label("JSON Merge Patch").fill('{"kwargs": {"note": "again"}}')
+    page.get_by_label("How many").fill("1")
+    expect(page.locator("#changes ins").first).to_contain_text("again")
+    expect(page.get_by_label("Attempts, as a number")).to_have_value("3")
+    expect(page.locator("#advanced")).to_have_attribute("open", "")
+    page.get_by_label("Why").fill("three more tries")
+    page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to emails$")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/$"))
+    told = desk.get(f"replays/{re.search(r'/replays/(.+)/', page.url)[1]}")
+    assert told["options"] == {"attempts": 3, "patch": {"kwargs": {"note": "again"}}}
+    assert told["pace"]["window"] == {"from": "00:00", "to": "00:00"} and told["pace"]["rate"] == 1
     page.locator("#cancel-menu > summary").click()
     page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
     expect(page.locator("#replay-sentence")).to_contain_text("Cancelled:")

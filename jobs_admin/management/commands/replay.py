@@ -1,9 +1,12 @@
-"""Replay from a terminal: `manage.py replay 'queue:emails error:Timeout' --rate 20 --wait --reason 'fixed in 2026.11'`."""
+"""Replay from a terminal: `manage.py replay 'queue:emails error:Timeout' --wait --reason 'fixed in 2026.11'`."""
 
 from __future__ import annotations
 
 import getpass
+import json
 import time
+from pathlib import Path
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.urls import reverse
@@ -11,6 +14,7 @@ from django.urls import reverse
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
 from jobs_admin.core.text import shown
+from jobs_admin.management import replay_text
 from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Replay
 from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE, Viewer
@@ -19,10 +23,12 @@ from jobs_admin.models.replay import ReplayState
 _LOOK_EVERY_S = 0.5
 _SILENT_AFTER_S = 10
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+# What only a person can go on from: who waits for it would wait for ever.
+_STANDS = (ReplayState.HELD, ReplayState.AWAITING_APPROVAL)
 
 
 class Command(SearchCommand):
-    help = "Replays all that a search matches. Ends non-zero with --wait if jobs failed again or did not end."
+    help = "Replays all that a search matches. With --wait it ends non-zero if jobs failed again, or if it is held or awaits approval."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -33,29 +39,50 @@ class Command(SearchCommand):
             metavar="QUERY",
             help="As in the search field; several words need no quotes; '' is everything that is dead.",
         )
-        parser.add_argument("--rate", help="Jobs per second (default 50).")
+        pace = parser.add_mutually_exclusive_group()
+        pace.add_argument(
+            "--careful",
+            action="store_true",
+            help="A few first, then faster while they run well (default above 100 jobs).",
+        )
+        pace.add_argument("--rate", metavar="N", help="Steady: so many jobs per second (default up to 100 jobs: 50).")
+        pace.add_argument("--at-once", action="store_true", help="As fast as the queue takes them.")
+        parser.add_argument("--attempts", metavar="N", help="reset (default), kept, or how many each job has.")
+        parser.add_argument("--to-queue", metavar="QUEUE", help="To another queue than the one they came from.")
+        parser.add_argument(
+            "--patch", metavar="FILE", help='A JSON Merge Patch over {"args": …, "kwargs": …} of every job.'
+        )
+        parser.add_argument(
+            "--accept",
+            action="append",
+            default=[],
+            metavar="WHAT",
+            help="Send what would be left out: unguarded, chord, expired, unknown_task. May be given again.",
+        )
         parser.add_argument("--dry-run", action="store_true", help="Say what would happen, and do nothing.")
         parser.add_argument("--wait", action="store_true", help="Show progress until every job has ended.")
         parser.add_argument("--reason", default="", help="Why; kept in the audit. Needed for more than one job.")
 
-    def handle(
-        self, *args: object, query: list[str], rate: str | None, dry_run: bool, wait: bool, reason: str, **_: object
-    ) -> None:
+    def handle(self, *args: object, query: list[str], dry_run: bool, wait: bool, reason: str, **asked: Any) -> None:
         viewer = Viewer(f"{_user()} (terminal)", {EVERY_SOURCE: ADMIN})
-        pace = {"style": "steady", "rate": rate} if rate else None
         text = " ".join(query)
         try:
-            seen = replays.preview(viewer, query=text, pace=pace)
+            how = {"pace": _pace(asked), "options": _options(asked)}
+            seen = replays.preview(viewer, query=text, **how)
             self._tell(text, seen)
             if dry_run:
                 return
-            draft = replays.draft(viewer, query=seen.query, pace=pace, reason=reason, snapshot=seen.snapshot)
+            draft = replays.draft(viewer, query=seen.query, reason=reason, snapshot=seen.snapshot, **how)
             replay = replays.start(viewer, draft)
         except (replays.ReplayRefused, config.BadConfiguration) as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"Started replay #{replay.pk}: {config.page_url(reverse('replay-detail', args=[replay.pk]))}")
+        page = config.page_url(reverse("replay-detail", args=[replay.pk]))
+        if replay.state == ReplayState.AWAITING_APPROVAL:
+            self.stdout.write(f"Replay #{replay.pk} awaits approval: {replay.approval_because} {page}")
+        else:
+            self.stdout.write(f"Started replay #{replay.pk}: {page}")
         if wait:
-            self._wait(replay)
+            self._wait(replay, page)
 
     def _tell(self, query: str, seen: replays.Preview) -> None:
         read = language.parse(query)
@@ -64,20 +91,31 @@ class Command(SearchCommand):
         self.stdout.write(f"Read as: {shown(language.reading(read), 500)}")
         self.stdout.write(f"{seen.matched:,} match, {seen.replayable:,} can be replayed.")
         for row in seen.blocked:
-            self.stdout.write(f"  left out: {row['count']:,} {shown(row['reason'], 200)}")
+            accept = f" (--accept {row['accept']} sends them)" if row.get("accept") else ""
+            self.stdout.write(f"  left out: {row['count']:,} {shown(row['reason'], 200)}{accept}")
         for queue, count in seen.by_queue:
             self.stdout.write(f"  {shown(queue, 255)}: {count:,}")
         for warning in seen.warnings:
             self.stdout.write(f"  note: {warning}")
+        if seen.needs_approval:
+            self.stdout.write(f"  note: {seen.needs_approval}")
         if seen.replayable:
-            self.stdout.write(f"Takes {_duration(seen.duration_s)}, at most {seen.peak_per_second:,.3g} jobs a second.")
+            self.stdout.write(f"Pace: {json.dumps(seen.pace, ensure_ascii=False)}")
+            self.stdout.write(
+                f"Takes {replay_text.duration(seen.duration_s)}, at most {seen.peak_per_second:,.3g} jobs a second."
+            )
+            for line in replay_text.plan(seen):
+                self.stdout.write(line)
 
-    def _wait(self, replay: Replay) -> None:
+    def _wait(self, replay: Replay, page: str) -> None:
         begun, told = time.monotonic(), False
+        progress = replay_text.Progress(self.stdout)
         try:
             while True:
                 replay.refresh_from_db()
-                self._progress(replay)
+                progress.show(replay)
+                if replay.state in _STANDS:
+                    raise CommandError(f"\n{_why_it_stands(replay)} {page}")
                 if replay.state in _OVER and not (replay.sent or replay.running):
                     break
                 if replay.sender_until is None and not told and time.monotonic() - begun > _SILENT_AFTER_S:
@@ -85,8 +123,13 @@ class Command(SearchCommand):
                     self.stderr.write("\nNothing is sent yet. Is `manage.py watch` (or `up`) running?")
                 time.sleep(_LOOK_EVERY_S)
         except KeyboardInterrupt:
-            raise CommandError(f"No longer watching. Replay #{replay.pk} goes on; cancel it on its page.") from None
-        self.stdout.write("")
+            raise CommandError(
+                f"\nNo longer watching. Replay #{replay.pk} goes on; pause or cancel it on its page: {page}"
+            ) from None
+        progress.end()
+        self._say_how_it_ended(replay)
+
+    def _say_how_it_ended(self, replay: Replay) -> None:
         if replay.failed_again or replay.uncertain or replay.cancelled:
             for group, count in replays.failed_again_groups(ENGINE, replay, limit=5):
                 self.stderr.write(f"  {count:,} × {shown(group.title, 100)}")
@@ -96,22 +139,36 @@ class Command(SearchCommand):
             )
         self.stdout.write(f"All {replay.total:,} jobs succeeded.")
 
-    def _progress(self, replay: Replay) -> None:
-        ended = replay.settled + replay.uncertain
-        gone = replay.total - replay.planned
-        filled = round(30 * ended / max(1, replay.total))
-        line = (
-            f"[{'#' * filled}{'.' * (30 - filled)}] {ended:,}/{replay.total:,} ended, {gone:,} sent, "
-            f"{replay.failed_again:,} failed again ({replay.state})"
-        )
-        if replay.held_because:
-            line += f" {shown(replay.held_because, 80)}"
-        # A terminal sees one line that changes; a log file would see noise.
-        if self.stdout.isatty():
-            self.stdout.write(f"\r\033[K{line}", ending="")
-            self.stdout.flush()
-        elif ended == replay.total:
-            self.stdout.write(line)
+
+def _pace(asked: dict[str, Any]) -> dict[str, Any] | None:
+    """None is the default by size."""
+    if asked["careful"]:
+        return {"style": "careful"}
+    if asked["at_once"]:
+        return {"style": "at_once"}
+    return {"style": "steady", "rate": asked["rate"]} if asked["rate"] else None
+
+
+def _options(asked: dict[str, Any]) -> replays.Options:
+    said: dict[str, Any] = {name: asked[name] for name in ("attempts", "to_queue") if asked[name]}
+    if asked["patch"]:
+        said["patch"] = _patch(asked["patch"])
+    return replays.Options.read(said | {"accept": asked["accept"]})
+
+
+def _patch(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text())
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}. Nothing was changed.") from error
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"{path} is not JSON: {error}. Nothing was changed.") from error
+
+
+def _why_it_stands(replay: Replay) -> str:
+    if replay.state == ReplayState.HELD:
+        return f"Replay #{replay.pk} is held: {shown(replay.held_because, 300)} Resume or cancel it on its page:"
+    return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent. Its page:"
 
 
 def _user() -> str:
@@ -119,9 +176,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
         return "somebody"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

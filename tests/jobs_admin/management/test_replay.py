@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
 from django.urls import set_script_prefix
 
+from jobs_admin.management import replay_text
 from jobs_admin.models import AuditEvent, Replay
 from tests.jobs_admin.replays.conftest import bury, shop  # noqa: F401
 from tests.jobs_admin.replays.desk import ROOT, Desk
@@ -47,10 +50,80 @@ def test_the_address_of_a_desk_below_a_prefix_is_told_with_it(shop, bury):  # no
     assert f"/desk/replays/{Replay.objects.get().pk}/" in said
 
 
+def test_a_dry_run_draws_the_plan_and_says_what_failures_would_change(shop, bury):  # noqa: F811
+    bury(400)
+    said = run("queue:emails", "--dry-run")
+    assert '"style": "careful"' in said and '"canary": {"jobs": 50' in said  # more than 100
+    rows = [line for line in said.splitlines() if " |" in line]
+    assert len(rows) == 6 and rows[0].rstrip().endswith("#") and rows[-1].count("#") > rows[0].count("#")
+    assert "10 % fail again: ends after" in said and "50 % fail again: held after about" in said
+    assert "supposed: A job takes" in said
+
+
+def test_how_its_jobs_are_sent_is_an_option_of_the_command(shop, bury, tmp_path):  # noqa: F811
+    bury(3)
+    patch = tmp_path / "patch.json"
+    patch.write_text('{"kwargs": {"dry_run": true}}')
+    run("queue:emails", "--reason", "x", "--at-once", "--attempts", "3", "--patch", str(patch), "--accept", "expired")
+    replay = Replay.objects.get()
+    assert (replay.attempts, replay.patch, replay.accepted) == ("3", {"kwargs": {"dry_run": True}}, ["expired"])
+    assert replay.pace["style"] == "at_once"
+
+
+@pytest.mark.parametrize("written, says", [(None, "cannot be read: No such file"), ("{", "is not JSON")])
+def test_a_patch_that_cannot_be_read_starts_nothing(shop, bury, tmp_path, written, says):  # noqa: F811
+    bury(3)
+    patch = tmp_path / "patch.json"
+    if written is not None:
+        patch.write_text(written)
+    with pytest.raises(CommandError, match=says):
+        run("queue:emails", "--reason", "x", "--patch", str(patch))
+    assert not Replay.objects.exists()
+
+
+def stands(pk: int, **changes) -> None:
+    Replay.objects.filter(pk=pk).update(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"state": "held", "held_because": "6 of 10 canary jobs failed again."}, "is held: 6 of 10 canary jobs"),
+        ({"state": "awaiting_approval"}, "awaits approval by another operator"),
+    ],
+)
+def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury, monkeypatch, changes, says):  # noqa: F811
+    bury(3)
+    show = replay_text.Progress.show
+
+    def shown(self, replay):
+        stands(replay.pk, **changes)
+        replay.refresh_from_db()
+        show(self, replay)
+
+    monkeypatch.setattr(replay_text.Progress, "show", shown)
+    with pytest.raises(CommandError, match=says):
+        run("queue:emails", "--reason", "x", "--wait")
+
+
+def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
+    out = io.StringIO()
+    progress = replay_text.Progress(OutputWrapper(out))
+    replay = Replay(total=100, planned=100, state="canary")
+    for succeeded, state in ((0, "canary"), (3, "canary"), (3, "ramping"), (25, "ramping"), (100, "done")):
+        replay.succeeded, replay.planned, replay.state = succeeded, 100 - succeeded, state
+        progress.show(replay)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 4 and "0/100 ended" in lines[0] and "(ramping)" in lines[1] and "100/100" in lines[3]
+
+
 @pytest.mark.parametrize(
     "arguments, says",
     [
         (["queue:emails"], "needs a reason"),
+        (["queue:emails", "--reason", "x", "--attempts", "0"], "1 to 1,000 attempts"),
+        (["queue:emails", "--reason", "x", "--accept", "all"], "What can be accepted is"),
+        (["queue:emails", "--reason", "x", "--to-queue", "nowhere"], "no queue named"),
         (["queue:none", "--reason", "x"], "Nothing matches"),
         (["queue:emails", "--reason", "x", "--rate", "fast"], "rate must be a number"),
     ],
@@ -100,3 +173,23 @@ def desk_of_three(tmp_path, engine):
             sending.communicate()
 
     return run_it
+
+
+@pytest.mark.server
+@pytest.mark.django_db(transaction=True)
+def test_ctrl_c_leaves_the_replay_running_and_says_so(tmp_path, engine):
+    desk = Desk(tmp_path, engine.url)
+    desk.run("bury(3)")
+    command = [sys.executable, "manage.py", "replay", "queue:emails", "--wait", "--reason", "x"]
+    watching = subprocess.Popen(
+        command, cwd=ROOT, env=desk.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while "0/3 ended" not in watching.stdout.readline():
+            assert watching.poll() is None
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=30)
+    finally:
+        watching.kill()
+    assert watching.returncode == 1 and "goes on; pause or cancel it on its page" in said
+    assert desk.run("say(Replay.objects.get().state)") == "running"

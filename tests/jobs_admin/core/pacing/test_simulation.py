@@ -69,6 +69,14 @@ def test_any_replay_comes_to_an_end_or_is_held_and_never_starts_more_than_there_
         assert seen.peak_per_second <= 1.05 * settled_pace.highest + 3
 
 
+@pytest.mark.parametrize("jobs, every", [(3, 30), (10, 30), (50, 600), (200, 2), (7, 0.5)])
+def test_a_slow_pace_ends_when_its_last_job_has_run(jobs, every):
+    seen = outlook(jobs, settled(parse({"every": every}), jobs=jobs), 0.0, runtime_s=0.3)
+    assert seen.ends_after_s == pytest.approx(
+        (jobs - 1) * every, abs=max(2 * simulation.LOOK_S, every / 10, jobs * every / 20)
+    )
+
+
 def test_the_same_seed_gives_the_same_picture():
     assert planned(seed=3) == planned(seed=3)
     assert planned(seed=3).outlooks[1] != planned(seed=4).outlooks[1]
