@@ -130,8 +130,8 @@ def _begins(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
 
 def control(now: datetime) -> bool:
     """Look at every replay that is under way. True when something came home that it was judged by."""
-    under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).order_by("pk")
-    looks = [_look(replay, now) for replay in under_way]
+    under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).defer("selection", "blocked", "query")
+    looks = [_look(replay, now) for replay in under_way.order_by("pk")]
     return any(looks)
 
 

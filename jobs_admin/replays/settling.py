@@ -37,7 +37,8 @@ def settle(now: datetime | None = None) -> bool:
     True when there was something.
     """
     now = now or timezone.now()
-    busy = _settle_all(list(Replay.objects.filter(_IS_OUT).order_by("pk")), now)
+    out = Replay.objects.filter(_IS_OUT).defer("selection", "blocked", "query").order_by("pk")
+    busy = _settle_all(list(out), now)
     stopped = Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED))
     for replay in stopped.filter(Q(planned__gt=0) | Q(sent__gt=0)):
         busy |= bool(stopping.drop_planned(replay, now)) if replay.planned else False

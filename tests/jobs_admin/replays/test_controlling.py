@@ -156,6 +156,18 @@ def test_resumed_it_begins_low_and_what_was_sent_before_is_no_evidence(shop, bur
     assert steered.passed().state == "canary" and steered.replay.may_send == 40
 
 
+def test_paused_and_resumed_it_goes_on_where_it_was(steered):
+    for count in (10, 20, 20, 10, 10, 10):
+        steered.come_home(steered.send(count), "success")
+        steered.passed()
+    rate = steered.replay.rate
+    assert steered.replay.state == "ramping" and rate > 5
+    assert replays.pause(ANN, steered.replay).state == "paused"
+    steered.passed(1)
+    replay = replays.resume(ANN, steered.replay)
+    assert (replay.state, replay.controller["core"]["well"]) == ("ramping", 80) and replay.rate >= rate
+
+
 def test_resumed_without_a_group_its_jobs_are_left_out_and_the_rest_goes(shop, bury):
     bad, good = group("bad"), group("good")
     ids = died_of(bury(40), bad) + died_of(bury(40), good)
