@@ -65,7 +65,8 @@
   // While somebody acts, the page is not refreshed under the hand: the form that asked would be gone when its answer comes.
   let acting = 0;
   const isAct = (event) => event.detail.elt.matches?.("#replay form");
-  const isRefresh = (event) => event.detail.elt.id === "replay";
+  // Of a swap, `elt` is what is swapped, whoever asked.
+  const isRefresh = (event) => (event.detail.requestConfig?.elt || event.detail.elt).id === "replay";
   document.addEventListener("htmx:beforeRequest", (event) => {
     if (isAct(event)) acting += 1;
     else if (isRefresh(event) && acting) event.preventDefault();

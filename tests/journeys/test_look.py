@@ -36,7 +36,6 @@ FACES = {
         "?q=state%3Adead",
         "?q=nothing+is+called+this",
         "?q=state:dead+queue:webhooks&style=at_once&patch={%22kwargs%22:{%22dry_run%22:true}}&accept=expired",
-        "?q=state:dead+queue:webhooks&style=careful&canary_jobs=many&attempts=number&window_days=mon",
     ),
     "audit-list": ("", "?act=nothing"),
 }
