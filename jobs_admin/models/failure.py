@@ -80,7 +80,8 @@ class Failure(models.Model):
             models.CheckConstraint(condition=Q(run__gte=1) & Q(attempts__gte=1), name="failure_counts_from_one"),
         ]
         indexes = [
-            models.Index("state", F("id").desc(), name="failure_by_state"),
+            # With whose it is and where it came from, which a start of many asks of each: the row is kilobytes long.
+            models.Index("state", F("id").desc(), "tenant", "source", name="failure_by_state"),
             models.Index("source", "state", F("id").desc(), name="failure_by_source"),
             models.Index("group", "state", F("id").desc(), name="failure_by_group"),
             models.Index("queue", "state", F("id").desc(), name="failure_by_queue"),

@@ -190,8 +190,8 @@ class _Choice:
 def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
     scope = Scope(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
-    ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.of(replay), now=now).rows()
-    frozen = freezing.frozen(ready, replay.key if replay.pace.get("shuffle") else "")
+    ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.of(replay), now=now)
+    frozen = freezing.frozen(ready.owned(), replay.key if replay.pace.get("shuffle") else "")
     if not frozen.total:
         raise _too_late(scope)
     _refuse_if_changed(replay, frozen.total)
@@ -200,7 +200,7 @@ def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
         frozen,
         laying.places(replay, frozen.first, 1),
         _taken_since_the_draft(replay, inside, frozen.total),
-        approval.why_needed(ready, frozen.total),
+        approval.why_needed(ready.rows(), frozen.total),
     )
 
 

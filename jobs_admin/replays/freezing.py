@@ -9,21 +9,15 @@ import random
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import sub
 
-from django.core.exceptions import EmptyResultSet
-from django.db import connection
-from django.db.models import QuerySet
-
-from jobs_admin.models import Failure, FrozenBatch, Replay
+from jobs_admin.models import FrozenBatch, Replay
 
 FIRST = 200  # jobs of the first batch, which the start itself lays out
 BATCH = 1_000  # of the others: what one short transaction lays out
-
-_PRIME = 2_147_483_647  # below it, the product of two numbers is a 64-bit one
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +28,37 @@ class Frozen:
     total: int
 
 
-def frozen(ready: QuerySet[Failure], shuffle: str = "") -> Frozen:
-    """All of these failures in the order of sending.
+def frozen(ready: Iterable[tuple[int, str, str]], shuffle: str = "") -> Frozen:
+    """All of these failures, (id, tenant, source) each, the lowest id first, in the order of sending.
 
     The first of each tenant, then the second of each, and so on, the oldest first; where `shuffle` names a seed, in an
-    order of its own instead of by age.
+    order of its own instead of by age. Takes some 50 bytes of memory a job.
     """
-    first: list[int] = []
-    rest: list[tuple[int, bytes]] = []
-    sources: set[str] = set()
-    for ids, of in _read(ready, shuffle):
-        sources |= of
-        if not first:
-            first, ids = ids[:FIRST], ids[FIRST:]
-        if ids:
-            rest.append((len(ids), packed(ids)))
-    return Frozen(first, rest, sorted(sources), len(first) + sum(count for count, _ in rest))
+    ids, tenants, sources = array("q"), array("l"), set()
+    numbers: dict[str, int] = {}
+    for pk, tenant, source in ready:
+        ids.append(pk)
+        tenants.append(numbers.setdefault(tenant, len(numbers)))
+        sources.add(source)
+    order = _fair(ids, tenants, len(numbers), shuffle)
+    batches = (order[at : at + BATCH] for at in range(FIRST, len(order), BATCH))
+    rest = [(len(batch), packed(batch)) for batch in batches]
+    return Frozen(order[:FIRST], rest, sorted(sources), len(order))
+
+
+def _fair(ids: array[int], tenants: array[int], most: int, shuffle: str) -> list[int]:
+    places: Sequence[int] = range(len(ids))
+    if shuffle:
+        places = list(places)
+        random.Random(shuffle).shuffle(places)
+    turns = [0] * most
+    keys = []
+    for n, place in enumerate(places):
+        tenant = tenants[place]
+        turns[tenant] += 1
+        keys.append(turns[tenant] << 40 | n)  # one number rather than a pair: half the time, a third of the memory
+    keys.sort()
+    return [ids[places[key & (1 << 40) - 1]] for key in keys]
 
 
 def write(replay: Replay, frozen: Frozen, *, with_first: bool) -> None:
@@ -76,34 +85,3 @@ def unpacked(batch: FrozenBatch) -> list[int]:
     if sys.byteorder == "big":
         distances.byteswap()
     return list(accumulate(distances))
-
-
-def _read(ready: QuerySet[Failure], shuffle: str) -> Iterator[tuple[list[int], set[str]]]:
-    """(ids, their sources), some at a time. The database orders them: what we hold does not grow with their number."""
-    try:
-        chosen, values = ready.order_by().values_list("pk", "tenant", "source").query.sql_with_params()
-    except EmptyResultSet:
-        return
-    place, mixed = _order(shuffle)
-    statement = (
-        f"WITH chosen(id, tenant, source) AS ({chosen}), "
-        f"mixed AS (SELECT id, tenant, source, {mixed} AS h FROM chosen), "
-        f"placed AS (SELECT id, tenant, source, {place} AS place FROM mixed), "
-        "fair AS (SELECT id, source, place, "
-        "ROW_NUMBER() OVER (PARTITION BY tenant ORDER BY place, id) AS turn FROM placed) "
-        "SELECT id, source FROM fair ORDER BY turn, place, id"
-    )
-    # On PostgreSQL a cursor that hands them over bit by bit; SQLite's always does.
-    with connection.chunked_cursor() as cursor:
-        cursor.execute(statement, values)
-        while rows := cursor.fetchmany(FIRST + BATCH):
-            yield [pk for pk, _ in rows], {source for _, source in rows}
-
-
-def _order(shuffle: str) -> tuple[str, str]:
-    """The columns `place` and `h`. Mixed by arithmetic that both databases do alike: the same seed, the same order."""
-    if not shuffle:
-        return "id", "0"
-    seeded = random.Random(shuffle)
-    a, b, c = (seeded.randrange(1, _PRIME) for _ in range(3))
-    return f"(h * h %% {_PRIME} * {c} + h) %% {_PRIME}", f"(id %% {_PRIME} * {a} + {b}) %% {_PRIME}"

@@ -154,7 +154,7 @@ def test_an_item_keeps_what_the_pace_counts_it_under(shop, bury, key, values, fo
 def test_a_scope_of_batches_is_written_as_few_rows(shop, bury):
     ids = bury(FIRST + 3 * CHUNK)
     replay = Replay.objects.create(actor="ann", scope_max_id=ids[-1], started_at=timezone.now())
-    freezing.write(replay, freezing.frozen(Failure.objects.filter(pk__in=ids)), with_first=True)
+    freezing.write(replay, freezing.frozen([(pk, "", "shop") for pk in ids]), with_first=True)
     batches = list(FrozenBatch.objects.order_by("first_n"))
     assert [pk for batch in batches for pk in freezing.unpacked(batch)] == ids
     assert [batch.first_n for batch in batches][:2] == [1, FIRST + 1] and len(batches) <= 5
