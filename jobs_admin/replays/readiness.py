@@ -107,23 +107,30 @@ class Readiness:
 
     def owned(self) -> Iterator[tuple[int, str, str]]:
         """(id, tenant, source) of those that can go, the lowest id first."""
-        found = self._ids_of_ready
+        found = self._ready
         if found is None:
             return iter(())
         if connection.vendor == "postgresql":
             return self.rows().order_by("pk").values_list("pk", "tenant", "source").iterator(_AT_ONCE)
         # All three stand in this index. Not told so, SQLite reads rows of kilobytes for them.
-        by_state = f"{TABLE} INDEXED BY failure_by_state WHERE state = '{FailureState.DEAD}'"
-        return _streamed((f"SELECT id, tenant, source FROM {by_state} AND id IN ({found[0]}) ORDER BY id", found[1]))
+        by_state, (within, values) = f"{TABLE} INDEXED BY failure_by_state WHERE ", found
+        if not within.startswith(by_state):
+            within = f"{by_state}state = '{FailureState.DEAD}' AND {TABLE}.id IN (SELECT {TABLE}.id FROM {within})"
+        return _streamed((f"SELECT {TABLE}.id, tenant, source FROM {within} ORDER BY {TABLE}.id", values))
+
+    @property
+    def _ids_of_ready(self) -> Statement | None:
+        found = self._ready
+        return found and (f"SELECT {TABLE}.id FROM {found[0]}", found[1])
 
     @cached_property
-    def _ids_of_ready(self) -> Statement | None:
+    def _ready(self) -> Statement | None:
+        """What stands behind FROM, for those that can go; None where nothing can match."""
         where = self._where(FailureState.DEAD)
         if where is None:
             return None
         left_out = "".join(f" AND NOT {one.sql}" for one in self._obstacles)
-        values = [*where[1], *(value for one in self._obstacles for value in one.values)]
-        return f"SELECT {TABLE}.id FROM {where[0]}{left_out}", values
+        return where[0] + left_out, [*where[1], *(value for one in self._obstacles for value in one.values)]
 
     def newest(self, most: int) -> list[int]:
         """The ids of those that can go among the newest `most` dead ones that match, the highest first."""
