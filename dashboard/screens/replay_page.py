@@ -140,7 +140,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> 
     paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
     waits = replay.sent + replay.running
     can_pace = may_act and not over and replay.planned > 0 and replay.state != ReplayState.AWAITING_APPROVAL
-    # An ended replay is still alive while what it sent has not come home.
+    # A cancelled replay is still alive while what it sent has not come home; of one that is done nothing more comes.
     return Shown(
         sentence=sentence(replay),
         look=_look(replay),
@@ -150,7 +150,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> 
         rate_now=over_time.rate_now if sending and replay.planned else None,
         pace_words=replay_paces.in_words(replay.pace),
         picture=replay_picture.picture(over_time, phases),
-        is_live=not over or waits > 0,
+        is_live=not over or (waits > 0 and replay.state != ReplayState.DONE),
         is_moving=sending and replay.total <= FAST_UP_TO,
         can_pause=may_act and sending and replay.planned > 0,
         can_resume=may_act and paused,
@@ -200,6 +200,9 @@ def sentence(replay: Replay) -> str:
         if replay.failed_again == 0 and replay.succeeded == total:
             return "It ran well." if total == 1 else f"All {jobs} ran well."
         uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+        if replay.sent:
+            told = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}"
+            return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{told}"
         return f"Of {jobs}, {ran}.{uncertain}"
     if replay.state == ReplayState.CANCELLED:
         never = f"{replay.cancelled:,} were never sent and stay dead"

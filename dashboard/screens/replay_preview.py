@@ -46,6 +46,7 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "options": options,
         "style": style,
         "careful": _careful(preview),
+        "has_careful": not preview.untold,
         "amount": pace.data.get("amount", "50"),
         "unit": pace.data.get("unit") or "rate",
         "pace_words": replay_paces.in_words(preview.pace),
@@ -88,6 +89,8 @@ ACCEPTED = {
 
 def _careful(preview) -> str:
     """What Careful would do here, with its numbers, whichever is chosen."""
+    if preview.untold:
+        return f"Not to be had: {preview.untold[0]} does not report how its jobs end, so nothing could be judged."
     pace = preview.pace
     if pace["style"] != "careful":
         median = preview.throughput_per_s

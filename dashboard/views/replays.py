@@ -169,7 +169,9 @@ def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -
         if not asked.refuse(why):
             raise
         style = asked.pace.cleaned_data.get("style")
-        return replays.preview(request.viewer, **given, pace={"style": style} if style else None)
+        return replays.preview(
+            request.viewer, **given, pace={"style": style} if style and why.field != "pace" else None
+        )
 
 
 def found(request: HttpRequest, pk: int) -> Replay:

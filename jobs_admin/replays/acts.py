@@ -17,7 +17,7 @@ from jobs_admin.models import Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import controlling, rights, stopping
+from jobs_admin.replays import controlling, outcomes, rights, stopping
 from jobs_admin.replays.previewing import read_pace
 from jobs_admin.replays.refusals import ReplayRefused, wrong_state
 
@@ -109,6 +109,7 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
     """Another pace, also while it runs."""
     read = read_pace(pace)
     sources = rights.must_act(viewer, replay, "replay.pace")
+    outcomes.refuse_blind(read, sources)
     with transaction.atomic():
         stands = _as_it_stands(replay)
         if stands.state in _OVER:

@@ -16,7 +16,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
-from jobs_admin.replays import approval, controlling, freezing, laying, letters, rights, scoping
+from jobs_admin.replays import approval, controlling, freezing, laying, letters, outcomes, rights, scoping
 from jobs_admin.replays.options import Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, previewed, read_pace
 from jobs_admin.replays.readiness import Readiness
@@ -196,6 +196,7 @@ def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
         raise _too_late(scope)
     _refuse_if_changed(replay, frozen.total)
     refuse_unfit(Options.of(replay), frozen.sources)
+    outcomes.refuse_blind(read_pace(replay.pace), frozen.sources)  # its pace may have been changed since the draft
     return _Choice(
         frozen,
         laying.places(replay, frozen.first, 1),

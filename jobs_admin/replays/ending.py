@@ -11,8 +11,7 @@ from jobs_admin import config
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import rights
-from jobs_admin.sources.base import SourceRefused
+from jobs_admin.replays import outcomes, rights
 
 # Also one that stands: there is nothing to go on with.
 _OPEN = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
@@ -24,22 +23,10 @@ def end(now: datetime) -> bool:
     begun = Q(total__gt=0) | Q(taken__gt=0)
     through = Replay.objects.filter(begun, state__in=_OPEN, planned=0, running=0).order_by("pk")
     # What a source cannot report the end of stays `sent`, for good.
-    silent = silent_sources()
+    silent = outcomes.untold(config.sources())
     ended = through if silent else through.filter(sent=0)
     closed = [_close(replay, now) for replay in ended if not replay.sent or _hears_of_none(replay, silent)]
     return any(closed)
-
-
-def silent_sources() -> list[str]:
-    """Those that cannot report how a job ended."""
-    return [name for name in config.sources() if not reports_outcomes(name)]
-
-
-def reports_outcomes(source: str) -> bool:
-    try:
-        return config.adapter(source).can.outcomes
-    except (KeyError, SourceRefused):
-        return True  # it was asked to when it was sent there
 
 
 def _hears_of_none(replay: Replay, silent: list[str]) -> bool:

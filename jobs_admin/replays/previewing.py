@@ -15,7 +15,7 @@ from jobs_admin.core import pacing
 from jobs_admin.core.pacing.simulation import Simulation, simulate
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.access import Viewer
-from jobs_admin.replays import approval, cautions, progress, scoping, workforce
+from jobs_admin.replays import approval, cautions, outcomes, progress, scoping, workforce
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.refusals import ReplayRefused
@@ -48,6 +48,7 @@ class Preview:
     snapshot: str  # hand it to `draft`: what changed since is then noticed
     scope_max_id: int
     throughput_per_s: float | None  # jobs of these queues that ran well in the last hour; None: none did
+    untold: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
     needs_approval: str  # why a second person has to approve it; "" where nobody has to
     arrived_since: int  # that match and came after the snapshot; they are not in it. At most _MOST_ARRIVED are counted
     # What follows is left out of a light preview.
@@ -111,7 +112,10 @@ def previewed(
     spread = _Spread(ready, looked_at)
     queues = [options.to_queue] if options.to_queue else [queue for queue, _ in spread.of("queue")]
     throughput = _throughput(viewer, queues, now)
-    plan = pacing.settled(read_pace(pace, ready.count), jobs=ready.count, median_per_s=throughput)
+    untold = outcomes.untold(ready.sources)
+    asked = read_pace(pace, 0 if untold else ready.count)  # the default of many jobs is careful
+    outcomes.refuse_blind(asked, untold)
+    plan = pacing.settled(asked, jobs=ready.count, median_per_s=throughput)
     expected = pacing.Estimate(0.0, 0.0)
     told: dict[str, Any] = {}
     if not light:
@@ -152,6 +156,7 @@ def previewed(
         snapshot=f"{max_id}.{ready.matched}.{ready.count}.{scope.digest}",
         scope_max_id=max_id,
         throughput_per_s=throughput,
+        untold=untold,
         needs_approval=approval.why_needed(ready.rows(), ready.count),
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
         **told,

@@ -17,7 +17,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import controlling, ending, stopping
+from jobs_admin.replays import controlling, ending, outcomes, stopping
 from jobs_admin.sources.base import SourceRefused
 
 _READ = 2_000  # items whose news is read at once
@@ -192,7 +192,7 @@ def _doubt_silent(replay: Replay, now: datetime) -> bool:
     if oldest is None or oldest >= now - timedelta(seconds=min(soonest_s, _WITHIN_S)):
         return False
     for source in sent.values_list("failure__source", flat=True).distinct():
-        if not ending.reports_outcomes(source):
+        if not outcomes.are_reported(source):
             continue
         within = _outcome_within(source)
         silent = sent.filter(failure__source=source, sent_at__lt=now - timedelta(seconds=within))

@@ -298,6 +298,22 @@ def test_a_replay_that_nothing_moves_in_is_answered_with_not_modified(ann, shop)
     assert ann.get(url, headers=HTMX | {"If-None-Match": etag}).status_code == 200
 
 
+def test_where_a_source_does_not_report_careful_is_not_offered_and_the_end_says_so(ann, shop, monkeypatch):
+    monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True), raising=False)
+    dead(101, queue="emails")
+    page = ann.get(NEW, {"q": "queue:emails"}).content.decode()
+    assert re.search(r'value="careful" disabled', page) and "Not to be had: shop does not report" in page
+    refused = ann.get(NEW, {"q": "queue:emails", "style": "careful"}).content.decode()
+    assert "shop does not report how its jobs end" in refused and "the plan at 50 a second" in refused
+    replay = running(2, queue="slow")
+    for n in (1, 2):
+        moved(replay, n, "sent", settled_at=None)
+    assert replays.settle()
+    page = ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert "2 of 2 jobs sent: their source does not report how a job ends." in page
+    assert '<div id="replay" class="stack replay">' in page  # nothing more comes: it does not ask again
+
+
 def test_pause_resume_and_cancel_are_plain_forms(ann, shop):
     replay = running()
     for act, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):

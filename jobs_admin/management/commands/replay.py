@@ -116,7 +116,8 @@ class Command(SearchCommand):
                 progress.show(replay)
                 if replay.state in _STANDS:
                     raise CommandError(f"\n{_why_it_stands(replay)} {page}")
-                if replay.state in _OVER and not (replay.sent or replay.running):
+                # What is still sent of one that is done ended where nobody tells how.
+                if replay.state == ReplayState.DONE or (replay.state in _OVER and not (replay.sent or replay.running)):
                     break
                 if replay.sender_until is None and not told and time.monotonic() - begun > _SILENT_AFTER_S:
                     told = True
@@ -137,6 +138,11 @@ class Command(SearchCommand):
                 f"Of {replay.total:,} jobs {replay.succeeded:,} succeeded, {replay.failed_again:,} failed again, "
                 f"{replay.uncertain:,} are uncertain and {replay.cancelled:,} were not sent."
             )
+        if replay.sent:
+            self.stdout.write(
+                f"{replay.sent:,} of {replay.total:,} jobs were sent. Their source does not report how a job ends."
+            )
+            return
         self.stdout.write(f"All {replay.total:,} jobs succeeded.")
 
 

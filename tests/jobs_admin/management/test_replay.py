@@ -106,6 +106,15 @@ def test_waiting_ends_non_zero_at_once_where_only_a_person_can_go_on(shop, bury,
         run("queue:emails", "--reason", "x", "--wait")
 
 
+def test_waiting_ends_where_nobody_tells_how_the_jobs_ended_and_claims_nothing(shop, bury, monkeypatch):  # noqa: F811
+    bury(3)
+    monkeypatch.setattr(
+        replay_text.Progress, "show", lambda _, replay: stands(replay.pk, state="done", sent=3, planned=0)
+    )
+    said = run("queue:emails", "--reason", "x", "--wait")
+    assert "3 of 3 jobs were sent. Their source does not report how a job ends." in said and "succeeded" not in said
+
+
 def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
     out = io.StringIO()
     progress = replay_text.Progress(OutputWrapper(out))

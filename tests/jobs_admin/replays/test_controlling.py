@@ -285,6 +285,33 @@ def test_a_source_that_cannot_report_ends_jobs_as_sent(shop, bury, monkeypatch):
     assert steered.passed(4_000).state == "done" and counts(steered.replay) == {"sent": 3}
 
 
+@pytest.mark.parametrize(
+    "pace, field",
+    [
+        ({"style": "careful"}, "pace"),
+        ({"rate": 5, "canary": {}}, "pace.canary"),
+        ({"rate": 5, "ramp": {"from": 1}}, "pace.ramp"),
+        ({"rate": 5, "in_flight": 5}, "pace.in_flight"),
+        ({"rate": 5, "per_key": {"key": "tenant", "concurrency": 1}}, "pace.per_key.concurrency"),
+    ],
+)
+def test_a_source_that_cannot_report_has_no_pace_that_waits_for_news(shop, bury, monkeypatch, pace, field):
+    monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True), raising=False)
+    ids = bury(101)
+    usual = replays.draft(ANN, selection=ids, reason="fixed")  # not careful, as so many are elsewhere
+    assert usual.pace["style"] == "steady" and replays.preview(ANN, selection=ids).untold == ["shop"]
+    changed = replays.change_pace(ANN, replays.draft(ANN, selection=ids, reason="fixed"), pace)
+    running = replays.start(ANN, replays.draft(ANN, selection=bury(1)))
+    for ask in (
+        lambda: replays.preview(ANN, selection=bury(1), pace=pace),
+        lambda: replays.start(ANN, changed),
+        lambda: replays.change_pace(ANN, running, pace),
+    ):
+        with pytest.raises(replays.ReplayRefused, match="shop does not report how its jobs end") as refused:
+            ask()
+        assert (refused.value.code, refused.value.field) == ("bad_pace", field)
+
+
 def test_first_attempts_are_told_once_and_none_is_missed(steered, monkeypatch):
     monkeypatch.setattr(seeing, "_AT_ONCE", 7)
     steered.come_home(steered.send(5), "success")

@@ -1,0 +1,44 @@
+"""Which sources tell how a replayed job ended, and what no pace may ask for where one does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jobs_admin import config
+from jobs_admin.core.pacing import CAREFUL, Pace
+from jobs_admin.replays.refusals import ReplayRefused
+from jobs_admin.sources.base import SourceRefused
+
+
+def are_reported(source: str) -> bool:
+    try:
+        return config.adapter(source).can.outcomes
+    except (KeyError, SourceRefused):
+        return True  # it was asked to when it was sent there
+
+
+def untold(sources: Iterable[str]) -> list[str]:
+    """Those of the sources that cannot tell how a job ended: there it stays `sent`."""
+    return [name for name in sources if not are_reported(name)]
+
+
+def refuse_blind(pace: Pace, sources: Iterable[str]) -> None:
+    """Raises ReplayRefused where a pace would wait for news that never come."""
+    if not (names := untold(sources)):
+        return
+    waits = {
+        "pace": pace.style == CAREFUL,
+        "pace.canary": pace.canary,
+        "pace.ramp": pace.ramp,
+        "pace.in_flight": pace.in_flight,
+        "pace.per_key.concurrency": pace.per_key and pace.per_key.concurrency,
+    }
+    for field, asked in waits.items():
+        if asked:
+            what = "careful pace" if field == "pace" else field.removeprefix("pace.")
+            raise ReplayRefused(
+                "bad_pace",
+                f"{names[0]} does not report how its jobs end, so there is no {what} for them. Nothing was changed. "
+                "Choose steady with a rate.",
+                field=field,
+            )
