@@ -12,6 +12,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from jobs_admin.core import pacing
+from jobs_admin.core.pacing import Pace
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
@@ -106,7 +107,7 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 
 
 def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") -> Replay:
-    """Another pace, also while it runs."""
+    """Another pace, also while it runs; `over` is for what is not sent yet."""
     read = read_pace(pace)
     sources = rights.must_act(viewer, replay, "replay.pace")
     outcomes.refuse_blind(read, sources)
@@ -114,9 +115,10 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
         stands = _as_it_stands(replay)
         if stands.state in _OVER:
             raise wrong_state(replay, "given another pace")
+        _refuse_what_stands(stands, read)
         columns: dict[str, Any] = {"pace": read.as_dict(), "rate": read.rate}
         if stands.state not in _NOT_BEGUN:
-            columns = controlling.repaced(stands, pacing.settled(read, jobs=stands.total), timezone.now())
+            columns = controlling.repaced(stands, pacing.settled(read, jobs=stands.planned), timezone.now())
         Replay.objects.filter(pk=replay.pk).update(**columns)
         rights.record(
             viewer,
@@ -129,6 +131,22 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
         )
     replay.refresh_from_db()
     return replay
+
+
+def _refuse_what_stands(stands: Replay, pace: Pace) -> None:
+    """Raises ReplayRefused for what was decided when its jobs were frozen (their order) or laid out (their keys)."""
+    key = pace.per_key.key if pace.per_key else ""
+    fixed = ""
+    if stands.state != ReplayState.DRAFT and pace.shuffle and not stands.pace.get("shuffle"):
+        fixed, what = "pace.shuffle", "The order of its jobs was"
+    elif stands.state not in _NOT_BEGUN and key and key != (stands.pace.get("per_key") or {}).get("key"):
+        fixed, what = "pace.per_key.key", "What its jobs are counted by was"
+    if fixed:
+        raise ReplayRefused(
+            "bad_pace",
+            f"{what} settled when it started. Nothing was changed. Cancel the rest and replay that anew with this pace.",
+            field=fixed,
+        )
 
 
 def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime | None = None) -> ReplayItem:

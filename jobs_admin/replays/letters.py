@@ -29,7 +29,7 @@ class Writer:
         self._attempts = replay.attempts
         self._to_queue = replay.to_queue
         self._same_job_id = replay.same_job_id
-        self._priority = replay.pace.get("priority")
+        self.priority = replay.pace.get("priority")  # of what is made from now on; a pace may change it
 
     def job_id(self, item: Claimed) -> str:
         """The id of the job in its new run: the same for every try to send the item."""
@@ -53,7 +53,7 @@ class Writer:
             "queue": item.queue, "job_id": item.first_job_id, "run": item.run, "item": item.pk, "replay": self._key
         }  # fmt: skip
         return Letter(
-            item.pk, raw, self.queue(item), item.job_id, lineage, args, kwargs, self._priority, self._retries(item)
+            item.pk, raw, self.queue(item), item.job_id, lineage, args, kwargs, self.priority, self._retries(item)
         )
 
     def _arguments(self, item: Claimed, raw: bytes) -> tuple[list[Any] | None, dict[str, Any] | None]:

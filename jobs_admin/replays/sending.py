@@ -158,9 +158,11 @@ class Sender:
             # Whoever comes after us waits longer than that.
             held.line.lease(monotonic + LEASE_S * 0.8)
         held.replay = replay
-        if held.line.bucket.rate != replay.rate:
+        jitter = replay.pace.get("jitter") or 0.0
+        if (held.line.bucket.rate, held.line.bucket.jitter) != (replay.rate, jitter):
             with held.line.lock:
-                held.line.bucket.change(replay.rate, monotonic)
+                held.line.bucket.change(replay.rate, monotonic, jitter)
+        held.writer.priority = replay.pace.get("priority")
         rate = (replay.pace.get("per_key") or {}).get("rate")
         if (held.rates.rate if held.rates else None) != rate:
             held.rates = KeyRates(rate) if rate is not None else None

@@ -39,10 +39,17 @@ class Bucket:
     def rate(self) -> float | None:
         return self._rate
 
-    def change(self, rate: float | None, now: float) -> None:
-        """Go on at another rate. What was owed at the old one is forgiven."""
+    @property
+    def jitter(self) -> float:
+        return self._jitter
+
+    def change(self, rate: float | None, now: float, jitter: float | None = None) -> None:
+        """Go on at another rate, and with another jitter where one is given. What was owed at the old rate is forgiven."""
         self._fill(now)
         self._rate = rate
+        if jitter is not None:
+            self._jitter = jitter
+            self._late = self._drawn()
         self._owed = min(self._owed, 1.0)
         self._ready = min(self._ready, 1.0 + self._jitter)
 

@@ -147,12 +147,16 @@ def test_waiting_as_long_as_told_is_enough_with_jitter_too(rate, seed):
 
 
 @settings(max_examples=200)
-@given(st.lists(st.tuples(rates, st.floats(0, 1.5)), min_size=1, max_size=60), st.floats(0, 1), st.integers(0, 9))
-def test_a_rate_that_changes_at_every_look_never_breaks_the_bound_of_the_highest(changes, jitter, seed):
+@given(
+    st.lists(st.tuples(rates, st.floats(0, 1.5), st.none() | st.floats(0, 1)), min_size=1, max_size=60),
+    st.floats(0, 1),
+    st.integers(0, 9),
+)
+def test_a_rate_and_jitter_that_change_at_every_look_never_break_the_bound_of_the_highest(changes, jitter, seed):
     now, sent, bucket = 0.0, [], Bucket(changes[0][0], 0.0, jitter, Random(seed))
-    for rate, pause in changes:
-        bucket.change(rate, now)
+    for rate, pause, other in changes:
+        bucket.change(rate, now, other)
         for part in range(4):
             sent.append((now + part * pause / 4, bucket.take(10**9, now + part * pause / 4)))
         now += pause
-    assert most_in_a_second(sent) <= 1.05 * max(rate for rate, _ in changes) + 3
+    assert most_in_a_second(sent) <= 1.05 * max(rate for rate, *_ in changes) + 3
