@@ -45,6 +45,12 @@ def dead_now(page):
     return int(page.locator("#group .facts a.is-dead").inner_text().replace(",", ""))
 
 
+def at_a_steady_pace(page):
+    """The shop has been quiet: carefully, that is as fast as it usually is, this would take minutes."""
+    page.get_by_label("How many").fill("40")
+    page.locator("dl.pairs", has_text="40 a second").wait_for()
+
+
 def all_came_back(desk, page, jobs):
     """Wait on the page of a replay until it is done: no job failed for the partner again, by page and by API.
 
@@ -125,6 +131,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     page.locator(f"a[href$='/groups/{fingerprint}/']").first.click()
     assert dead_now(page) == dead
     page.get_by_role("link", name="Replay these").click()
+    at_a_steady_pace(page)
     page.get_by_label("Why").fill("The partner is back")
     page.get_by_role("button", name=re.compile(rf"^Replay {dead:,} jobs")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/"))
@@ -137,6 +144,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     page.goto(f"/failures/?{urlencode({'q': BROKEN})}")
     page.get_by_label(re.compile("that match$")).check()
     page.get_by_role("button", name="Replay…").click()
+    at_a_steady_pace(page)
     page.get_by_label("Why").fill("The rest of it")
     page.get_by_role("button", name=re.compile(rf"^Replay {left:,} jobs")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/"))
