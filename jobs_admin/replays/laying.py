@@ -20,6 +20,7 @@ from django.db.models import F, Q
 from jobs_admin import turns
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
+from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.replay import OPEN_ITEM, SENDING, ReplayState
 from jobs_admin.replays.freezing import unpacked
@@ -173,7 +174,8 @@ def _key(value: Any) -> str:
     """What a value is counted under; empty for none, for a list or object, and for what is not shown."""
     if not isinstance(value, str | int | float) or value == "":
         return ""
-    text = value if isinstance(value, str) else json.dumps(value)
+    # No column takes a NUL or half a character: one such job would stop all laying out.
+    text = representable(value) if isinstance(value, str) else json.dumps(value)
     if any(mark in text for mark in _NO_KEYS):
         return ""
     return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()

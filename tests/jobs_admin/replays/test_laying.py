@@ -143,6 +143,9 @@ def test_a_batch_costs_the_same_statements_however_many_it_has(shop, bury):
         ("kwargs.customer", {"kwargs": json.dumps({"customer": "[redacted]"})}, ""),
         ("kwargs.customer", {"kwargs": json.dumps({"customer": {"id": 1}})}, ""),
         ("kwargs.customer", {"kwargs": "{not json"}, ""),
+        ("kwargs.customer", {"kwargs": r'{"customer": "a\u0000b"}'}, "a␀b"),
+        ("kwargs.customer", {"kwargs": r'{"customer": "\ud800"}'}, r"\ud800"),
+        ("kwargs.__class__", {"kwargs": '{"customer": 42}'}, ""),
         ("kwargs.customer", {"kwargs": json.dumps({"customer": "y" * 65})}, hashlib.sha256(b"y" * 65).hexdigest()),
     ],
 )  # fmt: skip
