@@ -7,6 +7,8 @@ from typing import Any
 
 from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
 
+DEEPEST = 100  # levels of lists and objects that an edit may have
+
 # How `worker.display` says that it left something out. Sent as a value, each of them would be nonsense.
 _LEFT_OUT = (
     PLACEHOLDER,
@@ -80,8 +82,13 @@ def _merge_list(real: Any, shown: Any, edited: list[Any], path: str) -> list[Any
     return [merge(*values, f"{path}.{i}") for i, values in enumerate(zip(real, shown, edited, strict=True))]
 
 
-def refuse_placeholder(value: Any, path: str) -> None:
-    """Raises EditRefused for a value in which something hidden or cut was typed, moved or left beside a change."""
+def refuse_placeholder(value: Any, path: str, depth: int = 0) -> None:
+    """Raises EditRefused for a value in which something hidden or cut was typed, moved or left beside a change.
+
+    Also for one so deep that what stores and shows it later would break.
+    """
+    if depth > DEEPEST:
+        raise EditRefused(path, f"{path[:80]}… is nested deeper than {DEEPEST} levels.")
     if isinstance(value, str):
         for mark in _LEFT_OUT:
             if mark in value:
@@ -93,10 +100,10 @@ def refuse_placeholder(value: Any, path: str) -> None:
     elif isinstance(value, dict):
         for name, inner in value.items():
             refuse_placeholder(name, f"{path}.{name}")
-            refuse_placeholder(inner, f"{path}.{name}")
+            refuse_placeholder(inner, f"{path}.{name}", depth + 1)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            refuse_placeholder(inner, f"{path}.{index}")
+            refuse_placeholder(inner, f"{path}.{index}", depth + 1)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -50,7 +50,7 @@ def parse(pace: object, jobs: int = 0) -> Pace:
         raise PaceRefused("pace", 'A pace is an object such as {"style": "steady", "rate": 50}.')
     for name in pace:
         if name not in _NAMES:
-            raise PaceRefused(str(name), f"A pace has no {str(name)[:40]!r}. It has {', '.join(_NAMES)}.")
+            raise PaceRefused(str(name)[:40], f"A pace has no {str(name)[:40]!r}. It has {', '.join(_NAMES)}.")
     said = {name: value for name, value in pace.items() if value is not None}
     style = _style(said, jobs)
     if style == AT_ONCE:

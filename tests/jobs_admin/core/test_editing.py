@@ -102,3 +102,11 @@ def test_what_was_shown_in_part_cannot_be_edited(real, shown):
 
 def test_one_and_true_are_not_the_same():
     assert merge({"n": 1}, {"n": 1}, {"n": True}, "kwargs")["n"] is True
+
+
+def test_what_is_nested_without_end_is_refused():
+    deep = []
+    for _ in range(500):
+        deep = [deep]
+    with pytest.raises(EditRefused, match="deeper than 100"):
+        merge([1], [1], deep, "args")

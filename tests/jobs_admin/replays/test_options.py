@@ -12,6 +12,13 @@ from tests.jobs_admin.replays.conftest import ANN
 from tests.jobs_admin.replays.test_acts import refusal
 
 
+def nested(levels):
+    value = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 @pytest.mark.parametrize(
     "field, value",
     [
@@ -19,7 +26,8 @@ from tests.jobs_admin.replays.test_acts import refusal
         ("to_queue", 7), ("to_queue", "q" * 201), ("to_queue", "a\0b"), ("same_job_id", "yes"), ("accept", ["all"]),
         ("accept", 3), ("patch", {}), ("patch", []), ("patch", {"kwargs": {"a": "x… (cut)"}}),
         ("patch", {"kwargs": {"a": math.nan}}), ("patch", {"kwargs": {"a": "\0"}}), ("patch", {"kwargs": {"a": "x" * 100_001}}),
-        ("patch", {"args": [{"[redacted]": 1}]}), ("unknown", 1),
+        ("patch", {"args": [{"[redacted]": 1}]}), ("unknown", 1), ("patch", {"kwargs": {"a": nested(900)}}),
+        ("patch", {"args": [nested(100_000)]}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_beside_its_field(field, value):

@@ -118,6 +118,7 @@ def test_above_a_hundred_jobs_careful_is_the_default():
         ({"style": "wild"}, "style", "careful, steady"),
         ({"style": ["steady"]}, "style", "steady"),
         ({"rat": 5}, "rat", "no 'rat'"),
+        ({"x" * 100_000: 5}, "x" * 40, "no 'xxx"),
         ({"style": "at_once", "rate": 5}, "rate", "at_once has no rate"),
         ({"style": "at_once", "ramp": {"to": 5}}, "ramp", "at_once has no ramp"),
         ({"style": "at_once", "jitter": 0.1}, "jitter", "at_once has no jitter"),
