@@ -107,8 +107,10 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 
 
 def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") -> Replay:
-    """Another pace, also while it runs; `over` is for what is not sent yet."""
-    read = read_pace(pace)
+    """Another pace, also while it runs; `over` is for what is not sent yet. A limit that it does not name goes."""
+    if not pace:
+        raise ReplayRefused("bad_pace", "Say which pace it gets. Nothing was changed.", field="pace")
+    read = read_pace(pace, replay.total or replay.matched)
     sources = rights.must_act(viewer, replay, "replay.pace")
     outcomes.refuse_blind(read, sources)
     with transaction.atomic():

@@ -225,7 +225,8 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     replay.started_at, replay.total = now, frozen.total
     waits = {"state": ReplayState.AWAITING_APPROVAL, "state_since": now, "approval_because": needs_approval}
     columns = waits if needs_approval else controlling.begun(replay, now)
-    begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).update(
+    # At the pace that the jobs were chosen for: their keys and their order come from it.
+    begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT, pace=replay.pace).update(
         **columns,
         started_at=now,
         total=frozen.total,
@@ -234,6 +235,8 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
         blocked=laying.joined(replay.blocked, laying.taken_by(choice.taken)),
     )
     if not begun:
+        if Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
+            raise ReplayRefused("changed", "Its pace was changed at this moment. Nothing was started. Start it again.")
         raise wrong_state(replay, "started")
     total = frozen.total
     # Nobody's jobs are held while it waits for a second person: then nothing is laid out.
@@ -291,8 +294,9 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
             f"You started replay #{replay.pk} yourself, so another operator has to approve it. Nothing was changed.",
             sources,
         )
-    begins = controlling.begun(replay, now)
     with transaction.atomic():
+        # Read anew: who started it may have changed its pace since.
+        begins = controlling.begun(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)
         approved = Replay.objects.filter(pk=replay.pk, state=ReplayState.AWAITING_APPROVAL).update(
             **begins,
             approver=representable(viewer.name)[:150],

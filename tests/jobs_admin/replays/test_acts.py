@@ -12,7 +12,7 @@ from jobs_admin import audit, replays
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
-from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
+from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
 
 pytestmark = pytest.mark.django_db
 
@@ -308,3 +308,26 @@ def test_what_may_not_be_seen_is_answered_like_what_is_not_there(shop, bury):
 def test_a_source_that_may_not_be_seen_is_not_named_by_a_refusal(shop, bury):
     replay = begun(bury(1) + bury(1, source="web"))
     assert "web" not in refusal(replays.pause, BOB, replay).message
+
+
+LIMITED = AT_ONCE | {"per_key": {"key": "tenant", "concurrency": 3}}
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_no_pace_at_all_does_not_make_a_careful_replay_a_fast_one(shop, bury, nothing):
+    replay = begun(bury(2), {"style": "careful"})
+    assert refusal(replays.change_pace, ANN, replay, nothing).code == "bad_pace"
+    assert Replay.objects.get().pace["style"] == "careful"
+
+
+def test_a_pace_that_names_no_style_is_careful_where_there_are_many(shop, bury):
+    replay = begun(bury(101), {"style": "careful"})
+    assert replays.change_pace(ANN, replay, {"in_flight": 5}).pace["style"] == "careful"
+
+
+def test_a_pace_that_was_changed_while_it_started_is_not_lost(shop, bury):
+    draft = replays.draft(ANN, selection=bury(2), pace=LIMITED, reason="x")
+    replays.change_pace(BOB, Replay.objects.get(), {"rate": 1})
+    assert refusal(replays.start, ANN, draft).code == "changed"
+    assert (Replay.objects.get().state, Replay.objects.get().rate) == ("draft", 1.0) and not ReplayItem.objects.exists()
+    assert replays.start(ANN, Replay.objects.get()).pace["rate"] == 1

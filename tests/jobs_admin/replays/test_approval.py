@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin import config, replays
-from jobs_admin.models import AuditEvent, Failure, FrozenBatch
+from jobs_admin.models import AuditEvent, Failure, FrozenBatch, Replay
 from jobs_admin.models.access import OPERATOR, Viewer
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE
 from tests.jobs_admin.replays.test_acts import refusal
@@ -37,6 +37,12 @@ def test_another_operator_lets_exactly_the_frozen_scope_go(waiting, shop, bury):
         ("bob", "seen", "shop")
     ]
     assert refusal(replays.approve, BOB, waiting).code == "wrong_state"
+
+
+def test_it_goes_at_the_pace_that_was_last_agreed_on(waiting):
+    replays.change_pace(ANN, Replay.objects.get(), {"rate": 1})
+    went = replays.approve(BOB, waiting)  # as it was read before
+    assert (went.pace["rate"], went.rate) == (1, 1.0)
 
 
 def test_who_drafted_or_started_it_cannot_approve_it(shop, bury, settings):
