@@ -25,6 +25,7 @@ def tell(
     """
     failed = seeing.failed_of_last(replay, because.judged, since) if because.judged else []
     named = Group.objects.in_bulk([one.group for one in failed[:_MOST_GROUPS] if one.group])
+    new = seeing.new_groups(replay, named)
     told = {
         "at": now.isoformat(),
         "sent": seeing.sent(replay),
@@ -38,7 +39,7 @@ def tell(
                 "culprit": group.culprit,
                 "count": one.count,
                 "same": one.same,
-                "is_new": bool(replay.started_at and group.first_seen >= replay.started_at),
+                "is_new": group.pk in new,
             }
             for one in failed
             if (group := named.get(one.group or 0))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef
 
 from jobs_admin.core.pacing import Judged
 from jobs_admin.models import Attempt, DepthSample, Group, Replay, ReplayItem
@@ -16,6 +16,7 @@ from jobs_admin.models.replay import ItemState
 _AT_ONCE = 5_000  # first attempts that are read at one look
 _SAMPLED = 500  # items on their way, and as many that go next, which tell the queues of now
 _QUEUES_S = 5.0  # how long they are believed
+_CLOCKS_DIFFER = timedelta(hours=1)  # at most, a worker's from ours
 _FRESH = timedelta(seconds=40)  # an older sample of a queue says nothing of now
 
 Queue = tuple[str, str]  # source, queue
@@ -51,7 +52,8 @@ def came_home(replay: Replay, after: datetime | None) -> tuple[list[Judged], dat
     if not rows:
         return [], after
     failed = [row for row in rows if not row.first_ok]
-    runtimes, before, new = _runtimes(rows), _groups_before(failed), _new_groups(replay, failed)
+    runtimes, before = _runtimes(rows), _groups_before(failed)
+    new = new_groups(replay, {row.first_group for row in failed if row.first_group})
     judged = [
         Judged(
             at=row.first_at.timestamp(),
@@ -83,9 +85,12 @@ def _groups_before(rows: Sequence) -> dict[int, int | None]:
     return {failure: group for failure, run, group in told if run < runs[failure]}
 
 
-def _new_groups(replay: Replay, rows: Sequence) -> set[int]:
-    seen = Group.objects.filter(pk__in={row.first_group for row in rows} - {None}, first_seen__gte=replay.started_at)
-    return set(seen.values_list("pk", flat=True))
+def new_groups(replay: Replay, among: Collection[int]) -> set[int]:
+    """Those of which nothing had come before the replay, by our clock: `first_seen` is by the workers' clocks."""
+    lately = replay.started_at - _CLOCKS_DIFFER  # what came before may have been pruned
+    groups = Group.objects.filter(pk__in=among, first_seen__gte=lately)
+    before = Attempt.objects.filter(group=OuterRef("pk"), received_at__lt=replay.started_at)
+    return set(groups.filter(~Exists(before)).values_list("pk", flat=True))
 
 
 @dataclass(slots=True)

@@ -233,6 +233,34 @@ def test_a_watch_that_does_not_sample_is_no_worker_that_vanished(steered):
     assert steered.replay.state == "canary"
 
 
+def test_new_errors_hold_it_before_as_many_known_ones_would_whatever_the_workers_clocks_say(shop, bury):
+    known = group("known", first_seen=START + timedelta(minutes=9))
+    new = group("new", first_seen=START - timedelta(minutes=9))
+    ids = died_of(bury(60), known)
+    Attempt.objects.filter(group=known).update(received_at=START - timedelta(minutes=1))
+    for group_, state in ((known, "running"), (new, "held")):
+        steered = Steered(ids[:20] if group_ is known else ids[20:], {"rate": 50, "stop": {"failed": 0.5}})
+        items = steered.send(20)
+        steered.come_home(items[:10], "success")
+        steered.come_home(items[10:], "exception", group=group_)
+        Replay.objects.filter(pk=steered.replay.pk).update(total=60, planned=40)
+        assert steered.passed().state == state
+    assert steered.replay.evidence["kind"] == "new_groups" and steered.replay.evidence["groups"][0]["is_new"]
+    assert steered.replay.held_because == (
+        "10 of the last 20 jobs failed in a way not seen before with TimeoutError at shop/pay.py in charge."
+    )
+
+
+def test_a_queue_that_does_not_drain_holds_it(shop, bury):
+    steered = Steered(bury(50), {"rate": 50, "in_flight": 20})
+    steered.send(20)
+    for _ in range(61):
+        sample(steered.now, 2)  # workers live, and take nothing
+        steered.passed(5)
+    assert steered.replay.state == "held" and steered.replay.evidence["kind"] == "not_draining"
+    assert "20" in steered.replay.held_because
+
+
 def test_silence_holds_it(steered):
     steered.send(10)
     for _ in range(70):

@@ -139,6 +139,42 @@ def test_a_replay_that_is_held_for_one_group_goes_on_without_it(incident):
     assert worker.marks("delivered") == ["acme"] * 60 and replay.succeeded == 60
 
 
+def test_errors_that_are_new_in_it_hold_a_steady_replay_and_are_named(incident):
+    worker = incident.worker
+    worker.break_("partner")
+    down, ids = incident.died("acme")
+    worker.mend("partner")
+    for _ in range(40):  # two of five now fail with another error than they died of
+        ids += incident.more("acme", down, 3) + incident.more("cobalt", down, 2)
+    worker.break_("cobalt")
+    replay = incident.begin(ids, {"rate": 60, "stop": {"failed": 0.5}})
+    incident.reaches(replay, "held")
+    assert replay.evidence["kind"] == "new_groups" and replay.planned > 0
+    assert "failed in a way not seen before with OddCustomer at " in replay.held_because
+    assert [one["is_new"] for one in replay.evidence["groups"]] == [True]
+
+
+def test_a_queue_that_live_workers_do_not_drain_holds_it(incident):
+    worker = incident.worker
+    worker.break_("partner")
+    _, ids = incident.died("acme", 30)
+    worker.mend("partner")
+    for _ in range(4):
+        worker.send("slow", 60, queue="emails")  # every process of the worker, and what it fetches ahead
+    incident.until(is_staffed, "a heartbeat", steps=("sample",))
+    replay = incident.begin(ids, {"rate": 200, "in_flight": 10})
+    incident.until(lambda: not (replay.refresh_from_db() or replay.sent < 10), "ten to be sent")
+
+    def stuck():
+        incident.ahead += timedelta(seconds=5)
+        incident.step("settle")
+        return not (replay.refresh_from_db() or replay.state != "held")
+
+    incident.until(stuck, "the replay to be held", steps=())
+    assert (replay.evidence["kind"], replay.sent, replay.planned) == ("not_draining", 10, 20)
+    assert replay.held_because == "10 jobs were sent and none came home for 5 min: the queue does not drain."
+
+
 def test_workers_that_vanish_hold_it_and_it_goes_on_when_they_are_back(incident):
     worker = incident.worker
     worker.break_("partner")
