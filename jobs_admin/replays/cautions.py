@@ -50,10 +50,11 @@ def _still_failing(groups: Sequence[int], now: datetime) -> list[str]:
 
 
 def _too_fast(throughput: float | None, peak: float) -> list[str]:
-    if throughput is None or peak < _FAR_ABOVE * throughput:
+    # The peak is whole jobs of one second: of a slow pace it is up to one more than the rate.
+    if throughput is None or peak < _FAR_ABOVE * throughput + 1:
         return []
     return [
-        f"It starts up to {_rate(peak)} jobs a second; in the last hour these queues finished {_rate(throughput)} "
+        f"It sends up to {_rate(peak)} jobs a second; in the last hour these queues finished {_rate(throughput)} "
         "a second (median of its minutes)."
     ]
 
