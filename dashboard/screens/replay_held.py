@@ -35,6 +35,7 @@ class Failing:
     fingerprint: str
     what: str  # whether they died of it before
     planned: int | None  # jobs not sent yet that died of it; None where they are too many to be counted
+    leaves_some: bool  # without it there is still something to send: else it would be to cancel the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +90,5 @@ def _failing(replay: Replay, group: Any, count: int, planned: int | None, told: 
         group.fingerprint,
         what,
         planned,
+        planned is None or 0 < planned < replay.planned,
     )

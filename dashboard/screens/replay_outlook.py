@@ -57,7 +57,7 @@ def picture(preview: Any, per_minute: list[int]) -> Picture:
         future=_outline(planned.starts, whole_s, top),
         top=top,
         median=replay_paces.rate_in_words(usual) if usual else "",
-        times=f"{peak / usual:,.0f}" if usual and peak / usual >= 2 else "",
+        times=f"{peak / usual:,.0f}" if usual and peak >= 2 * usual + 1 else "",  # whole jobs: one more than the rate
         median_y=float(_y(usual or median(past or [0]), top)),
         canary_x=_canary_x(preview.pace, planned.starts, whole_s),
         duration=duration(whole_s),
@@ -81,7 +81,7 @@ def _ending(preview: Any, one: Any) -> Ending:
         return Ending(title, duration(one.ends_after_s))
     end = preview.starts_at + timedelta(seconds=one.ends_after_s)
     words = duration(one.ends_after_s) if one.ends_after_s >= 1 else "less than a second"
-    return Ending(title, "ends" if one.failing else words, end)
+    return Ending(title, words, end)
 
 
 def _whole_s(planned: Any) -> float:

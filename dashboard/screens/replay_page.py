@@ -164,7 +164,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> 
         how=how(replay),
         remaining=_remaining(replay),
         scope=scope(replay),
-        scope_url="" if replay.selection else links.list_url(f"{replay.query} replay:{replay.pk}".strip()),
+        scope_url="" if replay.selection else _scope_url(replay),
     )
 
 
@@ -175,9 +175,28 @@ def _look(replay: Replay) -> str:
 
 
 def _remaining(replay: Replay) -> str:
-    if not replay.planned or not replay.rate:
+    if not replay.planned or not replay.rate or replay.state in ENDED:
         return ""
-    return duration(replay.planned / replay.rate)
+    to, begins = (replay.pace.get("ramp") or {}).get("to"), (replay.pace.get("ramp") or {}).get("from") or 0
+    if not to or replay.rate >= to:
+        return duration(replay.planned / replay.rate)
+    return f"{duration(_climbing_s(replay.planned, replay.rate, to, to - min(begins, replay.rate)))} or more"
+
+
+def _climbing_s(jobs: int, rate: float, to: float, whole: float) -> float:
+    """Seconds in which `jobs` go if the rate climbs on as fast as it may (docs/replays.md, Climb)."""
+    seconds, left = 0, float(jobs)
+    while rate < to and left > 0:
+        left -= rate
+        rate = min(to, rate + min(rate / 10, whole / 45))
+        seconds += 1
+    return seconds + max(0.0, left) / rate
+
+
+def _scope_url(replay: Replay) -> str:
+    """What it was asked for; once its jobs are laid out, those of them that are its own."""
+    own = "" if replay.state == ReplayState.AWAITING_APPROVAL else f"replay:{replay.pk}"
+    return links.list_url(f"{replay.query} {own}".strip())
 
 
 def sentence(replay: Replay) -> str:
@@ -200,10 +219,11 @@ def sentence(replay: Replay) -> str:
         if replay.failed_again == 0 and replay.succeeded == total:
             return "It ran well." if total == 1 else f"All {jobs} ran well."
         uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+        never = f" {replay.cancelled:,} were never sent and stay dead." if replay.cancelled else ""
         if replay.sent:
-            told = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}"
+            told = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}{never}"
             return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{told}"
-        return f"Of {jobs}, {ran}.{uncertain}"
+        return f"Of {jobs}, {ran}.{uncertain}{never}"
     if replay.state == ReplayState.CANCELLED:
         never = f"{replay.cancelled:,} were never sent and stay dead"
         return f"Cancelled: {never}; {ran}." + (f" {home}." if waits else "")

@@ -75,6 +75,10 @@
     if (isRefresh(event) && acting) event.detail.shouldSwap = false;
   });
   document.addEventListener("htmx:afterRequest", (event) => { if (isAct(event)) acting = Math.max(0, acting - 1); });
+  // The form that acted is often gone with what it did: the keyboard goes on from the sentence that says what came of it.
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (event.detail.requestConfig?.elt?.tagName === "FORM" && event.detail.target?.id === "replay" && document.activeElement === document.body) find("#replay-sentence")?.focus({ preventScroll: true });
+  });
   document.addEventListener("htmx:afterSettle", ready);
   ready();
 })();

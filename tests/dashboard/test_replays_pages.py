@@ -7,7 +7,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.screens import replay_paces
+from dashboard.screens import replay_paces, replay_page
 from jobs_admin import replays, retention
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
@@ -356,8 +356,10 @@ def test_a_press_scales_where_a_ramp_ends_and_keeps_the_rest_of_the_pace():
     assert replay_paces.scaled({"style": "steady", "rate": 100_000}, 2) is None
 
 
-def held(**evidence) -> Replay:
-    replay, broken = running(3, group=group()), group("shop.PartnerDown", "still down")
+def held(others: int = 0, **evidence) -> Replay:
+    ids = [*dead(3, group=group()), *dead(others)]
+    replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
+    broken = group("shop.PartnerDown", "still down")
     moved(replay, 1, "failed_again", first_at=timezone.now(), first_ok=False, first_group=broken)
     moved(replay, 2, "sent", first_at=timezone.now(), first_ok=False, first_group=Failure.objects.first().group)
     Replay.objects.filter(pk=replay.pk).update(
@@ -368,12 +370,31 @@ def held(**evidence) -> Replay:
 
 
 def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
-    replay = held(kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
+    replay = held(others=1, kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
     assert "Held: 2 of 5 canary jobs failed again." in text and "2 of the last 5" in text
     assert "shop.PartnerDown: still down" in text and "resume: it begins again" in text
     # Only where jobs that are not sent yet died of it is there something to go on without.
     assert text.count("Resume without this group") == 1 and "1 not sent yet died of it" in text
+
+
+def test_a_group_that_all_the_rest_died_of_is_not_to_be_gone_on_without(ann, shop):
+    text = ann.get(f"/replays/{held(kind='canary', failed=2, judged=5).pk}/").content.decode()
+    assert "1 not sent yet died of it" in text and "Resume without this group" not in text
+
+
+def test_a_replay_that_ended_without_some_says_how_many_were_never_sent():
+    ended = Replay(state="done", total=10, succeeded=6, failed_again=1, cancelled=3)
+    assert replay_page.sentence(ended) == "Of 10 jobs, 6 ran well, 1 failed again. 3 were never sent and stay dead."
+
+
+def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop):
+    replay = running(3)
+    climbing = {"pace": {"style": "careful", "ramp": {"from": 5, "to": 50}}, "rate": 5, "planned": 1000, "total": 1000}
+    Replay.objects.filter(pk=replay.pk).update(**climbing)
+    assert "<dd>43 s or more</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
+    Replay.objects.filter(pk=replay.pk).update(rate=50)
+    assert "<dd>20 s</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
 
 
 def test_it_goes_on_without_the_group_that_was_pressed(ann, shop):
