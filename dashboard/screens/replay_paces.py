@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dashboard.shown.figures import duration, percent
-
-_SLOWEST, _FASTEST = 0.001, 100_000.0
+from jobs_admin.core import pacing
 
 
 def rate_in_words(rate: float) -> str:
@@ -77,7 +76,7 @@ def scaled(pace: dict[str, Any], by: float) -> dict[str, Any] | None:
         changed["rate"] = rate = _rounded(pace["rate"] * by)
     else:
         return None
-    return changed if _SLOWEST <= rate <= _FASTEST else None
+    return changed if pacing.SLOWEST <= rate <= pacing.FASTEST else None
 
 
 def amount(pace: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from jobs_admin import contents, replays, triage
 from jobs_admin.core.veil import Piece, Plain, shown
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import OPERATOR
+from jobs_admin.models.replay import ReplayState
 from jobs_admin.replays import ReplayRefused
 from jobs_admin.triage import Acted, TriageRefused
 
@@ -56,7 +57,10 @@ def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict 
 
 def _say_sent(request: HttpRequest, failure: Failure, started: Replay) -> None:
     link = reverse("replay-detail", args=[started.pk])
-    said = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
+    if started.state == ReplayState.AWAITING_APPROVAL:
+        said = f"Planned in replay #{started.pk}. Nothing is sent before another operator approves it."
+    else:
+        said = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
     say(request, said, link=link, link_text=f"Replay #{started.pk}")
 
 

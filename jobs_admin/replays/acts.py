@@ -89,7 +89,7 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
     now = timezone.now()
     with transaction.atomic():
         stopped = Replay.objects.filter(pk=replay.pk).exclude(state__in=_OVER)
-        if not stopped.update(state=ReplayState.CANCELLED, ended_at=now, held_because=""):
+        if not stopped.update(state=ReplayState.CANCELLED, state_since=now, ended_at=now, held_because=""):
             raise wrong_state(replay, "cancelled")
         planned = Replay.objects.values_list("planned", flat=True).get(pk=replay.pk)
         rights.record(

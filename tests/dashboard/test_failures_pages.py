@@ -95,6 +95,14 @@ def test_one_job_is_replayed_by_a_plain_form_and_the_page_says_where(ann, shop):
     assert f"Planned in replay #{Replay.objects.get().pk}" in said and "within seconds" in said
 
 
+def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_says_so(ann, shop, settings):
+    (pk,) = dead(task="billing.charge")
+    settings.REDRIVE_DANGEROUS_TASKS = ["billing.*"]
+    said = ann.post(reverse("failure-replay", args=[pk]), follow=True).content.decode()
+    assert Replay.objects.get().state == "awaiting_approval"
+    assert "Nothing is sent before another operator approves it." in said and "within seconds" not in said
+
+
 def test_the_second_operator_is_told_who_and_when_and_nothing_is_sent_twice(ann, shop):
     (pk,) = dead()
     replays.start(BOB, replays.draft(BOB, selection=[pk]))

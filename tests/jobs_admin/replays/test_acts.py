@@ -11,6 +11,7 @@ from django.utils import timezone
 from jobs_admin import audit, replays
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import progress
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
 from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
 
@@ -331,3 +332,10 @@ def test_a_pace_that_was_changed_while_it_started_is_not_lost(shop, bury):
     assert refusal(replays.start, ANN, draft).code == "changed"
     assert (Replay.objects.get().state, Replay.objects.get().rate) == ("draft", 1.0) and not ReplayItem.objects.exists()
     assert replays.start(ANN, Replay.objects.get()).pace["rate"] == 1
+
+
+def test_its_phases_are_told_in_their_order_to_the_end(shop, bury):
+    replay = begun(bury(2))
+    for act in (replays.pause, replays.resume, replays.cancel):
+        replay = act(ANN, replay)
+    assert [state for _, state in progress.phases(replay)] == ["running", "paused", "running", "cancelled"]
