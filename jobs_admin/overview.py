@@ -548,4 +548,6 @@ def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
     allowed = viewer.sources()
     if allowed is not None:
         found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))
-    return list(found[:limit])
+    rows = list(found[:limit])
+    scopes.tell_own_replays(viewer, rows)
+    return rows

@@ -21,7 +21,18 @@ from jobs_admin.core.envelope import KINDS
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Query, Term, Text, Time
 from jobs_admin.core.terms import Phrase
 from jobs_admin.core.text import fits
-from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupAlias, Release, ReplayItem, Traceback
+from jobs_admin.models import (
+    Attempt,
+    AuditEvent,
+    Failure,
+    FailureCount,
+    Group,
+    GroupAlias,
+    Release,
+    Replay,
+    ReplayItem,
+    Traceback,
+)  # fmt: skip
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.group import TAKEN_IN
 from jobs_admin.models.terms import STACKS
@@ -104,6 +115,27 @@ def tell_own_releases(viewer: Viewer, groups: Iterable[Group]) -> None:
             group.first_release = ""
         if _release(group.regressed_after) not in {*own, ""}:
             group.regressed_after = ""
+
+
+_NOT_TOLD = "Why is not told: it has jobs of a source that you may not see."
+
+
+def tell_own_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
+    """Take from these replays why they stand where a source out of sight is in them: it names errors, queues and keys."""
+    sources = viewer.sources()
+    told = [replay for replay in replays if replay.held_because or replay.evidence]
+    if sources is None or not told:
+        return
+    begun = AuditEvent.objects.filter(
+        object__in=[f"replay:{replay.pk}" for replay in told], act="replay.start", allowed=True
+    )
+    named: dict[str, set[str]] = {}
+    for replay, source in begun.values_list("object", "source"):
+        named.setdefault(replay, set()).add(source)
+    for replay in told:
+        # Where its start names none, nobody knows whose jobs it has.
+        if not named.get(f"replay:{replay.pk}", {""}) <= {*sources}:
+            replay.held_because, replay.evidence = _NOT_TOLD, None
 
 
 def _release(after: str) -> str:

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-from jobs_admin import replays
+from jobs_admin import replays, scope
 from jobs_admin.admin.records import Records, viewer
 from jobs_admin.models import Replay
 
@@ -26,6 +26,12 @@ class ReplayAdmin(Records):
         return format_html(
             '<a href="{}">Progress, pause, resume, cancel</a>', reverse("replay-detail", args=[replay.pk])
         )
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Replay | None:
+        replay = super().get_object(request, object_id, from_field)
+        if replay is not None:
+            scope.tell_own_replays(viewer(request), [replay])
+        return replay
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Replay]:
         return replays.visible(viewer(request))

@@ -43,7 +43,9 @@ def find(viewer: Viewer, pk: int) -> Replay:
     """Raises Replay.DoesNotExist, also for what the viewer may not see."""
     if not 0 < int(pk) < 2**63:
         raise Replay.DoesNotExist
-    return visible(viewer).get(pk=pk)
+    replay = visible(viewer).get(pk=pk)
+    scopes.tell_own_replays(viewer, [replay])
+    return replay
 
 
 def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> ReplayPage:
@@ -53,6 +55,7 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
     if cursor := whole_number(after):
         found = found.filter(pk__lt=cursor)
     rows = list(found[: limit + 1])
+    scopes.tell_own_replays(viewer, rows)
     return ReplayPage(rows[:limit], str(rows[limit - 1].pk) if len(rows) > limit else None)
 
 

@@ -222,7 +222,14 @@ def lay_desk(settings: Any, folder: Any) -> Desk:
         )
         for word, source in ((CANARY, SHOP), ("plain", BANK))
     ]  # fmt: skip
-    both = Replay.objects.create(state="done", query="", scope_max_id=jobs[-1].pk, total=2, failed_again=1, actor="x")
+    evidence = {
+        "kind": "failing", "judged": 2, "failed": 1, "queues": [[SHOP, f"{CANARY}-queue"]],
+        "groups": [{"group": shop.group.pk, "title": f"{CANARY}Error", "count": 1}], "sentence": f"{CANARY} held",
+    }  # fmt: skip
+    both = Replay.objects.create(
+        state="held", query="", scope_max_id=jobs[-1].pk, total=2, failed_again=1, actor="x", started_at=now,
+        held_because=f"{CANARY} held", evidence=evidence,
+    )  # fmt: skip
     for n, (job, group) in enumerate(zip(jobs, (shop.group, bank.group), strict=True), 1):
         state = "failed_again" if n == 1 else "succeeded"
         ReplayItem.objects.create(

@@ -339,3 +339,13 @@ def test_its_phases_are_told_in_their_order_to_the_end(shop, bury):
     for act in (replays.pause, replays.resume, replays.cancel):
         replay = act(ANN, replay)
     assert [state for _, state in progress.phases(replay)] == ["running", "paused", "running", "cancelled"]
+
+
+def test_why_it_is_held_is_told_to_those_who_may_see_all_of_it(shop, bury):
+    begun(bury(1) + bury(1, source="web"))
+    begun(bury(1))
+    Replay.objects.update(state="held", held_because="boom in web", evidence={"kind": "failing"})
+    wim, of_both = Viewer("wim", {"shop": VIEWER}), Viewer("wim", {"shop": VIEWER, "web": VIEWER})
+    assert [row.evidence for row in replays.listing(wim).rows] == [{"kind": "failing"}, None]
+    assert [row.held_because for row in replays.listing(of_both).rows] == ["boom in web"] * 2
+    assert "boom" in replays.find(EVE, Replay.objects.earliest("pk").pk).held_because
