@@ -212,9 +212,13 @@ def list_items(
     viewer = request.auth
     found = replays.find(viewer, replay_id)
     page = replays.items(viewer, found, state=state, after=after, limit=limit)
-    count = found.total if state is None else getattr(found, state)
+    count, is_capped = replays.count_items(viewer, found, state)
     return shapes.listed(
-        page.rows, lambda row: replay_shapes.item(row, page.due.get(row.pk)), next=page.next, count=count
+        page.rows,
+        lambda row: replay_shapes.item(row, page.due.get(row.pk)),
+        next=page.next,
+        count=count,
+        count_is_capped=is_capped,
     )
 
 

@@ -99,12 +99,6 @@ class Readiness:
             return sorted(set(held.values_list("source", flat=True)))
         return named if len(named) == 1 else [name for name in named if self.rows().filter(source=name).exists()]
 
-    def ids(self) -> list[int]:
-        """The ids of those that can go, the lowest first."""
-        found = self._ids_of_ready
-        # Sorted here: by the index they come as they stand there, the newest first, which is sorted in a moment.
-        return sorted(row[0] for row in _fetched(found)) if found else []
-
     def owned(self) -> Iterator[tuple[int, str, str]]:
         """(id, tenant, source) of those that can go, the lowest id first."""
         found = self._ready

@@ -91,6 +91,16 @@ def items(
     return ItemPage(rows[:limit], next_, _due(replay, rows[:limit], now or timezone.now()))
 
 
+def count_items(viewer: Viewer, replay: Replay, state: str | None = None) -> tuple[int, bool]:
+    """How many of its items the viewer may see, and whether there are more: exact up to 10,000 where sources are left out."""
+    sources = viewer.sources(VIEWER)
+    if sources is None:
+        return (getattr(replay, state) if state else replay.total), False
+    found = ReplayItem.objects.filter(replay=replay, failure__source__in=sources)
+    count = (found.filter(state=state) if state else found).order_by()[: failures.CAP + 1].count()
+    return min(count, failures.CAP), count > failures.CAP
+
+
 def _due(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, datetime]:
     """Where each stands among those that wait, divided by the rate. An estimate: the pace may change any time."""
     waiting = [row.n for row in rows if row.state == ItemState.PLANNED]

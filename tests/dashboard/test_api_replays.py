@@ -59,6 +59,14 @@ def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):  # n
     assert unknown.status_code == 422 and unknown.json()["error"]["field"] == "without_groups"
 
 
+def test_items_are_counted_as_far_as_they_are_seen(ask):  # noqa: F811
+    bury(2, source="bank")
+    pk = started(ask)["id"]
+    for source, count in (("*", 5), ("shop", 3), ("bank", 2)):
+        listed = ask("GET", f"replays/{pk}/items", role="viewer", source=source, state="planned").json()
+        assert (listed["count"], len(listed["items"]), listed["count_is_capped"]) == (count, count, False)
+
+
 def test_another_operator_approves_what_waits_for_it(ask):  # noqa: F811
     pk = started(ask)["id"]
     Replay.objects.filter(pk=pk).update(state="awaiting_approval", approval_because="It has 3 jobs.")

@@ -31,10 +31,6 @@ class Window:
             return at
         return min(opened for opened, _ in self._around(at) if opened > at)
 
-    def closes_at(self, at: datetime) -> datetime:
-        """When it closes, if it is open `at` that moment, else `at` itself. Never more than a day ahead."""
-        return max((closing for opened, closing in self._around(at) if opened <= at < closing), default=at)
-
     def _around(self, at: datetime) -> list[tuple[datetime, datetime]]:
         """Opening and closing, from the day before until a week ahead."""
         today = at.astimezone(UTC).date()
