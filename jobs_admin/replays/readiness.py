@@ -127,14 +127,22 @@ class Readiness:
         return where[0] + left_out, [*where[1], *(value for one in self._obstacles for value in one.values)]
 
     def newest(self, most: int) -> list[int]:
-        """The ids of those that can go among the newest `most` dead ones that match, the highest first."""
+        """The ids of the newest that can go, the highest first: some of the newest `most` dead ones, or, where the greater
+        part of those is left out, `most` of them all."""
         if self.query is None:
             return sorted(self.rows().values_list("pk", flat=True), reverse=True)[:most]
         looked_at = self._newest_dead(most)
         if not self._obstacles or not looked_at:
             return looked_at
         among = self._able(Failure.objects.filter(pk__in=looked_at))
-        return sorted(among.values_list("pk", flat=True), reverse=True)
+        found = sorted(among.values_list("pk", flat=True), reverse=True)
+        # What stands in the way stands often before the newest: the others would be told of by nobody.
+        return found if 2 * len(found) >= min(most, self.count) else self._newest_of_all(most)
+
+    def _newest_of_all(self, most: int) -> list[int]:
+        if connection.vendor == "postgresql":
+            return list(self.rows().order_by("-pk").values_list("pk", flat=True)[:most])
+        return self.ids()[: -most - 1 : -1]
 
     def rows(self) -> QuerySet[Failure]:
         """The failures themselves: those that can go."""

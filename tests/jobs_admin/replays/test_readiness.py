@@ -210,3 +210,11 @@ def test_what_counters_know_is_not_counted_again(shop, bury):
     with CaptureQueriesContext(connection) as asked:
         assert (ready.matched, ready.count) == (35, 20)
     assert not [q for q in asked.captured_queries if "COUNT(*)" in q["sql"] and '"jobs_admin_failure"' in q["sql"]]
+
+
+@pytest.mark.parametrize("text", ["", "queue:emails task:shop.send"])
+def test_the_newest_that_can_go_are_found_behind_many_that_cannot(shop, bury, text):
+    able = bury(20)
+    bury(30, source="elsewhere")
+    ready = Readiness(ANN, scoping.scope_of(text, (), NOW), max_id=scoping.highest_failure(), now=NOW)
+    assert ready.newest(5) == able[:-6:-1] and ready.newest(100) == able[::-1]
