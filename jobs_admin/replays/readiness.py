@@ -142,7 +142,8 @@ class Readiness:
     def _newest_of_all(self, most: int) -> list[int]:
         if connection.vendor == "postgresql":
             return list(self.rows().order_by("-pk").values_list("pk", flat=True)[:most])
-        return self.ids()[: -most - 1 : -1]
+        found = self._ids_of_ready
+        return sorted((row[0] for row in _fetched(found)), reverse=True)[:most] if found else []
 
     def rows(self) -> QuerySet[Failure]:
         """The failures themselves: those that can go."""
