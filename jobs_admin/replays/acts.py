@@ -23,6 +23,7 @@ from jobs_admin.replays.previewing import read_pace
 from jobs_admin.replays.refusals import ReplayRefused, wrong_state
 
 _NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
+_CANCELLED_AT_ONCE = 50_000  # laid out items that who cancels waits for; `settle` goes on with more
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 
@@ -101,7 +102,7 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
             before={"state": replay.state, "planned": planned},
             after={"state": ReplayState.CANCELLED},
         )
-    stopping.drop_planned(replay, now)
+    stopping.drop_planned(replay, now, most=_CANCELLED_AT_ONCE)
     replay.refresh_from_db()
     return replay
 

@@ -18,26 +18,28 @@ from jobs_admin.models.replay import ItemState
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 
 _BATCH = 500  # items of one write transaction: on SQLite nobody else writes meanwhile
+_AT_ONCE = 10_000  # laid out items that one round cancels: a second or less
 _AGAIN_S = 60.0  # what was on its way, or with a worker, may be back on the queue
 _UNREACHABLE_S = 5.0
 _TAKEN_BACK = "taken back from its queue: it did not run"
 
 
-def drop_planned(replay: Replay, now: datetime) -> int:
-    """Cancel what nobody has claimed, of a replay that sends no more; how many.
+def drop_planned(replay: Replay, now: datetime, most: int = _AT_ONCE) -> int:
+    """Cancel what nobody has claimed, of a replay that sends no more; how many. Stops where `most` are reached: to be
+    called again, so that a million of them hold up neither who cancels nor what is settled meanwhile.
 
     Claimed ones are on their way: the sender, or who takes over from it, says whether they went. May be broken off and
     called again, also by two at once.
     """
-    dropped = _drop_frozen(replay)
+    frozen, dropped = _drop_frozen(replay), 0
     free = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
-    while ids := list(free.order_by("n").values_list("pk", flat=True)[:_BATCH]):
+    while dropped < most and (ids := list(free.order_by("n").values_list("pk", flat=True)[:_BATCH])):
         with transaction.atomic():
             count = free.filter(pk__in=ids).update(state=ItemState.CANCELLED, settled_at=now)
             if count:
                 _count_dropped(replay, count)
-        dropped += count
-    return dropped
+        dropped += len(ids)
+    return frozen + dropped
 
 
 def _drop_frozen(replay: Replay) -> int:

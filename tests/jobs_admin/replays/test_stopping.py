@@ -87,3 +87,17 @@ def test_what_was_not_laid_out_goes_with_a_cancel(shop, bury):
     replays.cancel(ANN, replay)
     assert counts(replay) == {"cancelled": 450} and not FrozenBatch.objects.exists()
     assert not replays.lay() and replay.items.count() == 200
+
+
+def test_a_round_lets_go_of_so_many_and_the_next_ones_of_the_rest(shop, bury):
+    replay = begun(bury(1_300))
+    Replay.objects.filter(pk=replay.pk).update(state="cancelled")
+    dropped = [stopping.drop_planned(replay, timezone.now(), most=500) for _ in range(4)]
+    assert dropped == [500, 500, 300, 0] and counts(replay) == {"cancelled": 1_300}
+
+
+def test_what_is_frozen_does_not_keep_what_is_laid_out_from_being_let_go(shop, bury):
+    replay = replays.start(ANN, replays.draft(ANN, selection=bury(1_300), pace=AT_ONCE, reason="fixed"))
+    Replay.objects.filter(pk=replay.pk).update(state="cancelled")
+    stopping.drop_planned(replay, timezone.now(), most=500)
+    assert counts(replay) == {"cancelled": 1_300} and not FrozenBatch.objects.exists()
