@@ -24,7 +24,7 @@ class Picture:
     future: str
     top: float  # jobs a second at the upper edge
     median: str  # of the last hour, in words; empty where nothing is known
-    times: str  # how many times that the replay starts, where it is more
+    times: str  # how many times that the replay sends, where it is more
     median_y: float
     canary_x: float | None  # where the canary ends
     duration: str
@@ -51,7 +51,7 @@ def picture(preview: Any, per_minute: list[int]) -> Picture:
         f"{n * WIDE / len(past):.1f},{_y(rate, top)} {(n + 1) * WIDE / len(past):.1f},{_y(rate, top)}"
         for n, rate in enumerate(past)
     )
-    peak = planned.peak_per_second
+    peak = preview.peak_per_second
     return Picture(
         past=f"0,{HIGH} {line} {WIDE},{HIGH}" if any(past) else "",
         future=_outline(planned.starts, whole_s, top),

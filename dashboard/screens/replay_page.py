@@ -177,10 +177,13 @@ def _look(replay: Replay) -> str:
 def _remaining(replay: Replay) -> str:
     if not replay.planned or not replay.rate or replay.state in ENDED:
         return ""
-    to, begins = (replay.pace.get("ramp") or {}).get("to"), (replay.pace.get("ramp") or {}).get("from") or 0
-    if not to or replay.rate >= to:
+    ramp, every = replay.pace.get("ramp") or {}, replay.pace.get("every")
+    # A steady pace, too, climbs back to its rate after a hold.
+    to = ramp.get("to") or replay.pace.get("rate") or (1 / every if every else 0)
+    if replay.rate >= to:
         return duration(replay.planned / replay.rate)
-    return f"{duration(_climbing_s(replay.planned, replay.rate, to, to - min(begins, replay.rate)))} or more"
+    begins = min(ramp.get("from") or replay.rate, replay.rate)
+    return f"{duration(_climbing_s(replay.planned, replay.rate, to, to - begins))} or more"
 
 
 def _climbing_s(jobs: int, rate: float, to: float, whole: float) -> float:

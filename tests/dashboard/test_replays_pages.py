@@ -395,6 +395,9 @@ def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop)
     assert "<dd>43 s or more</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
     Replay.objects.filter(pk=replay.pk).update(rate=50)
     assert "<dd>20 s</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
+    # A steady one that was held begins again below its rate.
+    Replay.objects.filter(pk=replay.pk).update(rate=5, pace={"style": "steady", "rate": 50})
+    assert "<dd>43 s or more</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
 
 
 def test_it_goes_on_without_the_group_that_was_pressed(ann, shop):
