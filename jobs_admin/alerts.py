@@ -78,8 +78,9 @@ _closer_under_way: dict[str, threading.Thread] = {}
 _closer: dict[str, Closer] = {}  # answered, and not picked up yet
 _looked_closer_at: dict[str, datetime] = {}
 _NEVER = datetime.min.replace(tzinfo=UTC)
-# Who consumed each queue when its source was last asked: believed until it is asked again.
-_workers: dict[str, dict[str, set[str]] | None] = {}
+# Who consumed each queue without a guard when its source was last asked: believed until it is asked again. The guarded
+# are told by their heartbeats; one of those that has ended since is no worker, and least of all one without a guard.
+_unguarded: dict[str, dict[str, set[str]] | None] = {}
 
 
 def _look_at_all(now: datetime) -> dict[str, Look]:
@@ -104,9 +105,6 @@ def _look_at_all(now: datetime) -> dict[str, Look]:
         look.closer = _closer.pop(name, None)
         if look.closer is not None:
             _looked_closer_at[name] = now
-            _workers[name] = look.closer.workers
-        if look.why:
-            _workers[name] = None
         found[name] = look
     return found
 
@@ -194,7 +192,12 @@ def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) ->
     depths = {representable(depth.queue)[:200]: depth for depth in look.depths}
     dead = _dead(name)
     rates = _rates(name, at)
-    consumers = _workers.get(name)
+    if look.closer is not None:
+        asked, guarded = look.closer.workers, {h.name for h in mine}
+        _unguarded[name] = None if asked is None else {queue: names - guarded for queue, names in asked.items()}
+    if look.why:
+        _unguarded[name] = None
+    unguarded = _unguarded.get(name)
     queues = depths.keys() | dead.keys() | rates.keys() | {queue for h in mine for queue in h.queues}
     if look.why:
         # Those it had when it last answered: a queue that cannot be seen is not a queue that is gone.
@@ -223,7 +226,7 @@ def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) ->
                 succeeded_per_min=succeeded,
                 failed_per_min=failed,
                 # With the guarded: one in the middle of a long job beats, but may not answer its broker in time.
-                workers=None if consumers is None else len(consumers.get(queue, set()) | {h.name for h in guards}),
+                workers=None if unguarded is None else len(unguarded.get(queue, set()) | {h.name for h in guards}),
                 guarded_workers=len(guards),
                 durability=_durability(queue, guards),
             )

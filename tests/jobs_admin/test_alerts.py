@@ -34,7 +34,7 @@ def sources(store, engine, settings, tmp_path):
         config.sources.cache_clear()
         config.adapter.cache_clear()
         alerts._looked_closer_at.clear()
-        alerts._workers.clear()
+        alerts._unguarded.clear()
         alerts._oldest.clear()
 
     yield configure
@@ -161,6 +161,22 @@ def test_who_works_on_a_queue_is_asked_once_a_minute_and_the_guarded_count_even_
     assert set(rows) == {("emails", 3, 2), ("idle", 0, 0)}
     alerts.sample(NOW + timedelta(seconds=60))
     assert DepthSample.objects.filter(queue="emails").latest("at").workers == 0
+
+
+def test_a_guarded_worker_that_ended_since_it_was_asked_is_no_worker_without_a_guard(store, settings, tmp_path):
+    file = tmp_path / "sources.toml"
+    file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    alerts._looked_closer_at.clear()
+    config.adapter("shop").consumers = {"emails": {"w1", "bare"}}
+    beat(store)
+    alerts.sample(NOW)
+    later = NOW + timedelta(seconds=50)  # it was restarted under another name, and the source is not asked again yet
+    beat(store, at=later, name="w2")
+    alerts.sample(later)
+    rows = DepthSample.objects.order_by("at").values_list("workers", "guarded_workers")
+    assert list(rows) == [(2, 1), (2, 1)]
 
 
 def test_a_source_that_cannot_ask_its_workers_has_no_number_of_them(sources):
