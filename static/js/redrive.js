@@ -2,7 +2,6 @@
 "use strict";
 (() => {
   const LIVE_EVERY = 5000;
-  const FAST_EVERY = 1000; // while a part says data-live="fast"
   const LATE_AFTER = 4000;
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
@@ -27,7 +26,7 @@
   let timer = 0;
   const start = () => {
     clearTimeout(timer);
-    timer = setTimeout(() => { tick(); start(); }, find("[data-live=fast]") ? FAST_EVERY : LIVE_EVERY);
+    timer = setTimeout(() => { tick(); start(); }, find("[data-live=fast]") ? 1000 : LIVE_EVERY);
   };
   addEventListener("pagehide", () => clearTimeout(timer));
   addEventListener("pageshow", (event) => {

@@ -115,7 +115,7 @@ def bounded(text):
     query = parse(text, NOW)
     with CaptureQueriesContext(connection) as asked:
         assert len(near(ENGINE, query, text)) <= MOST
-    assert len(asked) < 300
+    assert len(asked) < 400  # PostgreSQL's transactions within the test are among them
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "9" * 30, "#", "x" * 5_000, "a:b " * 50, '"' * 40, "kwargs.\0:1"])
