@@ -260,7 +260,8 @@ def run_tests(arguments: list[str], strict: bool) -> int:
     if strict:
         os.environ["REDRIVE_STRICT"] = "1"
     if not arguments:
-        # Whole files to a process, because what they start (a desk, a worker) is shared within one.
-        arguments = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile"]
+        # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that
+        # tests/conftest.py gives them.
+        arguments = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile", "--no-loadscope-reorder"]
     os.chdir(ROOT)
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])

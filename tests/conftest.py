@@ -39,6 +39,15 @@ def pytest_collection_modifyitems(config, items):
     if elsewhere:
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = [item for item in items if item not in elsewhere]
+    # What takes minutes begins first, so that no process is left alone with it at the end.
+    whole = {item.path for item in items if item.get_closest_marker("server")}
+    ranks = {item.path: _rank(item.path, item.path in whole) for item in items}
+    items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(path, needs_servers):
+    kind = path.relative_to(Path(__file__).parent).parts[0]
+    return (kind != "postgresql", path.name != "test_incident.py", kind != "journeys", not needs_servers)
 
 
 def _nothing_left_out(report):

@@ -214,4 +214,6 @@ def test_the_whole_suite_runs_on_several_processes_strict_or_not(tmp_path, monke
     os.waitpid(child, 0)
     processes = min(4, os.cpu_count() or 1)
     strict = "1" if "--strict" in command else ""
-    assert (tmp_path / "python.called").read_text() == f"{strict} -m pytest -n {processes} --dist loadfile\n"
+    assert (
+        tmp_path / "python.called"
+    ).read_text() == f"{strict} -m pytest -n {processes} --dist loadfile --no-loadscope-reorder\n"
