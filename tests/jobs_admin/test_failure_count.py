@@ -46,7 +46,7 @@ def test_counts_follow_inserts_moves_and_deletes():
     )
     bury(30)
     bury(5, queue="webhooks", group=group)
-    Failure.objects.filter(pk__in=Failure.objects.values("pk")[:10]).update(state="recovered")
+    Failure.objects.filter(pk__in=Failure.objects.order_by("pk").values("pk")[:10]).update(state="recovered")
     Failure.objects.filter(state="dead", queue="emails").first().delete()
     Failure.objects.filter(queue="webhooks").update(group=None)
     assert held() == recount()
