@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 @pytest.fixture
 def page(desk, browser, logged_in):
-    desk.wait_until(lambda: desk.get("failures", q="state:dead")["count"] > 2000, "the history is in", within_s=60)
+    desk.wait_until(lambda: desk.get("failures", q="state:any")["count"] > 2000, "the history is in", within_s=60)
     context = browser.new_context(base_url=desk.url, storage_state=logged_in, viewport={"width": 1100, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
