@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -265,6 +266,9 @@ def main() -> None:
     parser.add_argument("--burn", action="store_true", help="A process on each core that only computes.")
     parser.add_argument("--memory", type=int, nargs="*", default=[], help="Sizes at which the sender's memory is read.")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped then, too
+    for name in ("CELERY_BROKER_URL", "REDRIVE_REDIS_URL", "REDRIVE_SOURCES"):
+        os.environ.pop(name, None)  # the worker would take its broker from there
     os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
         os.environ["REDRIVE_DATA"] = folder

@@ -191,6 +191,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=300, help="Jobs per second: about what one worker runs.")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped then, too
+    for name in ("CELERY_BROKER_URL", "REDRIVE_REDIS_URL", "REDRIVE_SOURCES"):
+        os.environ.pop(name, None)  # the worker would take its broker from there
     os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
     with tempfile.TemporaryDirectory(prefix="redrive-kills-") as folder:
         os.environ["REDRIVE_DATA"] = folder

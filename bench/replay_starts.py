@@ -139,6 +139,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20, help="How long each pace is held.")
     parser.add_argument("--jobs", type=int, default=2_000, help="Jobs of the run by customer.")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped then, too
+    for name in ("CELERY_BROKER_URL", "REDRIVE_REDIS_URL", "REDRIVE_SOURCES"):
+        os.environ.pop(name, None)  # the worker would take its broker from there
     os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
     with tempfile.TemporaryDirectory(prefix="redrive-starts-") as folder:
         os.environ["REDRIVE_DATA"] = folder
