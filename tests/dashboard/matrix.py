@@ -285,8 +285,8 @@ def token(name: str) -> str:
 _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)")
 # What a form of a thing is called, where the address lists no alternatives.
 _FORMS = {"failure-export": "jsonl"}
-# Noun in the address's name -> attribute of Rows. The first that fits.
-_NOUNS = (("view", "view"), ("rule", "rule"), ("replay", "replay"), ("failure", "failure"), ("group", "group"))
+# The noun whose number a parameter is: the word before it in the route.
+_NOUN = re.compile(r"/(view|rule|replay|failure|group)s?/$")
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
 _GIVEN_TO = {"failure-opened": {"at": "args", "from": "0"}}
@@ -305,14 +305,14 @@ class Unknown(LookupError):
 
 def path_of(address: Address, rows: Rows) -> str:
     def value(found: re.Match[str]) -> str:
-        return str(_value(address, found[1] or found[2], found[3] or "", rows))
+        noun = _NOUN.search(address.route[: found.start()])
+        return str(_value(address, found[1] or found[2], found[3] or "", noun[1] if noun else "", rows))
 
     path = _PARAMETER.sub(value, address.route)
     return re.sub(r"\.\*|\\Z|\$$", "", path)
 
 
-def _value(address: Address, name: str, pattern: str, rows: Rows) -> Any:
-    noun = next((to for word, to in _NOUNS if word in address.name.removeprefix("admin:jobs_admin_")), "")
+def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> Any:
     if name == "object_id" and address.name == "admin:view_on_site":
         return rows.failure.pk
     if name == "object_id":
@@ -324,8 +324,6 @@ def _value(address: Address, name: str, pattern: str, rows: Rows) -> Any:
         return rows.group.fingerprint
     if name == "attempt_pk":
         return rows.failure.attempt_set.latest("pk").pk
-    if name in {"failure_id", "replay_id"}:
-        noun = name.removesuffix("_id")
     if noun and name in {"pk", f"{noun}_id"}:
         return _one(address, noun, rows).pk
     if name == "form":
