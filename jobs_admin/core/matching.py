@@ -1,0 +1,98 @@
+"""Which policy is for a job, and which class an error has. In a glob `*` matches anything, and nothing else is special."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jobs_admin.core.policy.shape import TRANSIENT, Match, Policy
+
+_BUILT_IN = "builtins."
+
+
+def matches(glob: str, name: str) -> bool:
+    """Whether the glob matches the whole name. In linear time, whatever the glob: each part is looked for once."""
+    first, *others = glob.split("*")
+    if not others:
+        return glob == name
+    *middle, last = others
+    if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def chosen(policies: Iterable[Policy], source: str, queue: str, task: str) -> Policy | None:
+    """The policy for a job: the most particular one by task, then by queue, then by source.
+
+    Exact is more particular than any glob, and of two globs that with the longer text before its first `*`.
+    """
+    fitting = [
+        one
+        for one in policies
+        if matches(one.match.task, task) and matches(one.match.queue, queue) and matches(one.match.source, source)
+    ]
+    # Two that are equal are refused when they are saved; should they meet all the same, every worker takes the same.
+    return max(fitting, key=lambda one: (_rank(one.match), one.name), default=None)
+
+
+def equal(policy: Policy, others: Iterable[Policy]) -> Policy | None:
+    """One of the others that is as particular and could match the same job, so that nobody could say which decides."""
+    for other in others:
+        if (
+            _rank(policy.match) == _rank(other.match)
+            and _meet(policy.match.task, other.match.task)
+            and _meet(policy.match.queue, other.match.queue)
+            and _meet(policy.match.source, other.match.source)
+        ):
+            return other
+    return None
+
+
+def class_of(policy: Policy, error_names: Sequence[str]) -> str:
+    """The class of an error, from the names of its class and of all bases of it (its MRO).
+
+    The first entry of `policy.classes` that fits any of the names decides; without one the error is transient. A glob
+    with a dot is compared with the whole name (`requests.exceptions.Timeout`), one without with the last part (`Timeout`).
+    """
+    names = [name.removeprefix(_BUILT_IN) for name in error_names]
+    short = [name.rpartition(".")[2] for name in names]
+    for one in policy.classes:
+        glob = one.error.removeprefix(_BUILT_IN)
+        if any(matches(glob, name) for name in (names if "." in glob else short)):
+            return one.as_
+    return TRANSIENT
+
+
+def names_of(error: type[BaseException]) -> tuple[str, ...]:
+    """The names of an error's class and of its bases, nearest first, as `class_of` wants them."""
+    return tuple(
+        one.__qualname__ if one.__module__ in ("builtins", "__main__") else f"{one.__module__}.{one.__qualname__}"
+        for one in error.__mro__
+        if one is not object
+    )
+
+
+def _rank(match: Match) -> tuple[tuple[bool, int], ...]:
+    return tuple(
+        (("*" not in glob), 0 if "*" not in glob else glob.index("*"))
+        for glob in (match.task, match.queue, match.source)
+    )
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether some name fits both globs."""
+    below = [set(other[j:]) <= {"*"} for j in range(len(other) + 1)]  # whether the ends from here on meet
+    for i in reversed(range(len(one))):
+        row = [set(one[i:]) <= {"*"}]
+        for j in reversed(range(len(other))):
+            if one[i] == "*" or other[j] == "*":
+                row.append(row[-1] or below[j])  # the star takes a character of the other, or ends
+            else:
+                row.append(one[i] == other[j] and below[j + 1])
+        below = row[::-1]
+    return below[0]

@@ -1,0 +1,40 @@
+"""How a task is retried: what a policy says, the bounds it is held to, and reading one from JSON."""
+
+from jobs_admin.core.policy.parsing import parse
+from jobs_admin.core.policy.reading import PolicyRefused, Problem
+from jobs_admin.core.policy.shape import (
+    BACKOFFS,
+    CLASSES,
+    ENFORCE,
+    EXHAUSTED,
+    JITTERS,
+    LONGEST_S,
+    MODES,
+    MOST_ATTEMPTS,
+    MOST_CLASSES,
+    MOST_DELAYS,
+    OBSERVE,
+    PERMANENT,
+    RATE_LIMITED,
+    TRANSIENT,
+    Backoff,
+    Budget,
+    Concurrency,
+    ErrorClass,
+    Jitter,
+    Match,
+    Poison,
+    Policy,
+    RateLimit,
+    RetryAfter,
+    document,
+)  # fmt: skip
+
+__all__ = [
+    "BACKOFFS", "CLASSES", "ENFORCE", "EXHAUSTED", "JITTERS", "LONGEST_S",
+    "MODES", "MOST_ATTEMPTS", "MOST_CLASSES", "MOST_DELAYS", "OBSERVE",
+    "PERMANENT", "RATE_LIMITED", "TRANSIENT",
+    "Backoff", "Budget", "Concurrency", "ErrorClass", "Jitter", "Match",
+    "Poison", "Policy", "PolicyRefused", "Problem", "RateLimit", "RetryAfter",
+    "document", "parse",
+]  # fmt: skip

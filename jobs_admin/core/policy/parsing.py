@@ -1,0 +1,250 @@
+"""From a JSON document to a policy, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from jobs_admin.core.policy import shape
+from jobs_admin.core.policy.reading import PolicyRefused, Problem, Reading
+from jobs_admin.core.policy.shape import (
+    LONGEST_S,
+    LONGEST_TEXT,
+    Backoff,
+    Budget,
+    Concurrency,
+    ErrorClass,
+    Jitter,
+    Match,
+    Poison,
+    Policy,
+    RateLimit,
+    RetryAfter,
+)
+
+_FIELDS = tuple(name for name in Policy.__dataclass_fields__ if name != "unknown")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
+_NAMED = "1 to 63 of a-z, 0-9, - and _, the first a letter or a digit"
+_KEY = re.compile(r"(?:tenant|queue|task|args\.\d{1,3}(?:\.\w{1,80}){0,8}|kwargs(?:\.\w{1,80}){1,8})\Z")
+_BACKOFF = ("first_delay_s", "factor", "power", "plus_s", "delays_s")
+_JITTER = ("fraction", "seconds")
+_UTC = timezone.utc  # noqa: UP017  (workers may run Python 3.10)
+_YEARS = (2000, 2200)
+_USUAL, _USUAL_BACKOFF, _USUAL_JITTER = Policy(), Backoff(), Jitter()
+
+
+def parse(document: object, *, lenient: bool = False) -> Policy:
+    """The policy that a JSON document says. Raises PolicyRefused, and nothing else, with all that is wrong with it.
+
+    A field that is missing or null has its default (see `Policy`). Strict refuses fields that it does not know. `lenient`,
+    for workers, keeps their names in `unknown` and only observes: a policy half understood decides nothing.
+    """
+    problems: list[Problem] = []
+    unknown: list[str] = []
+    policy = _policy(Reading(document, "", problems, unknown))
+    if unknown and not lenient:
+        problems += [Problem(name, f"A policy has no field {name}.", "a field of a policy") for name in unknown]
+    if problems:
+        raise PolicyRefused(problems)
+    if not unknown:
+        return policy
+    return replace(policy, mode=shape.OBSERVE, unknown=tuple(unknown))
+
+
+def _policy(said: Reading) -> Policy:
+    said.done(_FIELDS)
+    backoff = _backoff(said.part("backoff"))
+    default_attempts = len(backoff.delays_s) + 1 if backoff.kind == "table" else _USUAL.max_attempts
+    policy = Policy(
+        name=_name(said, "name") or "",
+        match=_match(said.part("match")),
+        mode=said.choice("mode", shape.MODES, shape.OBSERVE),
+        native=said.choice("native", shape.NATIVE, shape.REPLACE),
+        max_attempts=said.whole("max_attempts", 1, shape.MOST_ATTEMPTS, default_attempts, "runs, the first included"),
+        backoff=backoff,
+        cap_s=said.number("cap_s", shape.LEAST_CAP_S, LONGEST_S, 0, "seconds") if said.has("cap_s") else None,
+        jitter=_jitter(said.part("jitter")),
+        retry_after=_retry_after(said.part("retry_after")),
+        classes=tuple(_class(one) for one in said.parts("classes", shape.MOST_CLASSES)),
+        budget=_budget(said.part("budget")),
+        poison=_poison(said.part("poison")),
+        concurrency=_concurrency(said.part("concurrency")),
+        rate_limit=_rate_limit(said.part("rate_limit")),
+        exhausted=said.choice("exhausted", shape.EXHAUSTED, shape.DEAD),
+        expires_at=_time(said, "expires_at"),
+        note=said.text("note", shape.LONGEST_NOTE, "", lines=True),
+    )
+    _agree(said, policy)
+    return policy
+
+
+def _agree(said: Reading, policy: Policy) -> None:
+    """What no field says alone."""
+    backoff, first = policy.backoff, _first_delay_s(policy.backoff)
+    if policy.cap_s is not None and said.is_fine("cap_s", "backoff") and policy.cap_s < first:
+        said.refuse("cap_s", f"at least the first delay ({first:,g} seconds)", policy.cap_s)
+    if backoff.kind == "decorrelated" and policy.jitter.kind != "none" and said.is_fine("jitter"):
+        because = "A decorrelated backoff is drawn already."
+        said.refuse("jitter.kind", "none", policy.jitter.kind, because)
+
+
+def _first_delay_s(backoff: Backoff) -> float:
+    if backoff.kind == "table":
+        return backoff.delays_s[0] if backoff.delays_s else 0.0
+    if backoff.kind == "polynomial":
+        return backoff.plus_s + (backoff.first_delay_s if backoff.power == 0 else 0.0)
+    return backoff.first_delay_s
+
+
+def _name(said: Reading, field: str) -> str | None:
+    name = said.text(field, LONGEST_TEXT, "")
+    if name and not _NAME.match(name):
+        said.refuse(field, _NAMED, name)
+    return name or None
+
+
+def _match(said: Reading | None) -> Match:
+    if said is None:
+        return Match()
+    said.done(tuple(Match.__dataclass_fields__))
+    return Match(*(_glob(said, name) or "*" for name in Match.__dataclass_fields__))
+
+
+def _glob(said: Reading, name: str) -> str:
+    glob = said.text(name, LONGEST_TEXT, "")
+    return re.sub(r"\*+", "*", glob)
+
+
+def _backoff(said: Reading | None) -> Backoff:
+    if said is None:
+        return Backoff()
+    said.done(("kind", *_BACKOFF))
+    kind = said.choice("kind", shape.BACKOFFS, _USUAL_BACKOFF.kind)
+    fields = shape.BACKOFF_FIELDS[kind]
+    if not said.is_fine("kind"):
+        return Backoff()
+    said.has_not([name for name in _BACKOFF if name not in fields], kind)
+    values: dict[str, Any] = {}
+    if "first_delay_s" in fields:
+        default = 1.0 if kind == "polynomial" else _USUAL_BACKOFF.first_delay_s
+        values["first_delay_s"] = said.number("first_delay_s", 0, LONGEST_S, default, "seconds")
+    if "factor" in fields:
+        values["factor"] = said.number("factor", shape.LEAST_FACTOR, shape.MOST_FACTOR, _USUAL_BACKOFF.factor, "")
+    if "power" in fields:
+        values["power"] = said.number("power", 0, shape.MOST_POWER, _USUAL_BACKOFF.power, "")
+        values["plus_s"] = said.number("plus_s", 0, LONGEST_S, _USUAL_BACKOFF.plus_s, "seconds")
+    if "delays_s" in fields:
+        values["delays_s"] = said.numbers("delays_s", 0, LONGEST_S, shape.MOST_DELAYS, "seconds")
+        if not values["delays_s"] and said.is_fine("delays_s"):
+            said.needs("delays_s", f"a list of 1 to {shape.MOST_DELAYS} numbers of seconds")
+    if kind == "decorrelated" and values["first_delay_s"] == 0 and said.is_fine("first_delay_s"):
+        said.refuse("first_delay_s", "more than 0 seconds", 0, "A decorrelated backoff grows from it.")
+    return Backoff(kind, **values)
+
+
+def _jitter(said: Reading | None) -> Jitter:
+    if said is None:
+        return Jitter()
+    said.done(("kind", *_JITTER))
+    kind = said.choice("kind", shape.JITTERS, _USUAL_JITTER.kind)
+    if not said.is_fine("kind"):
+        return Jitter()
+    fields = shape.JITTER_FIELDS.get(kind, ())
+    said.has_not([name for name in _JITTER if name not in fields], kind)
+    bounds = {"fraction": (0.0, 1.0, "of the delay"), "seconds": (0.0, LONGEST_S, "seconds")}
+    values = {}
+    for name in fields:
+        least, most, unit = bounds[name]
+        if not said.has(name):
+            said.needs(name, f"a number from {least:g} to {most:,.0f} {unit}")
+        values[name] = said.number(name, least, most, least, unit)
+    return Jitter(kind, **values)
+
+
+def _retry_after(said: Reading | None) -> RetryAfter:
+    if said is None:
+        return RetryAfter()
+    said.done(tuple(RetryAfter.__dataclass_fields__))
+    usual = RetryAfter()
+    return RetryAfter(
+        respect=said.truth("respect", usual.respect),
+        jitter=said.number("jitter", 0, 1, usual.jitter, "of what was asked for"),
+        cap_s=said.number("cap_s", 0, LONGEST_S, usual.cap_s, "seconds"),
+    )
+
+
+def _class(said: Reading) -> ErrorClass:
+    said.done(("error", "as"))
+    error = _glob(said, "error")
+    if not error and said.is_fine("error"):
+        said.needs("error", "the name of an error's class, in which * matches anything")
+    return ErrorClass(error, said.choice("as", shape.CLASSES, shape.TRANSIENT))
+
+
+def _budget(said: Reading | None) -> Budget | None:
+    if said is None:
+        return None
+    said.done(tuple(Budget.__dataclass_fields__))
+    if not said.has("per_minute"):
+        said.needs("per_minute", f"a number from 0 to {shape.MOST_PER_MINUTE:,.0f} retries a minute")
+    per_minute = said.number("per_minute", 0, shape.MOST_PER_MINUTE, 0, "retries a minute")
+    usual = min(shape.MOST_BURST, max(1, round(per_minute / 10))) if per_minute else 0
+    burst = said.whole("burst", 0, shape.MOST_BURST, usual, "retries at once")
+    if per_minute and not burst and said.is_fine("burst"):
+        said.refuse("burst", "at least 1 where per_minute is more than 0", 0, "Nothing could ever be spent.")
+    return Budget(per_minute, burst, _name(said, "group"))
+
+
+def _poison(said: Reading | None) -> Poison | None:
+    if said is None:
+        return None
+    said.done(tuple(Poison.__dataclass_fields__))
+    usual = Poison()
+    return Poison(
+        said.whole("crashes", 1, shape.MOST_CRASHES, usual.crashes, "crashes"),
+        said.number("window_s", 1, shape.LONGEST_WINDOW_S, usual.window_s, "seconds"),
+    )
+
+
+def _concurrency(said: Reading | None) -> Concurrency | None:
+    if said is None:
+        return None
+    said.done(tuple(Concurrency.__dataclass_fields__))
+    for name in ("key", "limit"):
+        if not said.has(name):
+            said.needs(
+                name, "a path" if name == "key" else f"a whole number from 1 to {shape.MOST_AT_ONCE:,} jobs at once"
+            )
+    key = said.text("key", LONGEST_TEXT, "")
+    if key and not _KEY.match(key):
+        said.refuse("key", "tenant, queue, task, or a path such as kwargs.customer_id or args.0.tenant", key)
+    return Concurrency(key, said.whole("limit", 1, shape.MOST_AT_ONCE, 1, "jobs at once"))
+
+
+def _rate_limit(said: Reading | None) -> RateLimit | None:
+    if said is None:
+        return None
+    said.done(tuple(RateLimit.__dataclass_fields__))
+    if not said.has("max"):
+        said.needs("max", f"a whole number from 1 to {shape.MOST_STARTS:,} starts")
+    return RateLimit(
+        said.whole("max", 1, shape.MOST_STARTS, 1, "starts"),
+        said.number("per_s", shape.SHORTEST_PER_S, shape.LONGEST_PER_S, 1.0, "seconds"),
+    )
+
+
+def _time(said: Reading, field: str) -> datetime | None:
+    text = said.text(field, LONGEST_TEXT, "")
+    if not text:
+        return None
+    try:
+        # Python 3.10 does not know the Z. A time without a zone is UTC, as everywhere.
+        at = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text)
+        if _YEARS[0] <= at.year < _YEARS[1]:
+            return at.astimezone(_UTC) if at.tzinfo else at.replace(tzinfo=_UTC)
+    except (ValueError, OverflowError):
+        pass
+    said.refuse(field, "a time such as 2026-11-20T10:00:00Z", text)
+    return None
