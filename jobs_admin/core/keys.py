@@ -65,3 +65,24 @@ def ledger(source: str, replay: str, prefix: str = PREFIX) -> str:
 def removals(source: str, prefix: str = PREFIX) -> str:
     """A hash in the broker's own Redis: list -> how many jobs were ever taken out of its middle."""
     return f"{prefix}:{{{source}}}:removals"
+
+
+def policies(prefix: str = PREFIX) -> str:
+    """A hash: name of a policy -> the version of it that is in force (JSON: name, version, policy)."""
+    return f"{prefix}:policies"
+
+
+def policies_version(prefix: str = PREFIX) -> str:
+    """A number, another one whenever the hash of policies is: what workers ask for every second."""
+    return f"{prefix}:policies:version"
+
+
+def due(source: str, prefix: str = PREFIX) -> str:
+    """A sorted set: delayed job -> when it is due (ms since 1970 by the server's clock). In the broker's own Redis, where
+    the broker is one, else in the store."""
+    return f"{prefix}:{{{source}}}:due"
+
+
+def due_jobs(source: str, prefix: str = PREFIX) -> str:
+    """A hash beside `due`: delayed job -> its message, and where it goes."""
+    return f"{prefix}:{{{source}}}:due:jobs"
