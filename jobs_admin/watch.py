@@ -103,6 +103,11 @@ def steps() -> dict[str, Step]:
 
         return regrouping.regroup(timezone.now())
 
+    def policies(name: str) -> bool:
+        from jobs_admin import policies
+
+        return policies.step(timezone.now())
+
     known = (
         # Two, so that one reads and encrypts while the other writes.
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
@@ -113,6 +118,7 @@ def steps() -> dict[str, Step]:
         Step("settle", settle, idle_s=0.25),
         Step("prune", prune, idle_s=5, deadline_s=300),
         Step("regroup", regroup, idle_s=2),
+        Step("policies", policies, idle_s=1),
     )
     return {step.name: step for step in known}
 

@@ -1,29 +1,52 @@
 from __future__ import annotations
 
-from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
+from django.db.models.fields.json import KT
+
+from jobs_admin.core import policy as core
+from jobs_admin.core.policy import shape
+from jobs_admin.models.document_bounds import Holds, at_most, choice, not_below, number, text
+
+LONGEST_NAME = 63
+LONGEST_REASON = 500
+_NEEDED = ("name", "mode", "match.source", "match.queue", "match.task", "backoff.kind")
+
+
+def _said(*path: str, longest: int = shape.LONGEST_TEXT) -> models.GeneratedField:
+    """A column that the database reads off the document, so that the two cannot differ."""
+    expression = KT("__".join(("document", *path)))
+    return models.GeneratedField(
+        expression=expression, output_field=models.CharField(max_length=longest), db_persist=True
+    )
+
+
+def _bound(name: str, condition: Holds) -> models.CheckConstraint:
+    return models.CheckConstraint(condition=condition, name=f"policy_{name}")
 
 
 class PolicyVersion(models.Model):
-    """One version of a retry policy. The published version of a name is in force; the others are its history."""
+    """One version of a retry policy. The published version of a name is in force; the others are its history.
 
-    name = models.CharField(max_length=100)
-    version = models.PositiveIntegerField()
-    mode = models.CharField(max_length=10, choices=[("observe", "observe"), ("enforce", "enforce")], default="observe")
-    match_source = models.CharField(max_length=200, default="*")
-    match_queue = models.CharField(max_length=200, default="*")
-    match_task = models.CharField(max_length=255, default="*")
-    max_attempts = models.PositiveIntegerField(default=5)
-    cap_s = models.FloatField(null=True, blank=True)
-    # The whole document in the contract's shape: the columns above are what constraints look at.
+    Versions of a name count from 1. What one says never changes; another one takes its place.
+    """
+
+    # In the contract's shape, as `core.policy.document` writes it.
     document = models.JSONField()
-    is_published = models.BooleanField(default=False)
-    published_at = models.DateTimeField(null=True, blank=True)
-    expires_at = models.DateTimeField(null=True, blank=True, help_text="Then the version before is in force again.")
-    note = models.CharField(max_length=500, blank=True)
-    created_at = models.DateTimeField(auto_now_add=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    name = _said("name", longest=LONGEST_NAME)
+    version = models.PositiveIntegerField()
+    mode = _said("mode", longest=10)
+    match_source = _said("match", "source")
+    match_queue = _said("match", "queue")
+    match_task = _said("match", "task")
+    is_published = models.BooleanField(default=True)
+    published_at = models.DateTimeField()
+    published_by = models.CharField(max_length=150)
+    reason = models.CharField(max_length=LONGEST_REASON, blank=True, help_text="Why this version.")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    # A version of this name; null: none, the name is withdrawn.
+    reverts_to = models.PositiveIntegerField(null=True, blank=True, help_text="In force again when this one expires.")
+    ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = [
@@ -34,15 +57,47 @@ class PolicyVersion(models.Model):
                 condition=Q(is_published=True),
                 name="no_two_policies_match_equally",
             ),
+            models.CheckConstraint(condition=Q(version__gte=1), name="policy_versions_count_from_1"),
             models.CheckConstraint(
-                condition=Q(max_attempts__gte=1) & Q(max_attempts__lte=1000), name="policy_attempts_bounded"
+                condition=Q(is_published=True, ended_at__isnull=True) | Q(is_published=False, ended_at__isnull=False),
+                name="policy_is_in_force_or_ended",
             ),
-            models.CheckConstraint(
-                condition=Q(cap_s__isnull=True) | (Q(cap_s__gte=0) & Q(cap_s__lte=30 * 86400)),
-                name="policy_cap_bounded",
-            ),
-            models.CheckConstraint(condition=Q(mode__in=["observe", "enforce"]), name="policy_mode_is_known"),
+            models.CheckConstraint(condition=Q(reverts_to__lt=F("version")), name="policy_reverts_to_one_before"),
+            # What core/policy/shape.py bounds, and in the same words where it names them.
+            *(_bound(f"has_{path.replace('.', '_')}", text(path)) for path in _NEEDED),
+            _bound("mode", choice("mode", shape.MODES)),
+            _bound("native", choice("native", shape.NATIVE)),
+            _bound("max_attempts", number("max_attempts", 1, shape.MOST_ATTEMPTS, whole=True)),
+            _bound("backoff_kind", choice("backoff.kind", shape.BACKOFFS)),
+            _bound("backoff_first_delay_s", number("backoff.first_delay_s", 0, shape.LONGEST_S)),
+            _bound("backoff_factor", number("backoff.factor", shape.LEAST_FACTOR, shape.MOST_FACTOR)),
+            _bound("backoff_power", number("backoff.power", 0, shape.MOST_POWER)),
+            _bound("backoff_plus_s", number("backoff.plus_s", 0, shape.LONGEST_S)),
+            _bound("backoff_delays", at_most("backoff.delays_s", shape.MOST_DELAYS)),
+            _bound("backoff_delays_s", number("backoff.delays_s[*]", 0, shape.LONGEST_S, longest=shape.MOST_DELAYS)),
+            _bound("cap_s", number("cap_s", shape.LEAST_CAP_S, shape.LONGEST_S)),
+            _bound("cap_s_not_below_first_delay_s", not_below("cap_s", "backoff.first_delay_s")),
+            _bound("jitter_kind", choice("jitter.kind", shape.JITTERS)),
+            _bound("jitter_fraction", number("jitter.fraction", 0, 1)),
+            _bound("jitter_seconds", number("jitter.seconds", 0, shape.LONGEST_S)),
+            _bound("retry_after_jitter", number("retry_after.jitter", 0, 1)),
+            _bound("retry_after_cap_s", number("retry_after.cap_s", 0, shape.LONGEST_S)),
+            _bound("classes", at_most("classes", shape.MOST_CLASSES)),
+            _bound("classes_as", choice("classes[*].as", shape.CLASSES, longest=shape.MOST_CLASSES)),
+            _bound("budget_per_minute", number("budget.per_minute", 0, shape.MOST_PER_MINUTE)),
+            _bound("budget_burst", number("budget.burst", 0, shape.MOST_BURST, whole=True)),
+            _bound("poison_crashes", number("poison.crashes", 1, shape.MOST_CRASHES, whole=True)),
+            _bound("poison_window_s", number("poison.window_s", 1, shape.LONGEST_WINDOW_S)),
+            _bound("concurrency_limit", number("concurrency.limit", 1, shape.MOST_AT_ONCE, whole=True)),
+            _bound("rate_limit_max", number("rate_limit.max", 1, shape.MOST_STARTS, whole=True)),
+            _bound("rate_limit_per_s", number("rate_limit.per_s", shape.SHORTEST_PER_S, shape.LONGEST_PER_S)),
+            _bound("exhausted", choice("exhausted", shape.EXHAUSTED)),
         ]
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def policy(self) -> core.Policy:
+        """Raises core.policy.PolicyRefused for what no service wrote."""
+        return core.parse(self.document)

@@ -1,0 +1,50 @@
+"""What differs between documents of policies, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Lists are compared whole: an entry moved within `classes` decides otherwise.
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    field: str  # `backoff.first_delay_s`
+    before: Any  # None: it was not there
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A field that is not the same in the three: where an edit began, what is in force now, and what was sent."""
+
+    field: str
+    was: Any
+    now: Any
+    yours: Any
+
+
+def difference(before: Document | None, after: Document | None) -> list[Change]:
+    """What changed, in the order of the fields; nothing where there is no difference."""
+    old, new = dict(_fields(before)), dict(_fields(after))
+    found = [Change(field, old.get(field), new.get(field)) for field in {**old, **new}]
+    return [change for change in found if change.before != change.after]
+
+
+def conflicts(was: Document | None, now: Document | None, yours: Document) -> list[Conflict]:
+    """The fields that somebody else changed, then those that only the edit changes."""
+    one, other, mine = dict(_fields(was)), dict(_fields(now)), dict(_fields(yours))
+    found = [Conflict(field, one.get(field), other.get(field), mine.get(field)) for field in {**one, **other, **mine}]
+    differing = [c for c in found if not c.was == c.now == c.yours]
+    return sorted(differing, key=lambda conflict: conflict.was == conflict.now)
+
+
+def _fields(document: Document | None, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in (document or {}).items():
+        if isinstance(value, Mapping):
+            yield from _fields(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value

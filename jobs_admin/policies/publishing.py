@@ -1,0 +1,178 @@
+"""Put a policy in force, put a former version back, take one out of force. What was is never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from django.db import transaction
+from django.utils import timezone
+
+from jobs_admin import audit
+from jobs_admin.core import policy as core
+from jobs_admin.core.matching import equal
+from jobs_admin.core.policy import Policy, Problem
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import Viewer
+from jobs_admin.policies import pushing, reading, rights, succession
+from jobs_admin.policies.changes import conflicts, difference
+from jobs_admin.policies.refusals import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
+
+# What pages and calls stand at, beside policies.
+RESERVED = ("new", "lint", "preview", "quarantine")
+
+
+def check(viewer: Viewer, name: str, document: object) -> Policy:
+    """The policy that publishing this would put in force. Raises PolicyRefused for what it says or matches."""
+    policy = _read(name, document, timezone.now())
+    _matches_alone(viewer, policy)
+    return policy
+
+
+def publish(
+    viewer: Viewer, name: str, document: object, *, expected_version: int | None = None, reason: str = ""
+) -> PolicyVersion:
+    """Put the document in force, as the next version of this name. What is in force already stays as it is.
+
+    `expected_version`: the version in force that the edit began from; None or 0, that none is. Raises PolicyRefused.
+    """
+    now = timezone.now()
+    policy = _read(name, document, now)
+
+    def change(before: PolicyVersion | None) -> PolicyVersion:
+        if before is not None and before.policy == policy:
+            return before
+        _not_stale(before, expected_version, policy)
+        return _put_in_force(viewer, "policy.publish", policy, before, reason, now)
+
+    return _changed(viewer, "policy.publish", name, policy.match.source, change)
+
+
+def put_back(
+    viewer: Viewer, name: str, version: int, *, expected_version: int | None = None, reason: str = ""
+) -> PolicyVersion:
+    """What a former version said, in force again, as the next version. Raises PolicyRefused, and NoSuchPolicy."""
+    now = timezone.now()
+    former = reading.version(viewer, name, version)
+    policy = succession.again(former, now)
+
+    def change(before: PolicyVersion | None) -> PolicyVersion:
+        if before is not None and before.version == former.version:
+            message = f"{former} is what is in force. Nothing was changed."
+            raise PolicyRefused("invalid", message, "version")
+        _not_stale(before, expected_version, policy)
+        said = f"Version {version} put back. {reason}".strip()
+        return _put_in_force(viewer, "policy.put_back", policy, before, said, now)
+
+    return _changed(viewer, "policy.put_back", name, policy.match.source, change)
+
+
+def withdraw(viewer: Viewer, name: str, *, expected_version: int | None = None, reason: str = "") -> PolicyVersion:
+    """Take a name out of force; any of its versions can be put back. Raises PolicyRefused, and NoSuchPolicy."""
+    seen = reading.get(viewer, name)
+
+    def change(before: PolicyVersion | None) -> PolicyVersion:
+        if before is None:
+            raise NoSuchPolicy(name)
+        _not_stale(before, expected_version or before.version, None)
+        succession.end(before, timezone.now())
+        _record(viewer, "policy.withdraw", before, None, reason)
+        return before
+
+    return _changed(viewer, "policy.withdraw", name, seen.match_source, change)
+
+
+def _changed(
+    viewer: Viewer, act: str, name: str, source: str, change: Callable[[PolicyVersion | None], PolicyVersion]
+) -> PolicyVersion:
+    """Do it to what is in force under the name while nobody else publishes, then tell the workers."""
+    touched = [source]
+    try:
+        with transaction.atomic():
+            succession.hold()
+            before = PolicyVersion.objects.filter(name=name, is_published=True).first()
+            touched += [before.match_source] if before else []
+            rights.must_publish(viewer, touched)
+            made = change(before)
+            transaction.on_commit(pushing.push_soon)
+            return made
+    except PolicyRefused as refused:
+        if refused.code in ("forbidden", "read_only"):
+            rights.note(viewer, act, name, refused, touched)
+        raise
+
+
+def _put_in_force(
+    viewer: Viewer, act: str, policy: Policy, before: PolicyVersion | None, reason: str, now: datetime
+) -> PolicyVersion:
+    _matches_alone(viewer, policy)
+    reverts_to = before.version if before is not None else None
+    made = succession.put_in_force(viewer, policy, reason, now, reverts_to)
+    _record(viewer, act, before, made, reason)
+    return made
+
+
+def _record(viewer: Viewer, act: str, before: PolicyVersion | None, after: PolicyVersion | None, reason: str) -> None:
+    """What it was and what it became, as far as that differs: the whole stands in the versions."""
+    changes = difference(before and before.document, after and after.document)
+    was = before and {"version": before.version, **{c.field: c.before for c in changes if c.before is not None}}
+    became = after and {"version": after.version, **{c.field: c.after for c in changes if c.after is not None}}
+    named = after or before
+    assert named is not None
+    for source in rights.audited(one.match_source for one in (before, after) if one is not None):
+        audit.record(viewer, act, f"policy:{named.name}", source=source, reason=reason, before=was, after=became)
+
+
+def _read(name: str, document: object, now: datetime) -> Policy:
+    if isinstance(document, Mapping):
+        document = {**document, "name": document.get("name") or name}
+    try:
+        policy = core.parse(document)
+    except core.PolicyRefused as refused:
+        first = refused.problems[0]
+        raise PolicyRefused("invalid", f"{refused} Nothing was changed.", first.field, refused.problems) from refused
+    if not policy.name:
+        raise _invalid("name", "Give the policy a name.", "1 to 63 of a-z, 0-9, - and _")
+    if policy.name != name:
+        raise _invalid("name", f"The policy calls itself {policy.name!r}, not {name!r}.", name)
+    if name in RESERVED:
+        raise _invalid("name", f"{name!r} is the name of a page. Choose another.", f"none of {', '.join(RESERVED)}")
+    if policy.expires_at is not None and policy.expires_at <= now:
+        raise _invalid("expires_at", f"expires_at {policy.expires_at:%Y-%m-%d %H:%M} UTC has passed.", "in the future")
+    return policy
+
+
+def _invalid(field: str, message: str, bound: str) -> PolicyRefused:
+    return PolicyRefused("invalid", f"{message} Nothing was changed.", field, [Problem(field, message, bound)])
+
+
+def _not_stale(before: PolicyVersion | None, expected: int | None, yours: Policy | None) -> None:
+    stands = before.version if before else 0
+    if stands == (expected or 0):
+        return
+    if before is None:
+        message = f"No version is in force any more: it was withdrawn since version {expected}. Nothing was changed."
+    elif not expected:
+        message = f"There is a policy {before.name} already, version {before.version}. Nothing was changed."
+    else:
+        message = (
+            f"{before.published_by} published version {before.version} since version {expected}. Nothing was changed: "
+            "look at what differs, and publish again from there."
+        )
+    named = before.name if before else (yours.name if yours else "")
+    was = PolicyVersion.objects.filter(name=named, version=expected or 0).first()
+    sent = core.document(yours) if yours is not None else {}
+    raise StaleEdit(message, before, conflicts(was and was.document, before and before.document, sent))
+
+
+def _matches_alone(viewer: Viewer, policy: Policy) -> None:
+    """Raises EqualMatch where nobody could say which of two decides, now or when another has expired."""
+    for others, when in ((reading.active(), "matches the same jobs"), (succession.coming_back(), _LATER)):
+        other = equal(policy, [one for one in others if one.name != policy.name])
+        if other is not None:
+            named = other.name if rights.may_see(viewer, other.match.source) else "A policy that you may not see"
+            message = f"{named} {when}, neither more nor less particularly. Nothing was changed."
+            raise EqualMatch(message, named)
+
+
+_LATER = "will match the same jobs again when its present version expires"

@@ -1,0 +1,64 @@
+"""Policies to be read: what is in force, and what was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from jobs_admin.core.policy import Policy
+from jobs_admin.core.text import whole_number
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import Viewer
+from jobs_admin.policies.refusals import NoSuchPolicy
+from jobs_admin.policies.rights import may_see
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPage:
+    rows: list[PolicyVersion]  # newest first
+    next: str | None  # `after` of the page that follows; None on the last
+
+
+def published(viewer: Viewer) -> list[PolicyVersion]:
+    """The policies in force that may decide about the viewer's sources, by name."""
+    return _seen(viewer, PolicyVersion.objects.filter(is_published=True).order_by("name"))
+
+
+def get(viewer: Viewer, name: str) -> PolicyVersion:
+    """The version in force. Raises NoSuchPolicy."""
+    return _one(viewer, PolicyVersion.objects.filter(name=name, is_published=True))
+
+
+def version(viewer: Viewer, name: str, number: int) -> PolicyVersion:
+    """Raises NoSuchPolicy."""
+    return _one(viewer, PolicyVersion.objects.filter(name=name, version=number))
+
+
+def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int = 50) -> VersionPage:
+    """All that was ever in force under a name, also where none is now. Raises NoSuchPolicy where nothing ever was."""
+    found = PolicyVersion.objects.filter(name=name).order_by("-version")
+    if (below := whole_number(after)) is not None:
+        found = found.filter(version__lt=below)
+    # What a policy matched may have changed with its version, and with it who sees it.
+    seen = (one for one in found.iterator(chunk_size=100) if may_see(viewer, one.match_source))
+    rows = list(islice(seen, limit + 1))
+    if not rows and below is None:
+        raise NoSuchPolicy(name)
+    return VersionPage(rows[:limit], str(rows[limit - 1].version) if len(rows) > limit else None)
+
+
+def active() -> list[Policy]:
+    """The policies in force, for whoever judges by them and shows none."""
+    return [one.policy for one in PolicyVersion.objects.filter(is_published=True).order_by("name")]
+
+
+def _seen(viewer: Viewer, found: Iterable[PolicyVersion]) -> list[PolicyVersion]:
+    return [one for one in found if may_see(viewer, one.match_source)]
+
+
+def _one(viewer: Viewer, found: Iterable[PolicyVersion]) -> PolicyVersion:
+    seen = _seen(viewer, found)
+    if not seen:
+        raise NoSuchPolicy
+    return seen[0]

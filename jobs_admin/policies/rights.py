@@ -1,0 +1,55 @@
+"""Who may see a policy, and who may change one: decided by the sources that its match may touch.
+
+A policy that names one source belongs to that source. One whose source is a pattern belongs to all of them, also to those
+that will come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db import transaction
+
+from jobs_admin import audit, config
+from jobs_admin.core.matching import matches
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
+from jobs_admin.policies.refusals import PolicyRefused
+
+
+def may_see(viewer: Viewer, source: str) -> bool:
+    """`source` is a match's, and may be a pattern."""
+    theirs = viewer.sources(VIEWER)
+    return theirs is None or any(matches(source, one) for one in theirs)
+
+
+def may_publish(viewer: Viewer, source: str) -> bool:
+    """Put in force or take out of it what matches this source, which may be a pattern."""
+    return not config.is_read_only() and viewer.may(OPERATOR, _owner(source))
+
+
+def must_publish(viewer: Viewer, sources: Iterable[str]) -> None:
+    """Raises PolicyRefused; `note` it where that does not end with the transaction."""
+    if config.is_read_only():
+        raise PolicyRefused("read_only", config.READ_ONLY)
+    for source in sources:
+        if not viewer.may(OPERATOR, _owner(source)):
+            is_every = _owner(source) == EVERY_SOURCE
+            seen = source if may_see(viewer, source) else "a source that you may not see"
+            where = "every source, because it matches more than one" if is_every else seen
+            message = f"This policy takes the role operator on {where}. Nothing was changed."
+            raise PolicyRefused("forbidden", message, "match.source")
+
+
+def audited(sources: Iterable[str]) -> list[str]:
+    """One row of the audit each, so that the admin of one source reads what was done with its jobs."""
+    return sorted({"" if _owner(source) == EVERY_SOURCE else source for source in sources}) or [""]
+
+
+def note(viewer: Viewer, act: str, name: str, refused: PolicyRefused, sources: Iterable[str]) -> None:
+    with transaction.atomic():
+        for source in audited(sources):
+            audit.record(viewer, act, f"policy:{name}", source=source, reason=refused.message, allowed=False)
+
+
+def _owner(source: str) -> str:
+    return EVERY_SOURCE if "*" in source else source

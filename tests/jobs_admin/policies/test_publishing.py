@@ -1,0 +1,179 @@
+"""Publishing: what is put in force, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import policies
+from jobs_admin.models import AuditEvent, PolicyVersion
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+
+ANN = Viewer("ann", {"*": OPERATOR})
+SHOP = Viewer("sam", {"shop": OPERATOR})
+LOOKS = Viewer("lou", {"shop": VIEWER})
+
+pytestmark = pytest.mark.django_db
+
+EMAILS = {"match": {"source": "shop", "task": "shop.mail"}, "max_attempts": 4, "cap_s": 60}
+
+
+def publish(name="emails", viewer=ANN, expected=None, **fields):
+    return policies.publish(viewer, name, {**EMAILS, **fields}, expected_version=expected)
+
+
+def refusal(*args, **kwargs):
+    with pytest.raises(policies.PolicyRefused) as refused:
+        publish(*args, **kwargs)
+    return refused.value
+
+
+def test_the_first_version_of_a_name_is_1_and_in_force():
+    made = publish()
+    assert (str(made), made.is_published, made.match_task, made.published_by) == ("emails@1", True, "shop.mail", "ann")
+    assert policies.get(LOOKS, "emails") == made
+
+
+def test_the_next_version_takes_the_place_of_the_one_before():
+    publish()
+    made = publish(expected=1, max_attempts=5)
+    assert made.version == 2
+    assert [(v.version, v.is_published) for v in policies.versions(ANN, "emails").rows] == [(2, True), (1, False)]
+
+
+def test_what_is_in_force_already_is_not_published_again():
+    first = publish()
+    assert publish(expected=1) == first
+    assert PolicyVersion.objects.count() == 1
+
+
+def test_an_edit_of_another_version_than_the_one_in_force_is_refused_with_the_difference():
+    publish()
+    publish(expected=1, max_attempts=7)
+    with pytest.raises(policies.StaleEdit) as stale:
+        publish(expected=1, cap_s=90)
+    assert stale.value.current.version == 2
+    assert [(c.field, c.was, c.now, c.yours) for c in stale.value.changes] == [
+        ("max_attempts", 4, 7, 4),
+        ("cap_s", 60, 60, 90),
+    ]
+
+
+def test_a_name_that_is_taken_is_not_overwritten_by_who_thinks_it_new():
+    publish()
+    assert refusal(cap_s=90).code == "stale"
+
+
+def test_all_that_is_wrong_with_a_document_is_told_at_once_with_its_bounds():
+    refused = refusal(max_attempts=10**9, cap_s=-1)
+    assert refused.code == "invalid"
+    assert {p.field for p in refused.problems} == {"max_attempts", "cap_s"}
+    assert all(p.bound for p in refused.problems)
+
+
+@pytest.mark.parametrize("task", ["shop.mail", "shop.*"])
+def test_two_policies_that_match_equally_are_refused(task):
+    publish(match={"source": "shop", "task": task})
+    with pytest.raises(policies.EqualMatch) as equal:
+        publish("others", match={"source": "shop", "task": task})
+    assert equal.value.other == "emails"
+
+
+def test_a_match_that_comes_back_when_another_expires_is_taken_too():
+    later = (timezone.now() + timedelta(hours=1)).isoformat()
+    publish()
+    publish(expected=1, match={"source": "shop", "task": "elsewhere"}, expires_at=later)
+    assert "when its present version expires" in refusal("others").message
+
+
+def test_an_expiry_that_has_passed_is_refused():
+    assert refusal(expires_at="2020-01-01T00:00Z").field == "expires_at"
+
+
+def test_the_names_of_pages_are_refused():
+    assert refusal("new").field == "name"
+
+
+def test_a_document_of_another_name_is_refused():
+    with pytest.raises(policies.PolicyRefused, match="calls itself 'other'"):
+        policies.publish(ANN, "emails", {**EMAILS, "name": "other"})
+
+
+def test_a_former_version_is_put_back_as_the_next_one():
+    publish()
+    publish(expected=1, max_attempts=9)
+    back = policies.put_back(ANN, "emails", 1, expected_version=2)
+    assert (back.version, back.policy.max_attempts, back.reason) == (3, 4, "Version 1 put back.")
+
+
+def test_what_is_in_force_cannot_be_put_back():
+    publish()
+    with pytest.raises(policies.PolicyRefused, match="is what is in force"):
+        policies.put_back(ANN, "emails", 1, expected_version=1)
+
+
+def test_a_withdrawn_policy_is_not_in_force_and_can_be_put_back():
+    publish()
+    policies.withdraw(ANN, "emails", expected_version=1)
+    with pytest.raises(policies.NoSuchPolicy):
+        policies.get(ANN, "emails")
+    assert policies.put_back(ANN, "emails", 1).version == 2
+
+
+def test_a_withdrawal_of_another_version_is_refused():
+    publish()
+    publish(expected=1, max_attempts=9)
+    with pytest.raises(policies.StaleEdit):
+        policies.withdraw(ANN, "emails", expected_version=1)
+    assert policies.get(ANN, "emails").version == 2
+
+
+def test_every_change_stands_in_the_audit_with_what_differs():
+    publish()
+    policies.publish(ANN, "emails", {**EMAILS, "cap_s": 90}, expected_version=1, reason="partner is slow")
+    event = AuditEvent.objects.latest("pk")
+    assert (event.act, event.object, event.source, event.reason) == (
+        "policy.publish",
+        "policy:emails",
+        "shop",
+        "partner is slow",
+    )
+    assert (event.before, event.after) == ({"version": 1, "cap_s": 60}, {"version": 2, "cap_s": 90})
+
+
+def test_a_viewer_may_look_and_not_publish_which_is_written_down():
+    assert refusal(viewer=LOOKS).code == "forbidden"
+    assert AuditEvent.objects.get().allowed is False
+
+
+def test_a_policy_for_more_than_one_source_takes_the_role_on_every_source():
+    publish(viewer=SHOP)
+    assert refusal("wide", viewer=SHOP, match={"source": "sh*"}).code == "forbidden"
+    assert publish("wide", match={"source": "sh*"}).version == 1
+
+
+def test_a_policy_is_moved_away_only_by_who_may_change_both_sources():
+    publish("bills", match={"source": "billing"})
+    refused = refusal("bills", viewer=SHOP, expected=1)
+    assert refused.code == "forbidden"
+    assert "billing" not in refused.message  # which this operator may not see
+
+
+def test_a_policy_of_a_source_out_of_sight_does_not_exist():
+    publish("bills", match={"source": "billing"})
+    assert policies.published(SHOP) == []
+    with pytest.raises(policies.NoSuchPolicy):
+        policies.versions(SHOP, "bills")
+
+
+def test_a_policy_for_every_source_is_seen_by_all():
+    publish("wide", match={})
+    assert [p.name for p in policies.published(LOOKS)] == ["wide"]
+
+
+def test_nothing_is_published_while_the_desk_is_read_only(settings):
+    settings.REDRIVE_READ_ONLY = True
+    assert refusal().code == "read_only"
+    assert not PolicyVersion.objects.exists()
