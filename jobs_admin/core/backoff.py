@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jobs_admin.core import decorrelated
 from jobs_admin.core.policy.shape import Backoff, Policy
 
 _DRAWN = 10  # sidekiq: rand(10)
-_TIMES = 3.0  # decorrelated: up to so many times what was waited before
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spr
     attempt = _counted(attempt)
     cap = policy.longest_s
     if policy.backoff.kind == "decorrelated":
-        return _decorrelated(policy, attempt, previous_s)
+        return Spread(*decorrelated.span(policy.backoff.first_delay_s, cap, attempt, previous_s))
     return _SPREADS[policy.jitter.kind](policy, min(cap, envelope(policy.backoff, attempt)), cap, attempt)
 
 
@@ -101,8 +101,8 @@ def asked(policy: Policy, asked_s: float) -> Spread:
 def bounds(policy: Policy, attempt: int) -> Range:
     """What the wait after `attempt` may be, whatever was waited before."""
     if policy.backoff.kind == "decorrelated":
-        first, longest = policy.backoff.first_delay_s, _longest_decorrelated(policy, _counted(attempt))
-        return Range(first, longest, (first + longest) / 2)
+        known = policy.backoff.first_delay_s, policy.longest_s, _counted(attempt)
+        return Range(known[0], decorrelated.longest_s(*known), decorrelated.mean_s(*known))
     found = spread(policy, attempt)
     return Range(found.least, found.most, (found.least + found.most) / 2)
 
@@ -165,18 +165,6 @@ _SPREADS: dict[str, Callable[[Policy, float, float, int], Spread]] = {
     "celery": _celery,
     "sidekiq": _sidekiq,
 }
-
-
-def _decorrelated(policy: Policy, attempt: int, previous_s: float | None) -> Spread:
-    first = policy.backoff.first_delay_s
-    # What was waited before may have been a server's wish: it counts no more than this backoff could have waited itself.
-    before = min(max(first, previous_s or 0.0), _longest_decorrelated(policy, attempt - 1))
-    # Here too the range is cut: of what AWS draws, two thirds would be exactly the cap once the cap is reached.
-    return Spread(first, min(policy.longest_s, _TIMES * before))
-
-
-def _longest_decorrelated(policy: Policy, attempt: int) -> float:
-    return min(policy.longest_s, _product(policy.backoff.first_delay_s, _power(_TIMES, attempt)))
 
 
 def _counted(attempt: int) -> int:

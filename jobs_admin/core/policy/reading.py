@@ -12,7 +12,7 @@ _MOST_NAMES = 20  # of unknown fields that are told
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    field: str  # its path, such as backoff.first_delay_s; "" is the document itself
+    field: str  # its path, such as backoff.first_delay_s or classes.0.error; "" is the document itself
     message: str  # a sentence that stands alone
     bound: str = ""  # what it must be, such as "0 to 2,592,000 seconds"
 
@@ -44,13 +44,12 @@ class Reading:
     def is_fine(self, *names: str) -> bool:
         """Whether nothing was wrong with these fields, or with what is in them."""
         paths = [self._at(name) for name in names]
-        return not any(
-            p.field == at or p.field.startswith((f"{at}.", f"{at}[")) for p in self._problems for at in paths
-        )
+        return not any(f"{p.field}.".startswith(f"{at}.") for p in self._problems for at in paths)
 
     def number(self, name: str, least: float, most: float, default: float, unit: str) -> float:
         """A finite number within the bounds. A truth value or a text is no number."""
-        return self._number(name, self._take(name), least, most, default, unit)
+        value = self._take(name)
+        return default if value is None else self._number(name, value, least, most, default, unit)
 
     def whole(self, name: str, least: int, most: int, default: int, unit: str) -> int:
         value = self._take(name)
@@ -63,11 +62,11 @@ class Reading:
 
     def numbers(self, name: str, least: float, most: float, longest: int, unit: str) -> tuple[float, ...]:
         found = self._list(name, longest)
-        return tuple(self._number(f"{name}[{n}]", one, least, most, least, unit) for n, one in enumerate(found))
+        return tuple(self._number(f"{name}.{n}", one, least, most, least, unit) for n, one in enumerate(found))
 
     def parts(self, name: str, longest: int) -> list[Reading]:
         found = self._list(name, longest)
-        return [Reading(one, f"{self._at(name)}[{n}]", self._problems, self._unknown) for n, one in enumerate(found)]
+        return [Reading(one, f"{self._at(name)}.{n}", self._problems, self._unknown) for n, one in enumerate(found)]
 
     def part(self, name: str) -> Reading | None:
         """The object in this field; None where there is none."""
@@ -133,8 +132,6 @@ class Reading:
         return self._fields.get(name)
 
     def _number(self, name: str, value: Any, least: float, most: float, default: float, unit: str) -> float:
-        if value is None and "[" not in name:
-            return default
         if not _is_number(value) or not least <= value <= most:  # also false for NaN
             self.refuse(name, f"a number from {least:,g} to {most:,.10g}{unit and f' {unit}'}", value)
             return default

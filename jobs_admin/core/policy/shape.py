@@ -89,6 +89,10 @@ class Budget:
     burst: int
     group: str | None = None  # policies that name the same group spend from one budget; None: its own
 
+    def most_in(self, seconds: float) -> float:
+        """So many retries at most in any window of so many seconds, wherever it begins."""
+        return self.burst + self.per_minute * seconds / 60 if self.per_minute else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Poison:

@@ -1,0 +1,122 @@
+"""Policies to begin with. The curves are as their sources publish them, also where those lack a cap or jitter: the findings
+beside the editor say so. Those for a use (emails, webhooks, payments) add what seed 000 asks for around its curve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    name: str
+    title: str
+    says: str  # for what, in a sentence
+    document: dict[str, Any]  # a policy's, without name and match
+
+
+def _exponential(first_delay_s: float) -> dict[str, Any]:
+    return {"kind": "exponential", "first_delay_s": first_delay_s, "factor": 2}
+
+
+_NONE = {"kind": "none"}
+_POISON = {"crashes": 3, "window_s": 300}  # seed 000
+_RETRY_AFTER = {"respect": True, "jitter": 0.2, "cap_s": 86_400}
+
+_ALL = (
+    Preset(
+        "emails",
+        "E-mails",
+        "Four attempts in a quarter of a minute, spread by half; for brief errors of a mail service.",
+        {
+            "max_attempts": 4,  # seed 000, JOB_DEFAULTS
+            "backoff": _exponential(2),
+            "cap_s": 600,  # seed 003
+            "jitter": {"kind": "equal"},
+            "retry_after": _RETRY_AFTER,
+            "poison": _POISON,
+        },
+    ),
+    Preset(
+        "webhooks",
+        "Webhooks",
+        "Six attempts over two minutes and a half, spread by half; for endpoints of customers.",
+        {
+            "max_attempts": 6,
+            "backoff": _exponential(5),
+            "cap_s": 300,  # seed 000, its custom strategy
+            "jitter": {"kind": "equal"},
+            "retry_after": _RETRY_AFTER,
+            "poison": _POISON,
+        },
+    ),
+    Preset(
+        "payments",
+        "Payments",
+        "Three attempts a minute apart, never earlier; then a person is told.",
+        {
+            "max_attempts": 3,
+            "backoff": {"kind": "fixed", "first_delay_s": 60},
+            "cap_s": 600,
+            "jitter": {"kind": "additive", "seconds": 12},  # as much as on top of a Retry-After
+            "retry_after": _RETRY_AFTER,
+            "poison": _POISON,
+            "exhausted": "escalate",  # seed 001: three attempts, then escalate to a human
+        },
+    ),
+    Preset(
+        "standard",
+        "Standard",
+        "2 s, doubled each time: for brief errors of HTTP and databases. Without jitter.",
+        {"max_attempts": 4, "backoff": _exponential(2), "jitter": _NONE},
+    ),
+    Preset(
+        "aggressive",
+        "Aggressive",
+        "5 s, doubled each time: seed 000 calls it so, and means it for careful partners. Without jitter.",
+        {"max_attempts": 6, "backoff": _exponential(5), "jitter": _NONE},
+    ),
+    Preset(
+        "fixed",
+        "Fixed",
+        "A minute, always: for services with a limit per minute. Without jitter.",
+        {"max_attempts": 3, "backoff": {"kind": "fixed", "first_delay_s": 60}, "jitter": _NONE},
+    ),
+    Preset(
+        "linear",
+        "Linear",
+        "30 s more each time, five attempts over five minutes. Without jitter.",
+        {"max_attempts": 5, "backoff": {"kind": "linear", "first_delay_s": 30}, "jitter": _NONE},
+    ),
+    Preset(
+        "celery",
+        "Celery's own",
+        "What autoretry_for does with retry_backoff=True: whole seconds from 0 to 1, 2, 4, at most 600.",
+        {
+            "max_attempts": 4,  # max_retries=3
+            "backoff": _exponential(1),
+            "cap_s": 600,
+            "jitter": {"kind": "celery"},
+        },
+    ),
+    Preset(
+        "bullmq",
+        "BullMQ's own",
+        "What BullMQ does with attempts 5, exponential backoff of 1 s and jitter 0.5: up to half earlier.",
+        {"max_attempts": 5, "backoff": _exponential(1), "jitter": {"kind": "down", "fraction": 0.5}},
+    ),
+    Preset(
+        "sidekiq",
+        "Sidekiq's own",
+        "26 attempts over about three weeks, with the fourth power of their number.",
+        {
+            "max_attempts": 26,  # retry: 25
+            "backoff": {"kind": "polynomial", "first_delay_s": 1, "power": 4, "plus_s": 15},
+            "jitter": {"kind": "sidekiq"},
+        },
+    ),
+)
+
+PRESETS = {preset.name: preset for preset in _ALL}
+"""By name, in the order to be shown."""
