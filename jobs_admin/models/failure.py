@@ -69,6 +69,9 @@ class Failure(models.Model):
     headers = models.TextField(blank=True)
     redacted = models.PositiveIntegerField(default=0, help_text="How many values the worker hid.")
 
+    # Null without any, as for nearly all: the column costs rows that stand already nothing.
+    crashes = models.TextField(null=True, blank=True, help_text="JSON text: how it ended its workers, one record each.")
+
     # Null for nearly all, so that those few are found and counted by a small index instead of by reading every failure.
     caveats = models.SmallIntegerField(null=True, blank=True, help_text="Bits of `Caveat`; null for none.")
     expires_at = models.DateTimeField(null=True, blank=True, help_text="When its message says it is of no more use.")
