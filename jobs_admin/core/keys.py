@@ -7,6 +7,7 @@ should the store ever be a cluster. A source's name is checked when it is config
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 PREFIX = "redrive"
@@ -15,6 +16,7 @@ PREFIX = "redrive"
 SCHEMA = 1
 
 _SOURCE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:#\d{1,10})?\Z")  # a job's id, and `#2` for its second run
 
 
 def valid_source(name: str) -> bool:
@@ -86,3 +88,42 @@ def due(source: str, prefix: str = PREFIX) -> str:
 def due_jobs(source: str, prefix: str = PREFIX) -> str:
     """A hash beside `due`: delayed job -> its message, and where it goes."""
     return f"{prefix}:{{{source}}}:due:jobs"
+
+
+def budget(source: str, prefix: str = PREFIX) -> str:
+    """A hash: budget -> when it will be full again, and what it was like when last spent from (`worker/budget.lua`)."""
+    return f"{prefix}:{{{source}}}:budget"
+
+
+def crash(source: str, job: str, prefix: str = PREFIX) -> str:
+    """A hash: the starts of one job that have not ended in order. Not there for a job that never crashed and does not run."""
+    return f"{prefix}:{{{source}}}:crash:job:{_told(job)}"
+
+
+def boots(source: str, prefix: str = PREFIX) -> str:
+    """A sorted set: each life of a worker -> when it last gave a sign (ms since 1970). See `boot` for one of them."""
+    return f"{prefix}:{{{source}}}:crash:boots"
+
+
+def boot(source: str, boot: str, prefix: str = PREFIX) -> str:
+    """A hash: who this life of a worker is, and how it ended. Beside it, `…:running`: the jobs that are counted and run in
+    it, and `…:held`: the places (`leases`) that its jobs hold."""
+    return f"{prefix}:{{{source}}}:crash:boot:{boot}"
+
+
+def leases(source: str, policy: str, value: str, prefix: str = PREFIX) -> str:
+    """A sorted set: who holds one of a policy's places for this value of its key -> until when (ms since 1970).
+
+    Beside it, `…:line`: the jobs that wait for one -> since when."""
+    return f"{prefix}:{{{source}}}:limits:leases:{policy}:{_told(value)}"
+
+
+def starts(source: str, policy: str, prefix: str = PREFIX) -> str:
+    """A list: when a policy's last jobs were started (µs since 1970), newest first. Beside it, `…:line`: the jobs that wait
+    for their turn -> when that is."""
+    return f"{prefix}:{{{source}}}:limits:starts:{policy}"
+
+
+def _told(text: str) -> str:
+    """As it is where it is short and plain, else a digest: what a job says must not shape a key."""
+    return text if _PLAIN.match(text) else "x" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import select
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 import redis
@@ -73,24 +74,20 @@ class Line:
         return bool(poll.poll(0))
 
     def append(self, stream: str, entry: dict[bytes, bytes], deadline: float) -> None:
-        """XADD, answered before `deadline` (monotonic seconds). After any error the line is of no more use.
+        """XADD, answered before `deadline` (monotonic seconds). After any error the line is of no more use."""
+        self.ask(("XADD", stream, "*", *(part for pair in entry.items() for part in pair)), deadline)
 
+    def ask(self, command: Sequence[str | bytes | int], deadline: float) -> Any:
+        """The answer to one command, read before `deadline` (monotonic seconds): bytes, a number, a list of such, or None.
+
+        Raises redis.ResponseError for an answer that is an error; after any other error the line is of no more use.
         By hand, since redis-py's time-outs begin anew with each read and write.
         """
         socket = self._connection._sock
-        fields = [part for pair in entry.items() for part in pair]
-        for chunk in self._connection.pack_command("XADD", stream, "*", *fields):
+        for chunk in self._connection.pack_command(*command):
             socket.settimeout(_left(deadline))
             socket.sendall(chunk)
-        answer = b""
-        while not _is_whole(answer):
-            socket.settimeout(_left(deadline))
-            got = socket.recv(4096)
-            if not got:
-                raise redis.ConnectionError("it hung up")
-            answer += got
-        if not answer.startswith(b"$"):
-            raise redis.ResponseError(answer[1:200].decode(errors="replace").strip())
+        return _Answer(socket, deadline).read()
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -103,9 +100,42 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _is_whole(answer: bytes) -> bool:
-    """A bulk string (the entry's id), or one line: an error, or what no XADD answers."""
-    if not answer.endswith(b"\r\n"):
-        return False
-    head, _, rest = answer.partition(b"\r\n")
-    return not head.startswith(b"$") or head == b"$-1" or len(rest) >= int(head[1:]) + 2
+class _Answer:
+    """One answer as it comes (RESP 2). Nothing comes behind it: nothing else was asked."""
+
+    def __init__(self, socket: Any, deadline: float) -> None:
+        self._socket = socket
+        self._deadline = deadline
+        self._got = bytearray()
+        self._at = 0
+
+    def read(self) -> Any:
+        head = self._take(self._end_of_line()).decode(errors="replace")
+        kind, text = head[:1], head[1:-2]
+        if kind == "$":
+            return None if text == "-1" else bytes(self._take(int(text) + 2)[:-2])
+        if kind == "*":
+            return None if text == "-1" else [self.read() for _ in range(int(text))]
+        if kind == ":":
+            return int(text)
+        if kind == "+":
+            return text.encode()
+        raise redis.ResponseError(text[:200])
+
+    def _end_of_line(self) -> int:
+        while (found := self._got.find(b"\r\n", self._at)) < 0:
+            self._more()
+        return found + 2 - self._at
+
+    def _take(self, size: int) -> bytearray:
+        while len(self._got) < self._at + size:
+            self._more()
+        self._at += size
+        return self._got[self._at - size : self._at]
+
+    def _more(self) -> None:
+        self._socket.settimeout(_left(self._deadline))
+        got = self._socket.recv(65_536)
+        if not got:
+            raise redis.ConnectionError("it hung up")
+        self._got += got

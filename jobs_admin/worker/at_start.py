@@ -1,0 +1,267 @@
+"""What is counted when a job starts and ends: crashes, places, starts. One call before it, one after, none where no policy asks.
+
+    said = at_start.starting(policy, job)      # Proceed, Wait, Alone or Quarantine
+    …
+    at_start.ended(policy, job)                # whatever way Python saw it end
+
+A store that does not answer stops no job: it starts uncounted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from celery.exceptions import Ignore
+
+from jobs_admin.core import keys
+from jobs_admin.core.arguments import value_at
+from jobs_admin.core.envelope import Lineage
+from jobs_admin.core.policy import Policy
+from jobs_admin.worker.calls import Calls, Script
+from jobs_admin.worker.report import lineage_of
+
+KILLED, HARD_LIMIT, MEMORY, LOST = "killed", "hard_limit", "memory", "lost"
+ALONE = (
+    "redrive_alone"  # in what the main process hands to the pool: whether the job is `alone` there, or `beside` others
+)
+_KINDS = {HARD_LIMIT: "hard_limit", MEMORY: "memory"}
+
+
+def _script(*names: str) -> Script:
+    here = Path(__file__).parent
+    return Script("\n".join((here / f"{name}.lua").read_text() for name in names))
+
+
+START = _script("limits", "crashes", "at_start")
+END = _script("limits", "crashes", "at_end")
+BEAT = _script("limits", "crashes", "beat")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it is about to start. `alone`: `alone` in its worker, `beside` others after all, "" where nobody looked."""
+
+    id: str
+    run: int
+    task: str
+    queue: str
+    args: Any = ()
+    kwargs: Any = None
+    tenant: str = ""
+    alone: str = ""
+
+    @classmethod
+    def of(cls, context: Any, tenant: str = "") -> Job:
+        """From `task.request`, in the process that runs it."""
+        lineage = Lineage.from_header(context.get("redrive") or (context.get("headers") or {}).get("redrive"))
+        delivery = context.get("delivery_info") or {}
+        return cls(
+            id=str(context.id),
+            run=lineage.run if lineage else 1,
+            task=str(context.task),
+            queue=str(delivery.get("routing_key") or "").partition("\x06\x16")[0],
+            args=context.args,
+            kwargs=context.kwargs,
+            tenant=tenant,
+            alone=str(context.get(ALONE) or ""),
+        )
+
+    @classmethod
+    def of_request(cls, request: Any) -> Job:
+        """From Celery's request, in the worker's main process: enough to tell how it ended."""
+        lineage = lineage_of(request)
+        return cls(id=str(request.id), run=lineage.run if lineage else 1, task=str(request.type), queue="")
+
+    @property
+    def name(self) -> str:
+        """A replay counts anew, also where it keeps the job's id."""
+        return self.id if self.run == 1 else f"{self.id}#{self.run}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """The job may start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not now: give the slot back and come again. That is no attempt."""
+
+    delay_s: float
+    why: str  # concurrency, rate, or undecided: it is not known yet what became of an earlier start
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """It ran in a worker that died: it may start when nothing else runs in this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A start that did not end in order. Times are seconds since 1970, by the store's clock."""
+
+    how: str  # killed, hard_limit, memory: its process; lost: its whole worker
+    at: float  # when it started; later by the time that the job lay with its dead worker
+    seen_at: float
+    worker: str
+    said: str = ""
+    alone: bool = False  # whether nothing else ran in that worker
+    beside: int = 0  # counted jobs that did, where the whole worker died
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """It never starts again: it ended its workers as often as the policy allows."""
+
+    crashes: tuple[Crash, ...]
+
+
+def kind_of(crashes: Sequence[Crash]) -> str:
+    """How the last of them ended, in the words of an attempt (core.envelope.KINDS)."""
+    return _KINDS.get(crashes[-1].how, "worker_lost") if crashes else "worker_lost"
+
+
+def told(crashes: Sequence[Crash]) -> str:
+    """As JSON, as a report carries them."""
+    return json.dumps([asdict(crash) for crash in crashes])
+
+
+class RunAlone(Ignore):  # type: ignore[misc]
+    """Raised for `Alone`: the main process starts the job again when nothing else runs. Nothing is acknowledged."""
+
+
+class AtStart:
+    """Made once in a worker's main process, before the pool is forked; used there and in the pool's children."""
+
+    def __init__(self, calls: Calls, source: str, boot: str, worker: str, host: str) -> None:
+        self.leaving = ""  # "", `leaving` or `gone`
+        self._calls = calls
+        self._source = source
+        self._boot = boot
+        self._worker = worker
+        self._host = host
+        self._boots = keys.boots(source)
+        self._key = keys.boot(source, boot)
+        self._untold: list[tuple[list[str], list[str | int]]] = []  # crashes that the store has not heard of
+
+    def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
+        """Whether the job may start now; if so, it is counted as running."""
+        poison, rate = policy.poison, policy.rate_limit
+        value = _value(policy, job)
+        at_once = policy.concurrency.limit if policy.concurrency is not None and value is not None else 0
+        if poison is None and rate is None and not at_once:
+            return Proceed()
+        answer = self._calls.run(
+            START,
+            [
+                keys.crash(self._source, job.name),
+                self._key,
+                self._boots,
+                keys.leases(self._source, policy.name, value or ""),
+                f"{self._key}:held",
+                keys.starts(self._source, policy.name),
+            ],
+            [
+                self._token(),
+                self._boot,
+                self._worker,
+                json.dumps({"id": job.id[:255], "task": job.task[:255], "queue": job.queue[:200], "run": job.run}),
+                job.name,
+                job.alone,
+                poison.crashes if poison else 0,
+                _ms(poison.window_s) if poison else 0,
+                at_once,
+                rate.max if rate else 0,
+                math.ceil(rate.per_s * 1_000_000) if rate else 0,
+            ],
+        )
+        return _said(answer)
+
+    def ended(self, policy: Policy, job: Job) -> None:
+        """The job ended in order: well, with an error, or to be tried again. What was known against it is forgotten."""
+        if policy.poison is not None or policy.concurrency is not None:
+            self._calls.run(END, *self._end(policy, job, self._token()))
+
+    def crashed(self, policy: Policy, job: Job, how: str, said: str = "", pid: int | None = None) -> Quarantine | None:
+        """The process that ran the job is no more, or must not count as alive. None: it may come again.
+
+        `pid` is that process's, where another one tells.
+        """
+        names, args = self._end(policy, job, self._token(pid), how, said[:200])
+        answer = self._calls.run(END, names, args)
+        if answer is None:
+            self._untold = [*self._untold[-999:], (names, args)]
+        decided = _said(answer)
+        return decided if isinstance(decided, Quarantine) else None
+
+    def _end(
+        self, policy: Policy, job: Job, token: str, how: str = "", said: str = ""
+    ) -> tuple[list[str], list[str | int]]:
+        poison = policy.poison
+        names = [keys.crash(self._source, job.name), self._key, self._boots, f"{self._key}:held"]
+        return names, [
+            token,
+            self._boot,
+            how,
+            said,
+            poison.crashes if poison else 2**31,
+            _ms(poison.window_s) if poison else 0,
+        ]
+
+    def beat(self) -> None:
+        """Say that this worker lives, and keep what its jobs hold. Called every five seconds, and when `leaving` changes."""
+        names = [self._boots, self._key, f"{self._key}:held"]
+        if self._calls.run(BEAT, names, [self._boot, self._worker, self._host, self.leaving]) is None:
+            return
+        while self._untold and self._calls.run(END, *self._untold[0]) is not None:
+            self._untold.pop(0)
+
+    def _token(self, pid: int | None = None) -> str:
+        """Names a place in which one job at a time runs."""
+        is_main = threading.current_thread() is threading.main_thread()
+        return f"{self._boot}:{pid or os.getpid()}" + ("" if pid or is_main else f":{threading.get_ident()}")
+
+
+def _value(policy: Policy, job: Job) -> str | None:
+    """What the policy counts by, of this job. None: it has none, and is not held up."""
+    if policy.concurrency is None:
+        return None
+    key = policy.concurrency.key
+    if key in ("tenant", "queue", "task"):
+        return getattr(job, key) or None
+    value = value_at(key, job.args, job.kwargs)
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None
+
+
+def _ms(seconds: float) -> int:
+    return math.ceil(seconds * 1000)
+
+
+def _said(answer: Sequence[bytes] | None) -> Proceed | Wait | Alone | Quarantine:
+    word = answer[0] if answer else b"go"
+    if answer and word == b"wait":
+        return Wait(int(answer[1]) / 1000, answer[2].decode())
+    if word == b"alone":
+        return Alone()
+    if answer and word == b"quarantine":
+        return Quarantine(tuple(_crash(one) for one in json.loads(answer[1]) or ()))
+    return Proceed()
+
+
+def _crash(told: Mapping[str, Any]) -> Crash:
+    return Crash(
+        how=str(told["how"]),
+        at=float(told["at"]) / 1000,
+        seen_at=float(told.get("seen", told["at"])) / 1000,
+        worker=str(told.get("worker", "")),
+        said=str(told.get("said", "")),
+        alone=bool(told.get("alone")),
+        beside=int(told.get("beside", 0)),
+    )

@@ -1,0 +1,14 @@
+-- A worker lives, or leaves. KEYS[1] all boots, [2] its boot, [3] what it holds
+-- ARGV[1] boot, [2] worker's name, [3] host, [4] '' or 'leaving' (told to end) or 'gone' (ended, nothing runs any more)
+local time = redis.call('TIME')
+local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
+redis.call('ZADD', KEYS[1], ARGV[4] == 'gone' and now - SILENT_MS - 1 or now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - KEPT_MS)
+redis.call('PEXPIRE', KEYS[1], KEPT_MS)
+redis.call('HSET', KEYS[2], 'worker', ARGV[2], 'host', ARGV[3])
+if ARGV[4] ~= '' then
+  redis.call('HSET', KEYS[2], 'leaving', '1')
+end
+redis.call('PEXPIRE', KEYS[2], KEPT_MS)
+renew(KEYS[3], now)
+return { 'go' }

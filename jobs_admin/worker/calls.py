@@ -1,0 +1,134 @@
+"""Scripts run in a Redis while a job waits: 100 ms at most for each, and nothing at all while that Redis is away.
+
+Used in a pool's children and in the main process alike. A child has no thread of ours that could keep a connection:
+it dials its own when first asked, and the job waits no longer for that than for an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from jobs_admin.worker.line import CALL_TIMEOUT, Line
+
+BREAKER_SECONDS = 5.0
+
+logger = logging.getLogger("redrive.worker")
+
+
+class Script:
+    """A Lua script, by its text. It must not answer nil, which means that nobody answered."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324  (the name that Redis gives it)
+
+
+class Calls:
+    """One connection a process, shared by its threads. No method raises."""
+
+    def __init__(self, url: str, what_for: str) -> None:
+        self.unanswered = 0  # calls of this process that nobody answered
+        self._url = url
+        self._what_for = what_for  # what is done without while it is away, for the log
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._line: Line | None = None
+        self._dial: _Dial | None = None
+        self._closed_until = 0.0  # monotonic
+        self._is_told = False
+
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any | None:
+        """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
+        if os.getpid() != self._pid:
+            self._begin()  # forked: the connection and the lock are the parent's
+        deadline = time.monotonic() + CALL_TIMEOUT
+        if self._closed_until > time.monotonic() or not self._lock.acquire(timeout=CALL_TIMEOUT):
+            self.unanswered += 1
+            return None
+        try:
+            answer = self._ask(script, keys, args, deadline)
+        finally:
+            self._lock.release()
+        if answer is None:
+            self.unanswered += 1
+        elif self._is_told:
+            self._is_told = False
+            logger.info("Redrive's store answers again: %s.", self._what_for)
+        return answer
+
+    def _ask(
+        self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], deadline: float
+    ) -> Any | None:
+        try:
+            if self._line is not None and self._line.is_stale():
+                self._hang_up()
+            if self._line is None:
+                self._line = self._dialled(deadline)
+            if self._line is None:
+                return None
+            if deadline - time.monotonic() < CALL_TIMEOUT / 2:
+                return None  # spent behind other threads, or dialling: that says nothing against the store
+            try:
+                return self._line.ask(("EVALSHA", script.sha, len(keys), *keys, *args), deadline)
+            except redis.ResponseError as error:
+                if not str(error).startswith("NOSCRIPT"):
+                    raise
+                return self._line.ask(("EVAL", script.text, len(keys), *keys, *args), deadline)
+        except (redis.RedisError, OSError, ValueError) as error:
+            self._hang_up()
+            self._closed_until = time.monotonic() + BREAKER_SECONDS
+            if not self._is_told:
+                self._is_told = True
+                logger.warning(
+                    "Redrive's store does not answer (%s: %s); jobs go on without %s until it does.",
+                    type(error).__name__,
+                    str(error)[:200],
+                    self._what_for,
+                )
+            return None
+
+    def _dialled(self, deadline: float) -> Line | None:
+        """A new line, None where it takes longer; the next call asks again. Raises what the dialling raised."""
+        first = self._dial is None
+        dial = self._dial = self._dial or _Dial(self._url)
+        if first:
+            dial.join(deadline - time.monotonic())
+        if dial.is_alive():
+            return None
+        self._dial = None
+        if dial.error is not None:
+            raise dial.error
+        return dial.line
+
+    def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+
+class _Dial(threading.Thread):
+    """Connects in a thread of its own: a name may take seconds to be resolved, and no job waits for it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(name="redrive-dial", daemon=True)
+        self.line: Line | None = None
+        self.error: redis.RedisError | OSError | ValueError | None = None
+        self._url = url
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.line = Line(self._url)
+        except (redis.RedisError, OSError, ValueError) as error:
+            self.error = error

@@ -1,0 +1,283 @@
+"""What is counted at a job's start and end: workers are played here, the store and its scripts are real."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin.core import keys
+from jobs_admin.core.policy import parse
+from jobs_admin.worker.at_start import Alone, AtStart, Job, Proceed, Quarantine, Wait
+from jobs_admin.worker.calls import Calls
+
+pytestmark = pytest.mark.server
+
+BEHIND_THE_SECOND_BEAT = 20_000
+
+
+def policy(**said):
+    return parse({"name": "p", "mode": "enforce", **said})
+
+
+def poison(crashes=3, window_s=300):
+    return policy(poison={"crashes": crashes, "window_s": window_s})
+
+
+def job(name="j1", **said):
+    return Job(name, 1, "charge", "celery", **said)
+
+
+class Worker(AtStart):
+    """One life of a worker whose jobs all run in this process; its children are told apart by number."""
+
+    def __init__(self, url, store, boot):
+        super().__init__(Calls(url, "counts"), "shop", boot, f"{boot}@here", "here")
+        self.store, self.boot, self.child = store, boot, 1
+        self.beat()
+
+    def _token(self, pid=None):
+        return f"{self.boot}:{pid or self.child}"
+
+    def start(self, rule, *jobs):
+        """Each in a child of its own."""
+        told = []
+        for self.child, one in enumerate(jobs, self.child + 1):
+            told.append(self.starting(rule, one))
+        return told[0] if len(told) == 1 else told
+
+    def dies(self):
+        self.store.zadd(keys.boots("shop"), {self.boot: 1})
+
+    def falls_silent_for(self, milliseconds):
+        self.store.zincrby(keys.boots("shop"), -milliseconds, self.boot)
+
+
+@pytest.fixture
+def worker(engine, store):
+    made = iter(range(100))
+    return lambda: Worker(engine.url, store, f"w{next(made)}")
+
+
+def ages(store, name, milliseconds):
+    """Every start of the job was so much earlier: nobody sets the server's clock."""
+    import json
+
+    key = keys.crash("shop", name)
+    for token, text in store.hgetall(key).items():
+        start = json.loads(text)
+        store.hset(key, token, json.dumps(start | {"at": start["at"] - milliseconds}))
+
+
+@pytest.mark.parametrize("crashes", [1, 2, 3, 5])
+@pytest.mark.parametrize("how", ["killed", "hard_limit", "memory"])
+def test_the_crash_that_is_one_too_many_quarantines_at_once(worker, crashes, how):
+    one, rule = worker(), poison(crashes)
+    for _ in range(crashes - 1):
+        assert one.start(rule, job()) == Proceed()
+        assert one.crashed(rule, job(), how) is None
+    assert one.start(rule, job()) == Proceed()
+    told = one.crashed(rule, job(), how, "signal 9 (SIGKILL)")
+    assert [crash.how for crash in told.crashes] == [how] * crashes
+    assert told.crashes[-1].said == "signal 9 (SIGKILL)" and told.crashes[-1].worker == "w0@here"
+    assert isinstance(one.start(rule, job()), Quarantine)  # a second delivery of its message
+
+
+def test_an_end_in_order_clears_what_was_known(worker, store):
+    one, rule = worker(), poison(2)
+    one.start(rule, job())
+    one.crashed(rule, job(), "killed")
+    one.start(rule, job())
+    one.ended(rule, job())
+    assert not store.exists(keys.crash("shop", "j1"))
+    one.start(rule, job())
+    assert one.crashed(rule, job(), "killed") is None
+
+
+def test_crashes_outside_of_the_window_do_not_count(worker, store):
+    one, rule = worker(), poison(2, window_s=60)
+    for _ in range(4):
+        one.start(rule, job())
+        assert one.crashed(rule, job(), "killed") is None
+        ages(store, "j1", 61_000)
+
+
+def test_a_replay_counts_anew_also_under_its_old_id(worker):
+    one, rule = worker(), poison(1)
+    one.start(rule, job())
+    assert one.crashed(rule, job(), "killed")
+    assert one.start(rule, Job("j1", 2, "charge", "celery")) == Proceed()
+
+
+def test_who_ran_in_a_worker_that_died_runs_alone_next(worker):
+    old, rule = worker(), poison(3)
+    old.start(rule, job("pill"), job("good"))
+    old.dies()
+    new = worker()
+    assert new.start(rule, job("pill"), job("good"), job("other")) == [Alone(), Alone(), Proceed()]
+
+
+def test_a_pill_that_takes_its_worker_along_is_convicted_by_what_it_does_alone(worker):
+    rule, told = poison(3), []
+    for alone in ("", "alone", "alone"):
+        old = worker()
+        assert old.start(rule, job("pill", alone=alone), job("good", alone=alone)) == [Proceed(), Proceed()]
+        old.ended(rule, job("good")) if alone else None
+        old.dies()
+    told = worker().start(rule, job("pill"))
+    assert isinstance(told, Quarantine)
+    assert [(crash.how, crash.alone) for crash in told.crashes] == [("lost", False), ("lost", True), ("lost", True)]
+    assert told.crashes[0].beside == 1
+
+
+def test_nobody_is_convicted_by_deaths_that_others_shared(worker):
+    rule = poison(1)
+    for _ in range(10):
+        old = worker()
+        assert old.start(rule, job("good", alone="beside"), job("pill", alone="beside")) == [Proceed(), Proceed()]
+        old.dies()
+    assert worker().start(rule, job("good")) == Alone()
+    one = worker()
+    one.start(rule, job("good", alone="alone"))
+    one.ended(rule, job("good"))
+    assert one.start(rule, job("good")) == Proceed()
+
+
+def test_a_death_that_was_announced_is_held_against_nobody(worker):
+    old, rule = worker(), poison(1)
+    old.start(rule, job())
+    old.leaving = "leaving"
+    old.beat()
+    old.dies()
+    assert worker().start(rule, job()) == Proceed()
+
+
+def test_a_delivery_that_came_too_early_is_no_crash(worker, store):
+    old, new, rule = worker(), worker(), poison(3)
+    old.start(rule, job())
+    assert new.start(rule, job()) == Wait(5.5, "undecided")
+    store.zincrby(keys.boots("shop"), 5_000, "w0")  # its next sign of life
+    assert new.start(rule, job()) == Proceed()
+    old.ended(rule, job())
+    new.ended(rule, job())
+    assert not store.exists(keys.crash("shop", "j1"))
+
+
+def test_a_worker_that_has_just_died_is_waited_for_until_that_is_sure(worker):
+    old, new, rule = worker(), worker(), poison(3)
+    old.start(rule, job())
+    assert new.start(rule, job()) == Wait(5.5, "undecided")
+    assert new.start(rule, job()) == Wait(5.5, "undecided")
+    old.falls_silent_for(BEHIND_THE_SECOND_BEAT)
+    assert new.start(rule, job()) == Alone()
+
+
+def test_a_job_that_could_be_one_crash_too_many_does_not_run_twice_at_once(worker, store):
+    one, rule = worker(), poison(1)
+    assert one.start(rule, job(), job()) == [Proceed(), Wait(5.5, "undecided")]
+
+
+def test_the_time_that_a_job_lay_with_a_dead_worker_counts_for_no_window(worker, store):
+    rule = poison(2, window_s=60)
+    old = worker()
+    old.start(rule, job())
+    ages(store, "j1", 3_600_000)
+    old.falls_silent_for(3_599_000)  # it died a second after the start; the broker kept the job for an hour
+    new = worker()
+    assert new.start(rule, job()) == Alone()
+    assert new.start(rule, job(alone="alone")) == Proceed()
+    new.dies()
+    assert isinstance(worker().start(rule, job()), Quarantine)
+
+
+def test_crashes_that_the_store_did_not_hear_of_are_told_when_it_does(worker, engine, store):
+    one, rule = worker(), poison(2)
+    for _ in range(2):
+        one.start(rule, job())
+        there, one._calls = one._calls, Calls("redis://127.0.0.1:1/0", "counts")
+        assert one.crashed(rule, job(), "killed") is None
+        one._calls = there
+        one.beat()
+    assert isinstance(one.start(rule, job()), Quarantine)
+
+
+def limited(**said):
+    return policy(concurrency={"key": "kwargs.customer", "limit": 2} | said)
+
+
+def of(customer, name):
+    return job(name, kwargs={"customer": customer})
+
+
+def test_only_so_many_at_once_for_each_value_of_the_key(worker):
+    one, rule = worker(), limited()
+    told = one.start(rule, of("a", "1"), of("a", "2"), of("a", "3"), of("b", "4"), job("5"), job("6"), job("7"))
+    assert [type(said) for said in told] == [Proceed, Proceed, Wait, Proceed, Proceed, Proceed, Proceed]
+    assert told[2].why == "concurrency" and 0.2 <= told[2].delay_s <= 30
+    one.child = 2
+    one.ended(rule, of("a", "1"))
+    assert worker().start(rule, of("a", "3"), of("a", "8"))[0] == Proceed()
+
+
+def test_a_place_is_kept_while_its_worker_lives_and_given_up_when_it_does_not(worker, store):
+    one, two, rule = worker(), worker(), limited(limit=1)
+    assert one.start(rule, of("a", "1")) == Proceed()
+    (leases,) = [key for key in store.keys("*limits:leases*") if b":line" not in key]
+    store.zadd(leases, {one._token(): 1})  # thirty seconds are over
+    one.beat()
+    assert isinstance(two.start(rule, of("a", "2")), Wait)
+    store.zadd(leases, {one._token(): 1})
+    assert two.start(rule, of("a", "2")) == Proceed()
+
+
+def test_a_crash_gives_the_place_back(worker):
+    one, rule = worker(), limited(limit=1)
+    one.start(rule, of("a", "1"))
+    one.crashed(rule, of("a", "1"), "killed")
+    assert one.start(rule, of("a", "2")) == Proceed()
+
+
+def test_only_so_many_starts_in_a_time_and_each_who_waits_has_a_turn_of_its_own(worker, store):
+    one, rule = worker(), policy(rate_limit={"max": 3, "per_s": 60})
+    told = one.start(rule, *(job(str(n)) for n in range(6)))
+    assert told[:3] == [Proceed()] * 3
+    waits = [said.delay_s for said in told[3:]]
+    assert waits[0] == pytest.approx(60, abs=1)
+    assert [later - sooner for sooner, later in zip(waits, waits[1:], strict=False)] == pytest.approx([20, 20], abs=1)
+
+
+def test_who_waits_comes_before_who_is_new(worker, store):
+    one, rule = worker(), policy(rate_limit={"max": 1, "per_s": 60})
+    one.start(rule, job("1"), job("2"))
+    starts = keys.starts("shop", "p")
+    store.lset(starts, 0, int(store.lindex(starts, 0)) - 60_000_000)  # a minute is over
+    assert isinstance(one.start(rule, job("3")), Wait)
+    assert one.start(rule, job("2")) == Proceed()
+
+
+def test_what_is_refused_takes_nothing(worker, store):
+    one = worker()
+    rule = policy(concurrency={"key": "task", "limit": 1}, rate_limit={"max": 2, "per_s": 60}, poison={"crashes": 1})
+    assert [type(said) for said in one.start(rule, job("1"), job("2"))] == [Proceed, Wait]
+    assert store.llen(keys.starts("shop", "p")) == 1 and not store.exists(keys.crash("shop", "2"))
+
+
+def test_a_store_that_is_away_stops_no_job(worker):
+    one, rule = worker(), policy(poison={"crashes": 1}, concurrency={"key": "task", "limit": 1})
+    one._calls = Calls("redis://127.0.0.1:1/0", "counts")
+    assert one.start(rule, job("1"), job("2"), job("3")) == [Proceed()] * 3
+    assert one.ended(rule, job("1")) is None
+
+
+def test_where_no_policy_asks_nothing_is_called(worker):
+    one = worker()
+    one._calls.run = None
+    assert one.start(policy(), job()) == Proceed()
+    one.ended(policy(), job())
+
+
+def test_everything_in_the_store_has_a_time_to_live(worker, store):
+    rule = policy(concurrency={"key": "task", "limit": 2}, rate_limit={"max": 3, "per_s": 60}, poison={"crashes": 3})
+    one = worker()
+    one.start(rule, *(job(str(n)) for n in range(6)))
+    one.crashed(rule, job("1"), "killed")
+    names = store.keys("redrive:*")
+    assert len(names) >= 7 and all(store.ttl(name) > 0 for name in names)

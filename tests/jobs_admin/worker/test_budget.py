@@ -1,0 +1,87 @@
+"""A budget of retries, in a real Valkey."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from jobs_admin.core import keys
+from jobs_admin.worker.budget import SCRIPT, Budgets, arguments
+from jobs_admin.worker.calls import Calls
+
+pytestmark = pytest.mark.server
+
+LONG_AGO = 3600 * 1_000_000
+
+
+@pytest.fixture
+def budgets(engine, store):
+    return Budgets(Calls(engine.url, "budgets"), "shop")
+
+
+def granted(budgets, name, per_minute, burst, tries) -> int:
+    return sum(budgets.spend(name, per_minute, burst) for _ in range(tries))
+
+
+def pass_time(store, name, microseconds) -> None:
+    """The record is made older, since nobody sets the server's clock."""
+    full_at, rest = store.hget(keys.budget("shop"), name).decode().split(" ", 1)
+    store.hset(keys.budget("shop"), name, f"{int(full_at) - microseconds} {rest}")
+
+
+def left(store, name, per_minute, burst) -> int:
+    return store.eval(SCRIPT.text, 1, keys.budget("shop"), *arguments(name, per_minute, burst))[1]
+
+
+def test_a_burst_is_granted_and_no_more(budgets):
+    assert granted(budgets, "p", 1, 10, 50) == 10
+
+
+def test_it_fills_by_one_each_interval_and_never_above_its_burst(budgets, store):
+    granted(budgets, "p", 1, 10, 10)
+    pass_time(store, "p", 3 * 60_000_000)
+    assert granted(budgets, "p", 1, 10, 50) == 3
+    pass_time(store, "p", LONG_AGO)
+    assert granted(budgets, "p", 1, 10, 50) == 10
+
+
+def test_a_budget_of_nothing_grants_nothing(budgets):
+    assert granted(budgets, "p", 0, 0, 20) == granted(budgets, "p", 0, 100, 20) == 0
+
+
+@pytest.mark.parametrize("before", [(0, 0), (0, 100), (1, 5)])
+def test_a_limit_that_is_raised_is_no_refill(budgets, store, before):
+    granted(budgets, "p", *before, 10)
+    assert left(store, "p", 6, 100) == 0
+    pass_time(store, "p", 20_000_000)
+    assert granted(budgets, "p", 6, 100, 50) == 2
+
+
+def test_what_was_left_is_kept_when_the_limit_changes_as_far_as_the_new_burst_holds_it(budgets, store):
+    granted(budgets, "p", 1, 10, 2)
+    assert left(store, "p", 2, 20) == 8
+    assert granted(budgets, "p", 2, 5, 50) == 5
+
+
+def test_turning_a_limit_up_and_down_grants_nothing_extra(budgets):
+    limits = itertools.cycle([(1, 10), (2, 10), (0, 10), (1, 3), (1, 10)])
+    assert sum(budgets.spend("p", *next(limits)) for _ in range(500)) <= 10
+
+
+def test_policies_that_name_one_group_spend_from_one_budget_and_others_from_their_own(budgets):
+    assert granted(budgets, "mail", 1, 3, 2) == 2
+    assert granted(budgets, "mail", 1, 3, 5) == 1
+    assert granted(budgets, "web", 1, 3, 5) == 3
+
+
+def test_looking_spends_nothing(budgets, store):
+    assert left(store, "p", 1, 10) == left(store, "p", 1, 10) == 10
+    budgets.spend("p", 1, 10)
+    assert left(store, "p", 1, 10) == left(store, "p", 1, 10) == 9
+
+
+def test_a_store_that_is_away_grants_nothing_and_refuses_nothing(store):
+    calls = Calls("redis://127.0.0.1:1/0", "budgets")
+    assert [Budgets(calls, "shop").spend("p", 1, 10) for _ in range(3)] == [None, None, None]
+    assert calls.unanswered == 3
