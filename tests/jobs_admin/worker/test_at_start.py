@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+
 import pytest
 
 from jobs_admin.core import keys
@@ -40,7 +43,8 @@ class Worker(AtStart):
     def start(self, rule, *jobs):
         """Each in a child of its own."""
         told = []
-        for self.child, one in enumerate(jobs, self.child + 1):
+        for one in jobs:
+            self.child += 1
             told.append(self.starting(rule, one))
         return told[0] if len(told) == 1 else told
 
@@ -59,8 +63,6 @@ def worker(engine, store):
 
 def ages(store, name, milliseconds):
     """Every start of the job was so much earlier: nobody sets the server's clock."""
-    import json
-
     key = keys.crash("shop", name)
     for token, text in store.hgetall(key).items():
         start = json.loads(text)
@@ -241,7 +243,7 @@ def test_only_so_many_starts_in_a_time_and_each_who_waits_has_a_turn_of_its_own(
     assert told[:3] == [Proceed()] * 3
     waits = [said.delay_s for said in told[3:]]
     assert waits[0] == pytest.approx(60, abs=1)
-    assert [later - sooner for sooner, later in zip(waits, waits[1:], strict=False)] == pytest.approx([20, 20], abs=1)
+    assert [later - sooner for sooner, later in pairwise(waits)] == pytest.approx([20, 20], abs=1)
 
 
 def test_who_waits_comes_before_who_is_new(worker, store):
