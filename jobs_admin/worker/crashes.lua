@@ -123,7 +123,7 @@ end
 -- In order: what was known is forgotten, but for another delivery of the job that still runs.
 local function note_end(job, boot, token)
   redis.call('HDEL', boot .. ':running', token)
-  redis.call('HDEL', job, token)
+  redis.call('HDEL', job, token, 'look ' .. token)
   local all = redis.call('HGETALL', job)
   for i = 1, #all, 2 do
     local is_start = all[i] ~= 'quarantined' and string.sub(all[i], 1, 5) ~= 'look '
