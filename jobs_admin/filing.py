@@ -19,7 +19,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import F
 
-from jobs_admin import config, statements
+from jobs_admin import config, poison_notices, statements
 from jobs_admin.core import terms
 from jobs_admin.counting import in_steps
 from jobs_admin.models import (
@@ -52,7 +52,7 @@ _FACE = (
     "task", "group_id", "error_type", "message", "traceback_id", "max_attempts", "failed_at", "worker", "host",
     "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted", "expires_at",
 )  # fmt: skip
-_STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at")
+_STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at", "crashes")
 _COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at", "caveats")
 # What of these the search index holds.
 _SEARCHED = (
@@ -86,6 +86,7 @@ def write(reports: Sequence[Report], now: datetime) -> Written:
     of_failure.update({fresh[name]: mine for name, mine in unknown.items() if name in fresh})
     counted = _attempts(of_failure, marks, now)
     _payloads(of_failure, before)
+    poison_notices.write([(it.failure, it.report) for it in counted if it.report.crashes is not None])
     _count(counted, marks, {pk: name[:2] for name, pk in {**known, **fresh}.items()}, now)
     return Written(len(fresh), len(counted))
 
@@ -231,19 +232,22 @@ def _is_news(reports: Iterable[Report]) -> bool:
     return any(r.kind != "success" or r.attempt > 1 or r.has_lineage for r in reports)
 
 
-def _state(kind: str) -> str:
-    return {"retry": FailureState.RETRYING, "success": FailureState.RECOVERED}.get(kind, FailureState.DEAD).value
+def _state(report: Report) -> str:
+    if report.crashes is not None:
+        return FailureState.QUARANTINED.value
+    return {"retry": FailureState.RETRYING, "success": FailureState.RECOVERED}.get(report.kind, FailureState.DEAD).value
 
 
 def _standing(top: Report) -> dict[str, Any]:
     return {
         "job_id": top.job_id,
         "run": top.run,
-        "state": _state(top.kind),
+        "state": _state(top),
         "kind": top.kind,
         "reason": top.reason,
         "attempts": top.attempt,
         "due_at": top.due_at,
+        "crashes": top.crashes,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ _MOST_PAYLOAD = 16 * 2**20
 _HEAD_OF_PAYLOAD = 64 * 1024
 _MOST_TRACE = 256 * 1024
 _MOST_TEXT = 64 * 1024
+_MOST_CRASHES = 100
 
 # What a later report of the same attempt overrules. `lost` is only our guess: any word from a worker is better.
 _STANDING = {"lost": 0, "retry": 1, "success": 3}
@@ -72,6 +74,7 @@ class Report:
     headers: str
     redacted: int
     policy: str
+    crashes: str | None  # JSON list: it ended its workers so, and waits in quarantine; None for all others
     sealed: bytes | None  # the raw message, encrypted
     raw_size: int
     raw_sha256: str
@@ -171,6 +174,7 @@ def read(
         headers=_text(said.headers, _MOST_TEXT),
         redacted=_count(said.redacted),
         policy=_text(said.policy, 120),
+        crashes=_crashes(said.crashes) if kind not in ("retry", "success") else None,
         sealed=None if raw is None else seal(raw),
         raw_size=max(_count(said.raw_size), len(raw or b"")),
         raw_sha256=_text(said.raw_sha256, 64),
@@ -200,6 +204,32 @@ def _of_message(source: str, raw: bytes | None) -> dict[str, Any]:
             adapter = config.adapter(source)
             return {"is_chord_member": adapter.is_chord_member(raw), "expires_at": adapter.expires_at(raw)}
     return {"is_chord_member": False, "expires_at": None}
+
+
+def _crashes(text: Any) -> str | None:
+    """The last of them, each with nothing but words and numbers; None where nothing is told."""
+    try:
+        told = json.loads(text) if isinstance(text, str) and text else []
+    except (ValueError, RecursionError):
+        return None
+    found = [
+        {
+            "how": _text(one.get("how"), 20),
+            "at": _number(one.get("at")),
+            "seen_at": _number(one.get("seen_at")),
+            "worker": _text(one.get("worker"), 255),
+            "said": _text(one.get("said"), 200),
+            "alone": one.get("alone") is True,
+            "beside": _count(one.get("beside")),
+        }
+        for one in (told if isinstance(told, list) else [])
+        if isinstance(one, dict)
+    ]
+    return json.dumps(found[-_MOST_CRASHES:]) if found else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if _finite(value) else None
 
 
 def _text(value: Any, most: int) -> str:
