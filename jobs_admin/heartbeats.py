@@ -118,6 +118,43 @@ def guarded(source: str, queue: str, now: datetime | None = None) -> tuple[int, 
     return live, live + max(0, sample.workers - (sample.guarded_workers or 0))
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A live worker, and what its latest heartbeat says of policies."""
+
+    source: str
+    name: str
+    queues: list[str]
+    mode: str  # the most that it does: off, capture, observe, enforce
+    policies: dict[str, int]  # name -> version that it runs
+    refused: dict[str, str]  # name -> why it cannot use the version in force, and goes on with the one before
+    tasks: frozenset[str] | None = None  # only where they were asked for; None: not told
+
+
+def told(now: datetime | None = None, *, with_tasks: bool = False) -> list[Told]:
+    """The workers that live, by name, as they are now: not as `sample` last found them. Raises redis.RedisError."""
+    since = (now or datetime.now(UTC)) - timedelta(seconds=ALIVE_S)
+    alive = list(Worker.objects.filter(seen_at__gte=since).order_by("source", "name").values_list("source", "name"))
+    # Asked also where no row is young: a store that was away for long looks like workers that are.
+    texts = config.store().hmget(keys.workers(), ["", *(f"{source}/{name}" for source, name in alive)])[1:]
+    said = [_said(text) for text in texts]
+    names = _names(map(_digest, said)) if with_tasks else {}
+    return [_told(source, name, one, names) for (source, name), one in zip(alive, said, strict=True)]
+
+
+def _told(source: str, name: str, said: dict[str, Any], names: dict[str, frozenset[str]]) -> Told:
+    policies, refused, queues = said.get("policies"), said.get("refused"), said.get("queues")
+    return Told(
+        source,
+        name,
+        [_text(queue, 200) for queue in queues[:500]] if isinstance(queues, list) else [],
+        _text(said.get("mode"), 10),
+        {_text(n, 100): int(_number(v)) for n, v in policies.items()} if isinstance(policies, dict) else {},
+        {_text(n, 100): _text(why, 300) for n, why in refused.items()} if isinstance(refused, dict) else {},
+        names.get(_digest(said)),
+    )
+
+
 def partly_guarded(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
     """(queue, guarded workers, workers) of the queues that somebody without a guard consumes, by the last look."""
     seen = [(s.queue, s.guarded_workers or 0, s.workers or 0) for s in _latest_samples(source, now)]

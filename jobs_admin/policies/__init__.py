@@ -1,28 +1,39 @@
 """Retry policies: publish, put back, withdraw; what is in force, and who runs it."""
 
-from jobs_admin.policies.changes import Change, Conflict, difference
+from jobs_admin.policies.backtesting import Backtest, backtest
+from jobs_admin.policies.changes import Change, Conflict, conflicts, difference
 from jobs_admin.policies.expiring import expire, step
+from jobs_admin.policies.previewing import preview
 from jobs_admin.policies.publishing import check, publish, put_back, withdraw
 from jobs_admin.policies.pushing import push
 from jobs_admin.policies.reading import VersionPage, active, get, published, version, versions
 from jobs_admin.policies.refusals import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 from jobs_admin.policies.rights import may_publish, may_see
+from jobs_admin.policies.running import InForce, TaskPolicy, by_task, in_force
 
 __all__ = [
+    "Backtest",
     "Change",
     "Conflict",
     "EqualMatch",
+    "InForce",
     "NoSuchPolicy",
     "PolicyRefused",
     "StaleEdit",
+    "TaskPolicy",
     "VersionPage",
     "active",
+    "backtest",
+    "by_task",
     "check",
+    "conflicts",
     "difference",
     "expire",
     "get",
+    "in_force",
     "may_publish",
     "may_see",
+    "preview",
     "publish",
     "published",
     "push",

@@ -61,6 +61,6 @@ def _documents() -> dict[bytes, bytes]:
 
 
 def _next(raised: bytes | None) -> int:
-    """A number that was never there before: milliseconds since 1970, so that it grows also where Redis forgot the last."""
+    """A number that was never there before: microseconds since 1970, so that it grows also where Redis forgot the last."""
     last = int(raised) if raised and raised.isdigit() else 0
-    return max(last + 1, time.time_ns() // 1_000_000)
+    return max(last + 1, time.time_ns() // 1_000)

@@ -9,15 +9,9 @@ from django.utils import timezone
 
 from jobs_admin import policies
 from jobs_admin.models import AuditEvent, PolicyVersion
-from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-
-ANN = Viewer("ann", {"*": OPERATOR})
-SHOP = Viewer("sam", {"shop": OPERATOR})
-LOOKS = Viewer("lou", {"shop": VIEWER})
+from tests.jobs_admin.policies.conftest import ANN, EMAILS, LOOKS, SHOP
 
 pytestmark = pytest.mark.django_db
-
-EMAILS = {"match": {"source": "shop", "task": "shop.mail"}, "max_attempts": 4, "cap_s": 60}
 
 
 def publish(name="emails", viewer=ANN, expected=None, **fields):

@@ -1,0 +1,151 @@
+"""What would have become of the failures that are kept, had a policy decided about them: judged as a worker judges."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import accumulate, islice
+
+from django.utils import timezone
+
+from jobs_admin import scope as scopes
+from jobs_admin.core.backoff import schedule
+from jobs_admin.core.matching import chosen
+from jobs_admin.core.policy import Policy
+from jobs_admin.core.verdict import EXHAUSTED, Dead, Ended, judge
+from jobs_admin.models import Attempt, Failure, Group
+from jobs_admin.models.access import Viewer
+from jobs_admin.policies.reading import active
+
+MOST = 2_000  # failures that are judged, the newest
+LOOKED_AT = 20_000  # failures that are looked through for them
+_AT_ONCE = 500
+# An error that was not seen for so long is over.
+_QUIET = timedelta(minutes=5)
+# How an attempt ends that a policy decides about. The others say that the message itself cannot be run.
+_JUDGED = frozenset({"exception", "retry", "soft_limit", "hard_limit", "worker_lost", "memory"})
+
+
+@dataclass(slots=True)
+class Backtest:
+    """Counts of jobs, but for `retries`. `dead`, `well`, `outlive`, `open` and `unjudged` add up to `looked_at`.
+
+    The error is taken to last until it was last seen: by the job itself where it ran well in the end, else by its group.
+    """
+
+    since: datetime
+    looked_at: int = 0
+    is_cut: bool = False  # there are more
+    died_then: int = 0  # of those: what really did not run well by its own retries
+    retries_then: int = 0  # that all of them really had
+    retries: int = 0  # that they would have had until now
+    dead: Counter[str] = field(default_factory=Counter)  # reason -> dead while the error was still seen
+    lost: int = 0  # of `dead`: what really ran well in the end
+    well: int = 0  # ran well then, and would have
+    outlive: int = 0  # died then, would have been tried once more after the error was last seen
+    open: int = 0  # would still be tried, and the error is still seen: nobody knows
+    unjudged: int = 0  # no policy decides about how they ended
+    # What the failures that are kept do not tell, in sentences.
+    untold: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    pk: int
+    group: int | None
+    attempts: Sequence[tuple[str, str, datetime]]  # kind, error, end; of run 1, in their order
+
+
+def backtest(viewer: Viewer, policy: Policy, since: datetime, now: datetime | None = None) -> Backtest:
+    """The newest MOST failures since then that this policy would decide about, as far as the viewer may see them."""
+    now = now or timezone.now()
+    found = Backtest(since, untold=_untold(policy))
+    others = [one for one in active() if one.name != policy.name]
+    rows, found.is_cut = _rows(viewer, policy, others, since)
+    seen = dict(Group.objects.filter(pk__in={group for _, group in rows}).values_list("pk", "last_seen"))
+    # waits[n]: from the first failed attempt until its retry n, on average; the runs themselves take no time.
+    waits = [0.0, *accumulate(step.mean_s for step in schedule(policy))]
+    for job in _jobs(rows):
+        last_seen = seen.get(job.group) if job.group else None
+        _judge(found, policy, waits, job, last_seen, now)
+    return found
+
+
+def _rows(
+    viewer: Viewer, policy: Policy, others: Sequence[Policy], since: datetime
+) -> tuple[list[tuple[int, int | None]], bool]:
+    """Number and group of the failures that the policy would decide about; whether there may be more."""
+    visible = Failure.objects.filter(scopes.visible(viewer), failed_at__gte=since).order_by("-failed_at", "-pk")
+    looked = visible.values_list("pk", "group_id", "source", "queue", "task")[: LOOKED_AT + 1]
+    choices: dict[tuple[str, str, str], bool] = {}
+    found: list[tuple[int, int | None]] = []
+    for n, (pk, group, *place) in enumerate(looked.iterator(chunk_size=2_000)):
+        if n == LOOKED_AT:
+            return found, True
+        where = (place[0], place[1], place[2])
+        if where not in choices:
+            choices[where] = chosen([policy, *others], *where) is policy
+        if choices[where]:
+            if len(found) == MOST:
+                return found, True
+            found.append((pk, group))
+    return found, False
+
+
+def _jobs(rows: Sequence[tuple[int, int | None]]) -> Iterable[_Job]:
+    remaining = iter(rows)
+    while some := list(islice(remaining, _AT_ONCE)):
+        ended: dict[int, list[tuple[str, str, datetime]]] = defaultdict(list)
+        attempts = Attempt.objects.filter(failure__in=[pk for pk, _ in some], run=1).order_by("attempt", "pk")
+        for pk, kind, error, at in attempts.values_list("failure_id", "kind", "error_type", "ended_at"):
+            ended[pk].append((kind, error, at))
+        for pk, group in some:
+            yield _Job(pk, group, ended[pk])
+
+
+def _judge(
+    found: Backtest, policy: Policy, waits: Sequence[float], job: _Job, last_seen: datetime | None, now: datetime
+) -> None:
+    failed = [one for one in job.attempts if one[0] != "success"]
+    ran_well = len(failed) < len(job.attempts)
+    found.looked_at += 1
+    found.died_then += not ran_well
+    found.retries_then += max(0, len(job.attempts) - 1)
+    if not failed or any(kind not in _JUDGED for kind, _, _ in failed):
+        found.unjudged += 1
+        return
+    first = failed[0][2]
+    for _, error, at in failed:
+        attempt = bisect_right(waits, (at - first).total_seconds())  # the latest of the policy's by then
+        said = judge(policy, Ended(attempt, (error,) if error else ()), lambda: 0.5, lambda: True)
+        if isinstance(said, Dead):
+            found.dead[said.reason] += 1
+            found.lost += ran_well
+            found.retries += attempt - 1
+            return
+    over = failed[-1][2] if ran_well else max(last_seen or first, failed[-1][2])
+    needed = bisect_right(waits, (over - first).total_seconds())  # retries until one comes after the error
+    found.retries += min(needed, len(waits) - 1)
+    if needed == len(waits):
+        found.dead[EXHAUSTED] += 1
+        found.lost += ran_well
+    elif ran_well:
+        found.well += 1
+    elif now - over < _QUIET:
+        found.open += 1
+    else:
+        found.outlive += 1
+
+
+def _untold(policy: Policy) -> list[str]:
+    found = ["Waits are taken at their mean, and what servers ask for (Retry-After) is not kept with failures."]
+    if policy.classes:
+        found.append(
+            "Of an error only its own class is kept: an entry of classes that names a base class finds nothing here."
+        )
+    if policy.budget is not None:
+        found.append("The budget is taken to have enough for all.")
+    return found

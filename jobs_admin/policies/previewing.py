@@ -1,0 +1,40 @@
+"""What a policy comes to before it is in force, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from jobs_admin.core.backoff import schedule
+from jobs_admin.core.herd import collisions, herd
+from jobs_admin.core.policy import Policy, Problem
+from jobs_admin.core.totals import survives, totals
+from jobs_admin.policies.refusals import PolicyRefused
+
+JOBS, MOST_JOBS = 1_000, 1_000_000
+
+
+def preview(policy: Policy, current: Policy | None = None, jobs: int = JOBS) -> dict[str, Any]:
+    """The waits of `policy`, what they add up to, and what `jobs` that fail together do then; beside those of `current`.
+
+    Raises PolicyRefused for a number of jobs out of bounds.
+    """
+    if not 1 <= jobs <= MOST_JOBS:
+        bound = f"1 to {MOST_JOBS:,}"
+        message = f"jobs must be {bound}."
+        raise PolicyRefused("invalid", message, "jobs", [Problem("jobs", message, bound)])
+    return _numbers(policy, jobs) | {"jobs": jobs, "current": current and _numbers(current, jobs)}
+
+
+def _numbers(policy: Policy, jobs: int) -> dict[str, Any]:
+    crowd = herd(policy, jobs)
+    return {
+        "schedule": [asdict(step) for step in schedule(policy)],
+        "totals": asdict(totals(policy)),
+        "survives": asdict(survives(policy)),
+        "herd": [list(point) for point in crowd.points],
+        "herd_step_s": crowd.step_s,
+        "peak": {"per_second": crowd.peak_per_s, "at_s": crowd.peak_at_s},
+        # Pairs of the jobs that start again within the same millisecond.
+        "collisions": collisions(policy, jobs) if policy.max_attempts > 1 else 0.0,
+    }

@@ -1,0 +1,103 @@
+"""Which version each worker runs, as its heartbeat says, and which policy is for each task that workers know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import redis
+
+from jobs_admin import config, heartbeats
+from jobs_admin.core.matching import chosen, matches
+from jobs_admin.core.policy import ENFORCE
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.policies.reading import published
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The workers that a policy is for: those of its source and queue that live."""
+
+    version: int
+    on: Mapping[int | None, int]  # version -> workers that run it; None: they run none, or do not say
+    held_back: Mapping[str, int] = field(
+        default_factory=dict
+    )  # `capture`, `observe`, `off` -> workers whose ceiling it is
+    refused: Mapping[str, str] = field(default_factory=dict)  # worker -> why it cannot use this version
+    is_known: bool = True  # False: the store does not answer, and nobody knows
+
+    @property
+    def of(self) -> int:
+        return sum(self.on.values())
+
+    @property
+    def current(self) -> int:
+        """Workers that run the version in force."""
+        return self.on.get(self.version, 0)
+
+    @property
+    def sentence(self) -> str:
+        if not self.is_known:
+            return "Not known: the store does not answer."
+        if not self.of:
+            return "No worker with our guard lives that it is for."
+        return f"{self.current} of {self.of} workers on v{self.version}"
+
+
+def in_force(viewer: Viewer, found: Iterable[PolicyVersion], now: datetime | None = None) -> dict[str, InForce]:
+    """Name -> who runs what of these policies in force, among the workers of the viewer's sources."""
+    try:
+        told = [one for one in heartbeats.told(now) if viewer.may(VIEWER, one.source)]
+    except (redis.RedisError, config.BadConfiguration):
+        return {one.name: InForce(one.version, {}, is_known=False) for one in found}
+    return {one.name: _in_force(one, told) for one in found}
+
+
+def _in_force(current: PolicyVersion, told: Sequence[heartbeats.Told]) -> InForce:
+    theirs = [one for one in told if _is_for(current, one)]
+    ceilings = Counter(one.mode for one in theirs if one.mode not in ("", ENFORCE, current.mode))
+    refused = {one.name: why for one in theirs if (why := one.refused.get(current.name))}
+    on = Counter(one.policies.get(current.name) for one in theirs)
+    return InForce(current.version, on, dict(ceilings), refused)
+
+
+def _is_for(current: PolicyVersion, worker: heartbeats.Told) -> bool:
+    if not matches(current.match_source, worker.source):
+        return False
+    return not worker.queues or any(matches(current.match_queue, queue) for queue in worker.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPolicy:
+    """What decides about a task; `queue` is "" where that is the same on all queues of its workers."""
+
+    source: str
+    queue: str
+    task: str
+    policy: PolicyVersion | None  # None: no policy, Celery alone decides
+
+
+def by_task(viewer: Viewer, now: datetime | None = None) -> list[TaskPolicy]:
+    """The policy for each task that a live worker knows, by source and task. Empty where nobody can tell."""
+    versions = published(viewer)
+    rows = {one.name: one for one in versions}
+    policies = [one.policy for one in versions]
+    try:
+        workers = heartbeats.told(now, with_tasks=True)
+    except (redis.RedisError, config.BadConfiguration):
+        return []
+    queues: dict[tuple[str, str], set[str]] = {}
+    for worker in workers:
+        if viewer.may(VIEWER, worker.source):
+            for task in worker.tasks or ():
+                queues.setdefault((worker.source, task), set()).update(worker.queues)
+    found = []
+    for (source, task), on in sorted(queues.items()):
+        each = {queue: chosen(policies, source, queue, task) for queue in sorted(on) or [""]}
+        names = {one.name if one else None for one in each.values()}
+        for queue, policy in each.items() if len(names) > 1 else [("", next(iter(each.values())))]:
+            found.append(TaskPolicy(source, queue, task, rows[policy.name] if policy else None))
+    return found

@@ -1,0 +1,106 @@
+"""What would have become of stored failures."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import policies
+from jobs_admin.core.policy import parse
+from jobs_admin.models import Attempt, Group
+from tests.dashboard.conftest import bury
+from tests.jobs_admin.policies.conftest import ANN, LOOKS
+
+pytestmark = pytest.mark.django_db
+
+NOW = timezone.now()
+BEGAN = NOW - timedelta(hours=2)
+
+
+def failed(*attempts, group=None, **changes):
+    """A job with these attempts: (seconds after the first, kind, error)."""
+    (failure,) = bury(failed_at=BEGAN, group=group, **changes)
+    for n, (after_s, kind, error) in enumerate(attempts, start=1):
+        at = BEGAN + timedelta(seconds=after_s)
+        times = {"ended_at": at, "received_at": at}
+        Attempt.objects.create(failure=failure, run=1, attempt=n, kind=kind, job_id="j", error_type=error, **times)
+    return failure
+
+
+def judged(viewer=ANN, since=NOW - timedelta(days=1), **fields):
+    policy = parse({"name": "draft", "backoff": {"kind": "fixed", "first_delay_s": 60}, **fields})
+    return policies.backtest(viewer, policy, since, NOW)
+
+
+def lasted(minutes):
+    last_seen = BEGAN + timedelta(minutes=minutes)
+    return Group.objects.create(fingerprint=f"v2-{minutes}", first_seen=BEGAN, last_seen=last_seen)
+
+
+def test_a_permanent_error_is_dead_at_its_first_attempt_and_its_retries_are_saved():
+    failed((0, "retry", "ValueError"), (5, "retry", "ValueError"), (9, "exception", "ValueError"))
+    found = judged(classes=[{"error": "ValueError", "as": "permanent"}])
+    assert (found.dead, found.retries_then, found.retries) == ({"permanent": 1}, 2, 0)
+
+
+def test_a_job_that_died_in_seconds_outlives_an_outage_of_minutes():
+    failed((0, "retry", "Timeout"), (10, "exception", "Timeout"), group=lasted(minutes=4))
+    assert judged(max_attempts=6).outlive == 1
+    assert judged(max_attempts=4).dead == {"exhausted": 1}
+
+
+def test_of_an_error_that_is_still_seen_nobody_knows():
+    failed((0, "exception", "Timeout"), group=lasted(minutes=119))
+    assert judged(max_attempts=500).open == 1
+
+
+def test_a_job_that_ran_well_in_the_end_is_lost_where_the_policy_gives_up_earlier():
+    failed((0, "retry", "Timeout"), (600, "retry", "Timeout"), (1200, "success", ""), state="recovered")
+    kept, lost = judged(max_attempts=20), judged(max_attempts=3)
+    assert (kept.well, kept.lost) == (1, 0)
+    assert (lost.dead, lost.lost) == ({"exhausted": 1}, 1)
+
+
+def test_a_message_that_cannot_be_run_is_no_matter_of_a_policy():
+    failed((0, "undecodable", ""))
+    assert judged().unjudged == 1
+
+
+def test_only_failures_that_this_policy_would_decide_about_are_judged(publish):
+    failed((0, "exception", "Timeout"), task="shop.mail")
+    failed((0, "exception", "Timeout"), task="shop.deliver")
+    publish()  # for shop.mail, more particular than the draft
+    assert judged().looked_at == 1
+
+
+def test_failures_out_of_sight_and_of_before_are_not_judged():
+    failed((0, "exception", "Timeout"), source="billing")
+    assert judged(LOOKS).looked_at == 0
+    assert judged(since=NOW - timedelta(hours=1)).looked_at == 0
+
+
+def test_every_job_is_in_one_of_the_counts():
+    failed((0, "exception", "ValueError"))
+    failed((0, "exception", "Timeout"), group=lasted(minutes=3))
+    failed((0, "undecodable", ""))
+    failed((0, "exception", "Timeout"), group=lasted(minutes=119))
+    failed((0, "retry", "Timeout"), (30, "success", ""))
+    found = judged(max_attempts=200, classes=[{"error": "ValueError", "as": "permanent"}])
+    counted = sum(found.dead.values()) + found.well + found.outlive + found.open + found.unjudged
+    assert (counted, found.looked_at) == (5, 5)
+    assert (found.well, found.outlive, found.open, found.unjudged) == (1, 1, 1, 1)
+
+
+def test_more_failures_than_are_judged_are_said(monkeypatch):
+    monkeypatch.setattr("jobs_admin.policies.backtesting.MOST", 2)
+    bury(3)
+    found = judged()
+    assert (found.looked_at, found.is_cut) == (2, True)
+
+
+def test_a_backtest_asks_as_much_of_the_database_for_many_jobs_as_for_one(django_assert_num_queries):
+    bury(40, group=lasted(minutes=1))
+    with django_assert_num_queries(4):
+        judged()

@@ -1,0 +1,96 @@
+"""12 of 14 workers on v7: who runs what."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import config, heartbeats, policies
+from jobs_admin.core import keys
+from jobs_admin.worker.known_tasks import known_tasks
+from tests.jobs_admin.policies.conftest import ANN, LOOKS
+
+pytestmark = [pytest.mark.django_db, pytest.mark.server]
+
+
+@pytest.fixture
+def beat(store):
+    heartbeats._heard.clear()
+
+    def beats(name, source="shop", queues=("emails",), mode="enforce", tasks=("shop.mail",), **said):
+        now = timezone.now()
+        told = known_tasks(tasks)
+        store.set(keys.tasks(told.digest), told.text)
+        word = {"source": source, "name": name, "boot": "b", "at": now.timestamp(), "queues": queues, "mode": mode}
+        word |= {"tasks": told.digest} | said
+        store.hset(keys.workers(), f"{source}/{name}", json.dumps(word))
+        heartbeats.fold(now)
+
+    return beats
+
+
+def test_workers_are_counted_by_the_version_that_they_run(beat, publish):
+    publish()
+    publish(expected=1, cap_s=90)
+    beat("w1", policies={"emails": 2})
+    beat("w2", policies={"emails": 1})
+    beat("w3", policies={})
+    found = policies.in_force(ANN, policies.published(ANN))["emails"]
+    assert found.on == {2: 1, 1: 1, None: 1}
+    assert found.sentence == "1 of 3 workers on v2"
+
+
+def test_only_workers_of_the_source_and_queue_count(beat, publish):
+    publish(match={"source": "shop", "queue": "emails"})
+    beat("w1", policies={"emails": 1})
+    beat("w2", queues=["reports"])
+    beat("w3", source="billing")
+    assert policies.in_force(ANN, policies.published(ANN))["emails"].of == 1
+
+
+def test_workers_of_sources_out_of_sight_are_not_counted(beat, publish):
+    publish(match={})
+    beat("w1", policies={"emails": 1})
+    beat("w2", source="billing", policies={"emails": 1})
+    assert policies.in_force(LOOKS, policies.published(LOOKS))["emails"].sentence == "1 of 1 workers on v1"
+
+
+def test_a_ceiling_below_the_policys_mode_is_told(beat, publish):
+    publish(mode="enforce")
+    for name, mode in (("w1", "enforce"), ("w2", "observe"), ("w3", "capture"), ("w4", "off")):
+        beat(name, mode=mode)
+    assert policies.in_force(ANN, policies.published(ANN))["emails"].held_back == {"observe": 1, "capture": 1, "off": 1}
+
+
+def test_a_worker_that_cannot_use_a_version_says_why(beat, publish):
+    publish()
+    beat("w1", policies={}, refused={"emails": "unknown field"})
+    assert policies.in_force(ANN, policies.published(ANN))["emails"].refused == {"w1": "unknown field"}
+
+
+def test_without_a_store_nobody_knows(publish, settings):
+    made = publish()
+    settings.REDRIVE_REDIS_URL = ""
+    config.store.cache_clear()
+    found = policies.in_force(ANN, [made])["emails"]
+    assert not found.is_known and found.sentence.startswith("Not known")
+
+
+def test_each_task_that_workers_know_has_its_policy_or_none(beat, publish):
+    publish()
+    beat("w1", tasks=["shop.mail", "shop.other"])
+    assert [(row.task, row.queue, row.policy and row.policy.name) for row in policies.by_task(ANN)] == [
+        ("shop.mail", "", "emails"),
+        ("shop.other", "", None),
+    ]
+
+
+def test_a_task_whose_queues_have_different_policies_has_a_row_for_each(beat, publish):
+    publish(match={"source": "shop", "queue": "emails"})
+    beat("w1", queues=["emails", "slow"])
+    assert [(row.queue, row.policy and row.policy.name) for row in policies.by_task(ANN)] == [
+        ("emails", "emails"),
+        ("slow", None),
+    ]
