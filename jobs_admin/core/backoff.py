@@ -44,10 +44,10 @@ class Spread:
 
     def at(self, u: float) -> float:
         """The wait for a number from 0 up to, not including, 1."""
-        if self.steps:
-            u = min(math.floor(u * (self.steps + 1)), self.steps) / self.steps
-        # Not least + u * width alone: rounding may carry that past the end.
-        return min(self.most, self.least + u * (self.most - self.least))
+        width = self.most - self.least
+        # Steps last: whole seconds stay whole. And rounding may carry the sum past the end.
+        added = width * min(math.floor(u * (self.steps + 1)), self.steps) / self.steps if self.steps else width * u
+        return min(self.most, self.least + added)
 
 
 def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spread:

@@ -15,7 +15,7 @@ from itertools import pairwise
 TIMES = 3.0
 _CELLS = 200
 _STEPS = 2_000  # after so many attempts the law is the same for ever, whatever the cap
-_SETTLED = 1e-9  # relative change of the mean from one attempt to the next
+_SETTLED = 1e-7  # relative change of the mean from one attempt to the next
 
 
 def span(first_s: float, cap_s: float, attempt: int, previous_s: float | None) -> tuple[float, float]:

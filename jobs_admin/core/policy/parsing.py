@@ -95,7 +95,7 @@ def _first_delay_s(backoff: Backoff) -> float:
     if backoff.kind == "table":
         return backoff.delays_s[0] if backoff.delays_s else 0.0
     if backoff.kind == "polynomial":
-        return backoff.plus_s + (backoff.first_delay_s if backoff.power == 0 else 0.0)
+        return max(backoff.plus_s, backoff.first_delay_s)  # the first wait, and what grows
     return backoff.first_delay_s
 
 
@@ -132,7 +132,8 @@ def _backoff(said: Reading | None) -> Backoff:
     values: dict[str, Any] = {}
     if "first_delay_s" in fields:
         default = 1.0 if kind == "polynomial" else _USUAL_BACKOFF.first_delay_s
-        values["first_delay_s"] = said.number("first_delay_s", 0, LONGEST_S, default, "seconds")
+        least = shape.LEAST_DRAWN_S if kind == "decorrelated" else 0
+        values["first_delay_s"] = said.number("first_delay_s", least, LONGEST_S, default, "seconds")
     if "factor" in fields:
         values["factor"] = said.number("factor", shape.LEAST_FACTOR, shape.MOST_FACTOR, _USUAL_BACKOFF.factor, "")
     if "power" in fields:
@@ -142,8 +143,6 @@ def _backoff(said: Reading | None) -> Backoff:
         values["delays_s"] = said.numbers("delays_s", 0, LONGEST_S, shape.MOST_DELAYS, "seconds")
         if not values["delays_s"] and said.is_fine("delays_s"):
             said.needs("delays_s", f"a list of 1 to {shape.MOST_DELAYS} numbers of seconds")
-    if kind == "decorrelated" and values["first_delay_s"] == 0 and said.is_fine("first_delay_s"):
-        said.refuse("first_delay_s", "more than 0 seconds", 0, "A decorrelated backoff grows from it.")
     return Backoff(kind, **values)
 
 

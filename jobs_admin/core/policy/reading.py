@@ -117,7 +117,7 @@ class Reading:
     def done(self, names: Sequence[str]) -> None:
         """All was read: what else the object holds is unknown."""
         others = [name for name in self._fields if name not in names and self._fields[name] not in (None, [])]
-        self._unknown.extend(self._at(str(name)[:40]) for name in others[:_MOST_NAMES])
+        self._unknown.extend(self._at(repr(str(name)[:40])[1:-1]) for name in others[:_MOST_NAMES])
 
     def has_not(self, names: Sequence[str], kind: str) -> None:
         """Refuse fields that would mean something in another kind, and nothing in this one."""
@@ -163,7 +163,7 @@ def _is_clean(value: str, lines: bool) -> bool:
 def _shown(value: object) -> str:
     """What was written, short enough to be quoted. An int of a million digits cannot even be written out."""
     if isinstance(value, str):
-        return f"a text of {len(value):,} characters" if len(value) > 60 else ascii(value)
+        return f"a text of {len(value):,} characters" if len(value) > 60 else repr(value)
     if isinstance(value, list):
         return f"a list of {len(value):,}"
     if isinstance(value, dict):
@@ -172,4 +172,4 @@ def _shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, int) and abs(value) >= 10**20:
         return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
-    return ascii(value)[:60]
+    return repr(value)[:60]

@@ -25,6 +25,7 @@ MOST_POWER = 10.0
 MOST_DELAYS = 100  # entries of a table
 MOST_CLASSES = 50
 LEAST_CAP_S = 0.001
+LEAST_DRAWN_S = 0.001  # what a decorrelated backoff grows from
 MOST_PER_MINUTE = 1_000_000.0
 MOST_BURST = 100_000
 MOST_CRASHES = 100

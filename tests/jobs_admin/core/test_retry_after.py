@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from email.message import Message
+from types import SimpleNamespace
+from urllib.error import HTTPError
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from jobs_admin.core.retry_after import asked, seconds
+
+NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("wish", "found"),
+    [
+        ("120", 120),
+        (" 1.5 ", 1.5),
+        (60, 60),
+        (Decimal("2.5"), 2.5),
+        (timedelta(minutes=2), 120),
+        (datetime(2026, 11, 20, 10, 1, tzinfo=UTC), 60),
+        (datetime(2026, 11, 20, 10, 1), 60),  # without a zone: UTC
+        ("Fri, 20 Nov 2026 10:02:00 GMT", 120),  # the three forms of RFC 9110 section 5.6.7
+        ("Friday, 20-Nov-26 10:02:00 GMT", 120),
+        ("Fri Nov 20 10:02:00 2026", 120),
+        ("Fri, 20 Nov 2026 12:02:00 +0200", 120),
+        ("-5", 0),
+        (-5, 0),
+        (math.nan, 0),
+        ("nan", 0),
+        ("Thu, 19 Nov 2026 10:00:00 GMT", 0),  # past
+        (math.inf, math.inf),
+        (10**400, math.inf),
+        (-(10**400), 0),
+        ("9" * 400, math.inf),
+    ],
+)
+def test_seconds_and_dates_are_read(wish, found):
+    assert seconds(wish, NOW) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [None, True, "", "soon", "1 hour", "0x10", "١٢", "inf", [], {}, b"12", "9" * 2000, "Fri, 99 Nov 2026 10:02:00 GMT"],
+)
+def test_what_cannot_be_read_is_no_wish(nothing):
+    assert seconds(nothing, NOW) is None
+
+
+@given(
+    some.one_of(some.text(), some.floats(), some.integers(), some.binary(), some.timedeltas(), some.datetimes()),
+    some.floats(0, 4e9),
+)
+def test_whatever_is_asked_for_the_answer_is_a_time_or_nothing(wish, now):
+    found = seconds(wish, now)
+    assert found is None or found >= 0
+
+
+class RateLimited(Exception):
+    retry_after = 17
+
+
+class Refused(Exception):
+    def __init__(self, headers) -> None:
+        self.response = SimpleNamespace(headers=headers)
+
+
+class Tricky(Exception):
+    @property
+    def retry_after(self):
+        raise RuntimeError("not now")
+
+    response = property(retry_after.fget)
+
+
+def test_an_error_may_say_it_itself_or_carry_a_response():
+    assert asked(RateLimited()) == 17
+    assert asked(Refused({"Retry-After": "9"})) == "9"
+    assert asked(Refused({"retry-after": "9"})) == "9"
+
+
+def test_the_errors_of_known_libraries_are_read():
+    response = httpx.Response(429, headers={"Retry-After": "30"}, request=httpx.Request("GET", "https://partner.test"))
+    with pytest.raises(httpx.HTTPStatusError) as raised:
+        response.raise_for_status()
+    assert asked(raised.value) == "30"
+    headers = Message()
+    headers["Retry-After"] = "31"
+    assert asked(HTTPError("https://partner.test", 503, "Busy", headers, None)) == "31"
+    botocore = Exception()
+    botocore.response = {"ResponseMetadata": {"HTTPHeaders": {"retry-after": "32"}}}
+    assert asked(botocore) == "32"
+
+
+@pytest.mark.parametrize("headers", [None, 5, "Retry-After", [("Retry-After", "9")], {5: "9"}, {"Retry-After": None}])
+def test_an_error_without_a_wish_has_none(headers):
+    assert asked(Refused(headers)) is None
+    assert asked(ValueError()) is None
+
+
+def test_an_error_that_breaks_when_it_is_looked_at_has_none():
+    assert asked(Tricky()) is None
