@@ -49,13 +49,16 @@ class Herd:
     retries: int  # that the picture shows: all of a job, or the first `law.MOST_RETRIES`
 
 
-def herd(policy: Policy, jobs: int) -> Herd:
-    """The picture for so many jobs, in steps of a second or, where it would have more than 240 of them, of more."""
+def herd(policy: Policy, jobs: int, least_step_s: int = 1) -> Herd:
+    """The picture for so many jobs, in steps of a second or, where it would have more than 240 of them, of more.
+
+    `least_step_s`: steps of another picture, which this one is to be laid over.
+    """
     times = laws(policy)
     # Who waits whole seconds starts in the middle of a second of the picture, wherever rounding puts him.
     early = 0.5 if policy.jitter.kind in _WHOLE_SECONDS else 0.0
     end = max((one.end + early for one in times), default=0.0)
-    step = next((one for one in _STEPS_S if (end + 1) / one <= _MOST_POINTS), _STEPS_S[-1])
+    step = next((one for one in _STEPS_S if one >= least_step_s and end < one * _MOST_POINTS), _STEPS_S[-1])
     columns = ((second, jobs * _share(times, second - early, step)) for second in range(0, math.floor(end) + 1, step))
     points = [(second, round(starts, 2)) for second, starts in columns if starts >= _LEAST_STARTS]
     places = [max(0.0, _busiest(one) + early) for one in times] + [float(second) for second, _ in points]

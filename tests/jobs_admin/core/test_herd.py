@@ -98,6 +98,12 @@ def test_whatever_the_policy_every_retry_is_in_the_picture_and_the_picture_is_sm
     assert 0 <= found.peak_per_s <= jobs * max(1, retries) * 1.0001
 
 
+def test_a_picture_can_have_the_steps_of_another_one():
+    long, short = parse({"backoff": {"kind": "fixed", "first_delay_s": 600}, "max_attempts": 5}), fixed(20, "full")
+    step = herd(long, 1000).step_s
+    assert step == 15 and [starts for _, starts in herd(short, 1000, step).points] == [750, 250]
+
+
 def test_nothing_is_retried_where_there_is_one_attempt():
     assert herd(parse({"max_attempts": 1}), 45_000).points == []
 
