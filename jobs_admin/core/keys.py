@@ -39,6 +39,11 @@ def tasks(digest: str, prefix: str = PREFIX) -> str:
     return f"{prefix}:tasks:{digest}"
 
 
+def configuration(digest: str, prefix: str = PREFIX) -> str:
+    """What some workers have configured for retries (`core/lint/configuration.py`), told once for all that have the same."""
+    return f"{prefix}:configuration:{digest}"
+
+
 def switch(prefix: str = PREFIX) -> str:
     """`off` here silences the guard in every worker (`manage.py off`)."""
     return f"{prefix}:switch"

@@ -135,6 +135,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     if not keys.valid_source(wish.source):
         raise NotInstalled(f"{wish.source!r} cannot name a source: use a-z, 0-9, - and _.")
     # Imported here: a producer that calls `install` does not pay for them.
+    from jobs_admin.worker.configuration import configuration, told
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
     from jobs_admin.worker.known_tasks import known_tasks
@@ -157,6 +158,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
             queues=lambda: sorted(app.amqp.queues.consume_from),
             late_ack=frozenset(bool(t.acks_late) for t in app.tasks.values() if not t.name.startswith("celery.")),
             tasks=known_tasks(app.tasks),
+            configuration=lambda: told(configuration(app, wish.source, consumer.controller)),
             boot=new_boot(),
         ),
     )

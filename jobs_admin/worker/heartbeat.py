@@ -16,6 +16,7 @@ from uuid import uuid4
 import redis
 
 from jobs_admin.core import keys
+from jobs_admin.worker.configuration import Told
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.known_tasks import KnownTasks
 
@@ -39,6 +40,7 @@ class Identity:
     queues: Callable[[], list[str]]  # may change by remote control
     late_ack: frozenset[bool]  # what the app's tasks say, for queues on which none has run yet
     tasks: KnownTasks
+    configuration: Callable[[], Told]  # takes a while: it reads the code of tasks
     boot: str
 
 
@@ -51,6 +53,7 @@ class Heartbeat:
     def __init__(self, guard: Guard, identity: Identity) -> None:
         self.guard = guard
         self.identity = identity
+        self._configuration: Told | None = None  # not read yet
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -79,6 +82,9 @@ class Heartbeat:
             if time.monotonic() >= beat_due:
                 beat_due = time.monotonic() + BEAT_SECONDS
                 is_reached = self._attempt(self._tell) and self._attempt(self.guard.store.measure)
+                if self._configuration is None:
+                    self._attempt(self._read_configuration)
+                    beat_due = 0.0  # it is told with the next beat, which need not wait
             if is_reached:
                 self._attempt(self._ship)
             # Jitter, so that a fleet that was started together does not ask together.
@@ -102,8 +108,14 @@ class Heartbeat:
             self.guard.is_silenced = is_silenced
             logger.warning("Redrive's guard was switched %s.", "off" if is_silenced else "on")
 
+    def _read_configuration(self) -> None:
+        """Once, and after the first beat: that the worker lives is told before."""
+        self._configuration = Told("", "")  # stands where it cannot be read
+        self._configuration = self.identity.configuration()
+
     def _tell(self) -> None:
         guard, identity = self.guard, self.identity
+        has = self._configuration or Told("", "")
         queues = identity.queues()
         counts = guard.counts.snapshot()
         said = {
@@ -123,20 +135,23 @@ class Heartbeat:
             "queues": queues,
             "tasks": identity.tasks.digest,
             "tasks_cut": identity.tasks.is_cut,
+            "configuration": has.digest,
             "late_ack": {queue: guard.counts.late_ack(queue, set(identity.late_ack)) for queue in {*queues, *counts}},
             "counts": counts,
             "spooled": guard.store.spool.waiting,
             "dropped": guard.store.dropped,
             "broken": guard.broken,
         }
-        names = keys.tasks(identity.tasks.digest)
+        texts = {keys.tasks(identity.tasks.digest): identity.tasks.text, keys.configuration(has.digest): has.text}
         pipeline = guard.store.background.pipeline(transaction=False)
-        pipeline.expire(names, FORGET_SECONDS)
+        for name in texts:
+            pipeline.expire(name, FORGET_SECONDS)
         pipeline.hset(keys.workers(), f"{guard.origin.source}/{identity.name}", json.dumps(said))
         pipeline.expire(keys.workers(), FORGET_SECONDS)
-        is_told, *_ = pipeline.execute()
-        if not is_told and not identity.tasks.is_cut:
-            guard.store.background.set(names, identity.tasks.text, ex=FORGET_SECONDS)
+        is_told = pipeline.execute()
+        for name, known in zip(texts, is_told, strict=False):
+            if not known and texts[name]:
+                guard.store.background.set(name, texts[name], ex=FORGET_SECONDS)
 
     def _ship(self) -> None:
         shipped = self.guard.store.drain()

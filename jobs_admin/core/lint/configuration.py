@@ -1,0 +1,204 @@
+"""What one live Celery app really has configured, as its workers tell it: settings that matter for retries, no secrets.
+
+`document` and `read` are the two ends of the wire (JSON). What a worker tells is hostile text to whoever reads it: every
+value is checked and bounded, and what makes no sense is taken for not told.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from jobs_admin.core.text import representable
+
+VERSION = 1
+MOST_TASKS = 2_000
+MOST_BYTES = 512_000
+_LONGEST_NAME = 300
+_LONGEST_QUOTE = 300
+_MOST_PARTS = 50  # calls, classes, clients of one task
+
+
+@dataclass(frozen=True, slots=True)
+class RetryCall:
+    """One `self.retry(…)` in a task's own code."""
+
+    quoted: str  # as it is written, strings left out
+    countdown: str | None = None  # the expression, constants of its module filled in; None: default_retry_delay
+    is_eta: bool = False  # waits until a moment, which cannot be told from the code
+    max_retries: str | None = None  # the expression, where the call says one
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRetries:
+    """A client that the task's code uses and that tries again by itself."""
+
+    library: str  # tenacity, urllib3, httpx …
+    name: str  # as the code calls it
+    attempts: int  # in all, the first included
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a task has once the app's settings, annotations and its own options are put together. Seconds."""
+
+    name: str
+    queue: str = ""  # by its routes; "" where a function of the app decides
+    max_retries: int | None = 3  # None: without end
+    default_retry_delay: float = 180
+    autoretry_for: tuple[str, ...] = ()  # qualified names of error classes
+    dont_autoretry_for: tuple[str, ...] = ()
+    retry_backoff: float = 0  # 0: off
+    retry_backoff_max: float = 600
+    retry_jitter: bool = True
+    autoretry_max_retries: int | None = None  # of retry_kwargs; None: max_retries
+    autoretry_countdown: float | None = None  # of retry_kwargs
+    idle_backoff: bool = False  # retry_backoff is set, and nothing reads it
+    calls: tuple[RetryCall, ...] = ()
+    is_unread: bool = False  # its code calls retry and cannot be read
+    clients: tuple[ClientRetries, ...] = ()
+    acks_late: bool = False
+    reject_on_worker_lost: bool = False
+    retry_on_worker_lost: bool = False
+    time_limit: float | None = None
+    soft_time_limit: float | None = None
+    rate_limit: str = ""
+    stores_result: bool = False
+    expires: float | None = None  # seconds after it was sent
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    name: str
+    is_durable: bool = True
+    kind: str = "classic"  # of RabbitMQ: classic, quorum, stream
+    delivery_limit: int | None = None  # of RabbitMQ's quorum queues, where the app sets one
+    delays_at_broker: bool = False  # native delayed delivery: a countdown does not wait in a worker
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """Settings of the whole app. Seconds."""
+
+    broker: str = ""  # the transport: redis, amqp, sqs …
+    visibility_timeout: float | None = None  # None: this broker has none
+    result_backend: str = ""  # its kind; "" is none
+    result_expires: float | None = None  # None: never
+    prefetch_multiplier: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One app as some of its workers told it, all of them the same."""
+
+    source: str
+    app: App = App()
+    queues: tuple[Queue, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    left_out: int = 0  # tasks beyond what is told
+    # Of the workers that told it; not part of the text.
+    workers: tuple[str, ...] = ()
+    consumed: tuple[str, ...] = ()  # the queues that they take jobs from
+    modes: frozenset[str] = frozenset()  # how far each may go: capture, observe, enforce
+
+    def queue(self, name: str) -> Queue | None:
+        return next((queue for queue in self.queues if queue.name == name), None)
+
+
+def document(found: Configuration) -> str:
+    """As it is told: without what is as usual, and without what is known of the workers from their heartbeats."""
+    told = {
+        "v": VERSION,
+        "app": _unusual(found.app),
+        "queues": [_unusual(queue) for queue in found.queues],
+        "tasks": [_unusual(task) for task in found.tasks],
+        "left_out": found.left_out,
+    }
+    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+
+
+def read(text: str | bytes, source: str) -> Configuration | None:
+    """What `document` wrote; None where it is no such text, or of a version that means something else."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict) or told.get("v") != VERSION:
+        return None
+    return Configuration(
+        source,
+        _made(App, told.get("app")) or App(),
+        _all(Queue, told.get("queues"), MOST_TASKS),
+        _all(Task, told.get("tasks"), MOST_TASKS),
+        left_out=_whole(told.get("left_out")) or 0,
+    )
+
+
+# -- one value ----------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+_PARTS: dict[str, type[Any]] = {"calls": RetryCall, "clients": ClientRetries}
+
+
+def _unusual(part: Any) -> dict[str, Any]:
+    """The fields that are not as the class has them."""
+    told = {f.name: getattr(part, f.name) for f in fields(part) if getattr(part, f.name) != f.default}
+    return {name: [_unusual(one) for one in value] if name in _PARTS else value for name, value in told.items()}
+
+
+def _all(kind: type[T], told: Any, most: int) -> tuple[T, ...]:
+    if not isinstance(told, list):
+        return ()
+    return tuple(made for one in told[:most] if (made := _made(kind, one)) is not None)
+
+
+def _made(kind: type[T], told: Any) -> T | None:
+    """One of `kind`; None where what has no default is missing. A value of the wrong kind is taken for not told."""
+    if not isinstance(told, Mapping):
+        return None
+    values = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name in told and (value := _value(field.name, str(field.type), told[field.name])) is not _NOT_TOLD:
+            values[field.name] = value
+    try:
+        return kind(**values)
+    except TypeError:
+        return None
+
+
+_NOT_TOLD = object()
+
+
+def _value(name: str, kind: str, told: Any) -> Any:
+    if name in _PARTS:
+        return _all(_PARTS[name], told, _MOST_PARTS)
+    if kind.endswith("| None") and told is None:
+        return None
+    kind = kind.removesuffix(" | None")
+    if kind == "bool":
+        return told if isinstance(told, bool) else _NOT_TOLD
+    if kind == "str":
+        most = _LONGEST_QUOTE if name in ("quoted", "countdown", "max_retries") else _LONGEST_NAME
+        return representable(told)[:most] if isinstance(told, str) else _NOT_TOLD
+    if kind == "tuple[str, ...]":
+        named = told if isinstance(told, list) else []
+        return tuple(representable(one)[:_LONGEST_NAME] for one in named[:_MOST_PARTS] if isinstance(one, str))
+    number = _number(told)
+    if number is None:
+        return _NOT_TOLD
+    return int(number) if kind == "int" else number
+
+
+def _whole(told: Any) -> int | None:
+    number = _number(told)
+    return None if number is None else int(number)
+
+
+def _number(told: Any) -> float | None:
+    """From nought to what a signed 32-bit number holds."""
+    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+        return None
+    return min(max(told, 0), 2**31 - 1)

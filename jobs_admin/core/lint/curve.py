@@ -1,0 +1,258 @@
+"""One way in which failed jobs are tried again, whoever decides it: a policy, `autoretry_for`, or a call of `self.retry`.
+
+All rules about waits and attempts judge curves, so that a policy and a task of a live worker are held to the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from jobs_admin.core import backoff
+from jobs_admin.core.backoff import Range
+from jobs_admin.core.lint import expression
+from jobs_admin.core.lint.configuration import Configuration, RetryCall, Task
+from jobs_admin.core.lint.finding import Where
+from jobs_admin.core.policy import Policy, document
+
+POLICY, AUTORETRY, CALL = "policy", "autoretry_for", "self.retry"
+EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE = "exponential", "linear", "fixed", "immediate", "table"
+ASKED, OTHER, UNKNOWN, NONE = "as asked", "other", "unknown", "none"
+KINDS = (
+    EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE, "polynomial", "decorrelated", OTHER, ASKED, UNKNOWN, NONE,
+)  # fmt: skip
+_LOOKED = 64  # waits of an expression that are worked out; its cap shows by then
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`waits`: after attempt 1, 2 …, as many as there are retries; endless and very long ones are cut."""
+
+    where: Where
+    by: str
+    quoted: str  # the configuration as it stands
+    kind: str
+    attempts: int | None  # runs in all, the first included; None: without end
+    cap_s: float | None = None  # None: none is set
+    envelope: tuple[float, ...] = ()  # what it grows to, capped, before jitter; () where it cannot be told
+    waits: tuple[Range, ...] = ()
+    policy: Policy | None = None
+    task: Task | None = None
+    found: Configuration | None = None
+
+    @property
+    def retries(self) -> int | None:
+        return None if self.attempts is None else self.attempts - 1
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its waits can be told."""
+        return bool(self.waits)
+
+    @property
+    def is_jittered(self) -> bool:
+        return any(wait.longest_s - wait.shortest_s > _CLOSE for wait in self.waits)
+
+    @property
+    def waits_in_worker(self) -> bool:
+        """Whether a job that waits has been fetched, and is not acknowledged: what Celery does with a countdown."""
+        if self.found is None:
+            return False
+        queue = self.found.queue(self.where.queue)
+        return queue is None or not queue.delays_at_broker
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest single wait; 0 where none can be told."""
+        return max((wait.longest_s for wait in self.waits), default=0.0)
+
+    def total(self) -> Range | None:
+        """From the first failure to the last attempt; None where it has no end or cannot be told."""
+        if self.retries is None or not self.waits:
+            return None
+        beyond = self.retries - len(self.waits)  # what was cut goes on as it ended
+        last = self.waits[-1]
+        sums = [
+            sum(getattr(wait, end) for wait in self.waits) + beyond * getattr(last, end)
+            for end in ("shortest_s", "longest_s", "mean_s")
+        ]
+        return Range(*sums)
+
+
+def of_policy(policy: Policy) -> Curve:
+    kind = policy.backoff.kind
+    envelope = tuple(
+        min(policy.longest_s, backoff.envelope(policy.backoff, n)) for n in range(1, max(policy.max_attempts, 3))
+    )
+    cap = policy.cap_s
+    if kind in (FIXED, TABLE) and cap is None:
+        cap = max(envelope)  # it never waits longer, whether that is called a cap or not
+    if not max(envelope):
+        kind = IMMEDIATE
+    return Curve(
+        Where(policy.match.source, policy.match.queue, policy.match.task, policy.name),
+        POLICY,
+        quoted_policy(policy),
+        kind if policy.max_attempts > 1 else NONE,
+        policy.max_attempts,
+        cap,
+        envelope,
+        tuple(Range(step.shortest_s, step.longest_s, step.mean_s) for step in backoff.schedule(policy)),
+        policy=policy,
+    )
+
+
+def quoted_policy(policy: Policy) -> str:
+    """The part of a policy that says how it waits, as its document has it."""
+    written = document(policy)
+    named = {name: written[name] for name in ("max_attempts", "backoff", "cap_s", "jitter") if name in written}
+    return ", ".join(f"{name}: {_plain(value)}" for name, value in named.items())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_plain(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_plain, value)) + "]"
+    return str(value)
+
+
+def of_task(task: Task, found: Configuration) -> list[Curve]:
+    """Every way in which Celery itself retries this task; none where it does not."""
+    curves = [_of_autoretry(task, found)] if task.autoretry_for else []
+    curves += [_of_call(call, task, found) for call in task.calls]
+    if task.is_unread:
+        where = _where(task, found)
+        curves.append(
+            Curve(where, CALL, "self.retry(…) in code that cannot be read", UNKNOWN, _runs(task.max_retries), task=task, found=found)
+        )  # fmt: skip
+    return curves
+
+
+def _where(task: Task, found: Configuration) -> Where:
+    return Where(found.source, task.queue, task.name)
+
+
+def _runs(retries: int | None) -> int | None:
+    return None if retries is None else retries + 1
+
+
+def _of_autoretry(task: Task, found: Configuration) -> Curve:
+    """`celery/app/autoretry.py` of Celery 5.7: min(maximum, factor * 2 ** retries), then a whole number up to that."""
+    retries = task.max_retries if task.autoretry_max_retries is None else task.autoretry_max_retries
+    if task.retry_backoff:
+        factor, cap = float(int(max(1.0, task.retry_backoff))), task.retry_backoff_max
+        envelope = _worked_out(lambda n: min(cap, factor * 2.0**n), retries)
+        # One that begins above its cap never grows.
+        kind = EXPONENTIAL if factor < cap or cap == 0 else FIXED
+        shortest = 0.0 if task.retry_jitter else 1.0
+    else:
+        wait = task.default_retry_delay if task.autoretry_countdown is None else task.autoretry_countdown
+        envelope, cap, shortest = _worked_out(lambda n: wait, retries), wait, 1.0
+        kind = FIXED if wait else IMMEDIATE
+    waits = tuple(Range(e * shortest, e, e * (1 + shortest) / 2) for e in envelope[: _cut(retries)])
+    return Curve(
+        _where(task, found), AUTORETRY, quoted_autoretry(task), kind, _runs(retries), cap, envelope, waits, task=task, found=found
+    )  # fmt: skip
+
+
+def quoted_autoretry(task: Task) -> str:
+    """As the decorator would say it, defaults included: what is in force, not what is written."""
+    parts = [f"autoretry_for={_tuple(task.autoretry_for)}"]
+    if task.dont_autoretry_for:
+        parts.append(f"dont_autoretry_for={_tuple(task.dont_autoretry_for)}")
+    given = {"max_retries": task.autoretry_max_retries, "countdown": task.autoretry_countdown}
+    given = {name: value for name, value in given.items() if value is not None}
+    if "max_retries" not in given:
+        parts.append(f"max_retries={task.max_retries}")
+    if given:
+        parts.append("retry_kwargs={" + ", ".join(f"{name!r}: {value:g}" for name, value in given.items()) + "}")
+    if task.retry_backoff:
+        parts.append(f"retry_backoff={task.retry_backoff:g}, retry_backoff_max={task.retry_backoff_max:g}")
+        parts.append(f"retry_jitter={task.retry_jitter}")
+    elif "countdown" not in given:
+        parts.append(f"default_retry_delay={task.default_retry_delay:g}")
+    return ", ".join(parts)
+
+
+def _tuple(names: Sequence[str]) -> str:
+    listed = ", ".join(name.removeprefix("builtins.") for name in names)
+    return f"({listed},)" if len(names) == 1 else f"({listed})"
+
+
+def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
+    retries = task.max_retries
+    if call.max_retries is not None and call.max_retries != "None":  # None means: as the task says
+        said = expression.number(call.max_retries)
+        retries = int(said) if said is not None else retries
+    quoted = call.quoted
+    if call.countdown is None and not call.is_eta:
+        quoted += f", default_retry_delay={task.default_retry_delay:g}"
+    if call.max_retries is None:
+        quoted += f", max_retries={task.max_retries}"
+    curve = Curve(_where(task, found), CALL, quoted, UNKNOWN, _runs(retries), task=task, found=found)
+    if call.is_eta:
+        return curve
+    if call.countdown is None:
+        return _with_waits(curve, lambda n: expression.Between(task.default_retry_delay, task.default_retry_delay))
+    text = call.countdown
+    if expression.waits(text, 0) is None:
+        return replace(curve, kind=ASKED) if expression.asks_the_server(text) else curve
+    return _with_waits(curve, lambda n: expression.waits(text, n))
+
+
+def _with_waits(curve: Curve, wait: Callable[[int], expression.Between | None]) -> Curve:
+    known, goes_on = [], True
+    for n in range(_LOOKED):
+        one = wait(n)
+        goes_on = one is not None  # a list has an end
+        if one is None or not math.isfinite(one.longest):
+            break
+        known.append(one)
+    waits = [Range(one.shortest, one.longest, (one.shortest + one.longest) / 2) for one in known]
+    # A wait that is drawn from around what grows, or from what grows and a little more: either end may tell.
+    for envelope in (tuple(one.longest for one in known), tuple(one.shortest for one in known)):
+        kind, cap = growth(envelope, goes_on=goes_on)
+        if kind == EXPONENTIAL:
+            break
+    else:
+        envelope = tuple(one.longest for one in known)
+        kind, cap = growth(envelope, goes_on=goes_on)
+    return replace(curve, kind=kind, cap_s=cap, envelope=envelope, waits=tuple(waits[: _cut(curve.retries)]))
+
+
+def _worked_out(wait: Callable[[int], float], retries: int | None) -> tuple[float, ...]:
+    return tuple(wait(n) for n in range(max(_LOOKED, min(retries or 0, 1_000))))
+
+
+def _cut(retries: int | None) -> int:
+    return _LOOKED if retries is None else min(retries, 1_000)
+
+
+def growth(envelope: Sequence[float], *, goes_on: bool = True) -> tuple[str, float | None]:
+    """(kind, cap) of waits that were worked out one by one. Where it does not go on, they are a list that ends."""
+    if not envelope:
+        return UNKNOWN, None
+    if not goes_on:
+        return TABLE, max(envelope)
+    if len(set(envelope)) == 1:
+        return (FIXED if envelope[0] else IMMEDIATE), envelope[0]
+    cap = envelope[-1] if envelope[-1] == envelope[-2] else None
+    return _shape([wait for wait in envelope if wait != cap]), cap
+
+
+def _shape(growing: Sequence[float]) -> str:
+    if doubles(growing):
+        return EXPONENTIAL
+    steps = [later - earlier for earlier, later in pairwise(growing)]
+    is_linear = len(steps) > 1 and steps[0] > 0 and all(abs(s - steps[0]) <= _CLOSE * max(1.0, s) for s in steps)
+    return LINEAR if is_linear else OTHER
+
+
+def doubles(growing: Iterable[float]) -> bool:
+    """Whether each wait is at least twice the one before, from a first that is more than nought."""
+    waits = list(growing)
+    return bool(waits) and waits[0] > 0 and all(later >= 2 * earlier - _CLOSE for earlier, later in pairwise(waits))

@@ -1,0 +1,110 @@
+"""Errors that no retry can mend, and servers that say when to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.curve import AUTORETRY, Curve
+from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, rule
+from jobs_admin.core.lint.words import count
+from jobs_admin.core.matching import class_of, matches
+from jobs_admin.core.policy import PERMANENT, RATE_LIMITED, Policy
+
+# What says that the code, or what it was given, is wrong: the same call fails the same way again.
+PROGRAMMING = (
+    "TypeError", "AttributeError", "NameError", "UnboundLocalError", "NotImplementedError", "AssertionError",
+    "ImportError", "ModuleNotFoundError", "SyntaxError", "IndexError", "KeyError", "ZeroDivisionError",
+    "UnicodeDecodeError", "UnicodeEncodeError", "ValueError",
+)  # fmt: skip
+# Classes that catch some of those, or all.
+_CATCH_ALL = ("Exception", "BaseException")
+_CATCH_SOME = (*PROGRAMMING, "LookupError", "ArithmeticError", "UnicodeError")
+
+
+@rule(
+    "retries-permanent-errors",
+    MEDIUM,
+    title="Errors that no retry mends are retried",
+    why="A `TypeError` or a `KeyError` says that the code or its input is wrong; the same job fails in the "
+    "same way at every attempt, and is found out only after the last. Found where `autoretry_for` names "
+    "`Exception`, `BaseException` or a class of programming errors and `dont_autoretry_for` takes none of"
+    " them out, or where a policy that is in force names no error permanent. High where such errors of "
+    "the task are among the failures that are kept.",
+    fix="Name what can pass (`ConnectionError`, `TimeoutError`, the client's own errors) in `autoretry_for`, "
+    "the rest in `dont_autoretry_for`; in a policy, class such errors as permanent.",
+    source="Celery, Automatic retry for known exceptions; seed 002, Transient vs. permanent errors",
+)
+def retries_permanent_errors(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        task = curve.task
+        if task is None or curve.by != AUTORETRY or curve.retries == 0 or task.dont_autoretry_for:
+            continue
+        caught = [short for name in task.autoretry_for if (short := name.removeprefix("builtins.")) in _CATCH_SOME]
+        caught += [short for name in task.autoretry_for if (short := name.removeprefix("builtins.")) in _CATCH_ALL]
+        if caught:
+            seen = _seen(case, (curve.where.source, curve.where.task), caught)
+            evidence = f"It retries {', '.join(caught)}.{_told(seen)}"
+            yield Found(curve.where, evidence, curve.quoted, HIGH if seen else None)
+    for curve in case.of_policies:
+        if curve.policy is not None and curve.policy.max_attempts > 1 and not _names_permanent(curve.policy):
+            seen = _seen_by(case, curve.policy)
+            evidence = f"No error is classed as permanent: all are retried.{_told(seen)}"
+            yield Found(curve.where, evidence, "", HIGH if seen else None)
+
+
+def _names_permanent(policy: Policy) -> bool:
+    return any(one.as_ == PERMANENT for one in policy.classes)
+
+
+def _seen(case: Case, place: tuple[str, str], caught: list[str]) -> dict[str, int]:
+    """Programming errors of a task among its failures, of those that are caught."""
+    takes_all = any(name in _CATCH_ALL for name in caught)
+    errors = case.facts.errors.get(place, {})
+    return {name: errors[name] for name in PROGRAMMING if errors.get(name) and (takes_all or name in caught)}
+
+
+def _seen_by(case: Case, policy: Policy) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (source, task), errors in case.facts.errors.items():
+        if matches(policy.match.source, source) and matches(policy.match.task, task) and policy.match.queue == "*":
+            for name in PROGRAMMING:
+                if errors.get(name) and class_of(policy, (name,)) != PERMANENT:
+                    found[name] = found.get(name, 0) + errors[name]
+    return found
+
+
+def _told(seen: Mapping[str, int]) -> str:
+    if not seen:
+        return ""
+    worst = sorted(seen.items(), key=lambda pair: -pair[1])[:3]
+    return " Among the failures that are kept: " + ", ".join(f"{n:,} {name}" for name, n in worst) + "."
+
+
+@rule(
+    "ignores-retry-after",
+    MEDIUM,
+    title="A server's Retry-After is not heeded",
+    why="A server that answers 429 says when to come back. `autoretry_for` never reads that: its first waits "
+    "are as short as `retry_backoff` makes them (1 s for `True`), and each early retry is refused and may"
+    " prolong the limit. Found only where failures of the task say that it was limited (class or "
+    "message), or where a policy classes errors as rate limited and does not respect what servers ask "
+    "for.",
+    fix="Catch the error and `raise self.retry(countdown=error.retry_after)`, or publish a policy: it heeds "
+    "Retry-After.",
+    source="seed 003: “override the delay to at least the Retry-After value”; RFC 9110, 10.2.3",
+)
+def ignores_retry_after(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        limited = case.facts.rate_limited.get((curve.where.source, curve.where.task), 0)
+        if limited and curve.by == AUTORETRY and curve.retries != 0:
+            evidence = f"{count(limited, 'failure')} of it that are kept were rate limited; autoretry_for does not read Retry-After."
+            yield Found(curve.where, evidence, curve.quoted)
+    for curve in case.of_policies:
+        if _is_deaf(curve):
+            yield Found(curve.where, "Errors are classed as rate limited, and retry_after.respect is false.")
+
+
+def _is_deaf(curve: Curve) -> bool:
+    policy = curve.policy
+    return policy is not None and not policy.retry_after.respect and any(o.as_ == RATE_LIMITED for o in policy.classes)

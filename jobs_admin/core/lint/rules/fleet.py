@@ -1,0 +1,99 @@
+"""What workers have that others do not, and policies that reach none of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from jobs_admin.core.lint import curve as curves
+from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.finding import LOW, MEDIUM, Found, Where, rule
+from jobs_admin.core.lint.words import count
+from jobs_admin.core.matching import chosen, matches
+from jobs_admin.core.policy import ENFORCE
+
+
+@rule(
+    "workers-differ",
+    LOW,
+    title="Workers retry one task differently",
+    why="Workers of one source that know the same task have it with different retries: a deploy that is half "
+    "done, or an app that is not the same everywhere. How a job is retried depends on who takes it.",
+    fix="Finish the deploy, or restart the workers that were left behind.",
+    source="our own: live configurations compared",
+)
+def workers_differ(case: Case) -> Iterator[Found]:
+    seen: dict[Where, dict[tuple[str, ...], int]] = defaultdict(lambda: defaultdict(int))
+    for found, task, where in case.tasks():
+        quotes = tuple(sorted(curve.quoted for curve in curves.of_task(task, found)))
+        seen[where][quotes] += max(1, len(found.workers))
+    for where, ways in seen.items():
+        if len(ways) > 1:
+            told = [f"{count(n, 'worker')}: {'; '.join(quotes) or 'not retried'}" for quotes, n in ways.items()]
+            yield Found(where, f"{len(ways)} ways.", " | ".join(sorted(told)))
+
+
+@rule(
+    "rate-limit-per-worker",
+    LOW,
+    title="A rate limit of each worker, not of all",
+    why="Celery's `rate_limit` counts in every worker by itself: with four workers four times as many jobs "
+    "start. What waits for it waits in the worker's memory. A policy's `rate_limit` counts over all "
+    "workers.",
+    fix="Give the task a policy with `rate_limit`, or divide the number by that of the workers.",
+    source="Celery, Task.rate_limit: “this is a per worker instance rate limit, and not a global rate limit”",
+)
+def rate_limit_per_worker(case: Case) -> Iterator[Found]:
+    workers: dict[tuple[Where, str], set[str]] = defaultdict(set)
+    for found, task, where in case.tasks():
+        if task.rate_limit and (not task.queue or task.queue in found.consumed):
+            workers[where, task.rate_limit] |= set(found.workers)
+    for (where, limit), names in workers.items():
+        if len(names) > 1:
+            evidence = f"{limit} in each of {len(names)} workers that take jobs from {where.queue or 'its queue'}."
+            yield Found(where, evidence, f"rate_limit={limit!r}")
+
+
+@rule(
+    "policy-held-back",
+    MEDIUM,
+    title="A policy that workers are held back from",
+    why="`REDRIVE_MODE` of a worker is a ceiling for every policy. One in mode enforce does nothing in "
+    "workers that may only capture or observe.",
+    fix="Start these workers with REDRIVE_MODE=enforce, or set the policy to observe.",
+    source="docs/workers.md",
+)
+def policy_held_back(case: Case) -> Iterator[Found]:
+    for policy in case.policies:
+        if policy.mode != ENFORCE:
+            continue
+        held = {
+            (found.source, mode): found.workers
+            for found in case.found
+            for mode in found.modes - {ENFORCE}
+            if any(chosen(case.policies, found.source, task.queue, task.name) is policy for task in found.tasks)
+        }
+        for (source, mode), names in sorted(held.items()):
+            where = Where(source, policy.match.queue, policy.match.task, policy.name)
+            yield Found(where, f"{count(len(names), 'worker')} of {source} run in mode {mode}.")
+
+
+@rule(
+    "policy-matches-nothing",
+    LOW,
+    title="A policy that matches no known task",
+    why="No live worker knows a task that the policy matches: a name is misspelt, or the task is gone. Said "
+    "only where every live worker of the sources in question told its tasks.",
+    fix="Correct the match, or withdraw the policy.",
+    source="our own: live configurations compared",
+)
+def policy_matches_nothing(case: Case) -> Iterator[Found]:
+    for curve in case.of_policies:
+        policy = curve.policy
+        if policy is None:
+            continue
+        asked = [found for found in case.found if matches(policy.match.source, found.source)]
+        is_told = all(found.source in case.facts.told_by_all and not found.left_out for found in asked)
+        if asked and is_told and not case.queues_of(curve):
+            names = ", ".join(sorted({found.source for found in asked}))
+            yield Found(curve.where, f"No live worker of {names} knows a task that it matches.")

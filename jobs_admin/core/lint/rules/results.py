@@ -1,0 +1,55 @@
+"""What is forgotten before the last attempt, or before somebody can replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule
+from jobs_admin.core.lint.words import span
+
+A_DAY_S = 86_400.0  # Celery's default of result_expires
+
+
+@rule(
+    "results-too-short-to-replay",
+    LOW,
+    title="Results are kept too short to replay",
+    why="A chord counts its finished parts, and a caller looks for its answer, in the result backend. When "
+    "those are forgotten before a failed part is replayed, the chord never completes and nobody is left "
+    "to take the answer. The line is Celery's own default, one day: what dies at night is replayed in the"
+    " morning. Medium where results go even before the last retry.",
+    fix="Raise `result_expires` to a day or more, or set `ignore_result=True` where nobody reads results.",
+    source="Celery, result_expires (default: 1 day); https://github.com/celery/celery/issues/6631",
+)
+def results_too_short_to_replay(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        task, app = curve.task, curve.found.app if curve.found else None
+        if task is None or app is None or not app.result_backend or not task.stores_result or not app.result_expires:
+            continue
+        total = curve.total()
+        quoted = f"result_expires={app.result_expires:g}"
+        if total is not None and total.longest_s >= app.result_expires:
+            evidence = (
+                f"Results go after {span(app.result_expires)}, and it is retried for up to {span(total.longest_s)}."
+            )
+            yield Found(curve.where, evidence, quoted, MEDIUM)
+        elif app.result_expires < A_DAY_S:
+            yield Found(curve.where, f"Results go after {span(app.result_expires)}.", quoted)
+
+
+@rule(
+    "expires-before-retries-end",
+    HIGH,
+    title="Jobs expire before their last retry",
+    why="A retry keeps the moment at which the job expires. What is due later is revoked, not run: it never "
+    "becomes a dead letter, and no failure signal tells of it.",
+    fix="Raise `expires` above the sum of all waits, or retry for a shorter time.",
+    source="Celery, Calling Tasks: Expiration; celery/app/task.py, Context.as_execution_options",
+)
+def expires_before_retries_end(case: Case) -> Iterator[Found]:
+    for curve in case.of_tasks:
+        task, total = curve.task, curve.total()
+        if task is not None and task.expires and total is not None and total.mean_s >= task.expires:
+            evidence = f"It expires after {span(task.expires)}; its retries take {span(total.mean_s)} on average."
+            yield Found(curve.where, evidence, f"expires={task.expires:g}")

@@ -1,0 +1,37 @@
+"""The page of documentation has every rule as the code has it. `WRITE_DOCS=1` writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from jobs_admin.core import lint
+
+PAGE = Path(__file__).resolve().parents[4] / "docs/lint.md"
+MARK = "<!-- made by tests/jobs_admin/core/lint/test_page.py -->\n"
+SEEDS_OR_BOOKS = ("seed 0", "Celery", "RabbitMQ", "AWS", "Google SRE", "https://", "docs/", "our own")
+
+
+def rules() -> str:
+    told = [
+        f"### {rule.title}\n\n`{rule.id}` · {rule.severity}\n\n{rule.why}\n\n*Fix*: {rule.fix}\n\n*Known from*: {rule.source}\n"
+        for rule in lint.RULES.values()
+    ]
+    return "\n" + "\n".join(told)
+
+
+def test_the_page_has_the_rules_as_they_are():
+    before, mark, after = PAGE.read_text().partition(MARK)
+    if os.environ.get("WRITE_DOCS"):
+        PAGE.write_text(before + mark + rules())
+    else:
+        assert after == rules(), "Run this test once with WRITE_DOCS=1 in the environment."
+
+
+def test_every_rule_says_why_what_to_do_and_where_it_is_known_from():
+    assert len(lint.RULES) >= 11
+    for rule in lint.RULES.values():
+        assert re.fullmatch(r"[a-z][a-z.-]+", rule.id) and rule.severity in lint.SEVERITIES
+        assert all(len(text) > 10 for text in (rule.title, rule.why, rule.fix))
+        assert rule.source.startswith(SEEDS_OR_BOOKS)

@@ -1,0 +1,275 @@
+"""Every rule: what it finds, and where just short of it nothing is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs_admin.core import lint
+from jobs_admin.core.lint.configuration import App, ClientRetries, Configuration, Queue, RetryCall, Task
+from jobs_admin.core.lint.rules.growth import ID as GROWTH
+from jobs_admin.core.policy import parse
+
+REDIS = App(broker="redis", visibility_timeout=3600)
+AMQP = App(broker="amqp")
+# Retried as it should be: nothing is found here.
+GOOD = Task(
+    "send", "emails", max_retries=9, autoretry_for=("builtins.ConnectionError",), retry_backoff=2, retry_backoff_max=300,
+    default_retry_delay=180, time_limit=60, soft_time_limit=50, acks_late=True,
+)  # fmt: skip
+GOOD_POLICY = {
+    "name": "emails", "match": {"task": "send"}, "mode": "enforce", "max_attempts": 9, "cap_s": 300,
+    "backoff": {"kind": "exponential", "first_delay_s": 5, "factor": 2}, "jitter": {"kind": "full"},
+    "classes": [{"error": "ValueError", "as": "permanent"}], "budget": {"per_minute": 100, "burst": 10},
+    "poison": {"crashes": 3},
+}  # fmt: skip
+CALL = RetryCall("self.retry(countdown=60)", "60")
+
+
+def one(task: Task = GOOD, app: App = REDIS, **more) -> Configuration:
+    more = {
+        "queues": (Queue("emails"),),
+        "workers": ("w1",),
+        "consumed": ("emails",),
+        "modes": frozenset({"capture"}),
+    } | more
+    return Configuration("shop", app, tasks=(task,), **more)
+
+
+def found(*configurations: Configuration, policies=(), **facts) -> list[lint.Finding]:
+    parsed = [parse(document) for document in policies]
+    return lint.lint(parsed, list(configurations), lint.Facts(**facts))
+
+
+def ids(*configurations: Configuration, policies=(), **facts) -> list[str]:
+    return [finding.id for finding in found(*configurations, policies=policies, **facts)]
+
+
+def outage(seconds: float) -> tuple[lint.Outage, ...]:
+    return (lint.Outage("shop", "emails", datetime(2026, 11, 20, 2, 7, tzinfo=UTC), seconds),)
+
+
+def test_an_app_and_a_policy_without_a_mistake_have_none():
+    busy = {"per_minute": {("shop", "emails"): 5000}, "failed_per_minute": {("shop", "emails"): 900}}
+    assert ids(one(), **busy) == []
+    assert ids(one(modes=frozenset({"enforce"})), policies=[GOOD_POLICY], **busy, outages=outage(400)) == []
+
+
+NATIVE = [
+    (GROWTH, replace(GOOD, retry_backoff=0), GOOD),
+    (GROWTH, replace(GOOD, retry_backoff_max=601), replace(GOOD, retry_backoff_max=600, max_retries=8)),
+    ("attempts-without-end", replace(GOOD, max_retries=None), replace(GOOD, max_retries=20)),
+    ("autoretry-never-retries", replace(GOOD, max_retries=0), replace(GOOD, max_retries=0, autoretry_for=())),
+    ("backoff-above-its-cap", replace(GOOD, retry_backoff=301), replace(GOOD, retry_backoff=300, retry_backoff_max=301)),
+    ("backoff-without-autoretry", Task("send", retry_backoff=2, idle_backoff=True), Task("send", retry_backoff=2)),
+    ("soft-limit-never-fires", replace(GOOD, soft_time_limit=60), replace(GOOD, soft_time_limit=59)),
+    ("requeue-without-late-ack", replace(GOOD, acks_late=False, reject_on_worker_lost=True), replace(GOOD, acks_late=False)),
+    ("limit-beyond-visibility-timeout", replace(GOOD, time_limit=3601), replace(GOOD, time_limit=3600)),
+    ("limit-beyond-visibility-timeout", replace(GOOD, time_limit=3601), replace(GOOD, time_limit=3601, acks_late=False)),
+    ("requeue-without-crash-cap", replace(GOOD, reject_on_worker_lost=True),
+     replace(GOOD, reject_on_worker_lost=True, retry_on_worker_lost=True)),
+    ("retries-permanent-errors", replace(GOOD, autoretry_for=("builtins.Exception",)),
+     replace(GOOD, autoretry_for=("builtins.Exception",), dont_autoretry_for=("builtins.ValueError",))),
+    ("retries-permanent-errors", replace(GOOD, autoretry_for=("builtins.KeyError",)),
+     replace(GOOD, autoretry_for=("shop.KeyError",))),
+    ("retries-multiplied", replace(GOOD, max_retries=1, clients=(ClientRetries("httpx", "client", 2),)),
+     replace(GOOD, clients=(ClientRetries("httpx", "client", 1),))),
+    ("expires-before-retries-end", replace(GOOD, expires=400), replace(GOOD, expires=3600)),
+    ("delay-beyond-visibility-timeout", replace(GOOD, calls=(RetryCall("", "3600"),)), replace(GOOD, calls=(RetryCall("", "error.retry_after"),))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "wrong", "right"), NATIVE, ids=[case[0][-40:] for case in NATIVE])
+def test_a_task_is_found_out_and_the_one_beside_it_is_not(rule, wrong, right):
+    assert rule in ids(one(wrong))
+    assert rule not in ids(one(right))
+
+
+def test_each_rule_is_tried_here():
+    here = {case[0] for case in NATIVE}
+    here |= {
+        "gives-up-before-outage", "delay-beyond-consumer-timeout", "waits-in-worker-memory", "visibility-timeouts-differ",
+        "prefetch-without-bound", "queue-forgets", "no-jitter-at-volume", "no-budget-at-volume", "ignores-retry-after",
+        "results-too-short-to-replay", "workers-differ", "rate-limit-per-worker", "policy-held-back", "policy-matches-nothing",
+    }  # fmt: skip
+    assert here == set(lint.RULES)
+
+
+def test_a_job_that_gives_up_before_the_outage_that_was_seen_is_told_with_it():
+    brief = replace(GOOD, max_retries=3)  # 2, 4, 8 s with full jitter
+    (finding,) = found(one(brief), outages=outage(3600))
+    assert (finding.id, finding.severity) == ("gives-up-before-outage", "high")
+    assert finding.evidence == (
+        "It is tried for 7 s on average and 14 s at most (3 retries); on 20 Nov 02:07 UTC most attempts of emails failed for 1 h."
+    )
+    assert [f.severity for f in found(one(brief), outages=outage(10))] == ["medium"]  # on average it gives up before
+    assert ids(one(brief), outages=outage(5)) == []
+    assert [f.severity for f in found(one(brief))] == ["low"]  # none was seen: five minutes
+    elsewhere = (replace(outage(3600)[0], queue="other"),)
+    assert [f.severity for f in found(one(brief), outages=elsewhere)] == ["low"]
+
+
+def test_waits_on_rabbitmq_are_held_against_its_consumer_timeout_unless_the_broker_delays():
+    hour = replace(GOOD, calls=(RetryCall("self.retry(countdown=3600)", "3600"),))
+    assert "delay-beyond-consumer-timeout" in ids(one(hour, AMQP))
+    assert "delay-beyond-visibility-timeout" not in ids(one(hour, AMQP))
+    quorum = (Queue("emails", kind="quorum", delays_at_broker=True),)
+    assert {"delay-beyond-consumer-timeout", "waits-in-worker-memory"}.isdisjoint(ids(one(hour, AMQP, queues=quorum)))
+    assert "waits-in-worker-memory" in ids(one(hour, AMQP))
+
+
+def test_waits_in_memory_are_graver_where_thousands_would_wait():
+    slow = replace(GOOD, retry_backoff=300, retry_backoff_max=1200)
+    assert "waits-in-worker-memory" not in ids(one(replace(slow, retry_backoff_max=600)))
+    (quiet,) = [f for f in found(one(slow)) if f.id == "waits-in-worker-memory"]
+    (loud,) = [
+        f for f in found(one(slow), failed_per_minute={("shop", "emails"): 200}) if f.id == "waits-in-worker-memory"
+    ]
+    assert (quiet.severity, loud.severity) == ("low", "medium")
+    assert loud.evidence.endswith("With the 200 failures of the worst minute some 2,000 would wait at once.")
+
+
+def test_the_shortest_visibility_timeout_of_all_apps_is_told():
+    other = replace(one(), app=replace(REDIS, visibility_timeout=1800), workers=("w2", "w3"))
+    (finding,) = found(one(), other)
+    assert (finding.id, str(finding.where)) == ("visibility-timeouts-differ", "shop")
+    assert finding.evidence == "visibility_timeout: 30 min in 2 workers, 1 h in 1 worker."
+    assert ids(one(), replace(other, app=REDIS)) == []
+
+
+def test_prefetch_and_queues_are_judged_where_they_matter():
+    assert ids(one(app=replace(REDIS, prefetch_multiplier=0))) == ["prefetch-without-bound"]
+    assert ids(one(app=replace(AMQP, prefetch_multiplier=0))) == []
+    assert ids(one(app=AMQP, queues=(Queue("emails", is_durable=False),))) == ["queue-forgets"]
+    assert ids(one(queues=(Queue("emails", is_durable=False),))) == []  # Redis keeps lists whatever kombu calls them
+
+
+def test_jitter_is_asked_for_only_at_volume():
+    plain = replace(GOOD, retry_jitter=False)
+    assert ids(one(plain)) == []
+    assert ids(one(plain), per_minute={("shop", "emails"): 99}) == []
+    (finding,) = found(one(plain), per_minute={("shop", "emails"): 340})
+    assert finding.evidence == "emails started 340 jobs in its busiest minute."
+    # Of four tasks in one queue, each has a fourth of its jobs, for all that is known.
+    four = replace(one(), tasks=(plain, *(replace(GOOD, name=f"other{n}") for n in range(3))))
+    assert ids(four, per_minute={("shop", "emails"): 340}) == []
+
+
+def test_a_policy_without_a_budget_is_told_at_volume():
+    policy = {name: value for name, value in GOOD_POLICY.items() if name != "budget"}
+    enforcing = one(modes=frozenset({"enforce"}))
+    assert ids(enforcing, policies=[policy]) == []
+    assert ids(enforcing, policies=[policy], per_minute={("shop", "emails"): 340}) == ["no-budget-at-volume"]
+    assert ids(enforcing, policies=[policy | {"mode": "observe"}], per_minute={("shop", "emails"): 340}) == []
+
+
+def test_permanent_errors_that_were_seen_make_it_grave():
+    broad = replace(GOOD, autoretry_for=("builtins.Exception",))
+    (finding,) = found(one(broad), errors={("shop", "send"): {"TypeError": 12, "Timeout": 900}})
+    assert (finding.severity, finding.evidence) == (
+        "high", "It retries Exception. Among the failures that are kept: 12 TypeError.",
+    )  # fmt: skip
+    assert [f.severity for f in found(one(broad), errors={("shop", "send"): {"Timeout": 900}})] == ["medium"]
+    policy = {name: value for name, value in GOOD_POLICY.items() if name != "classes"}
+    assert "retries-permanent-errors" in ids(policies=[policy])
+    assert "retries-permanent-errors" not in ids(policies=[GOOD_POLICY])
+
+
+def test_retry_after_is_missed_only_where_a_limit_was_seen():
+    assert ids(one()) == []
+    assert ids(one(), rate_limited={("shop", "send"): 37}) == ["ignores-retry-after"]
+    asking = replace(GOOD, autoretry_for=(), calls=(RetryCall("", "error.retry_after"),))
+    assert ids(one(asking), rate_limited={("shop", "send"): 37}) == []
+    deaf = GOOD_POLICY | {
+        "retry_after": {"respect": False},
+        "classes": [{"error": "Limited", "as": "rate_limited"}, {"error": "ValueError", "as": "permanent"}],
+    }
+    assert ids(policies=[deaf]) == ["ignores-retry-after"]
+
+
+def test_a_policy_with_poison_bounds_crashes_only_where_it_is_enforced():
+    looping = replace(GOOD, reject_on_worker_lost=True)
+    assert "requeue-without-crash-cap" in ids(one(looping), policies=[GOOD_POLICY])  # the worker may only capture
+    assert ids(one(looping, modes=frozenset({"enforce"})), policies=[GOOD_POLICY]) == []
+    bare = {name: value for name, value in GOOD_POLICY.items() if name != "poison"}
+    assert ids(one(looping, modes=frozenset({"enforce"})), policies=[bare]) == ["requeue-without-crash-cap"]
+    limited = (Queue("emails", kind="quorum", delivery_limit=20),)
+    assert ids(one(looping, AMQP, queues=limited)) == []
+
+
+def test_retries_in_layers_are_multiplied_and_grave_from_three_by_three_by_three():
+    two = replace(
+        GOOD, max_retries=2, clients=(ClientRetries("urllib3", "http", 3), ClientRetries("tenacity", "post", 3))
+    )
+    (finding,) = [f for f in found(one(two)) if f.id == "retries-multiplied"]
+    assert finding.severity == "high"
+    assert finding.evidence == (
+        "3 attempts of the task × 3 of http (urllib3) × 3 of post (tenacity): up to 27 requests for one job."
+    )
+    assert [f.severity for f in found(one(replace(two, clients=two.clients[:1]))) if f.id == "retries-multiplied"] == [
+        "medium"
+    ]
+    once = replace(two, autoretry_for=())  # a task that is not retried has one layer
+    assert "retries-multiplied" not in ids(one(once))
+
+
+def test_results_must_outlive_retries_and_a_night():
+    stored = replace(GOOD, stores_result=True)
+    short = replace(REDIS, result_backend="redis", result_expires=600)
+    assert [(f.id, f.severity) for f in found(one(stored, short))] == [("results-too-short-to-replay", "medium")]
+    hours = replace(short, result_expires=7200)
+    assert [(f.id, f.severity) for f in found(one(stored, hours))] == [("results-too-short-to-replay", "low")]
+    assert ids(one(stored, replace(short, result_expires=86_400))) == []
+    assert ids(one(stored, replace(short, result_expires=None))) == []  # kept for ever
+    assert ids(one(GOOD, short)) == []  # nobody reads results of it
+
+
+def test_workers_that_retry_one_task_differently_are_told():
+    old = replace(one(replace(GOOD, max_retries=8)), workers=("w2",))
+    (finding,) = found(one(), old)
+    assert (finding.id, finding.evidence) == ("workers-differ", "2 ways.")
+    assert "1 worker: autoretry_for=(ConnectionError,), max_retries=8" in finding.quoted
+    assert ids(one(), replace(one(), workers=("w2",))) == []
+
+
+def test_a_rate_limit_is_multiplied_by_the_workers_that_take_the_jobs():
+    limited = replace(GOOD, rate_limit="10/m")
+    assert ids(one(limited)) == []
+    (finding,) = found(one(limited, workers=("w1", "w2", "w3")))
+    assert finding.evidence == "10/m in each of 3 workers that take jobs from emails."
+    assert ids(one(limited, workers=("w1", "w2"), consumed=("other",))) == []
+
+
+def test_a_policy_that_workers_may_not_enforce_is_told_with_them():
+    findings = found(one(workers=("w1", "w2"), modes=frozenset({"capture"})), policies=[GOOD_POLICY])
+    assert [(f.id, f.evidence) for f in findings] == [("policy-held-back", "2 workers of shop run in mode capture.")]
+    assert ids(one(), policies=[GOOD_POLICY | {"mode": "observe"}]) == []
+
+
+def test_a_policy_for_no_known_task_is_told_where_every_worker_told_its_tasks():
+    lost = GOOD_POLICY | {"match": {"task": "sned"}}
+    assert "policy-matches-nothing" in ids(one(), policies=[lost], told_by_all=frozenset({"shop"}))
+    assert ids(one(), policies=[lost]) == []
+    assert "policy-matches-nothing" not in ids(one(left_out=1), policies=[lost], told_by_all=frozenset({"shop"}))
+    assert ids(policies=[lost]) == []  # nobody lives
+
+
+def test_what_a_policy_took_the_place_of_is_not_judged():
+    fixed = replace(GOOD, retry_backoff=0)
+    enforcing = one(fixed, modes=frozenset({"enforce"}))
+    assert GROWTH in ids(enforcing)
+    assert ids(enforcing, policies=[GOOD_POLICY]) == []
+    assert GROWTH in ids(enforcing, policies=[GOOD_POLICY | {"native": "after"}])
+    by_hand = replace(fixed, autoretry_for=(), calls=(CALL,))
+    assert GROWTH in ids(
+        one(by_hand, modes=frozenset({"enforce"})), policies=[GOOD_POLICY]
+    )  # its call runs all the same
+
+
+def test_the_worst_come_first_and_the_order_is_always_the_same():
+    task = replace(GOOD, max_retries=None, retry_backoff=900, soft_time_limit=60)
+    findings = found(one(task))
+    assert [f.severity for f in findings] == sorted((f.severity for f in findings), key=lint.SEVERITIES.index)
+    assert findings == found(one(task))
