@@ -141,7 +141,6 @@ class AtStart:
     """Made once in a worker's main process, before the pool is forked; used there and in the pool's children."""
 
     def __init__(self, calls: Calls, source: str, boot: str, worker: str, host: str) -> None:
-        self.leaving = ""  # "", `leaving` or `gone`
         self._calls = calls
         self._source = source
         self._boot = boot
@@ -215,10 +214,13 @@ class AtStart:
             _ms(poison.window_s) if poison else 0,
         ]
 
-    def beat(self) -> None:
-        """Say that this worker lives, and keep what its jobs hold. Called every five seconds, and when `leaving` changes."""
+    def beat(self, leaving: str = "") -> None:
+        """Say that this worker lives, and keep what its jobs hold. Called every five seconds.
+
+        `leaving`: it was told to end, and what it leaves open is nobody's crash; `gone`: it has ended.
+        """
         names = [self._boots, self._key, f"{self._key}:held"]
-        if self._calls.run(BEAT, names, [self._boot, self._worker, self._host, self.leaving]) is None:
+        if self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving]) is None:
             return
         while self._untold and self._calls.run(END, *self._untold[0]) is not None:
             self._untold.pop(0)

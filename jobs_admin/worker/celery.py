@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,9 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
         # The consumer stops before the pool has finished its jobs; their reports are still to come then.
         signals.worker_shutdown.connect(stop, weak=False, dispatch_uid=f"redrive-{id(heartbeat)}")
+        signals.worker_shutting_down.connect(
+            heartbeat.note_leaving, weak=False, dispatch_uid=f"redrive-leaving-{id(heartbeat)}"
+        )
         heartbeat.start()
 
     def stop(self, parent: Any) -> None:
@@ -135,14 +139,21 @@ def _attach(consumer: Any) -> Heartbeat | None:
     if not keys.valid_source(wish.source):
         raise NotInstalled(f"{wish.source!r} cannot name a source: use a-z, 0-9, - and _.")
     # Imported here: a producer that calls `install` does not pay for them.
+    from jobs_admin.worker.at_start import AtStart
+    from jobs_admin.worker.calls import Calls
     from jobs_admin.worker.configuration import configuration, told
+    from jobs_admin.worker.gate import Gate
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
     from jobs_admin.worker.known_tasks import known_tasks
     from jobs_admin.worker.report import Origin
 
     release = wish.release or os.environ.get("REDRIVE_RELEASE", "")
-    guard = Guard(Origin(wish.source, release, wish.tenant, _bindings(app)), _store(app, wish), mode)
+    boot = new_boot()
+    gate = Gate(lambda seconds, act: consumer.timer.call_after(seconds, act))
+    guard = Guard(Origin(wish.source, release, wish.tenant, _bindings(app)), _store(app, wish), mode, gate)
+    calls = Calls(_store_url(app, wish), "limits, budgets and counts of crashes")
+    at_start = AtStart(calls, wish.source, boot, consumer.hostname, socket.gethostname())
     count = _guard_tasks(app, guard)
     pool = type(consumer.pool).__module__.rpartition(".")[2]
     logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", count, wish.source, mode)
@@ -159,8 +170,9 @@ def _attach(consumer: Any) -> Heartbeat | None:
             late_ack=frozenset(bool(t.acks_late) for t in app.tasks.values() if not t.name.startswith("celery.")),
             tasks=known_tasks(app.tasks),
             configuration=lambda: told(configuration(app, wish.source, consumer.controller)),
-            boot=new_boot(),
+            boot=boot,
         ),
+        at_start,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from jobs_admin.core import envelope
 from jobs_admin.worker import report
 from jobs_admin.worker.counts import Counts
+from jobs_admin.worker.gate import Gate
 from jobs_admin.worker.outcome import Outcome, hard_limit, outcome_of
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
@@ -19,9 +20,10 @@ logger = logging.getLogger("redrive.worker")
 class Guard:
     """Called by the requests of a worker's main process. No method raises."""
 
-    def __init__(self, origin: Origin, store: Store, mode: str) -> None:
+    def __init__(self, origin: Origin, store: Store, mode: str, gate: Gate | None = None) -> None:
         self.origin = origin
         self.store = store
+        self.gate = gate or Gate(lambda seconds, act: None)  # before the pool
         self.mode = mode  # the ceiling: capture, observe or enforce
         self.is_silenced = False  # by `manage.py off`
         self.counts = Counts()

@@ -16,6 +16,7 @@ from uuid import uuid4
 import redis
 
 from jobs_admin.core import keys
+from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import Told
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.known_tasks import KnownTasks
@@ -50,12 +51,14 @@ def new_boot() -> str:
 
 
 class Heartbeat:
-    def __init__(self, guard: Guard, identity: Identity) -> None:
+    def __init__(self, guard: Guard, identity: Identity, at_start: AtStart) -> None:
         self.guard = guard
         self.identity = identity
         self._configuration: Told | None = None  # not read yet
+        self.at_start = at_start
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_leaving = False
 
     def start(self) -> None:
         """Begin, once. Called when the pool has been forked: a thread does not survive a fork, nor should it."""
@@ -72,15 +75,21 @@ class Heartbeat:
                 return  # it is hung in a call; its connection is not ours to use
         self._attempt(self._ship)
         self._attempt(self._tell)
+        self.at_start.beat("gone")
         self.guard.store.close()
 
+    def note_leaving(self, **_: object) -> None:
+        """The worker was told to end. Should it be killed before it has, none of its jobs is to blame. In a signal's handler."""
+        self._is_leaving = True
+
     def _run(self) -> None:
-        beat_due = 0.0
+        beat_due, was_leaving = 0.0, False
         while not self._stop.is_set():
             self._attempt(self.guard.store.dial)
             is_reached = self._attempt(self._obey)
-            if time.monotonic() >= beat_due:
-                beat_due = time.monotonic() + BEAT_SECONDS
+            if time.monotonic() >= beat_due or self._is_leaving != was_leaving:
+                beat_due, was_leaving = time.monotonic() + BEAT_SECONDS, self._is_leaving
+                self.at_start.beat("leaving" if was_leaving else "")
                 is_reached = self._attempt(self._tell) and self._attempt(self.guard.store.measure)
                 if self._configuration is None:
                     self._attempt(self._read_configuration)

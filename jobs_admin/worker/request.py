@@ -20,35 +20,66 @@ class GuardedRequest:
     redrive: Guard
 
     def __init_subclass__(cls, **options: Any) -> None:
-        # Celery derives one class a task, whose `on_success` calls none of its bases: it is wrapped where it is made.
+        # Celery derives one class a task, and what that defines calls none of its bases: it is wrapped where it is made.
         super().__init_subclass__(**options)
-        made = cls.__dict__.get("on_success")
-        if made is not None:
-            cls.on_success = _telling(made)  # type: ignore[attr-defined]
+        for name, wrapped in (("on_success", _telling), ("execute_using_pool", _gated)):
+            made = cls.__dict__.get(name)
+            if made is not None:
+                setattr(cls, name, wrapped(made))
 
     def on_accepted(self, *args: Any, **options: Any) -> Any:
         self.redrive.job_started(self)
         return super().on_accepted(*args, **options)  # type: ignore[misc]
 
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
+        if self.redrive.gate.takes_back(self, exc_info):
+            return None
         self.redrive.job_failed(self, exc_info)
-        return super().on_failure(exc_info, *args, **options)  # type: ignore[misc]
+        try:
+            return super().on_failure(exc_info, *args, **options)  # type: ignore[misc]
+        finally:
+            self.redrive.gate.left(self)
 
     def on_timeout(self, soft: bool, timeout: float | None) -> Any:
         if not soft:
             self.redrive.job_timed_out(self, timeout)
-        return super().on_timeout(soft, timeout)  # type: ignore[misc]
+        try:
+            return super().on_timeout(soft, timeout)  # type: ignore[misc]
+        finally:
+            if not soft:
+                self.redrive.gate.left(self)
 
 
 def _telling(on_success: Any) -> Any:
     @wraps(on_success)
     def told(self: Any, failed__retval__runtime: Any, **options: Any) -> Any:
         # A job that failed arrives here too, and goes on to `on_failure`.
-        if not failed__retval__runtime[0]:
-            self.redrive.job_succeeded(self, failed__retval__runtime[2])
-        return on_success(self, failed__retval__runtime, **options)
+        if failed__retval__runtime[0]:
+            return on_success(self, failed__retval__runtime, **options)
+        self.redrive.job_succeeded(self, failed__retval__runtime[2])
+        try:
+            return on_success(self, failed__retval__runtime, **options)
+        finally:
+            self.redrive.gate.left(self)
 
     return told
+
+
+def _gated(execute_using_pool: Any) -> Any:
+    @wraps(execute_using_pool)
+    def gated(self: Any, pool: Any, **options: Any) -> Any:
+        gate = self.redrive.gate
+
+        def go() -> Any:
+            try:
+                return execute_using_pool(self, pool, **options)
+            except BaseException:  # revoked, or no pool any more: it has not begun
+                gate.left(self)
+                raise
+
+        return go() if gate.enters(self, go) else None
+
+    return gated
 
 
 @cache

@@ -146,8 +146,7 @@ def test_nobody_is_convicted_by_deaths_that_others_shared(worker):
 def test_a_death_that_was_announced_is_held_against_nobody(worker):
     old, rule = worker(), poison(1)
     old.start(rule, job())
-    old.leaving = "leaving"
-    old.beat()
+    old.beat("leaving")
     old.dies()
     assert worker().start(rule, job()) == Proceed()
 

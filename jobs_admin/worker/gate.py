@@ -1,0 +1,110 @@
+"""A job that may end its worker starts when nothing else runs there: what it does alone, it alone is to blame for.
+
+The main process hands jobs to the pool; while one of them is to run alone it keeps the others back, as it does when the
+pool is busy. A job that is kept back has not begun: no time limit runs, and it is not acknowledged early.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from celery.exceptions import TaskRevokedError
+
+from jobs_admin.worker.at_start import ALONE, RunAlone
+
+PATIENCE_S = 30.0  # for those that run already; then it runs beside them, and is convicted of nothing
+
+Go = Callable[[], Any]
+
+logger = logging.getLogger("redrive.worker")
+
+
+class Gate:
+    """Between a worker's requests and its pool. May be called from any thread of the main process."""
+
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._call_later = call_later
+        self._lock = threading.RLock()
+        self._running: dict[int, Go] = {}  # id of the request -> how it was handed to the pool
+        self._suspects: deque[Any] = deque()  # requests that wait to be alone
+        self._ways: dict[int, Go] = {}  # of those
+        self._alone: int | None = None  # the one that is
+        self._kept_back: deque[tuple[int, Go]] = deque()
+
+    def enters(self, request: Any, go: Go) -> bool:
+        """Whether the request goes to the pool now. If not, it does as soon as it may."""
+        with self._lock:
+            if self._suspects or self._alone is not None:
+                self._kept_back.append((id(request), go))
+                return False
+            self._running[id(request)] = go
+            return True
+
+    def left(self, request: Any) -> None:
+        """The request has ended, or never began."""
+        with self._lock:
+            self._running.pop(id(request), None)
+            if self._alone == id(request):
+                self._alone = None
+        self._turn()
+
+    def takes_back(self, request: Any, exc_info: Any) -> bool:
+        """Whether that was no end: the request is to run alone, and will."""
+        error = exc_info.exception
+        if not isinstance(error.exc if isinstance(error, ExceptionWithTraceback) else error, RunAlone):
+            return False
+        with self._lock:
+            way = self._running.pop(id(request), None)
+            if way is None:
+                return False
+            # It runs nowhere: a wish to terminate it must not hit what its process does next.
+            request.time_start = request.worker_pid = request._apply_result = None
+            self._suspects.append(request)
+            self._ways[id(request)] = way
+        self._call_later(PATIENCE_S, lambda: self._is_too_long(request))
+        self._turn()
+        return True
+
+    def _turn(self) -> None:
+        """Let those in whose turn it is."""
+        with self._lock:
+            if self._alone is not None or (self._suspects and self._running):
+                return
+            if self._suspects:
+                request = self._suspects.popleft()
+                self._alone = id(request)
+                going = [self._begin(request, "alone")]
+            else:
+                going = list(self._kept_back)
+                self._kept_back.clear()
+            self._running.update(going)
+        for _, go in going:
+            _hand_over(go)
+
+    def _begin(self, request: Any, how: str) -> tuple[int, Go]:
+        request._request_dict = {**request._request_dict, ALONE: how}
+        return id(request), self._ways.pop(id(request))
+
+    def _is_too_long(self, request: Any) -> None:
+        with self._lock:
+            if request not in self._suspects:
+                return
+            self._suspects.remove(request)
+            number, go = self._begin(request, "beside")
+            self._running[number] = go
+        _hand_over(go)
+        self._turn()
+
+
+def _hand_over(go: Go) -> None:
+    try:
+        go()
+    except TaskRevokedError:
+        pass  # Celery has said so, and acknowledged it
+    except Exception:  # it must not end the job that made way for this one; its message comes back
+        logger.exception("Redrive could not hand a job to the pool that it had kept back.")

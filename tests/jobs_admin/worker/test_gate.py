@@ -1,0 +1,103 @@
+"""What the main process hands to the pool, and when. Requests are played; nothing of the gate is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from jobs_admin.worker.at_start import ALONE, RunAlone
+from jobs_admin.worker.gate import Gate
+
+SAYS_ALONE = SimpleNamespace(exception=RunAlone())
+FAILED = SimpleNamespace(exception=ValueError())
+
+
+class Worker:
+    def __init__(self):
+        self.later, self.began = [], []
+        self.gate = Gate(lambda seconds, act: self.later.append(act))
+
+    def gets(self, *names, error=None):
+        got = [SimpleNamespace(name=name, _request_dict={"id": name}) for name in names]
+        for one in got:
+
+            def go(one=one):
+                if error:
+                    raise error
+                self.began.append(one.name)
+
+            if self.gate.enters(one, go):
+                go()
+        return got if len(got) > 1 else got[0]
+
+    def how(self, request):
+        return request._request_dict.get(ALONE)
+
+
+@pytest.fixture
+def worker():
+    return Worker()
+
+
+def test_jobs_go_to_the_pool_as_they_come(worker):
+    worker.gets("a", "b", "c")
+    assert worker.began == ["a", "b", "c"]
+
+
+def test_a_suspect_starts_again_when_the_others_have_ended_and_before_those_that_came_later(worker):
+    a, b, pill = worker.gets("a", "b", "pill")
+    assert worker.gate.takes_back(pill, SAYS_ALONE) and worker.how(pill) is None
+    worker.gets("later")
+    worker.gate.left(a)
+    assert worker.began == ["a", "b", "pill"]
+    worker.gate.left(b)
+    assert worker.began == ["a", "b", "pill", "pill"] and worker.how(pill) == "alone"
+    worker.gets("latest")
+    worker.gate.left(pill)
+    assert worker.began[4:] == ["later", "latest"]
+
+
+def test_suspects_are_alone_one_after_the_other(worker):
+    one, two = worker.gets("one", "two")
+    worker.gate.takes_back(one, SAYS_ALONE)
+    worker.gate.takes_back(two, SAYS_ALONE)
+    assert worker.began[2:] == ["one"]
+    worker.gate.left(one)
+    assert worker.began[2:] == ["one", "two"]
+
+
+def test_a_suspect_that_cannot_be_alone_runs_beside_the_others_and_everything_goes_on(worker):
+    _long, pill = worker.gets("long", "pill")
+    worker.gate.takes_back(pill, SAYS_ALONE)
+    worker.gets("later")
+    worker.later.pop()()
+    assert worker.began[2:] == ["pill", "later"] and worker.how(pill) == "beside"
+
+
+def test_patience_that_ends_after_its_turn_changes_nothing(worker):
+    pill = worker.gets("pill")
+    worker.gate.takes_back(pill, SAYS_ALONE)
+    worker.later.pop()()
+    assert worker.began == ["pill", "pill"] and worker.how(pill) == "alone"
+
+
+def test_any_other_end_is_an_end(worker):
+    one = worker.gets("one")
+    assert not worker.gate.takes_back(one, FAILED)
+
+
+def test_one_that_is_not_known_is_not_taken_back(worker):
+    stranger = SimpleNamespace(_request_dict={})
+    assert not worker.gate.takes_back(stranger, SAYS_ALONE)
+
+
+@pytest.mark.parametrize("error", [TaskRevokedError("gone"), RuntimeError("the pool is closed")])
+def test_one_that_cannot_begin_holds_up_nobody(worker, error):
+    pill = worker.gets("pill")
+    worker.gate.takes_back(pill, SAYS_ALONE)
+    worker.gets("broken", error=error)
+    worker.gets("later")
+    worker.gate.left(pill)
+    assert worker.began == ["pill", "pill", "later"]
