@@ -87,7 +87,7 @@ def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
     " and is lost from sight: 20,000 of them took one worker from 50 to 220 MB, and after a kill none ran"
     " before the visibility timeout. Celery advises “values no longer than several minutes”; the line "
     "here is its own default for the longest wait, ten minutes. The finding is medium where the failures "
-    "of the worst minute of a day would put 2,000 jobs or more to wait at once.",
+    "of the last day's worst quarter of an hour would put 2,000 jobs or more to wait at once.",
     fix="Shorter waits, quorum queues on RabbitMQ, or a policy: its waits are in Redis.",
     source="Celery, Calling Tasks: ETA and Countdown",
 )
@@ -99,14 +99,17 @@ def waits_in_worker_memory(case: Case) -> Iterator[Found]:
         evidence = f"It waits up to {span(curve.longest_wait_s)} in a worker."
         if waiting >= MANY_WAITING:
             worst = case.facts.failed_per_minute[curve.where.source, curve.where.queue]
-            evidence += f" With the {worst:,.0f} failures of the worst minute some {waiting:,.0f} would wait at once."
+            evidence += (
+                f" At the {worst:,.0f} failures a minute of its queue's worst quarter of an hour some "
+                f"{waiting:,.0f} would wait at once."
+            )
             yield Found(curve.where, evidence, curve.quoted, MEDIUM)
         else:
             yield Found(curve.where, evidence, curve.quoted)
 
 
 def _waiting(case: Case, curve: Curve) -> float:
-    """Jobs of the worst minute's rate that wait together, of a task that has its queue's failures to itself at most."""
+    """Jobs that would wait together at the worst rate of failures, shared out among the tasks of the queue."""
     place = curve.where.source, curve.where.queue
     rate = case.facts.failed_per_minute.get(place, 0.0) / case.tasks_in(*place)
     return rate * max(wait.mean_s for wait in curve.waits) / 60

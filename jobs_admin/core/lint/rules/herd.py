@@ -29,8 +29,8 @@ def busiest(case: Case, curve: Curve) -> tuple[float, str]:
     title="No jitter at volume",
     why="Jobs that fail together are retried together, at every step: 45,000 retries without jitter are "
     "45,000 requests in one second, with full jitter over a minute some 826. The line is 100 jobs a "
-    "minute, counted in the busiest minute of the last 24 hours on the job's queue, and shared out among "
-    "the tasks that are routed to it.",
+    "minute on the job's queue, in the busiest quarter of an hour of the last day, shared out among the "
+    "tasks that are routed to it.",
     fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter.",
     source="seed 000, Adding Jitter; AWS, Exponential Backoff And Jitter",
 )
@@ -38,7 +38,11 @@ def no_jitter_at_volume(case: Case) -> Iterator[Found]:
     for curve in case.curves:
         jobs, queue = busiest(case, curve)
         if jobs and curve.is_known and curve.retries != 0 and not curve.is_jittered and curve.kind != ASKED:
-            yield Found(curve.where, f"{queue} started {jobs:,.0f} jobs in its busiest minute.", curve.quoted)
+            yield Found(
+                curve.where,
+                f"{queue} started {jobs:,.0f} jobs a minute in its busiest quarter of an hour.",
+                curve.quoted,
+            )
 
 
 @rule(
@@ -58,7 +62,34 @@ def no_budget_at_volume(case: Case) -> Iterator[Found]:
             continue
         jobs, queue = busiest(case, curve)
         if jobs:
-            evidence = (
-                f"{queue} started {jobs:,.0f} jobs in its busiest minute, and each may run {policy.max_attempts} times."
-            )
+            evidence = f"{queue} started {jobs:,.0f} jobs a minute at its busiest, and each may run {policy.max_attempts} times."
             yield Found(curve.where, evidence)
+
+
+@rule(
+    "budget-group-differs",
+    MEDIUM,
+    title="Policies of one budget group say different numbers",
+    why="Policies that name the same `budget.group` spend from one budget, and each spend brings its own "
+    "numbers: what is left jumps between them, and the bound that was meant for all holds for none.",
+    fix="Give all policies of the group the same `per_minute` and `burst`.",
+    source="our own: a budget is counted with the numbers of whoever spends",
+)
+def budget_group_differs(case: Case) -> Iterator[Found]:
+    groups: dict[str, dict[tuple[float, int], list[Curve]]] = {}
+    for curve in case.of_policies:
+        budget = curve.policy.budget if curve.policy else None
+        if budget is not None and budget.group:
+            groups.setdefault(budget.group, {}).setdefault((budget.per_minute, budget.burst), []).append(curve)
+    for group, ways in groups.items():
+        if len(ways) > 1:
+            told = "; ".join(
+                f"{per_minute:g} a minute, burst {burst} ({_names(ways[per_minute, burst])})"
+                for per_minute, burst in sorted(ways)
+            )
+            for curve in (one for curves in ways.values() for one in curves):
+                yield Found(curve.where, f"The group {group}: {told}.")
+
+
+def _names(curves: list[Curve]) -> str:
+    return ", ".join(sorted(curve.where.policy for curve in curves))

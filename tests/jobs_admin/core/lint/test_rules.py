@@ -91,7 +91,7 @@ def test_each_rule_is_tried_here():
     here = {case[0] for case in NATIVE}
     here |= {
         "gives-up-before-outage", "delay-beyond-consumer-timeout", "waits-in-worker-memory", "visibility-timeouts-differ",
-        "prefetch-without-bound", "queue-forgets", "no-jitter-at-volume", "no-budget-at-volume", "ignores-retry-after",
+        "prefetch-without-bound", "queue-forgets", "no-jitter-at-volume", "no-budget-at-volume", "budget-group-differs", "ignores-retry-after",
         "results-too-short-to-replay", "workers-differ", "rate-limit-per-worker", "policy-held-back", "policy-matches-nothing",
     }  # fmt: skip
     assert here == set(lint.RULES)
@@ -102,7 +102,7 @@ def test_a_job_that_gives_up_before_the_outage_that_was_seen_is_told_with_it():
     (finding,) = found(one(brief), outages=outage(3600))
     assert (finding.id, finding.severity) == ("gives-up-before-outage", "high")
     assert finding.evidence == (
-        "It is tried for 7 s on average and 14 s at most (3 retries); on 20 Nov 02:07 UTC most attempts of emails failed for 1 h."
+        "It is tried for 7 s on average and 14 s at most (3 retries); on 20 Nov 02:07 UTC most attempts of emails failed for about 1 h."
     )
     assert [f.severity for f in found(one(brief), outages=outage(10))] == ["medium"]  # on average it gives up before
     assert ids(one(brief), outages=outage(5)) == []
@@ -128,7 +128,7 @@ def test_waits_in_memory_are_graver_where_thousands_would_wait():
         f for f in found(one(slow), failed_per_minute={("shop", "emails"): 200}) if f.id == "waits-in-worker-memory"
     ]
     assert (quiet.severity, loud.severity) == ("low", "medium")
-    assert loud.evidence.endswith("With the 200 failures of the worst minute some 2,000 would wait at once.")
+    assert "At the 200 failures a minute of its queue's worst quarter of an hour some 2,000 would wait" in loud.evidence
 
 
 def test_the_shortest_visibility_timeout_of_all_apps_is_told():
@@ -151,7 +151,7 @@ def test_jitter_is_asked_for_only_at_volume():
     assert ids(one(plain)) == []
     assert ids(one(plain), per_minute={("shop", "emails"): 99}) == []
     (finding,) = found(one(plain), per_minute={("shop", "emails"): 340})
-    assert finding.evidence == "emails started 340 jobs in its busiest minute."
+    assert finding.evidence == "emails started 340 jobs a minute in its busiest quarter of an hour."
     # Of four tasks in one queue, each has a fourth of its jobs, for all that is known.
     four = replace(one(), tasks=(plain, *(replace(GOOD, name=f"other{n}") for n in range(3))))
     assert ids(four, per_minute={("shop", "emails"): 340}) == []
@@ -163,6 +163,19 @@ def test_a_policy_without_a_budget_is_told_at_volume():
     assert ids(enforcing, policies=[policy]) == []
     assert ids(enforcing, policies=[policy], per_minute={("shop", "emails"): 340}) == ["no-budget-at-volume"]
     assert ids(enforcing, policies=[policy | {"mode": "observe"}], per_minute={("shop", "emails"): 340}) == []
+
+
+def test_policies_that_share_a_budget_must_agree_on_it():
+    one_budget = {"per_minute": 100, "burst": 10, "group": "mail"}
+    other = GOOD_POLICY | {"name": "other", "match": {"task": "other"}}
+    policies = [GOOD_POLICY | {"budget": one_budget}, other | {"budget": one_budget | {"burst": 20}}]
+    findings = found(policies=policies)
+    assert [(f.id, f.where.policy) for f in findings] == [
+        ("budget-group-differs", "other"),
+        ("budget-group-differs", "emails"),
+    ]
+    assert findings[0].evidence == "The group mail: 100 a minute, burst 10 (emails); 100 a minute, burst 20 (other)."
+    assert ids(policies=[GOOD_POLICY | {"budget": one_budget}, other | {"budget": one_budget}]) == []
 
 
 def test_permanent_errors_that_were_seen_make_it_grave():

@@ -1,0 +1,110 @@
+"""What was seen on the desk that lint holds configurations against: volume, outages, errors. Counters only, no rows of failures."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db.models import F, Max, Q, Sum
+
+from jobs_admin import scope as scopes
+from jobs_admin.core.lint.facts import Facts, Outage
+from jobs_admin.core.lint.rules.errors import PROGRAMMING
+from jobs_admin.core.wording import name_of
+from jobs_admin.models import FailureCount, Group, QueueCounter
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import MINUTE, QUARTER
+
+_DAY = timedelta(days=1)
+_OUTAGES_BY_MINUTE = timedelta(days=2)  # retention keeps minutes so long, and quarters of an hour for two weeks
+_OUTAGES = timedelta(days=7)
+_LEAST_FAILED = 10  # a minute, for a minute of an outage
+_CALM = timedelta(minutes=5)  # so much in between, and it is another one
+_FAILED = F("failed") + F("retried")
+_MOST_GROUPS = 5_000  # whose errors are looked at, the newest
+
+# What says that a server was asked too often, in the class or in the message: for the database, and to the letter.
+_MAYBE_LIMITED = Q(message__contains="429")
+for _said in ("ratelimit", "rate limit", "toomanyrequests", "too many requests", "throttl"):
+    _MAYBE_LIMITED |= Q(error_type__icontains=_said) | Q(message__icontains=_said)
+_LIMITED = re.compile(r"rate ?limit|too ?many ?requests|throttl|\b429\b", re.IGNORECASE)
+_PROGRAMMING = Q()
+for _said in PROGRAMMING:
+    _PROGRAMMING |= Q(error_type=_said) | Q(error_type__endswith=f".{_said}")
+
+
+def facts(viewer: Viewer, now: datetime, complete: frozenset[str], outage_s: float) -> Facts:
+    """Five queries, whatever there is.
+
+    `complete`: sources of which every worker told what it has; `outage_s`: what to survive where no outage was seen.
+    """
+    started, failed = _busiest(viewer, now)
+    errors, limited = _errors(viewer)
+    return Facts(
+        per_minute=started,
+        failed_per_minute=failed,
+        outages=tuple(_outages(viewer, now)),
+        errors=errors,
+        rate_limited=limited,
+        told_by_all=complete,
+        outage_s=outage_s,
+    )
+
+
+def _busiest(viewer: Viewer, now: datetime) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
+    """Jobs started, and attempts failed, a minute: in the busiest quarter of an hour of the last day, by queue."""
+    counted = QueueCounter.objects.filter(scopes.visible(viewer), step=QUARTER, at__gte=now - _DAY, at__lte=now)
+    rows = counted.values_list("source", "queue").annotate(started=Max("started"), failed=Max(_FAILED))
+    minutes = QUARTER / MINUTE
+    started, failed = {}, {}
+    for source, queue, most_started, most_failed in rows:
+        started[source, queue] = most_started / minutes
+        failed[source, queue] = most_failed / minutes
+    return started, failed
+
+
+def _outages(viewer: Viewer, now: datetime) -> list[Outage]:
+    """Stretches in which at least half of all attempts of a queue failed: by the minute for two days, by quarters before."""
+    recent = now - _OUTAGES_BY_MINUTE
+    minutes = _bad(viewer, MINUTE, recent, now)
+    quarters = _bad(viewer, QUARTER, now - _OUTAGES, recent)
+    return [*_stretches(minutes, MINUTE), *_stretches(quarters, QUARTER)]
+
+
+def _bad(viewer: Viewer, step: int, since: datetime, until: datetime) -> Iterable[tuple[str, str, datetime]]:
+    counted = QueueCounter.objects.filter(scopes.visible(viewer), step=step, at__gte=since, at__lt=until)
+    counted = counted.annotate(bad=_FAILED).filter(bad__gte=_LEAST_FAILED * step // MINUTE)
+    bad = counted.filter(bad__gte=F("succeeded"))
+    return bad.order_by("source", "queue", "at").values_list("source", "queue", "at").iterator()
+
+
+def _stretches(bad: Iterable[tuple[str, str, datetime]], step: int) -> list[Outage]:
+    found: list[tuple[str, str, datetime, datetime]] = []
+    for source, queue, at in bad:
+        ends = at + timedelta(seconds=step)
+        if found and found[-1][:2] == (source, queue) and at - found[-1][3] <= _CALM:
+            found[-1] = (*found[-1][:3], ends)
+        else:
+            found.append((source, queue, at, ends))
+    return [Outage(source, queue, began, (ends - began).total_seconds()) for source, queue, began, ends in found]
+
+
+def _errors(viewer: Viewer) -> tuple[dict[tuple[str, str], dict[str, int]], dict[tuple[str, str], int]]:
+    """Programming errors by their class, and rate limits, of the failures that are kept, by task."""
+    groups = Group.objects.filter(_PROGRAMMING | _MAYBE_LIMITED).order_by("-last_seen")
+    named = {
+        pk: (name_of(kind), _LIMITED.search(f"{kind} {message}") is not None)
+        for pk, kind, message in groups.values_list("pk", "error_type", "message")[:_MOST_GROUPS]
+    }
+    errors: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    limits: dict[tuple[str, str], int] = defaultdict(int)
+    counts = FailureCount.objects.filter(scopes.visible(viewer), group_id__in=named, count__gt=0)
+    for source, task, group, count in counts.values_list("source", "task", "group_id").annotate(n=Sum("count")):
+        name, is_limited = named[group]
+        if is_limited:
+            limits[source, task] += count
+        if name in PROGRAMMING:
+            errors[source, task][name] = errors[source, task].get(name, 0) + count
+    return dict(errors), dict(limits)
