@@ -1,6 +1,7 @@
 """Retry policies: publish, put back, withdraw; what is in force, and who runs it."""
 
 from jobs_admin.policies.backtesting import Backtest, backtest
+from jobs_admin.policies.budgets import BudgetLeft, budget
 from jobs_admin.policies.changes import Change, Conflict, conflicts, difference
 from jobs_admin.policies.expiring import expire, step
 from jobs_admin.policies.previewing import preview
@@ -13,6 +14,7 @@ from jobs_admin.policies.running import InForce, TaskPolicy, by_task, in_force
 
 __all__ = [
     "Backtest",
+    "BudgetLeft",
     "Change",
     "Conflict",
     "EqualMatch",
@@ -24,6 +26,7 @@ __all__ = [
     "VersionPage",
     "active",
     "backtest",
+    "budget",
     "by_task",
     "check",
     "conflicts",
