@@ -10,9 +10,20 @@ from django.http import HttpRequest, HttpResponse
 from dashboard.access import READS
 from jobs_admin import config
 
-# Who comes and goes must be able to; a preview only looks, its scope is too long for an address; an export only reads,
-# and is a POST because it is written down.
-HARMLESS = frozenset({"login", "logout", "admin:login", "admin:logout", "api:preview_replay", "failure-export"})
+# Who comes and goes must be able to; previews and backtests only look, what they are about is too long for an address;
+# an export only reads, and is a POST because it is written down.
+HARMLESS = frozenset(
+    {
+        "login",
+        "logout",
+        "admin:login",
+        "admin:logout",
+        "api:preview_replay",
+        "api:preview_policy",
+        "api:backtest_policy",
+        "failure-export",
+    }
+)
 
 
 class ReadOnlyMiddleware:

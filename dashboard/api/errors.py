@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import wraps
 
 from django.contrib.auth.decorators import login_not_required
@@ -20,6 +21,7 @@ from dashboard.api.tokens import viewer_of_request
 from jobs_admin import audit, failures, group_changes, group_rules
 from jobs_admin.models import Failure, Replay, ReplayItem, SavedView
 from jobs_admin.models.access import RANK, Viewer
+from jobs_admin.policies import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
 from jobs_admin.saved_views import ViewRefused
 from jobs_admin.triage import TriageRefused
@@ -37,6 +39,8 @@ _STATUS = {
     "wrong_state": 409,
     "taken": 409,
     "in_use": 409,
+    "stale": 409,
+    "equal_match": 409,
 }
 
 
@@ -103,6 +107,15 @@ def install(api: NinjaAPI) -> None:
     def _(request: HttpRequest, error: group_changes.ChangeRefused | group_rules.RuleRefused) -> HttpResponse:
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
 
+    @api.exception_handler(PolicyRefused)
+    def _(request: HttpRequest, error: PolicyRefused) -> HttpResponse:
+        more: dict[str, object] = {"problems": [asdict(one) for one in error.problems]} if error.problems else {}
+        if isinstance(error, StaleEdit):
+            more = _stale(error)
+        elif isinstance(error, EqualMatch):
+            more = {"policy": error.other}
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
+
     @api.exception_handler(PermissionDenied)
     def _(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
         return answer(403, "forbidden", str(error) or "This token may not do that.")
@@ -120,8 +133,16 @@ def install(api: NinjaAPI) -> None:
         Replay.DoesNotExist,
         ReplayItem.DoesNotExist,
         failures.NoSuchGroup,
+        NoSuchPolicy,
     ):
         api.exception_handler(missing)(_not_found)
+
+
+def _stale(error: StaleEdit) -> dict[str, object]:
+    """What is in force instead (null: nothing), and the fields that differ."""
+    now = error.current
+    stands = now and {"version": now.version, "by": now.published_by, "at": now.published_at.isoformat()}
+    return {"current": stands, "difference": [asdict(one) for one in error.changes]}
 
 
 def _no_token(request: HttpRequest, error: Exception | None = None) -> HttpResponse:

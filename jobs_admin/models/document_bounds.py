@@ -17,6 +17,10 @@ from django.utils.deconstruct import deconstructible
 COLUMN = "document"
 
 
+# SQLite's words end in `,1)` without a blank: Django looks for a table's columns by ", " and falls over a lone character
+# (django/db/backends/sqlite3/introspection.py, _get_column_collations, 5.2).
+
+
 @deconstructible(path="jobs_admin.models.document_bounds.Holds")
 class Holds(Expression):
     """A condition. A migration keeps its words, whatever becomes of the code that wrote them."""
@@ -60,7 +64,7 @@ def text(path: str) -> Holds:
     """A text with something in it."""
     return Holds(
         f"COALESCE(jsonb_path_match({COLUMN}, 'strict $.{path}.type() == \"string\" && $.{path} != \"\"', '{{}}', true), false)",
-        f"COALESCE(json_type({COLUMN}, '$.{path}') = 'text' AND json_extract({COLUMN}, '$.{path}') > '', 0)",
+        f"COALESCE(json_type({COLUMN}, '$.{path}') = 'text' AND json_extract({COLUMN}, '$.{path}') > '',0)",
     )
 
 
@@ -68,7 +72,7 @@ def at_most(path: str, longest: int) -> Holds:
     """A list with at most so many entries, or nothing."""
     return Holds(
         _none_but(path, f'@.type() == "array" && @.size() <= {longest}'),
-        f"COALESCE(json_type({COLUMN}, '$.{path}') = 'array' AND json_array_length({COLUMN}, '$.{path}') <= {longest}, 1)",
+        f"COALESCE(json_type({COLUMN}, '$.{path}') = 'array' AND json_array_length({COLUMN}, '$.{path}') <= {longest},1)",
     )
 
 
@@ -76,7 +80,7 @@ def not_below(path: str, other: str) -> Holds:
     """Not less than the other, where both are there."""
     return Holds(
         f"NOT jsonb_path_exists({COLUMN}, '$ ? (@.{path} < @.{other})')",
-        f"COALESCE(json_extract({COLUMN}, '$.{path}') >= json_extract({COLUMN}, '$.{other}'), 1)",
+        f"COALESCE(json_extract({COLUMN}, '$.{path}') >= json_extract({COLUMN}, '$.{other}'),1)",
     )
 
 
@@ -91,4 +95,4 @@ def _each(path: str, longest: int, condition: str) -> str:
     """SQLite's constraints know no loops: each place of the list is written out."""
     places = [path.replace("[*]", f"[{n}]") for n in range(longest)]
     values = [f"json_extract({COLUMN}, '$.{place}')" for place in places]
-    return " AND ".join(f"COALESCE({condition.format(value=value)}, 1)" for value in values)
+    return " AND ".join(f"COALESCE({condition.format(value=value)},1)" for value in values)

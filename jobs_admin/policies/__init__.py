@@ -4,8 +4,8 @@ from jobs_admin.policies.backtesting import Backtest, backtest
 from jobs_admin.policies.budgets import BudgetLeft, budget
 from jobs_admin.policies.changes import Change, Conflict, conflicts, difference
 from jobs_admin.policies.expiring import expire, step
-from jobs_admin.policies.previewing import preview
-from jobs_admin.policies.publishing import check, publish, put_back, withdraw
+from jobs_admin.policies.previewing import JOBS, preview
+from jobs_admin.policies.publishing import check, publish, put_back, read, withdraw
 from jobs_admin.policies.pushing import push
 from jobs_admin.policies.reading import VersionPage, active, get, published, version, versions
 from jobs_admin.policies.refusals import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
@@ -13,6 +13,7 @@ from jobs_admin.policies.rights import may_publish, may_see
 from jobs_admin.policies.running import InForce, TaskPolicy, by_task, in_force
 
 __all__ = [
+    "JOBS",
     "Backtest",
     "BudgetLeft",
     "Change",
@@ -41,6 +42,7 @@ __all__ = [
     "published",
     "push",
     "put_back",
+    "read",
     "step",
     "version",
     "versions",

@@ -18,8 +18,14 @@ from jobs_admin.policies import pushing, reading, rights, succession
 from jobs_admin.policies.changes import conflicts, difference
 from jobs_admin.policies.refusals import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 
-# What pages and calls stand at, beside policies.
-RESERVED = ("new", "lint", "preview", "quarantine")
+
+def read(document: object) -> Policy:
+    """The policy that a document says, with or without a name. Raises PolicyRefused with all that is wrong with it."""
+    try:
+        return core.parse(document)
+    except core.PolicyRefused as refused:
+        first = refused.problems[0]
+        raise PolicyRefused("invalid", f"{refused} Nothing was changed.", first.field, refused.problems) from refused
 
 
 def check(viewer: Viewer, name: str, document: object) -> Policy:
@@ -34,7 +40,8 @@ def publish(
 ) -> PolicyVersion:
     """Put the document in force, as the next version of this name. What is in force already stays as it is.
 
-    `expected_version`: the version in force that the edit began from; None or 0, that none is. Raises PolicyRefused.
+    `expected_version`: the version in force that the edit began from; None or 0, that none is. Raises PolicyRefused, and
+    NoSuchPolicy where one out of sight has this name.
     """
     now = timezone.now()
     policy = _read(name, document, now)
@@ -72,9 +79,8 @@ def withdraw(viewer: Viewer, name: str, *, expected_version: int | None = None, 
     seen = reading.get(viewer, name)
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
-        if before is None:
-            raise NoSuchPolicy(name)
-        _not_stale(before, expected_version or before.version, None)
+        _not_stale(before, expected_version or seen.version, None)
+        assert before is not None  # else it is stale
         succession.end(before, timezone.now())
         _record(viewer, "policy.withdraw", before, None, reason)
         return before
@@ -91,14 +97,19 @@ def _changed(
         with transaction.atomic():
             succession.hold()
             before = PolicyVersion.objects.filter(name=name, is_published=True).first()
-            touched += [before.match_source] if before else []
+            if before is not None:
+                touched.append(before.match_source)
+                rights.must_see(viewer, before.match_source)
             rights.must_publish(viewer, touched)
             made = change(before)
             transaction.on_commit(pushing.push_soon)
             return made
+    except NoSuchPolicy:
+        rights.note(viewer, act, name, "The policy of this name is out of sight.", touched[1:])
+        raise
     except PolicyRefused as refused:
         if refused.code in ("forbidden", "read_only"):
-            rights.note(viewer, act, name, refused, touched)
+            rights.note(viewer, act, name, refused.message, touched)
         raise
 
 
@@ -126,17 +137,11 @@ def _record(viewer: Viewer, act: str, before: PolicyVersion | None, after: Polic
 def _read(name: str, document: object, now: datetime) -> Policy:
     if isinstance(document, Mapping):
         document = {**document, "name": document.get("name") or name}
-    try:
-        policy = core.parse(document)
-    except core.PolicyRefused as refused:
-        first = refused.problems[0]
-        raise PolicyRefused("invalid", f"{refused} Nothing was changed.", first.field, refused.problems) from refused
+    policy = read(document)
     if not policy.name:
-        raise _invalid("name", "Give the policy a name.", "1 to 63 of a-z, 0-9, - and _")
+        raise _invalid("name", "Give the policy a name.", "1 to 63 of a-z, 0-9, -, _ and .")
     if policy.name != name:
         raise _invalid("name", f"The policy calls itself {policy.name!r}, not {name!r}.", name)
-    if name in RESERVED:
-        raise _invalid("name", f"{name!r} is the name of a page. Choose another.", f"none of {', '.join(RESERVED)}")
     if policy.expires_at is not None and policy.expires_at <= now:
         raise _invalid("expires_at", f"expires_at {policy.expires_at:%Y-%m-%d %H:%M} UTC has passed.", "in the future")
     return policy

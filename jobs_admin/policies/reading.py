@@ -18,6 +18,7 @@ from jobs_admin.policies.rights import may_see
 class VersionPage:
     rows: list[PolicyVersion]  # newest first
     next: str | None  # `after` of the page that follows; None on the last
+    count: int  # of all
 
 
 def published(viewer: Viewer) -> list[PolicyVersion]:
@@ -45,7 +46,9 @@ def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int 
     rows = list(islice(seen, limit + 1))
     if not rows and below is None:
         raise NoSuchPolicy(name)
-    return VersionPage(rows[:limit], str(rows[limit - 1].version) if len(rows) > limit else None)
+    sources = PolicyVersion.objects.filter(name=name).values_list("match_source", flat=True)
+    count = sum(may_see(viewer, source) for source in sources)
+    return VersionPage(rows[:limit], str(rows[limit - 1].version) if len(rows) > limit else None, count)
 
 
 def active() -> list[Policy]:

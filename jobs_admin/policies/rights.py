@@ -13,13 +13,19 @@ from django.db import transaction
 from jobs_admin import audit, config
 from jobs_admin.core.matching import matches
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
-from jobs_admin.policies.refusals import PolicyRefused
+from jobs_admin.policies.refusals import NoSuchPolicy, PolicyRefused
 
 
 def may_see(viewer: Viewer, source: str) -> bool:
     """`source` is a match's, and may be a pattern."""
     theirs = viewer.sources(VIEWER)
     return theirs is None or any(matches(source, one) for one in theirs)
+
+
+def must_see(viewer: Viewer, source: str) -> None:
+    """Raises NoSuchPolicy: what is out of sight is answered like what is not there."""
+    if not may_see(viewer, source):
+        raise NoSuchPolicy
 
 
 def may_publish(viewer: Viewer, source: str) -> bool:
@@ -33,9 +39,7 @@ def must_publish(viewer: Viewer, sources: Iterable[str]) -> None:
         raise PolicyRefused("read_only", config.READ_ONLY)
     for source in sources:
         if not viewer.may(OPERATOR, _owner(source)):
-            is_every = _owner(source) == EVERY_SOURCE
-            seen = source if may_see(viewer, source) else "a source that you may not see"
-            where = "every source, because it matches more than one" if is_every else seen
+            where = "every source, because it matches more than one" if _owner(source) == EVERY_SOURCE else source
             message = f"This policy takes the role operator on {where}. Nothing was changed."
             raise PolicyRefused("forbidden", message, "match.source")
 
@@ -45,10 +49,10 @@ def audited(sources: Iterable[str]) -> list[str]:
     return sorted({"" if _owner(source) == EVERY_SOURCE else source for source in sources}) or [""]
 
 
-def note(viewer: Viewer, act: str, name: str, refused: PolicyRefused, sources: Iterable[str]) -> None:
+def note(viewer: Viewer, act: str, name: str, why: str, sources: Iterable[str]) -> None:
     with transaction.atomic():
         for source in audited(sources):
-            audit.record(viewer, act, f"policy:{name}", source=source, reason=refused.message, allowed=False)
+            audit.record(viewer, act, f"policy:{name}", source=source, reason=why, allowed=False)
 
 
 def _owner(source: str) -> str:

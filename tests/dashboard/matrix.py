@@ -26,6 +26,7 @@ from django.utils import timezone
 
 from dashboard.rights import Address
 from jobs_admin import audit, config
+from jobs_admin.core import policy
 from jobs_admin.models import (
     ApiToken,
     Attempt,
@@ -36,6 +37,7 @@ from jobs_admin.models import (
     GroupCounter,
     GroupRule,
     Payload,
+    PolicyVersion,
     QueueCounter,
     Release,
     Replay,
@@ -133,6 +135,7 @@ def lay(source: str, word: str) -> Rows:
         event = audit.record(ENGINE, f"{word}.act", f"failure:{failure.pk}", source=source, reason=f"{word} reason")
     more = {"failure": failure, "group": group, "replay": replays[0], "source": Source.objects.get(pk=source)}
     more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
+    more |= {"policyversion": lay_policy(source, word)}
     uncertain = ReplayItem.objects.get(replay=replays[0], state="uncertain")
     return Rows(failure, discarded, quarantined, group, *replays, uncertain, more)
 
@@ -147,6 +150,20 @@ def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
     said = {"note": word, "author": word, "is_applied": True}
     GroupRule.objects.create(kind="merge", group=target, others=[f"v1-{word}"], **said)
     return GroupRule.objects.create(kind="split", by="task", group=base, **said)
+
+
+def lay_policy(source: str, word: str) -> PolicyVersion:
+    """The second version of a policy, and the first."""
+    now = timezone.now()
+    said = {"published_at": now, "published_by": f"{word}-publisher", "reason": f"{word} reason"}
+    for number, ended in ((1, now), (2, None)):
+        match = {"source": source, "queue": f"{word}-queue", "task": f"{word}.task"}
+        fields = {"name": f"{word}-policy", "match": match, "max_attempts": number + 1, "note": f"{word} note"}
+        document = policy.document(policy.parse(fields))
+        made = PolicyVersion.objects.create(
+            document=document, version=number, is_published=not ended, ended_at=ended, **said
+        )
+    return made
 
 
 def lay_group(error_type: str, word: str, number: int = NUMBER) -> Group:
@@ -296,6 +313,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
     "api:resolve_item": {"as": "ran"},
     "api:change_group": {"note": "n"},
+    "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
 
 
@@ -322,6 +340,8 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
         return rows.uncertain.n
     if name == "fingerprint":
         return rows.group.fingerprint
+    if is_of_policy(address):
+        return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":
         return rows.failure.attempt_set.latest("pk").pk
     if noun and name in {"pk", f"{noun}_id"}:
@@ -363,9 +383,15 @@ def has_object(address: Address) -> bool:
     if is_of_person(address):
         return False
     named = {found[1] or found[2] for found in _PARAMETER.finditer(address.route)}
-    return address.name.startswith("demo") or bool(
-        named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id"}
+    return (
+        address.name.startswith("demo")
+        or is_of_policy(address)
+        or bool(named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id"})
     )
+
+
+def is_of_policy(address: Address) -> bool:
+    return re.search(r"/policies/(<str:|\{|<)?.*name", address.route) is not None
 
 
 def is_of_person(address: Address) -> bool:

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import policies
 from jobs_admin.models import AuditEvent, PolicyVersion
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.policies.conftest import ANN, EMAILS, LOOKS, SHOP
 
 pytestmark = pytest.mark.django_db
@@ -150,9 +151,16 @@ def test_a_policy_for_more_than_one_source_takes_the_role_on_every_source():
 
 def test_a_policy_is_moved_away_only_by_who_may_change_both_sources():
     publish("bills", match={"source": "billing"})
-    refused = refusal("bills", viewer=SHOP, expected=1)
-    assert refused.code == "forbidden"
-    assert "billing" not in refused.message  # which this operator may not see
+    both = Viewer("bea", {"shop": OPERATOR, "billing": VIEWER})
+    assert refusal("bills", viewer=both, expected=1).code == "forbidden"
+
+
+def test_a_name_that_is_taken_out_of_sight_is_answered_like_what_is_not_there_and_noted():
+    publish("bills", match={"source": "billing"})
+    with pytest.raises(policies.NoSuchPolicy):
+        publish("bills", viewer=SHOP, expected=1)
+    event = AuditEvent.objects.latest("pk")
+    assert (event.source, event.allowed) == ("billing", False)
 
 
 def test_a_policy_of_a_source_out_of_sight_does_not_exist():

@@ -1,0 +1,135 @@
+"""What the API answers of policies: the fields of the contract as they stand in the document, and what is known beside."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from ninja import Schema
+
+from jobs_admin import policies
+from jobs_admin.models import PolicyVersion
+
+
+class Workers(Schema):
+    says: str  # `12 of 14 workers on v7`
+    of: int | None  # live workers that the policy is for; null: nobody knows
+    current: int | None  # of those, how many run this version
+    on: dict[str, int]  # version, or "none" -> workers
+    held_back: dict[str, int]  # off, capture, observe -> workers that may do no more than this
+    refused: dict[str, str]  # worker -> why it cannot use this version
+
+
+class VersionItem(Schema):
+    """The policy's own fields, null where it says nothing, and what is known of the version."""
+
+    name: str
+    match: dict[str, str]
+    mode: str
+    native: str
+    max_attempts: int
+    backoff: dict[str, Any]
+    cap_s: float | None
+    jitter: dict[str, Any]
+    retry_after: dict[str, Any]
+    classes: list[dict[str, str]]
+    budget: dict[str, Any] | None
+    poison: dict[str, Any] | None
+    concurrency: dict[str, Any] | None
+    rate_limit: dict[str, Any] | None
+    exhausted: str
+    expires_at: datetime | None
+    note: str
+    version: int
+    is_published: bool
+    published_at: datetime
+    published_by: str
+    ended_at: datetime | None
+    reason: str
+    reverts_to: int | None  # the version that is in force again at `expires_at`
+
+
+class PolicyItem(VersionItem):
+    workers: Workers
+
+
+class Step(Schema):
+    attempt: int  # the wait after this attempt
+    shortest_s: float
+    longest_s: float
+    mean_s: float
+
+
+class Numbers(Schema):
+    schedule: list[Step]
+    totals: dict[str, float]  # shortest_s, p1_s, p50_s, p99_s, longest_s, mean_s
+    survives: dict[str, float]  # surely_s, probably_s
+    herd: list[tuple[int, float]]  # (second, starts in the `herd_step_s` seconds from it on)
+    herd_step_s: int
+    peak: dict[str, float]  # per_second, at_s
+    collisions: float
+
+
+class Preview(Numbers):
+    jobs: int
+    current: Numbers | None  # of the policy of this name that is in force
+
+
+class Backtest(Schema):
+    """Of jobs, but for the retries; what adds up to `looked_at` are dead, well, outlive, open and unjudged."""
+
+    since: datetime
+    looked_at: int
+    is_cut: bool
+    died_then: int
+    retries_then: int
+    retries: int
+    dead: dict[str, int]
+    lost: int
+    well: int
+    outlive: int
+    open: int
+    unjudged: int
+    untold: list[str]
+
+
+class Budget(Schema):
+    policy: str
+    group: str | None  # policies that name it share the budget
+    per_minute: float | None  # null: the policy has no budget
+    burst: int | None
+    remaining: int | None  # where least is left; null: no budget, or nobody knows
+    by_source: dict[str, int]
+
+
+def version(row: PolicyVersion) -> dict[str, Any]:
+    same = ("version", "is_published", "published_at", "published_by", "ended_at", "reason", "reverts_to")
+    said = dict.fromkeys(VersionItem.model_fields) | row.document
+    return said | {name: getattr(row, name) for name in same}
+
+
+def policy(row: PolicyVersion, running: policies.InForce) -> dict[str, Any]:
+    return version(row) | {"workers": workers(running)}
+
+
+def workers(running: policies.InForce) -> dict[str, Any]:
+    return {
+        "says": running.sentence,
+        "of": running.of if running.is_known else None,
+        "current": running.current if running.is_known else None,
+        "on": {str(number or "none"): n for number, n in running.on.items()},
+        "held_back": dict(running.held_back),
+        "refused": dict(running.refused),
+    }
+
+
+def budget(row: PolicyVersion, left: policies.BudgetLeft | None) -> dict[str, Any]:
+    rule = row.policy.budget
+    return {
+        "policy": row.name,
+        "group": rule.group if rule else None,
+        "per_minute": rule.per_minute if rule else None,
+        "burst": rule.burst if rule else None,
+        "remaining": left.least if left else None,
+        "by_source": left.left if left else {},
+    }

@@ -1,0 +1,178 @@
+"""Policies through the API: published, refused, put back, withdrawn, tried out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs_admin.models import AuditEvent, PolicyVersion
+from tests.dashboard.conftest import bury
+from tests.dashboard.test_api import ask, sources  # noqa: F401
+
+pytestmark = pytest.mark.django_db
+
+EMAILS = {"match": {"source": "shop", "task": "shop.mail"}, "max_attempts": 4, "cap_s": 60}
+VECTORS = json.loads((Path(__file__).parents[1] / "jobs_admin/core/backoff.json").read_text())["vectors"]
+
+
+@pytest.fixture
+def put(ask):  # noqa: F811
+    def publish(name="emails", expected=None, role="operator", source="*", **fields):
+        body = {**EMAILS, **fields, "expected_version": expected}
+        return ask("PUT", f"policies/{name}", body, role=role, source=source)
+
+    return publish
+
+
+def error(answer):
+    return answer.status_code, answer.json()["error"]
+
+
+def test_a_policy_is_made_read_and_changed(ask, put):  # noqa: F811
+    made = put()
+    assert made.status_code == 201 and made.json()["version"] == 1
+    changed = put(expected=1, max_attempts=6)
+    assert changed.status_code == 200 and changed.json()["version"] == 2
+    one = ask("GET", "policies/emails", role="viewer").json()
+    assert (one["max_attempts"], one["match"]["task"], one["workers"]["of"]) == (6, "shop.mail", 0)
+    assert [row["name"] for row in ask("GET", "policies").json()["items"]] == ["emails"]
+
+
+def test_what_was_answered_can_be_changed_and_sent_back(ask, put):  # noqa: F811
+    put()
+    one = ask("GET", "policies/emails").json()
+    sent = ask("PUT", "policies/emails", one | {"max_attempts": 9, "expected_version": one["version"]})
+    assert (sent.status_code, sent.json()["version"], sent.json()["max_attempts"]) == (200, 2, 9)
+
+
+def test_a_stale_edit_is_refused_with_the_difference(put):
+    put()
+    put(expected=1, max_attempts=7)
+    status, refused = error(put(expected=1, cap_s=90))
+    assert (status, refused["code"], refused["current"]["version"]) == (409, "stale", 2)
+    assert {"field": "max_attempts", "was": 4, "now": 7, "yours": 4} in refused["difference"]
+
+
+def test_a_policy_that_is_there_is_not_overwritten_without_its_version(put):
+    put()
+    assert error(put(cap_s=90))[1]["code"] == "stale"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_attempts", 10**9),
+        ("max_attempts", -1),
+        ("max_attempts", 1.5),
+        ("cap_s", 1e308),
+        ("cap_s", float("nan")),
+        ("cap_s", float("inf")),
+        ("cap_s", 0.5),
+        ("backoff.kind", "random"),
+        ("jitter.kind", "some"),
+        ("mode", "off"),
+        ("spelled", 1),
+    ],
+)
+def test_an_absurd_policy_is_refused_with_field_and_bound(put, field, value):
+    name, _, inner = field.partition(".")
+    status, refused = error(put(**{name: {inner: value} if inner else value}))
+    assert (status, refused["code"], refused["field"]) == (422, "invalid", field)
+    assert all(problem["bound"] and problem["message"] for problem in refused["problems"])
+    assert not PolicyVersion.objects.exists()
+
+
+def test_an_equal_match_is_refused_by_name(put):
+    put()
+    status, refused = error(put("others"))
+    assert (status, refused["code"], refused["policy"]) == (409, "equal_match", "emails")
+
+
+@pytest.mark.parametrize("body", ["[]", "5", '"x"', '{"policy": []}', '{"policy": null}', '{"expected_version": true}'])
+def test_what_is_no_policy_is_refused(ask, client, body):  # noqa: F811
+    answer = ask("PUT", "policies/emails", json.loads(body))
+    assert answer.status_code == 422 and answer.json()["error"]["code"] == "invalid"
+    assert not PolicyVersion.objects.exists()
+
+
+def test_a_viewers_token_publishes_nothing(put):
+    assert error(put(role="viewer"))[0] == 403
+    assert AuditEvent.objects.filter(allowed=False).exists() and not PolicyVersion.objects.exists()
+
+
+def test_an_operator_of_one_source_publishes_for_that_alone(put):
+    assert put(source="shop").status_code == 201
+    assert error(put("bills", source="shop", match={"source": "bank"}))[0] == 403
+    assert error(put("all", source="shop", match={}))[0] == 403
+
+
+def test_a_policy_out_of_sight_is_not_there(ask, put):  # noqa: F811
+    put("bills", match={"source": "bank"})
+    for path in ("policies/bills", "policies/bills/versions", "policies/bills/budget"):
+        assert ask("GET", path, source="shop").status_code == 404
+    assert ask("GET", "policies", source="shop").json()["items"] == []
+    assert put("bills", source="shop", expected=1).status_code == 404
+
+
+def test_versions_are_leafed_through_and_put_back(ask, put):  # noqa: F811
+    put()
+    put(expected=1, max_attempts=9)
+    page = ask("GET", "policies/emails/versions", limit=1).json()
+    assert (page["items"][0]["version"], page["count"]) == (2, 2)
+    rest = ask("GET", "policies/emails/versions", limit=1, after=page["next"]).json()
+    assert (rest["items"][0]["version"], rest["next"]) == (1, None)
+    back = ask("POST", "policies/emails/versions/1/put-back", {"expected_version": 2, "reason": "was better"})
+    assert (back.status_code, back.json()["version"], back.json()["max_attempts"]) == (201, 3, 4)
+    assert ask("POST", "policies/emails/versions/9/put-back", {}).status_code == 404
+
+
+def test_a_policy_is_withdrawn(ask, put):  # noqa: F811
+    put()
+    assert error(ask("DELETE", "policies/emails", expected_version=7))[0] == 409
+    assert ask("DELETE", "policies/emails", expected_version=1, reason="no more").status_code == 204
+    assert ask("GET", "policies/emails").status_code == 404
+    assert ask("GET", "policies/emails/versions").json()["count"] == 1
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_a_preview_gives_the_waits_of_the_vectors(ask, vector):  # noqa: F811
+    most = max(delay["attempt"] for delay in vector["delays"])
+    draft = vector["policy"] | {"max_attempts": min(1_000, most + 1)}
+    schedule = ask("POST", "policies/preview", draft, role="viewer").json()["schedule"]
+    for delay in vector["delays"]:
+        if delay["attempt"] < 1_000:
+            step = schedule[delay["attempt"] - 1]
+            assert step["shortest_s"] == pytest.approx(delay["shortest_s"])
+            assert step["longest_s"] == pytest.approx(delay["longest_s"])
+
+
+def test_a_preview_stands_beside_what_is_in_force_and_changes_nothing(ask, put, settings):  # noqa: F811
+    put()
+    settings.REDRIVE_READ_ONLY = True
+    found = ask(
+        "POST", "policies/preview", {"policy": EMAILS | {"name": "emails", "max_attempts": 2}, "jobs": 10}
+    ).json()
+    assert (len(found["schedule"]), len(found["current"]["schedule"])) == (1, 3)
+    assert found["jobs"] == 10 and PolicyVersion.objects.count() == 1
+
+
+def test_a_preview_of_too_many_jobs_is_refused_with_its_bound(ask):  # noqa: F811
+    status, refused = error(ask("POST", "policies/preview", {"jobs": 10**9}))
+    assert (status, refused["field"], refused["problems"][0]["bound"]) == (422, "jobs", "1 to 1,000,000")
+
+
+def test_a_backtest_judges_the_failures_of_the_last_day(ask):  # noqa: F811
+    bury(3)
+    found = ask("POST", "policies/backtest", {"max_attempts": 3}, role="viewer").json()
+    assert (found["looked_at"], found["unjudged"]) == (3, 3)  # no attempt of theirs is kept
+
+
+def test_a_budget_is_told_or_said_to_be_none(ask, put):  # noqa: F811
+    put()
+    assert ask("GET", "policies/emails/budget").json()["per_minute"] is None
+    put(expected=1, budget={"per_minute": 60, "burst": 10})
+    bury(1)
+    found = ask("GET", "policies/emails/budget").json()
+    assert (found["per_minute"], found["remaining"], found["by_source"]) == (60, 10, {"shop": 10})
