@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 from jobs_admin.core.matching import chosen, class_of, equal, matches, names_of
@@ -22,6 +22,9 @@ def name_of(found):
 
 
 @given(GLOBS, NAMES)
+@example("*a*a", "a")
+@example("ab*ba", "aba")
+@example("*aa*a", "aa")
 def test_a_star_matches_anything_and_everything_else_itself(glob, name):
     assert matches(glob, name) == bool(re.fullmatch(glob.replace("*", ".*"), name))
 
