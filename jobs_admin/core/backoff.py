@@ -2,7 +2,7 @@
 
 First the backoff grows, then the cap cuts it, then jitter spreads it, and jitter never goes beyond the cap: docs/policies.md
 has the formulas with their sources. Nothing overflows at any attempt, and no wait is negative, NaN, or above
-`policy.longest_s`.
+`policy.longest_s`, but for what a server asked for.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Spread:
 
 def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spread:
     """The law of the wait after `attempt`. `previous_s`, the wait before it, matters only to a decorrelated backoff."""
-    attempt = _counted(attempt)
-    cap = policy.longest_s
+    attempt, cap = _counted(attempt), policy.longest_s
     if policy.backoff.kind == "decorrelated":
         return Spread(*decorrelated.span(policy.backoff.first_delay_s, cap, attempt, previous_s))
     return _SPREADS[policy.jitter.kind](policy, min(cap, envelope(policy.backoff, attempt)), cap, attempt)
@@ -61,7 +60,7 @@ def spread(policy: Policy, attempt: int, previous_s: float | None = None) -> Spr
 
 def envelope(backoff: Backoff, attempt: int) -> float:
     """What the backoff grows to, without cap and jitter; `inf` where it is beyond every number. Never falls, but in a table."""
-    n = attempt
+    n = _counted(attempt)
     match backoff.kind:
         case "exponential":
             return _product(backoff.first_delay_s, _power(backoff.factor, n - 1))
