@@ -69,7 +69,7 @@ def list_policies(request: HttpRequest) -> Any:
 def preview_policy(request: HttpRequest, body: Previewed) -> Any:
     """What a policy comes to, beside the one of its name in force. Changes nothing."""
     draft = policies.read(body.document())
-    return policies.preview(draft, _current(request.auth, draft.name), body.jobs)
+    return policies.preview(request.auth, draft, _current(request.auth, draft.name), body.jobs)
 
 
 @api.post("/policies/backtest", response={200: policy_shapes.Backtest, **REFUSALS}, tags=["policies"])
@@ -147,7 +147,8 @@ def put_back_policy(request: HttpRequest, name: Name, version: Number, body: Put
 
 
 def _current(viewer: Viewer, name: str) -> Any:
-    return next((one.policy for one in policies.published(viewer) if one.name == name), None)
+    found = policies.readable(one for one in policies.published(viewer) if one.name == name)
+    return found[0] if found else None
 
 
 def _shown(viewer: Viewer, row: PolicyVersion) -> dict[str, Any]:

@@ -70,8 +70,20 @@ class Numbers(Schema):
     collisions: float
 
 
+class Finding(Schema):
+    id: str
+    severity: str  # high, medium, low
+    title: str
+    evidence: str
+    fix: str
+    source: str  # where it is known from
+    where: str
+    quoted: str
+
+
 class Preview(Numbers):
     jobs: int
+    findings: list[Finding]  # the worst first
     current: Numbers | None  # of the policy of this name that is in force
 
 
@@ -124,12 +136,11 @@ def workers(running: policies.InForce) -> dict[str, Any]:
 
 
 def budget(row: PolicyVersion, left: policies.BudgetLeft | None) -> dict[str, Any]:
-    rule = row.policy.budget
     return {
         "policy": row.name,
-        "group": rule.group if rule else None,
-        "per_minute": rule.per_minute if rule else None,
-        "burst": rule.burst if rule else None,
+        "group": (row.document.get("budget") or {}).get("group"),
+        "per_minute": left.per_minute if left else None,
+        "burst": left.burst if left else None,
         "remaining": left.least if left else None,
         "by_source": left.left if left else {},
     }

@@ -7,7 +7,7 @@ from jobs_admin.policies.expiring import expire, step
 from jobs_admin.policies.previewing import JOBS, preview
 from jobs_admin.policies.publishing import check, publish, put_back, read, withdraw
 from jobs_admin.policies.pushing import push
-from jobs_admin.policies.reading import VersionPage, active, get, published, version, versions
+from jobs_admin.policies.reading import VersionPage, active, get, published, readable, version, versions
 from jobs_admin.policies.refusals import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 from jobs_admin.policies.rights import may_publish, may_see
 from jobs_admin.policies.running import InForce, TaskPolicy, by_task, in_force
@@ -43,6 +43,7 @@ __all__ = [
     "push",
     "put_back",
     "read",
+    "readable",
     "step",
     "version",
     "versions",

@@ -12,6 +12,7 @@ from jobs_admin.core.matching import matches
 from jobs_admin.core.policy import Budget
 from jobs_admin.models import PolicyVersion, Source
 from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.policies.reading import readable
 from jobs_admin.worker import budget as counted
 
 
@@ -31,7 +32,7 @@ class BudgetLeft:
 
 def budget(viewer: Viewer, current: PolicyVersion) -> BudgetLeft | None:
     """Of a policy in force, for the sources that the viewer may see; None without a budget. Spends nothing."""
-    rule: Budget | None = current.policy.budget
+    rule = next((one.budget for one in readable([current])), None)
     if rule is None:
         return None
     name = rule.group or current.name

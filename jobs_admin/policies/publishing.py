@@ -47,7 +47,7 @@ def publish(
     policy = _read(name, document, now)
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
-        if before is not None and before.policy == policy:
+        if before is not None and before.document == core.document(policy):
             return before
         _not_stale(before, expected_version, policy)
         return _put_in_force(viewer, "policy.publish", policy, before, reason, now)

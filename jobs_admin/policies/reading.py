@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
+from jobs_admin.core import policy as core
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import PolicyVersion
@@ -53,7 +55,16 @@ def versions(viewer: Viewer, name: str, *, after: str | None = None, limit: int 
 
 def active() -> list[Policy]:
     """The policies in force, for whoever judges by them and shows none."""
-    return [one.policy for one in PolicyVersion.objects.filter(is_published=True).order_by("name")]
+    return readable(PolicyVersion.objects.filter(is_published=True).order_by("name"))
+
+
+def readable(found: Iterable[PolicyVersion]) -> list[Policy]:
+    """What they say, without those that a newer Redrive or a hand in the database wrote: no worker takes them either."""
+    said = []
+    for one in found:
+        with suppress(core.PolicyRefused):
+            said.append(one.policy)
+    return said
 
 
 def _seen(viewer: Viewer, found: Iterable[PolicyVersion]) -> list[PolicyVersion]:

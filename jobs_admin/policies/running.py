@@ -14,7 +14,7 @@ from jobs_admin.core.matching import chosen, matches
 from jobs_admin.core.policy import ENFORCE
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.policies.reading import published
+from jobs_admin.policies.reading import published, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def by_task(viewer: Viewer, now: datetime | None = None) -> list[TaskPolicy]:
     """The policy for each task that a live worker knows, by source and task. Empty where nobody can tell."""
     versions = published(viewer)
     rows = {one.name: one for one in versions}
-    policies = [one.policy for one in versions]
+    policies = readable(versions)
     try:
         workers = heartbeats.told(now, with_tasks=True)
     except (redis.RedisError, config.BadConfiguration):

@@ -16,6 +16,7 @@ from jobs_admin.core.text import representable
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.policy import LONGEST_REASON
+from jobs_admin.policies.reading import readable
 
 
 def hold() -> None:
@@ -72,6 +73,6 @@ def coming_back() -> list[Policy]:
         number = current.reverts_to
         while number is not None:
             former = PolicyVersion.objects.get(name=current.name, version=number)
-            found.append(former.policy)
+            found.append(former)
             number = former.reverts_to
-    return found
+    return readable(found)

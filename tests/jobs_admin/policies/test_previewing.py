@@ -6,12 +6,15 @@ import pytest
 
 from jobs_admin import policies
 from jobs_admin.core.policy import parse
+from tests.jobs_admin.policies.conftest import ANN
+
+pytestmark = pytest.mark.django_db
 
 DRAFT = parse({"backoff": {"kind": "exponential", "first_delay_s": 1}, "jitter": {"kind": "full"}, "max_attempts": 4})
 
 
 def test_a_preview_has_every_wait_their_sum_and_what_a_herd_does():
-    found = policies.preview(DRAFT, jobs=100)
+    found = policies.preview(ANN, DRAFT, jobs=100)
     assert [step["longest_s"] for step in found["schedule"]] == [1, 2, 4]
     assert found["totals"]["longest_s"] == 7
     assert sum(starts for _, starts in found["herd"]) == pytest.approx(300, rel=0.01)
@@ -19,7 +22,7 @@ def test_a_preview_has_every_wait_their_sum_and_what_a_herd_does():
 
 
 def test_a_preview_shows_what_is_in_force_beside_it():
-    found = policies.preview(DRAFT, parse({"max_attempts": 2}))
+    found = policies.preview(ANN, DRAFT, parse({"max_attempts": 2}))
     assert len(found["current"]["schedule"]) == 1
 
 
@@ -28,11 +31,16 @@ def test_a_preview_is_json_for_every_policy():
         {"max_attempts": 1},
         {"max_attempts": 1000, "backoff": {"kind": "decorrelated", "first_delay_s": 9}},
     ):
-        json.dumps(policies.preview(parse(fields)), allow_nan=False)
+        json.dumps(policies.preview(ANN, parse(fields)), allow_nan=False)
 
 
 @pytest.mark.parametrize("jobs", [0, -1, 10**9])
 def test_a_number_of_jobs_out_of_bounds_is_refused(jobs):
     with pytest.raises(policies.PolicyRefused) as refused:
-        policies.preview(DRAFT, jobs=jobs)
+        policies.preview(ANN, DRAFT, jobs=jobs)
     assert (refused.value.field, refused.value.problems[0].bound) == ("jobs", "1 to 1,000,000")
+
+
+def test_a_preview_tells_what_is_wrong_with_the_draft_alone():
+    wrong = policies.preview(ANN, parse({"jitter": {"kind": "none"}, "max_attempts": 1000}))
+    assert wrong["findings"] and {one["where"] for one in wrong["findings"]} == {"policy draft"}
