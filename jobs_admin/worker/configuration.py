@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,6 +23,7 @@ from jobs_admin.worker.retry_calls import retry_calls
 
 _MOST_QUEUES = 500
 _MOST_CLASSES = 50
+_LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
 logger = logging.getLogger("redrive.worker")
 
@@ -70,6 +72,7 @@ def _app(app: Any, controller: Any) -> App:
     prefetch = getattr(controller, "prefetch_multiplier", None)
     return App(
         broker=broker,
+        broker_mark=_mark(app),
         visibility_timeout=timeout,
         result_backend=_result_backend(app),
         result_expires=_seconds(app.conf.result_expires) or None,
@@ -87,6 +90,16 @@ def _broker(app: Any) -> tuple[str, float | None]:
         usual = getattr(channel, "default_visibility_timeout", None)
     has_one = usual is not None
     return str(connection.transport.driver_type), _seconds(usual if said is None else said) if has_one else None
+
+
+def _mark(app: Any) -> str:
+    """A hash of where the broker is. A loopback address is another broker on every host."""
+    there = app.connection_for_read()
+    host = str(there.hostname or "")
+    if host in _LOOPBACK or host.startswith("/"):
+        host = f"{socket.gethostname()}/{host if host.startswith('/') else 'loopback'}"
+    place = f"{host}:{there.port or ''}/{str(there.virtual_host or '').strip('/') or '0'}"
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 def _result_backend(app: Any) -> str:
@@ -219,3 +232,16 @@ def _seconds(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
+
+
+if __name__ == "__main__":
+    # For an app without a worker: `python -m jobs_admin.worker.configuration proj.celery:app` prints what one would tell.
+    import sys
+
+    from celery.app.utils import find_app
+
+    sys.path.insert(0, "")
+    named = find_app(sys.argv[1])
+    named.loader.import_default_modules()
+    named.finalize()
+    print(told(configuration(named, sys.argv[1])).text)

@@ -14,11 +14,12 @@ from jobs_admin.core.lint.case import Case, case
 from jobs_admin.core.lint.configuration import Configuration
 from jobs_admin.core.lint.facts import OUTAGE_S, Facts, Outage
 from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, RULES, SEVERITIES, Finding, Where, findings
+from jobs_admin.core.lint.rules.growth import ID as GROWTH
 from jobs_admin.core.lint.rules.growth import VERDICTS, Check, Verdict, check
 from jobs_admin.core.policy import Policy
 
 __all__ = [
-    "HIGH", "LOW", "MEDIUM", "OUTAGE_S", "RULES", "SEVERITIES", "VERDICTS",
+    "GROWTH", "HIGH", "LOW", "MEDIUM", "OUTAGE_S", "RULES", "SEVERITIES", "VERDICTS",
     "Case", "Check", "Configuration", "Facts", "Finding", "Outage", "Verdict", "Where",
     "case", "check", "findings", "lint",
 ]  # fmt: skip

@@ -84,6 +84,7 @@ class App:
     """Settings of the whole app. Seconds."""
 
     broker: str = ""  # the transport: redis, amqp, sqs …
+    broker_mark: str = ""  # the same for apps on one broker and database; tells nothing of its address
     visibility_timeout: float | None = None  # None: this broker has none
     result_backend: str = ""  # its kind; "" is none
     result_expires: float | None = None  # None: never

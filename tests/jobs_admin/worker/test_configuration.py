@@ -82,6 +82,19 @@ def test_the_brokers_timeout_is_told_with_its_default_and_without_its_address():
     assert timeout(app_with(broker="amqp://u:pass-word@127.0.0.1:1//")).broker == "amqp"
 
 
+def test_apps_on_one_broker_have_one_mark():
+    def mark(url):
+        return configuration(app_with(broker=url), "shop").app.broker_mark
+
+    assert mark("redis://:pass-word@127.0.0.1:7000/2") == mark("redis://localhost:7000/2")
+    assert (
+        len(
+            {mark(f"redis://{place}") for place in ("h:7000/2", "h:7000/3", "h:7001/2", "i:7000/2", "localhost:7000/2")}
+        )
+        == 5
+    )
+
+
 def test_results_are_told_by_kind_and_how_long_they_are_kept():
     kept = app_with(result_backend="redis://:pass-word@127.0.0.1:1/1", result_expires=600)
     assert (configuration(kept, "shop").app.result_backend, configuration(kept, "shop").app.result_expires) == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.configuration import Configuration
 from jobs_admin.core.lint.curve import Curve
 from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, Where, rule
 from jobs_admin.core.lint.words import count, span
@@ -69,7 +70,7 @@ def delay_beyond_consumer_timeout(case: Case) -> Iterator[Found]:
     "delivered to a second worker while the first still works on it, and the time limit does not end it "
     "before.",
     fix="Set `time_limit` below `visibility_timeout`, or raise that above the longest job.",
-    source="Celery, Using Redis: Visibility timeout; https://github.com/celery/celery/issues/4400",
+    source="Celery, Using Redis: Visibility timeout; https://github.com/celery/celery/issues/5935",
 )
 def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
     for found, task, where in case.tasks():
@@ -125,16 +126,23 @@ def _waiting(case: Case, curve: Curve) -> float:
     source="Celery, Using Redis: Caveats: “the shortest value will be used”",
 )
 def visibility_timeouts_differ(case: Case) -> Iterator[Found]:
-    by_source: dict[str, dict[float, int]] = {}
+    by_broker: dict[str, dict[float, list[Configuration]]] = {}
     for found in case.found:
         if found.app.visibility_timeout is not None:
-            seen = by_source.setdefault(found.source, {})
-            timeout = found.app.visibility_timeout
-            seen[timeout] = seen.get(timeout, 0) + max(1, len(found.workers))
-    for source, seen in by_source.items():
+            seen = by_broker.setdefault(found.app.broker_mark or found.source, {})
+            seen.setdefault(found.app.visibility_timeout, []).append(found)
+    for seen in by_broker.values():
         if len(seen) > 1:
-            told = ", ".join(f"{span(timeout)} in {count(seen[timeout], 'worker')}" for timeout in sorted(seen))
-            yield Found(Where(source), f"visibility_timeout: {told}.")
+            told = ", ".join(f"{span(timeout)} in {_whose(seen[timeout])}" for timeout in sorted(seen))
+            for source in sorted({found.source for founds in seen.values() for found in founds}):
+                yield Found(Where(source), f"visibility_timeout: {told}.")
+
+
+def _whose(found: list[Configuration]) -> str:
+    workers: dict[str, int] = {}
+    for one in found:
+        workers[one.source] = workers.get(one.source, 0) + max(1, len(one.workers))
+    return " and ".join(f"{count(n, 'worker')} of {source}" for source, n in sorted(workers.items()))
 
 
 @rule(

@@ -18,7 +18,7 @@ from jobs_admin.core.lint.finding import HIGH, Found, rule
     "A bound is `retry_on_worker_lost` (Celery 5.7, counts as a retry), a quorum queue's "
     "`x-delivery-limit`, or a policy with `poison` that is enforced in all workers of the app.",
     fix="Publish a policy with `poison` (3 crashes in 5 minutes) in mode enforce, or set `task_retry_on_worker_lost`.",
-    source="https://github.com/celery/celery/issues/1628; Celery, Task.reject_on_worker_lost: “can cause message"
+    source="https://github.com/celery/celery/issues/9082; Celery, Task.reject_on_worker_lost: “can cause message"
     " loops”",
 )
 def requeue_without_crash_cap(case: Case) -> Iterator[Found]:

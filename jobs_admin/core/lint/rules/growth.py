@@ -67,7 +67,8 @@ def check(case: Case) -> Check:
 
 def judged(curve: Curve) -> Verdict:
     verdict, why = _judge(curve)
-    return Verdict(curve.where, curve.by, curve.kind, curve.quoted, verdict, why)
+    kind = NONE if curve.retries == 0 else curve.kind
+    return Verdict(curve.where, curve.by, kind, curve.quoted, verdict, why)
 
 
 def _judge(curve: Curve) -> tuple[str, str]:

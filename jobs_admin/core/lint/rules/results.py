@@ -20,7 +20,7 @@ A_DAY_S = 86_400.0  # Celery's default of result_expires
     "to take the answer. The line is Celery's own default, one day: what dies at night is replayed in the"
     " morning. Medium where results go even before the last retry.",
     fix="Raise `result_expires` to a day or more, or set `ignore_result=True` where nobody reads results.",
-    source="Celery, result_expires (default: 1 day); https://github.com/celery/celery/issues/6631",
+    source="Celery, Configuration: result_expires, 1 day where it is not set",
 )
 def results_too_short_to_replay(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:

@@ -135,8 +135,15 @@ def test_the_shortest_visibility_timeout_of_all_apps_is_told():
     other = replace(one(), app=replace(REDIS, visibility_timeout=1800), workers=("w2", "w3"))
     (finding,) = found(one(), other)
     assert (finding.id, str(finding.where)) == ("visibility-timeouts-differ", "shop")
-    assert finding.evidence == "visibility_timeout: 30 min in 2 workers, 1 h in 1 worker."
+    assert finding.evidence == "visibility_timeout: 30 min in 2 workers of shop, 1 h in 1 worker of shop."
     assert ids(one(), replace(other, app=REDIS)) == []
+    on_another = replace(other, source="bank", app=replace(other.app, broker_mark="b"))
+    assert ids(replace(one(), app=replace(REDIS, broker_mark="a")), on_another) == []
+    on_the_same = replace(on_another, app=replace(other.app, broker_mark="a"))
+    assert [str(f.where) for f in found(replace(one(), app=replace(REDIS, broker_mark="a")), on_the_same)] == [
+        "bank",
+        "shop",
+    ]
 
 
 def test_prefetch_and_queues_are_judged_where_they_matter():

@@ -1,0 +1,66 @@
+"""Real workers tell what they have, and lint finds each planted mistake and invents none."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs_admin import heartbeats, linting
+from jobs_admin.core import keys
+from jobs_admin.core.lint.rules.growth import PASS
+from jobs_admin.models import QueueCounter
+from jobs_admin.models.access import ENGINE, Viewer
+from tests.planted import PLANTED
+from tests.real_celery import RealWorker
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
+
+
+class PlantedWorker(RealWorker):
+    """A worker of one of the apps in tests/planted.py."""
+
+    def __init__(self, name: str, queues: str, broker_url: str, store_url: str) -> None:
+        super().__init__(broker_url, store_url, pool="solo", queues=queues, environment={"PLANTED_BROKER": broker_url})
+        self._command[self._command.index("tests.real_celery:app")] = f"tests.planted:{name}"
+
+
+@pytest.fixture
+def fleet(engine, store):
+    """The shop and the tidy app, each with a worker that has told what it has."""
+    url = engine.url.removesuffix("/0") + "/3"
+    running = [
+        PlantedWorker("shop", "work,bulk", url, engine.url),
+        PlantedWorker("tidy", "tidy", url, engine.url),
+    ]
+    try:
+        for worker in running:
+            worker.start()
+        running[0].wait(lambda: len(_digests(store)) == 2, 30, "both configurations")
+        yield running
+    finally:
+        for worker in running:
+            worker.stop()
+
+
+def _digests(store) -> set[str]:
+    return {json.loads(text)["configuration"] for text in store.hvals(keys.workers())} - {""}
+
+
+def test_each_planted_mistake_of_a_live_app_is_found_and_the_tidy_app_has_none(fleet):
+    now = datetime.now(UTC)
+    heartbeats.fold(now)  # as `watch` does: now they live
+    # The one mistake that needs to be seen: 150 jobs a minute on its queue.
+    QueueCounter.objects.create(source="shop", queue="bulk", step=900, at=now, started=15 * 150)
+    report = linting.report(ENGINE, now)
+    assert linting.reservations(report) == []
+    assert linting.looked_at(report) == "20 tasks of 2 live workers"
+    found: dict[str, set[str]] = {}
+    for one in report.findings:
+        found.setdefault(f"{one.where.source}:{one.where.task}", set()).add(one.id)
+    # Both apps are on one Redis database, the shop with five minutes, the other with the default of an hour.
+    across = {f"{source}:": {"visibility-timeouts-differ"} for source in ("shop", "tidy")}
+    assert found == across | {f"shop:{task}": ids for task, ids in PLANTED.items()}
+    tidy = linting.report(Viewer("ann", {"tidy": "viewer"}), now)
+    assert (tidy.findings, tidy.check.passes, tidy.check.count(PASS)) == ((), True, 3)
