@@ -127,7 +127,7 @@ def reporting(store: Engine, folder: Path) -> dict[str, dict[str, float]]:
         made = Store(url, Spool(folder / "spool"))
         with contextlib.suppress(redis.RedisError):  # one of them leads nowhere, as it should
             made.dial()  # the heartbeat's work in a worker
-        return Guard(Origin("shop", "", ("kwargs.tenant",), {}), made, "capture")
+        return Guard(Origin("shop", "", ("kwargs.tenant",), {}), made)
 
     with redis.Redis.from_url(store.url) as client:
         client.flushall()

@@ -416,7 +416,7 @@ def _attempts(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime)
     rows = [
         (
             pk, r.run, r.attempt, r.kind, r.job_id, r.item, marks.group(r), marks.stack(r), r.error_type, r.message,
-            r.reason, r.ended_at, now, r.duration_s, r.delay_s, r.worker, r.host, r.release, r.policy,
+            r.reason or r.observed, r.ended_at, now, r.duration_s, r.delay_s, r.worker, r.host, r.release, r.policy,
         )
         for (pk, *_), r in first.items()
     ]  # fmt: skip

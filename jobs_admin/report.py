@@ -58,6 +58,7 @@ class Report:
     error_type: str
     message: str
     reason: str
+    observed: str  # what a policy that only observes would have done
     fingerprint: Fingerprint | None  # None for a success
     stack: str
     stack_sha256: str  # "" where there is no trace
@@ -162,6 +163,7 @@ def read(
         delay_s=delay_s,
         duration_s=_difference(said.duration_s, 0.0),
         reason=_text(said.reason, 200),
+        observed=_text(said.observed, 200),
         fingerprint=(
             None if ran_well else fingerprint(shown["error_type"], shown["message"], trace, rules, {**name, **shown})
         ),

@@ -124,8 +124,75 @@ class Answered(PartnerDown):
         self.status = status
 
 
+class Refused(PartnerDown):
+    def __init__(self, why: str, retry_after: float) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after
+
+
+def _raise(what: str) -> None:
+    """`down`, `wrong` (an error that no retry mends), `unpicklable`, `refused 1.5` (seconds to wait)."""
+    kind, _, more = what.partition(" ")
+    if kind == "wrong":
+        raise ValueError("no such customer")
+    if kind == "unpicklable":
+        raise Unpicklable("cannot travel", object())
+    if kind == "refused":
+        raise Refused("it said 429", float(more))
+    raise PartnerDown("the partner is down")
+
+
+def _define_retried(task: Any) -> None:
+    """Tasks that policies are tried on. Each writes one line an attempt: id, attempt, when it began (seconds since 1970)."""
+
+    def began(self) -> int:
+        attempt = self.request.retries + 1
+        _mark("attempts", f"{self.request.id} {attempt} {time.time():.4f}")
+        return attempt
+
+    def try_(self, error="down", well_at=10**6, **kwargs):
+        if began(self) < well_at:
+            _raise(error)
+        return "at last"
+
+    for name in ("try", *(f"try{n}" for n in range(10))):  # so that as many policies can be tried at once
+        task(name=name, bind=True)(try_)
+
+    @task(name="asks", bind=True, max_retries=1, default_retry_delay=60)
+    def asks(self, well_at=10**6, swallows=False, **options):
+        if began(self) < well_at:
+            try:
+                _raise("down")
+            except PartnerDown as error:
+                try:
+                    raise self.retry(exc=error, **options)
+                except Exception:
+                    if not swallows:
+                        raise
+
+    @task(name="autoretries", bind=True, autoretry_for=(PartnerDown,), max_retries=1, default_retry_delay=60)
+    def autoretries(self, well_at=10**6):
+        if began(self) < well_at:
+            _raise("down")
+
+    @task(name="dies", bind=True, acks_late=True, reject_on_worker_lost=True)
+    def dies(self, well_at=10**6):
+        if began(self) < well_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @task(name="hangs", bind=True, time_limit=1, acks_late=True)
+    def hangs(self, well_at=10**6):
+        if began(self) < well_at:
+            time.sleep(30)
+
+    @task(name="note")
+    def note(*args):
+        _mark("notes", str(args))
+
+
 def _define(app: Celery) -> None:
     task = partial(app.task, shared=False)  # else every app of this process would get them, and warn
+    _define_retried(task)
 
     @task(name="ok")
     def ok(*args, **kwargs):

@@ -109,6 +109,8 @@ class Envelope:
     policy: str = ""  # `name@version` that decided the delay; "" in capture
     reason: str = ""  # why it is dead: `exhausted`, `permanent`, `budget` …; "" where Celery alone decided
     crashes: str = ""  # JSON text: how it ended its workers, where that is why it never starts again; else ""
+    observed: str = ""  # what the policy would have done, where it only observes
+    escalate: bool = False  # the policy asks that a person be told of this end
     late_ack: bool | None = None  # durability: was the message still unacknowledged when this was written
     raw_size: int = 0  # bytes of the whole raw message, also when `raw` was cut
     raw_sha256: str = ""

@@ -31,7 +31,7 @@ KILLED, HARD_LIMIT, MEMORY, LOST = "killed", "hard_limit", "memory", "lost"
 ALONE = (
     "redrive_alone"  # in what the main process hands to the pool: whether the job is `alone` there, or `beside` others
 )
-_KINDS = {HARD_LIMIT: "hard_limit", MEMORY: "memory"}
+KINDS_OF_CRASHES = {HARD_LIMIT: "hard_limit", MEMORY: "memory"}
 
 
 def _script(*names: str) -> Script:
@@ -125,7 +125,7 @@ class Quarantine:
 
 def kind_of(crashes: Sequence[Crash]) -> str:
     """How the last of them ended, in the words of an attempt (core.envelope.KINDS)."""
-    return _KINDS.get(crashes[-1].how, "worker_lost") if crashes else "worker_lost"
+    return KINDS_OF_CRASHES.get(crashes[-1].how, "worker_lost") if crashes else "worker_lost"
 
 
 def told(crashes: Sequence[Crash]) -> str:

@@ -1,4 +1,4 @@
-"""One line in a Celery app: `install(app, source="shop")`. Failures are recorded; nothing else changes.
+"""One line in a Celery app: `install(app, source="shop")`. Failures are recorded; retries are as policies say, if any do.
 
 `install` only leaves a note in the app. What it asks for is done when a worker starts from that app: nothing is
 imported, connected or changed in a producer, in beat or in a web process. It never raises into the app: what
@@ -62,7 +62,8 @@ def install(
     `source` is the name that Redrive knows this app by. The store is `redis_url`, else REDRIVE_REDIS_URL;
     `redis_url="broker"` uses the broker's own Redis. `tenant` names where a job says whose it is
     (`kwargs.customer_id`, `args.0.tenant`; of several paths the first that is there). `release` is the deployed
-    version of your code, else REDRIVE_RELEASE. REDRIVE_MODE=off leaves the app as it is.
+    version of your code, else REDRIVE_RELEASE. How jobs are retried changes where a published policy in mode `enforce`
+    matches a task, and only there; REDRIVE_MODE is a ceiling (`capture`: never). REDRIVE_MODE=off leaves the app as it is.
     """
     if getattr(app, "redrive_wish", None) is not None:
         return  # a module imported twice, or a second line: the first one holds
@@ -146,17 +147,25 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
     from jobs_admin.worker.known_tasks import known_tasks
+    from jobs_admin.worker.policing import Policing
     from jobs_admin.worker.report import Origin
 
     release = wish.release or os.environ.get("REDRIVE_RELEASE", "")
     boot = new_boot()
+    url = _store_url(app, wish)
     gate = Gate(lambda seconds, act: consumer.timer.call_after(seconds, act))
-    guard = Guard(Origin(wish.source, release, wish.tenant, _bindings(app)), _store(app, wish), mode, gate)
-    calls = Calls(_store_url(app, wish), "limits, budgets and counts of crashes")
+    origin = Origin(wish.source, release, wish.tenant, _bindings(app), _fanouts(app))
+    guard = Guard(origin, _store(url, wish), gate)
+    calls = Calls(url, "limits, budgets and counts of crashes")
     at_start = AtStart(calls, wish.source, boot, consumer.hostname, socket.gethostname())
-    count = _guard_tasks(app, guard)
+    tasks = _guard_tasks(app, guard)
+    policing = None
+    if mode != "capture" and _forks(consumer):
+        policing = Policing(app, origin, guard.store, url, mode, at_start, calls)
+        policing.wrap(tasks)
+        guard.acting = policing.acting
     pool = type(consumer.pool).__module__.rpartition(".")[2]
-    logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", count, wish.source, mode)
+    logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", len(tasks), wish.source, mode)
     return Heartbeat(
         guard,
         Identity(
@@ -173,34 +182,44 @@ def _attach(consumer: Any) -> Heartbeat | None:
             boot=boot,
         ),
         at_start,
+        policing,
     )
 
 
-def _guard_tasks(app: Any, guard: Any) -> int:
+def _guard_tasks(app: Any, guard: Any) -> list[Any]:
     from jobs_admin.worker.request import NotARequest, guarded
 
-    count = 0
+    tasks = []
     for task in app.tasks.values():
         if task.name in WAITING_BY_RETRY:
             continue
         try:
             # On the task, not on a class of Celery: other apps in this process stay as they are.
             task.Request = guarded(symbol_by_name(task.Request), guard)
-            count += 1
+            tasks.append(task)
         except (NotARequest, ImportError, AttributeError) as error:
             logger.warning("Redrive's guard leaves the task %s alone: %s.", task.name, error)
-    return count
+    return tasks
+
+
+def _forks(consumer: Any) -> bool:
+    """Whether the pool's children have what stands around the tasks here."""
+    if getattr(consumer.pool, "forking_enable", True):
+        return True
+    logger.warning("Redrive's retry policies need a pool that forks (worker_pool_start_method): none is in force here.")
+    return False
 
 
 def _mode() -> str:
-    mode = os.environ.get("REDRIVE_MODE", "").strip().lower() or "capture"
+    """The highest rung that a policy may reach in this worker: without the word, what the policy itself says."""
+    mode = os.environ.get("REDRIVE_MODE", "").strip().lower() or "enforce"
     if mode not in MODES:
         # Someone meant to hold the guard back and mistyped: the most careful reading of that is `off`.
         raise NotInstalled(f"REDRIVE_MODE={mode!r} is none of {', '.join(MODES)}.")
     return mode
 
 
-def _store(app: Any, wish: Wish) -> Store:
+def _store(url: str, wish: Wish) -> Store:
     from jobs_admin.worker.spool import MAX_BYTES, Spool, directory_for
     from jobs_admin.worker.store import STREAM_BYTES, Store
 
@@ -208,7 +227,6 @@ def _store(app: Any, wish: Wish) -> Store:
         directory_for(wish.source, os.environ.get("REDRIVE_SPOOL", "")),
         _megabytes("REDRIVE_SPOOL_MB", MAX_BYTES),
     )
-    url = _store_url(app, wish)
     try:
         return Store(url, spool, _megabytes("REDRIVE_STREAM_MB", STREAM_BYTES))
     except ValueError as error:  # says the scheme, never the URL
@@ -256,3 +274,9 @@ def _bindings(app: Any) -> dict[tuple[str, str], str]:
         exchange = getattr(queue.exchange, "name", "") or ""
         found[(exchange, queue.routing_key or name)] = name
     return found
+
+
+def _fanouts(app: Any) -> frozenset[str]:
+    """Exchanges that give each worker a copy: such a message lies in no queue that it could go back to."""
+    exchanges = (queue.exchange for queue in app.amqp.queues.values())
+    return frozenset(exchange.name for exchange in exchanges if getattr(exchange, "type", "") == "fanout")

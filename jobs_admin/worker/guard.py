@@ -8,11 +8,16 @@ from typing import Any
 
 from jobs_admin.core import envelope
 from jobs_admin.worker import report
+from jobs_admin.worker.acting import Acting, Ending, looks_like_waiting
 from jobs_admin.worker.counts import Counts
+from jobs_admin.worker.decision import Decision
 from jobs_admin.worker.gate import Gate
 from jobs_admin.worker.outcome import Outcome, hard_limit, outcome_of
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
+
+_ENDING = "_redrive_ending"  # on a request: how it ended, once that is known
+_KIND = "_redrive_kind"  # on a request: of what is still to be told
 
 logger = logging.getLogger("redrive.worker")
 
@@ -20,11 +25,11 @@ logger = logging.getLogger("redrive.worker")
 class Guard:
     """Called by the requests of a worker's main process. No method raises."""
 
-    def __init__(self, origin: Origin, store: Store, mode: str, gate: Gate | None = None) -> None:
+    def __init__(self, origin: Origin, store: Store, gate: Gate | None = None) -> None:
         self.origin = origin
         self.store = store
         self.gate = gate or Gate(lambda seconds, act: None)  # before the pool
-        self.mode = mode  # the ceiling: capture, observe or enforce
+        self.acting: Acting | None = None  # None: whatever is published, no policy decides in this worker
         self.is_silenced = False  # by `manage.py off`
         self.counts = Counts()
         self.broken = 0  # reports that could not be made whole, for an error of ours
@@ -35,18 +40,26 @@ class Guard:
         except Exception as error:
             self._note(error)
 
-    def job_failed(self, request: Any, exc_info: Any) -> None:
-        """Before Celery acknowledges the message: what is durable here is forgotten there only afterwards."""
-        try:
-            self._ended_badly(request, outcome_of(request, exc_info))
-        except Exception as error:
-            self._tell_least(request, error)
+    def job_failed(self, request: Any, exc_info: Any) -> tuple[Any, dict[str, Any]]:
+        """Before Celery acknowledges the message: what is durable here is forgotten there only afterwards.
 
-    def job_timed_out(self, request: Any, seconds: float | None) -> None:
-        try:
-            self._ended_badly(request, hard_limit(seconds))
-        except Exception as error:
-            self._tell_least(request, error)
+        Answers what Celery is to be told of this end, and with which options.
+        """
+        # The pool tells of some ends twice: a hard limit as an error and as a time-out.
+        ended: Ending = getattr(request, _ENDING, None) or self._end(request, exc_info)
+        return ended.exc_info, ended.options
+
+    def job_timed_out(self, request: Any, seconds: float | None) -> bool:
+        """Whether Celery is to be told: not of a job that waits for its next attempt."""
+        ended: Ending | None = getattr(request, _ENDING, None)
+        if ended is None:
+            try:
+                ended = Ending(hard_limit(seconds), None, None)
+                setattr(request, _ENDING, ended)
+                self._report(request, ended.outcome, None)
+            except Exception as error:
+                self._tell_least(request, error)
+        return ended is None or not ended.is_held
 
     def job_succeeded(self, request: Any, duration: float | None) -> None:
         try:
@@ -56,12 +69,35 @@ class Guard:
         except Exception as error:
             self._note(error)
 
-    def _ended_badly(self, request: Any, outcome: Outcome | None) -> None:
-        # The pool tells of some ends twice: a hard limit as an error and as a time-out.
-        if request.__dict__.get("_redrive_told"):
-            return
-        request._redrive_told = True
-        request._redrive_kind = outcome.kind if outcome else None  # what is still to be told
+    def _end(self, request: Any, exc_info: Any) -> Ending:
+        ended = Ending(None, None, exc_info)
+        try:
+            if self.acting is None:
+                ended = Ending(outcome_of(request, exc_info), None, exc_info)
+            else:
+                ended = self._acted(self.acting, request, exc_info)
+            setattr(request, _ENDING, ended)
+            self._report(request, ended.outcome, ended.decision)
+        except Exception as error:
+            self._tell_least(request, error)
+        try:
+            if ended.afterwards is not None:
+                ended.afterwards()
+        except Exception as error:  # Celery's own bookkeeping, and hooks of the task
+            self._note(error)
+        return ended
+
+    def _acted(self, acting: Acting, request: Any, exc_info: Any) -> Ending:
+        try:
+            return acting.ending(request, exc_info)
+        except Exception as error:
+            self._note(error)
+            if looks_like_waiting(exc_info):  # and waits nowhere
+                return acting.given_up(request, exc_info, f"an error of Redrive's ({type(error).__name__})")
+            return Ending(outcome_of(request, exc_info), None, exc_info)
+
+    def _report(self, request: Any, outcome: Outcome | None, decision: Decision | None) -> None:
+        setattr(request, _KIND, outcome.kind if outcome else None)
         duration = None if request.time_start is None else max(0.0, time.time() - request.time_start)
         queue = report.queue_of(request, self.origin)
         if outcome is None:
@@ -69,17 +105,17 @@ class Guard:
             return
         self.counts.ended(queue, outcome.counts_as, duration)
         if not self.is_silenced:
-            entry = envelope.encode(report.failure(request, outcome, self.origin, duration))
-            request._redrive_kind = None  # now it is the store's to keep
+            entry = envelope.encode(report.failure(request, outcome, self.origin, duration, decision))
+            setattr(request, _KIND, None)  # now it is the store's to keep
             self.store.write(entry)
 
     def _tell_least(self, request: Any, error: Exception) -> None:
         """A job whose report could not be made is told all the same, if only by its name: it must not just vanish."""
         self._note(error)
         try:
-            kind = request.__dict__.get("_redrive_kind", "exception")
+            kind = getattr(request, _KIND, "exception")
             if kind is not None and not self.is_silenced:
-                request._redrive_told, request._redrive_kind = True, None
+                setattr(request, _KIND, None)
                 self.store.write(envelope.encode(report.least(request, kind, self.origin)))
         except Exception as again:  # the same border; this job is counted already
             logger.debug("Redrive could not even name a job.", exc_info=again)

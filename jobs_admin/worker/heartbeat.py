@@ -1,4 +1,4 @@
-"""The guard's one thread: obeys the switch, tells that the worker lives, ships the spool. Jobs never wait for it."""
+"""The guard's first thread: obeys the switch, learns of policies, tells that the worker lives, ships the spool. Jobs never wait for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import redis
@@ -20,6 +21,8 @@ from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import Told
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.known_tasks import KnownTasks
+from jobs_admin.worker.policies import CAPTURE
+from jobs_admin.worker.policing import Policing
 
 POLL_SECONDS = 1.0  # of the switch; `off` must reach every worker within two
 BEAT_SECONDS = 5.0
@@ -51,24 +54,30 @@ def new_boot() -> str:
 
 
 class Heartbeat:
-    def __init__(self, guard: Guard, identity: Identity, at_start: AtStart) -> None:
+    def __init__(self, guard: Guard, identity: Identity, at_start: AtStart, policing: Policing | None = None) -> None:
         self.guard = guard
         self.identity = identity
         self._configuration: Told | None = None  # not read yet
         self.at_start = at_start
+        self.policing = policing  # None: no policy decides in this worker
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_leaving = False
+        self._beat_due = 0.0  # monotonic
 
     def start(self) -> None:
         """Begin, once. Called when the pool has been forked: a thread does not survive a fork, nor should it."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="redrive-heartbeat", daemon=True)
             self._thread.start()
+            if self.policing is not None:
+                self.policing.start()
 
     def stop(self) -> None:
         """Last words: ship the spool, tell the final counts, let go of the files. Takes a few seconds at most."""
         self._stop.set()
+        if self.policing is not None:
+            self.policing.stop()
         if self._thread is not None:
             self._thread.join(3)
             if self._thread.is_alive():
@@ -83,17 +92,17 @@ class Heartbeat:
         self._is_leaving = True
 
     def _run(self) -> None:
-        beat_due, was_leaving = 0.0, False
+        was_leaving = False
         while not self._stop.is_set():
             self._attempt(self.guard.store.dial)
             is_reached = self._attempt(self._obey)
-            if time.monotonic() >= beat_due or self._is_leaving != was_leaving:
-                beat_due, was_leaving = time.monotonic() + BEAT_SECONDS, self._is_leaving
+            if time.monotonic() >= self._beat_due or self._is_leaving != was_leaving:
+                self._beat_due, was_leaving = time.monotonic() + BEAT_SECONDS, self._is_leaving
                 self.at_start.beat("leaving" if was_leaving else "")
                 is_reached = self._attempt(self._tell) and self._attempt(self.guard.store.measure)
                 if self._configuration is None:
                     self._attempt(self._read_configuration)
-                    beat_due = 0.0  # it is told with the next beat, which need not wait
+                    self._beat_due = 0.0  # it is told with the next beat, which need not wait
             if is_reached:
                 self._attempt(self._ship)
             # Jitter, so that a fleet that was started together does not ask together.
@@ -112,10 +121,15 @@ class Heartbeat:
         return True
 
     def _obey(self) -> None:
-        is_silenced = self.guard.store.background.get(keys.switch()) == b"off"
+        client = self.guard.store.background
+        asked: Any = client.mget(keys.switch(), keys.policies_version())
+        switch, number = asked
+        is_silenced = switch == b"off"
         if is_silenced != self.guard.is_silenced:
             self.guard.is_silenced = is_silenced
             logger.warning("Redrive's guard was switched %s.", "off" if is_silenced else "on")
+        if self.policing is not None and self.policing.obey(client, switch, number):
+            self._beat_due = 0.0  # who runs which version is told at once
 
     def _read_configuration(self) -> None:
         """Once, and after the first beat: that the worker lives is told before."""
@@ -138,7 +152,9 @@ class Heartbeat:
             "release": identity.release,
             "celery": identity.celery,
             "guard": identity.guard,
-            "mode": "off" if guard.is_silenced else guard.mode,
+            "mode": "off" if guard.is_silenced else self.policing.policies.ceiling if self.policing else CAPTURE,
+            "policies": self.policing.policies.versions if self.policing else {},
+            "refused": self.policing.policies.refused if self.policing else {},
             "pool": identity.pool,
             "concurrency": identity.concurrency,
             "queues": queues,

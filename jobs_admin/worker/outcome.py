@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,6 +17,8 @@ from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.serialization import UnpickleableExceptionWrapper
+
+from jobs_admin.worker.decision import GuardRetry
 
 # What Python writes between an error and the one that was raised while handling it.
 _WHILE_HANDLING = "\nDuring handling of the above exception, another exception occurred:\n"
@@ -57,7 +59,7 @@ def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
     if isinstance(error, WorkerLostError):
         return _worker_lost(request, error, trace)
     if isinstance(error, TimeLimitExceeded):
-        return Outcome("hard_limit", _qualified(TimeLimitExceeded), _limit_exceeded(error.args), trace)
+        return Outcome("hard_limit", qualified(TimeLimitExceeded), _limit_exceeded(error.args), trace)
     if isinstance(error, SoftTimeLimitExceeded):
         told = _outcome("soft_limit", error, trace)
         return _with_message(told, "soft time limit exceeded") if told.message == "SoftTimeLimitExceeded()" else told
@@ -70,7 +72,7 @@ def _as_raised(raised: Any, told: Outcome) -> Outcome:
     """Celery sends an error that cannot be pickled as its nearest base class that can, and its true class beside it."""
     if not isinstance(raised, type) or not issubclass(raised, BaseException) or raised is UnpickleableExceptionWrapper:
         return told
-    true = _qualified(raised)
+    true = qualified(raised)
     if true == told.error_type or not told.trace:
         return told
     before, found, after = told.trace.rpartition(f"\n{told.error_type}")
@@ -79,7 +81,7 @@ def _as_raised(raised: Any, told: Outcome) -> Outcome:
 
 def hard_limit(seconds: float | None) -> Outcome:
     """For pools that tell of a hard limit without an exception (gevent, eventlet)."""
-    return Outcome("hard_limit", _qualified(TimeLimitExceeded), _limit_exceeded((seconds,)), "")
+    return Outcome("hard_limit", qualified(TimeLimitExceeded), _limit_exceeded((seconds,)), "")
 
 
 def _limit_exceeded(args: tuple[object, ...]) -> str:
@@ -93,7 +95,7 @@ def _outcome(kind: str, error: Any, trace: str, due_at: float | None = None) -> 
         error_type = name if module in {"", "builtins", "__main__"} else f"{module}.{name}"
         message = str(error.text or "")  # made by the child; usually `Name(arguments)`
         return Outcome(kind, error_type, message, trace, due_at)
-    error_type = _qualified(type(error))
+    error_type = qualified(type(error))
     return Outcome(kind, error_type, _message(error_type, trace), trace, due_at)
 
 
@@ -101,6 +103,10 @@ def _retry(request: Any, retry: Retry, trace: str) -> Outcome:
     """Celery's own retry, told as the error that caused it: so it joins the group of its last attempt."""
     due_at = _due_at(retry.when)
     original = _before_the_retry(trace)
+    if isinstance(retry, GuardRetry) and original != trace and not isinstance(retry.exc, UnpickleableExceptionWrapper):
+        error_type, message = _last_error(original)
+        if error_type:  # what was raised, also where only a base class of it could be pickled
+            return Outcome("retry", error_type, message, original, due_at)
     if retry.exc is not None:
         told = _outcome("retry", retry.exc, original, due_at)
         error_type, message = _last_error(original) if original != trace else ("", "")
@@ -117,7 +123,7 @@ def _retry(request: Any, retry: Retry, trace: str) -> Outcome:
 
 
 def _with_message(outcome: Outcome, message: str) -> Outcome:
-    return Outcome(outcome.kind, outcome.error_type, message, outcome.trace, outcome.due_at)
+    return replace(outcome, message=message)
 
 
 def _without_name(text: str, error_type: str) -> str:
@@ -129,14 +135,15 @@ def _without_name(text: str, error_type: str) -> str:
 
 
 def _worker_lost(request: Any, error: WorkerLostError, trace: str) -> Outcome:
+    told = _outcome("worker_lost", error, trace)
+    told = _with_message(told, _POOL_JOB.sub("", told.message))  # the pool's own number says nothing
     task = request.task
     retries = int(request.request_dict.get("retries") or 0)
     most = getattr(task, "max_retries", None)
     if getattr(task, "retry_on_worker_lost", False) and (most is None or retries < most):
         # Celery 5.7 publishes a retry for it right after this: the job is not dead.
-        return _outcome("retry", error, trace, time.time() + float(task.default_retry_delay or 0))
-    told = _outcome("worker_lost", error, trace)
-    return _with_message(told, _POOL_JOB.sub("", told.message))  # the pool's own number says nothing
+        return replace(told, kind="retry", due_at=time.time() + float(task.default_retry_delay or 0))
+    return told
 
 
 def _due_at(when: object) -> float | None:
@@ -148,7 +155,7 @@ def _due_at(when: object) -> float | None:
     return None
 
 
-def _qualified(error: type) -> str:
+def qualified(error: type) -> str:
     """The class as a traceback names it: without a module for those that are built in."""
     module, name = error.__module__, error.__qualname__
     return name if module in ("builtins", "__main__") else f"{module}.{name}"
@@ -165,10 +172,10 @@ def _message(error_type: str, trace: str) -> str:
 
 def _before_the_retry(trace: str) -> str:
     """The traceback without its last part, when that only tells that somebody asked for a retry."""
-    for between in (_WHILE_HANDLING, _DIRECT_CAUSE):
-        before, found, last = trace.rpartition(between)
-        if found and "Retry" in last[last.rfind("\n", 0, len(last) - 1) :]:
-            return before.rstrip("\n") + "\n"
+    # The one that stands last: what stands before it may be a chain of the error's own.
+    before, found, last = trace.rpartition(max(_WHILE_HANDLING, _DIRECT_CAUSE, key=trace.rfind))
+    if found and "Retry" in last[last.rfind("\n", 0, len(last) - 1) :]:
+        return before.rstrip("\n") + "\n"
     return trace
 
 

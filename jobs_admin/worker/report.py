@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from kombu.utils.json import dumps
 
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.worker.decision import AGAIN, Decision
 from jobs_admin.worker.display import Shown, shown_json, shown_message, shown_trace
+from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.popped import Popped
 
@@ -23,7 +26,7 @@ T = TypeVar("T")
 
 RAW_BYTES = 16 * 1024**2
 RAW_HEAD = 64 * 1024  # of a message that is larger: enough to recognise it; a replay is refused
-HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive"})  # unredacted copies, and our own
+HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive", WAITED})  # unredacted copies, and our own
 
 _MOST_INT = 2**31 - 1
 _HOST = socket.gethostname()
@@ -37,6 +40,7 @@ class Origin:
     release: str
     tenant_paths: tuple[str, ...]
     queues: dict[tuple[str, str], str]  # (exchange, routing key) -> queue
+    fanouts: frozenset[str] = frozenset()  # exchanges that give each worker a copy
 
 
 def queue_of(request: Any, origin: Origin) -> str:
@@ -48,6 +52,12 @@ def queue_of(request: Any, origin: Origin) -> str:
     return (found or key).partition("\x06\x16")[0]
 
 
+def may_be_retried(request: Any, said: dict[str, Any], origin: Origin) -> bool:
+    """Whether a message can come again by our hand. `said` are its headers, as Celery holds them."""
+    # `utc` is of Celery's first protocol, whose messages have no place where we could count retries.
+    return "utc" not in said and request.delivery_info.get("exchange") not in origin.fanouts
+
+
 def lineage_of(request: Any) -> Lineage | None:
     """Where a replayed job comes from. Celery hands custom headers on to the message of a retry (tested)."""
     sent = request.request_dict
@@ -57,31 +67,41 @@ def lineage_of(request: Any) -> Lineage | None:
 
 def attempt_of(request: Any) -> int:
     """Executions so far in this run; the first is 1."""
+    return attempt_number(request.request_dict.get("retries"))
+
+
+def attempt_number(retries: Any) -> int:
+    """What a message's header says as an attempt, counted from 1; hostile or missing: the first."""
     try:
-        return min(max(0, int(request.request_dict.get("retries") or 0)) + 1, _MOST_INT)
+        return min(max(0, int(retries or 0)) + 1, _MOST_INT)
     except (TypeError, ValueError, ArithmeticError):  # int(Infinity) is an OverflowError
         return 1
 
 
-def failure(request: Any, outcome: Outcome, origin: Origin, duration: float | None) -> Envelope:
-    """The report of a job that ended badly, or will be tried again."""
+def failure(
+    request: Any, outcome: Outcome, origin: Origin, duration: float | None, decision: Decision | None = None
+) -> Envelope:
+    """The report of a job that ended badly, or will be tried again. `decision`: what a policy says of it, or would."""
     raw = raw_message(request.message)
     args, kwargs = _arguments(request)
     shown_args, shown_kwargs = _shown(args), _shown(kwargs)
     headers = _shown({k: v for k, v in (request.message.headers or {}).items() if k not in HIDDEN_HEADERS})
-    message, trace = shown_message(outcome.message), shown_trace(outcome.trace)
+    message, trace = shown_message(outcome.message), shown_trace(_without_us(outcome.trace))
     attempt = attempt_of(request)
+    by = None if decision is None or decision.is_observed else decision
+    at = time.time()
     return Envelope(
         **_common(request, origin),
         kind=outcome.kind,
         attempt=attempt,
-        at=time.time(),
+        at=at,
         error_type=outcome.error_type[:500],
         message=message.text,
-        max_attempts=_max_attempts(request.task, attempt, outcome.kind),
-        due_at=outcome.due_at,
+        max_attempts=_max_attempts(request.task, attempt, outcome.kind) if by is None else by.max_attempts,
+        # Told as a difference to `at`: exactly what was decided, not what was left of it when this was written.
+        due_at=at + by.delay_s if by and outcome.kind == "retry" else outcome.due_at,
         duration_s=duration,
-        tenant=_tenant(args, kwargs, origin.tenant_paths),
+        tenant=tenant_of(args, kwargs, origin.tenant_paths),
         priority=_priority(request),
         args=shown_args.text,
         kwargs=shown_kwargs.text,
@@ -92,7 +112,27 @@ def failure(request: Any, outcome: Outcome, origin: Origin, duration: float | No
         raw_sha256=hashlib.sha256(raw).hexdigest(),
         raw=raw if len(raw) <= RAW_BYTES else raw[:RAW_HEAD],
         trace=trace.text,
+        policy=decision.policy if decision else "",
+        reason=by.reason if by else "",
+        escalate=by.escalate if by else False,
+        crashes=by.records if by else "",
+        observed="" if decision is None or by else _would(decision),
     )
+
+
+def _would(decision: Decision) -> str:
+    """What a policy would have done, had it been enforced."""
+    if decision.act == AGAIN:
+        return f"would retry in {decision.delay_s:,.3g} s" + (f": {decision.reason}" if decision.reason else "")
+    return f"would be dead: {decision.reason}"
+
+
+# Our wrapper around a task's function, as Python writes a frame: so a stack is the same with and without a policy.
+_OUR_FRAME = re.compile(r'  File "[^"\n]*jobs_admin[/\\]worker[/\\]retrying\.py", line \d+, in \w+\n(?:    .*\n)*')
+
+
+def _without_us(trace: str) -> str:
+    return _OUR_FRAME.sub("", trace)
 
 
 def least(request: Any, kind: str, origin: Origin) -> Envelope:
@@ -211,7 +251,8 @@ def _max_attempts(task: Any, attempt: int, kind: str) -> int | None:
     return None if most is None else max(int(most) + 1, attempt)
 
 
-def _tenant(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
+def tenant_of(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
+    """Whose job it is, by the first of the paths that is there; "" where none is."""
     for path in paths:
         value = value_at(path, args, kwargs)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":

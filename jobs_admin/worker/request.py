@@ -34,20 +34,22 @@ class GuardedRequest:
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
         if self.redrive.gate.takes_back(self, exc_info):
             return None
-        self.redrive.job_failed(self, exc_info)
+        exc_info, more = self.redrive.job_failed(self, exc_info)
         try:
-            return super().on_failure(exc_info, *args, **options)  # type: ignore[misc]
+            return super().on_failure(exc_info, *args, **{**options, **more})  # type: ignore[misc]
         finally:
             self.redrive.gate.left(self)
 
     def on_timeout(self, soft: bool, timeout: float | None) -> Any:
-        if not soft:
-            self.redrive.job_timed_out(self, timeout)
-        try:
+        if soft:
             return super().on_timeout(soft, timeout)  # type: ignore[misc]
+        try:
+            # Not of a job that waits for its next attempt: it was told as a failure already.
+            if self.redrive.job_timed_out(self, timeout):
+                return super().on_timeout(soft, timeout)  # type: ignore[misc]
+            return None
         finally:
-            if not soft:
-                self.redrive.gate.left(self)
+            self.redrive.gate.left(self)
 
 
 def _telling(on_success: Any) -> Any:

@@ -39,6 +39,15 @@ def directory_for(source: str, configured: str = "") -> Path:
     return root / source
 
 
+def own_directory(directory: Path) -> None:
+    """Make it where it is not there. Raises PermissionError for one that is not this user's alone."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = directory.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        # A directory in /tmp that someone else prepared could hand our reports to them.
+        raise PermissionError(f"{directory} must belong to this user alone (mode 0700)")
+
+
 class Spool:
     """The spool of one worker process. `append` may be called from any thread; `drain` from one."""
 
@@ -124,11 +133,7 @@ class Spool:
                 self.waiting -= count
 
     def _new_file(self) -> _File:
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = self.directory.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o077:
-            # A directory in /tmp that someone else prepared could hand our reports to them.
-            raise PermissionError(f"{self.directory} must belong to this user alone (mode 0700)")
+        own_directory(self.directory)
         self._made += 1
         # Ordered by name: the time, then a number for two files of one nanosecond-poor clock tick.
         path = self.directory / f"{time.time_ns():020d}-{os.getpid()}-{self._made}.spool"

@@ -245,7 +245,7 @@ def test_the_heartbeat_counts_what_happened(worker):
     assert count["busy_s"] > 0
     assert before["boot"] == heartbeat()["boot"]
     said = heartbeat()
-    assert (said["source"], said["pool"], said["concurrency"], said["mode"]) == ("shop", "prefork", 2, "capture")
+    assert (said["source"], said["pool"], said["concurrency"], said["mode"]) == ("shop", "prefork", 2, "enforce")
     assert said["queues"] == ["celery", "emails", "webhooks"]
     assert said["late_ack"]["webhooks"] is False
 
@@ -406,7 +406,7 @@ def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(o
     channel = Connection("memory://").channel()
     message = Message(channel._get("emails"), channel=channel)
     # A path that is no text: reading the tenant fails, as a fault of ours would.
-    guard = Guard(Origin("shop", "", (5,), {}), Store(own_store.url, Spool(tmp_path / "s")), "capture")
+    guard = Guard(Origin("shop", "", (5,), {}), Store(own_store.url, Spool(tmp_path / "s")))
     guard.store.dial()
     request = guarded(Request, guard)(message, app=app, hostname="w@h", task=app.tasks["fail"])
     guard.job_timed_out(request, 1)

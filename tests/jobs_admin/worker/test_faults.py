@@ -161,7 +161,7 @@ def test_nothing_a_job_says_makes_the_guard_raise(own_store, tmp_path):
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.report import Origin
 
-    guard = Guard(Origin("shop", "", (), {}), Store(own_store.url, Spool(tmp_path / "s")), "capture")
+    guard = Guard(Origin("shop", "", (), {}), Store(own_store.url, Spool(tmp_path / "s")))
     for request in (None, object(), 5):
         guard.job_started(request)
         guard.job_failed(request, None)

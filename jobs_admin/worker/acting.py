@@ -1,0 +1,204 @@
+"""What a worker's main process does about a failed attempt under a policy: let the job wait, or let it be dead.
+
+In this order, so that a death at any moment loses no job: it waits, durable; the report is written; Celery acknowledges.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
+from celery import signals
+
+from jobs_admin.core import matching
+from jobs_admin.worker import report
+from jobs_admin.worker.at_start import HARD_LIMIT, KILLED, KINDS_OF_CRASHES, AtStart, Job, Quarantine
+from jobs_admin.worker.decision import DEAD, WAIT, Decision, GuardRetry, GuardWait, Quarantined
+from jobs_admin.worker.later import Later, NotHeld
+from jobs_admin.worker.next_message import WAITED
+from jobs_admin.worker.notes import Notes
+from jobs_admin.worker.outcome import Outcome, outcome_of, qualified
+from jobs_admin.worker.policies import Chosen, InForce
+from jobs_admin.worker.report import Origin
+from jobs_admin.worker.retrying import Spend, decide, quarantined
+
+STORE = "store"  # a reason: it could not be put aside for its next attempt
+
+_KINDS = {qualified(SoftTimeLimitExceeded): "soft_limit", "MemoryError": "memory"}
+
+
+class DeadLetter(Exception):
+    """Stands for an end after which Celery would put the message back again and again, although the policy says dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended after all."""
+
+    outcome: Outcome | None  # what is reported; None: nothing
+    decision: Decision | None
+    exc_info: Any  # what Celery's `on_failure` is handed, and with which options
+    options: dict[str, Any] = field(default_factory=dict)
+    is_held: bool = False  # it waits for its time: whatever else is told of this delivery changes nothing
+    afterwards: Callable[[], None] | None = None
+
+
+class Acting:
+    """`ending` acts; it is to be called once for each request."""
+
+    def __init__(
+        self, origin: Origin, in_force: InForce, notes: Notes, later: Later, at_start: AtStart, spend: Spend
+    ) -> None:
+        self._origin = origin
+        self._in_force = in_force
+        self._notes = notes
+        self._later = later
+        self._at_start = at_start
+        self._spend = spend
+
+    def ending(self, request: Any, exc_info: Any) -> Ending:
+        error = _raised(exc_info)
+        outcome = outcome_of(request, exc_info)
+        if looks_like_waiting(exc_info):
+            return self._hold(request, exc_info, outcome, Decision.from_text(error.decision))
+        if isinstance(error, Quarantined):
+            return Ending(_crashed(outcome, error), Decision.from_text(error.decision), exc_info)
+        if outcome is None:
+            return Ending(None, None, exc_info)
+        if isinstance(error, WorkerLostError | TimeLimitExceeded | SystemExit):
+            return self._after_a_crash(request, exc_info, error, outcome)
+        return Ending(outcome, self._notes.take(str(request.id), report.attempt_of(request)), exc_info)
+
+    def given_up(self, request: Any, exc_info: Any, why: str) -> Ending:
+        """A job that was to wait, and cannot: dead. In the child it looked like a retry, so Celery is told that it failed."""
+        error = _raised(exc_info)
+        outcome = outcome_of(request, exc_info) or Outcome("exception", qualified(type(error)), why, "")
+        kind = _KINDS.get(outcome.error_type, "exception")
+        decision = Decision.from_text(getattr(error, "decision", "")) or Decision(DEAD, "")
+        return Ending(
+            replace(outcome, kind=kind, due_at=None),
+            replace(decision, act=DEAD, reason=f"{STORE}: {why}"),
+            _with(
+                exc_info, getattr(error, "exc", None) or DeadLetter(f"{outcome.error_type}: {outcome.message}"[:500])
+            ),
+            {"return_ok": False},
+        )
+
+    def _hold(self, request: Any, exc_info: Any, outcome: Outcome | None, decision: Decision | None) -> Ending:
+        try:
+            if decision is None:
+                raise NotHeld("what was decided over it cannot be read")
+            self._later.hold(request, decision)
+        except NotHeld as error:
+            return self.given_up(request, exc_info, str(error))
+        return Ending(None if decision.act == WAIT else outcome, decision, exc_info, is_held=True)
+
+    # Where the child could not decide any more
+
+    def _after_a_crash(self, request: Any, exc_info: Any, error: BaseException, outcome: Outcome) -> Ending:
+        chosen = None
+        if report.may_be_retried(request, request.request_dict, self._origin):
+            chosen = self._in_force.choose(report.queue_of(request, self._origin), str(request.type))
+        if chosen is None:
+            return Ending(outcome, None, exc_info)
+        kind = "hard_limit" if isinstance(error, TimeLimitExceeded) else "worker_lost"
+        ended = replace(outcome, kind=kind, due_at=None)
+        if chosen.is_enforced and (said := self._counted(request, chosen, ended)):
+            return Ending(ended, quarantined(chosen, said), _for_good(request.task, exc_info, error))
+        if request.acknowledged:
+            return Ending(outcome, None, exc_info)  # acknowledged early: its author chose that it runs once at most
+        decision = self._decided(request, error, chosen)
+        if decision.is_observed:
+            return Ending(outcome, decision, exc_info)
+        dead = Ending(ended, decision, _for_good(request.task, exc_info, error))
+        if decision.act == DEAD:
+            return dead
+        try:
+            self._later.hold(request, decision)
+        except NotHeld as why:
+            return replace(dead, decision=replace(decision, act=DEAD, reason=f"{STORE}: {why}"))
+        retry = GuardRetry(f"Retry in {decision.delay_s:.3g}s by {chosen.label}: {outcome.error_type}", error)
+        retry.when = decision.delay_s
+        return Ending(
+            replace(outcome, kind="retry", due_at=time.time() + decision.delay_s),
+            decision,
+            _with(exc_info, retry),
+            is_held=True,
+            afterwards=lambda: _tell_of_retry(request, retry, exc_info),
+        )
+
+    def _counted(self, request: Any, chosen: Chosen, ended: Outcome) -> Quarantine | None:
+        """Count the crash where the policy asks for it, and let go of what the dead process held."""
+        policy = chosen.policy
+        if policy.poison is None and policy.concurrency is None:
+            return None
+        how = HARD_LIMIT if ended.kind == "hard_limit" else KILLED
+        return self._at_start.crashed(policy, Job.of_request(request), how, ended.message, request.worker_pid)
+
+    def _decided(self, request: Any, error: BaseException, chosen: Chosen) -> Decision:
+        said = request.request_dict
+        waited = said.get(WAITED)
+        return decide(
+            chosen,
+            attempt=report.attempt_of(request),
+            error_names=matching.names_of(type(error)),
+            waited_s=waited if isinstance(waited, int | float) else None,
+            expires=said.get("expires"),
+            spend=self._spend,
+        )
+
+
+def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
+    """A job that was not started again is told by the last of its starts, whose end nobody else could tell."""
+    decision = Decision.from_text(error.decision)
+    try:
+        last = json.loads(decision.records)[-1] if decision else {}
+    except (ValueError, IndexError):
+        last = {}
+    kind = KINDS_OF_CRASHES.get(str(last.get("how")), "worker_lost")
+    return outcome and replace(outcome, kind=kind, message=str(error), trace="")
+
+
+def looks_like_waiting(exc_info: Any) -> bool:
+    """Whether Celery was told in the child that the job will come again, and only we can see to it that it does."""
+    return isinstance(_raised(exc_info), GuardRetry | GuardWait)
+
+
+def _raised(exc_info: Any) -> Any:
+    error = exc_info.exception
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def _with(exc_info: Any, error: BaseException) -> Any:
+    other = copy.copy(exc_info)
+    other.type, other.exception = type(error), error
+    return other
+
+
+def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
+    """What ends the job, also where Celery would put its message back or publish a retry by itself."""
+    if isinstance(error, TimeLimitExceeded):
+        acks = getattr(task, "acks_on_timeout", getattr(task, "acks_on_failure_or_timeout", True))
+        comes_back = task.acks_late and not acks
+    else:
+        comes_back = (task.acks_late and task.reject_on_worker_lost) or getattr(task, "retry_on_worker_lost", False)
+    return _with(exc_info, DeadLetter(f"{type(error).__name__}: {error}")) if comes_back else exc_info
+
+
+def _tell_of_retry(request: Any, retry: GuardRetry, exc_info: Any) -> None:
+    """What Celery's child tells when it raises a retry; here it died before (as `Request._retry_worker_lost`, Celery 5.7)."""
+    task, context = request.task, request._context
+    if request.store_errors:
+        task.backend.mark_as_retry(request.id, retry.exc, exc_info.traceback, request=context)
+    task.request_stack.push(context)
+    try:
+        task.on_retry(retry.exc, request.id, request.args, request.kwargs, exc_info)
+        signals.task_retry.send(task, request=context, reason=retry, einfo=exc_info)
+    finally:
+        task.request_stack.pop()

@@ -1,0 +1,122 @@
+"""The broker as retries need it: its own Redis, or, where it is none that we can use by ourselves, a confirmed publish."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import inspect
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from kombu.connection import Connection
+from kombu.messaging import Producer
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from jobs_admin.core import address
+from jobs_admin.core.redis_url import for_redis_py
+
+PUBLISH_SECONDS = 5.0
+# Older versions of kombu cannot bound the wait for a confirmation.
+_BOUNDED = {
+    name: PUBLISH_SECONDS
+    for name in ("timeout", "confirm_timeout")
+    if name in inspect.signature(Producer.publish).parameters
+}
+_SCHEMES = ("redis", "rediss", "redis+socket")
+
+
+class NotPublished(Exception):
+    """The broker did not confirm the message: it may or may not have it."""
+
+
+def redis_of(url: str, ssl: Any = None) -> Callable[[float], redis.Redis] | None:
+    """Makes clients of a broker's own Redis, given the seconds that each may wait. None: there is none that we can use.
+
+    Sentinels, clusters and lists of servers are left to kombu, which knows which of them leads. `ssl` is Celery's
+    `broker_use_ssl`.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in _SCHEMES or ";" in url or "," in rest.rpartition("@")[2].partition("/")[0]:
+        return None
+    options: dict[str, Any] = dict(ssl) if isinstance(ssl, dict) else {}
+    if ssl and scheme == "redis":
+        url = f"rediss://{rest}"
+
+    def client(seconds: float) -> redis.Redis:
+        return redis.Redis.from_url(
+            for_redis_py(url),
+            socket_timeout=seconds,
+            socket_connect_timeout=seconds,
+            socket_keepalive=True,
+            # Once more for a connection that the server closed while it was idle; what timed out is not tried again.
+            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+            **options,
+        )
+
+    try:
+        client(1.0)  # connects to nothing: whether the URL can be read
+    except (ValueError, TypeError, address.Unreadable):
+        return None
+    return client
+
+
+class Publisher:
+    """Publishes kept messages on a broker that is not Redis. One thread at a time."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._producer: Any = None
+        self._must_arrive: dict[str, bool] = {}
+
+    def publish(self, queue: str, message: bytes) -> None:
+        """On the queue itself, whatever exchange it once came through. Raises NotPublished."""
+        said = json.loads(message)
+        properties = dict(said.get("properties") or {})
+        body = said["body"]
+        if properties.get("body_encoding") == "base64":
+            body = base64.b64decode(body)
+        kept = {
+            name: properties[name]
+            for name in ("correlation_id", "reply_to", "priority", "delivery_mode", "expiration", "message_id", "type")
+            if properties.get(name) is not None
+        }
+        with self._lock:
+            try:
+                producer = self._open()
+                producer.publish(
+                    body,
+                    routing_key=queue,
+                    exchange="",
+                    headers=said.get("headers") or {},
+                    content_type=said.get("content-type"),
+                    content_encoding=said.get("content-encoding"),
+                    retry=False,
+                    **self._must_arrive,
+                    **_BOUNDED,
+                    **kept,
+                )
+            except Exception as error:  # each transport has errors of its own
+                self._close()
+                raise NotPublished(f"{type(error).__name__}") from error
+
+    def _open(self) -> Any:
+        if self._producer is None:
+            connection: Any = self._connect()
+            self._connection = connection
+            connection.transport_options = {**(connection.transport_options or {}), "confirm_publish": True}
+            self._producer = Producer(connection.channel())  # type: ignore[no-untyped-call]
+            # RabbitMQ alone: a message for a queue that is no more comes back as an error, instead of being dropped.
+            self._must_arrive = {"mandatory": True} if connection.transport.driver_type == "amqp" else {}
+        return self._producer
+
+    def _close(self) -> None:
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # it is broken already
+                connection.release()

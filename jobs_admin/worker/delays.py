@@ -1,0 +1,131 @@
+"""Jobs that wait for their time in Redis, and go on their queues when it has come. Never in a worker's memory.
+
+They wait in the broker's own Redis where the broker is one: then a job leaves and arrives in one step. For other brokers
+they wait in Redrive's store, are taken for half a minute, published with the broker's confirmation, and only then removed.
+Anybody may promote: what is due goes once, whoever asks, and whatever dies in between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from jobs_admin.core import keys
+
+MOST_WAITING = 1_000_000  # of one source; beyond it a failed job is dead, and told so
+_AT_ONCE = 100  # jobs of a call: 2 ms of Redis
+_BYTES_AT_ONCE = 4_000_000
+_LEASE_S = 30.0
+
+_HERE = Path(__file__).parent
+
+
+class TooManyWait(Exception):
+    """The source holds as many delayed jobs as it may. The job was not added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a waiting job beside its message."""
+
+    job_id: str
+    attempt: int  # that will run, counted from 1
+    task: str
+    queue: str
+    policy: str = ""  # `name@version` that decided the wait
+    list: str | None = None  # the broker's key, where the broker is this Redis
+    # Where the delivery that failed stands until it is acknowledged; None where it was acknowledged before it ran.
+    tag: str | None = None
+    unacked: str | None = None
+    unacked_index: str | None = None
+
+    @property
+    def member(self) -> bytes:
+        """One name for one attempt of one job: so a second delivery that fails again adds nothing."""
+        return f"{self.job_id}:{self.attempt}".encode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One job that was claimed."""
+
+    member: bytes
+    head: Head
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    jobs: int
+    next_s: float | None  # until the next is due, 0 for at once; None: nothing waits
+
+
+class Delays:
+    """The waiting jobs of one source. All calls raise redis.RedisError (or OSError) where Redis cannot be asked."""
+
+    def __init__(self, client: redis.Redis, source: str, prefix: str = keys.PREFIX) -> None:
+        self._client = client
+        self._names = [keys.due(source, prefix), keys.due_jobs(source, prefix)]
+        self._schedule = client.register_script((_HERE / "delays_schedule.lua").read_text())
+        self._promote = client.register_script((_HERE / "delays_promote.lua").read_text())
+        self._claim = client.register_script((_HERE / "delays_claim.lua").read_text())
+
+    def schedule(self, head: Head, message: bytes, delay_s: float) -> bool:
+        """Let a job wait. False where the same attempt of it waits already. Raises TooManyWait.
+
+        May be repeated when nobody knows whether it worked.
+        """
+        line = json.dumps({name: value for name, value in asdict(head).items() if value is not None}).encode()
+        entry = line + b"\n" + message
+        answer = self._schedule(keys=self._names, args=[head.member, round(delay_s * 1000), entry, MOST_WAITING])
+        if answer == -1:
+            raise TooManyWait(f"{MOST_WAITING:,} jobs wait already")
+        return bool(answer)
+
+    def promote(self, late_by_s: float = 0.0) -> Promoted:
+        """Put a batch of those that are due (for at least `late_by_s`) on their queues in this Redis."""
+        jobs, next_ms = self._promote(keys=self._names, args=[round(late_by_s * 1000), _AT_ONCE, _BYTES_AT_ONCE])
+        return Promoted(jobs, None if next_ms < 0 else next_ms / 1000)
+
+    def claim(
+        self, *, most: int = _AT_ONCE, is_due: bool = True, late_by_s: float = 0.0
+    ) -> tuple[list[Waiting], float | None]:
+        """Take jobs for half a minute, and how long until the next is due. They come back by themselves unless finished."""
+        which = "due" if is_due else "all"
+        next_ms, *told = self._claim(
+            keys=self._names, args=[which, most, round(_LEASE_S * 1000), round(late_by_s * 1000)]
+        )
+        found = [_waiting(member, entry) for member, entry in zip(told[::2], told[1::2], strict=True)]
+        return found, None if next_ms < 0 else next_ms / 1000
+
+    def finish(self, members: Sequence[bytes]) -> None:
+        """What was claimed is where it belongs now."""
+        if members:
+            pipeline = self._client.pipeline(transaction=True)
+            pipeline.zrem(self._names[0], *members)
+            pipeline.hdel(self._names[1], *members)
+            pipeline.execute()
+
+    def hasten(self) -> int:
+        """All that wait are due now. Answers how many."""
+        due: Any = self._client.zrange(self._names[0], 0, -1)
+        for at in range(0, len(due), 1_000):
+            # XX: what was promoted meanwhile does not come back.
+            self._client.zadd(self._names[0], dict.fromkeys(due[at : at + 1_000], 0), xx=True)
+        return len(due)
+
+    def count(self) -> int:
+        found: Any = self._client.zcard(self._names[0])
+        return int(found)
+
+
+def _waiting(member: bytes, entry: bytes) -> Waiting:
+    line, _, message = entry.partition(b"\n")
+    said = json.loads(line)
+    known = {name: said[name] for name in Head.__dataclass_fields__ if name in said}
+    return Waiting(member, Head(**known), message)

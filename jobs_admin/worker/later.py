@@ -1,0 +1,140 @@
+"""Gives a job to the place where it waits for its next attempt, before its delivery is acknowledged; and brings it back.
+
+For the worker's main process, which alone holds the message. A job waits for that place for a second or two at most, and
+only once in five seconds: while it does not answer, a job that should wait is dead, and its report says so. It is never
+left to a Celery countdown, which would hold it in a worker's memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import Any
+
+import redis
+
+from jobs_admin.worker import report
+from jobs_admin.worker.broker import NotPublished, Publisher
+from jobs_admin.worker.decision import AGAIN, Decision
+from jobs_admin.worker.delays import Delays, Head, Promoted, TooManyWait
+from jobs_admin.worker.next_message import NotCelerys, next_message
+from jobs_admin.worker.report import Origin
+
+SCHEDULE_SECONDS = 0.5  # for each of connecting and asking: the same broker holds Celery up as long
+BREAKER_SECONDS = 5.0
+IDLE_SECONDS = 1.0  # until somebody else's job is noticed, should its worker die
+_LEAST_PAUSE = 0.02
+_SPREAD = 0.2  # seconds: so that not all workers ask for one job at the same moment
+
+logger = logging.getLogger("redrive.worker")
+
+
+class NotHeld(Exception):
+    """The job could not be put aside. The text says why; where nobody answered it may wait all the same."""
+
+
+class Later:
+    """`hold` is called for jobs, in any thread; `run` by a thread of its own."""
+
+    def __init__(self, origin: Origin, delays: Delays, own: Delays, publisher: Publisher | None) -> None:
+        """`delays` for jobs, with short time-outs; `own` is the same place for the thread. `publisher`: where the place is
+        not the broker itself."""
+        self._origin = origin
+        self._delays = delays
+        self._own = own
+        self._publisher = publisher
+        self._closed_until = 0.0  # monotonic
+        self._sooner = threading.Event()
+        self._stopped = threading.Event()
+        self._looks_at = 0.0  # monotonic: when the thread looks again
+        self._is_told = False
+
+    def hold(self, request: Any, decision: Decision) -> None:
+        """The job waits, durable, when this returns. Raises NotHeld."""
+        attempt = report.attempt_of(request) + (decision.act == AGAIN)
+        waited_s = decision.delay_s if decision.keeps_wait else None
+        try:
+            message = next_message(report.raw_message(request.message), attempt - 1, waited_s)
+            head = self._head(request, decision, attempt)
+        except NotCelerys as error:
+            raise NotHeld(str(error)) from error
+        if time.monotonic() < self._closed_until:
+            raise NotHeld("the place where retries wait did not answer just before")
+        try:
+            self._delays.schedule(head, message, decision.delay_s)
+        except TooManyWait as error:
+            raise NotHeld(str(error)) from error
+        except (redis.RedisError, OSError, ValueError) as error:
+            self._closed_until = time.monotonic() + BREAKER_SECONDS
+            raise NotHeld(f"the place where retries wait did not take it ({type(error).__name__})") from error
+        if time.monotonic() + decision.delay_s < self._looks_at:
+            self._sooner.set()
+
+    def _head(self, request: Any, decision: Decision, attempt: int) -> Head:
+        queue = report.queue_of(request, self._origin)
+        head = Head(str(request.id), attempt, str(request.type), queue, decision.policy)
+        if self._publisher is not None:
+            return head
+        channel = request.message.channel
+        prefix = getattr(channel, "global_keyprefix", "") or ""
+        priority = channel._get_message_priority({"properties": request.message.properties}, reverse=False)
+        late = not request.acknowledged
+        return Head(
+            head.job_id,
+            attempt,
+            head.task,
+            queue,
+            decision.policy,
+            list=prefix + channel._q_for_pri(queue, priority),
+            tag=str(request.message.delivery_tag) if late else None,
+            unacked=prefix + channel.unacked_key if late else None,
+            unacked_index=prefix + channel.unacked_index_key if late else None,
+        )
+
+    # Bringing back
+
+    def start(self) -> None:
+        threading.Thread(target=self.run, name="redrive-promoter", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._sooner.set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            wait_s = self._round()
+            self._looks_at = time.monotonic() + wait_s
+            self._sooner.wait(wait_s)
+            self._sooner.clear()
+
+    def _round(self) -> float:
+        """One batch; answers the seconds until the next look."""
+        try:
+            promoted = promote(self._own, self._publisher)
+        except (redis.RedisError, OSError, NotPublished) as error:
+            if not self._is_told:
+                self._is_told = True
+                logger.warning("Redrive cannot bring back what waits to be retried (%r); it tries on.", error)
+            return IDLE_SECONDS * random.uniform(0.8, 1.2)
+        except Exception:  # this thread must outlive everything: without it retries wait for another worker
+            logger.exception("Redrive's promoter failed; it goes on.")
+            return IDLE_SECONDS
+        if self._is_told:
+            self._is_told = False
+            logger.info("Redrive brings back again what waits to be retried.")
+        next_s = IDLE_SECONDS if promoted.next_s is None else min(IDLE_SECONDS, promoted.next_s)
+        return max(_LEAST_PAUSE, next_s) + (0.0 if promoted.jobs else random.uniform(0, _SPREAD))
+
+
+def promote(delays: Delays, publisher: Publisher | None, late_by_s: float = 0.0) -> Promoted:
+    """One batch of what is due, on its queues. Raises redis.RedisError, OSError or NotPublished."""
+    if publisher is None:
+        return delays.promote(late_by_s)
+    jobs, next_s = delays.claim(late_by_s=late_by_s)
+    for job in jobs:
+        publisher.publish(job.head.queue, job.message)
+        # One by one: were the broker lost here, this one would be published again, and no other.
+        delays.finish([job.member])
+    return Promoted(len(jobs), next_s)

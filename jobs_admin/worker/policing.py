@@ -1,0 +1,88 @@
+"""All that retries need in one worker, put together: made before the pool is forked, started after."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+
+from jobs_admin.core import keys
+from jobs_admin.core.policy import ENFORCE, Policy
+from jobs_admin.worker.acting import Acting
+from jobs_admin.worker.at_start import AtStart
+from jobs_admin.worker.broker import Publisher, redis_of
+from jobs_admin.worker.budget import Budgets
+from jobs_admin.worker.calls import Calls
+from jobs_admin.worker.delays import Delays
+from jobs_admin.worker.later import SCHEDULE_SECONDS, Later
+from jobs_admin.worker.line import BACKGROUND_TIMEOUT, client
+from jobs_admin.worker.notes import Notes
+from jobs_admin.worker.policies import CAPTURE, Policies
+from jobs_admin.worker.report import Origin
+from jobs_admin.worker.retrying import Retrying
+from jobs_admin.worker.store import Store
+
+_HELD_TO = {b"off": "off", b"drain": CAPTURE}  # what `manage.py off` and `drain` leave of any policy
+
+logger = logging.getLogger("redrive.worker")
+
+
+class Policing:
+    """`acting` is the guard's, `obey` the heartbeat's."""
+
+    def __init__(
+        self, app: Any, origin: Origin, store: Store, url: str, ceiling: str, at_start: AtStart, calls: Calls
+    ) -> None:
+        self.policies = Policies(origin.source, ceiling, store.spool.directory)
+        with contextlib.suppress(redis.RedisError, OSError), client(url) as asked:
+            # Once before the first job; a store that is away is asked again each second.
+            number: Any = asked.get(keys.policies_version())
+            self.policies.poll(asked, number)
+        notes = Notes()
+        self._later = _later(app, origin, url)
+        budgets = Budgets(calls, origin.source)
+
+        def spend(policy: Policy) -> bool | None:
+            budget = policy.budget
+            if budget is None:
+                return True
+            return budgets.spend(budget.group or policy.name, budget.per_minute, budget.burst)
+
+        self._retrying = Retrying(origin, self.policies.in_force(), notes, at_start, spend)
+        self.acting = Acting(origin, self.policies.in_force(), notes, self._later, at_start, spend)
+
+    def wrap(self, tasks: Iterable[Any]) -> None:
+        for task in tasks:
+            self._retrying.wrap(task)
+
+    def obey(self, asked: redis.Redis, switch: bytes | None, number: bytes | None) -> bool:
+        """What the store says now; whether that changed something. Raises redis.RedisError."""
+        is_held = self.policies.hold_to(_HELD_TO.get(switch or b"", ENFORCE))
+        return self.policies.poll(asked, number) or is_held
+
+    def start(self) -> None:
+        self._later.start()
+
+    def stop(self) -> None:
+        self._later.stop()
+
+
+def _later(app: Any, origin: Origin, store_url: str) -> Later:
+    broker = app.conf.broker_read_url or app.conf.broker_url
+    options = app.conf.broker_transport_options or {}
+    of_broker = None
+    if isinstance(broker, str) and "credential_provider" not in options:
+        of_broker = redis_of(broker, app.conf.broker_use_ssl)
+    dialled = of_broker or redis_of(store_url)
+    if dialled is None:
+        raise ValueError("the store's URL cannot be used")
+    publisher = None if of_broker else Publisher(app.connection_for_write)
+    return Later(
+        origin,
+        Delays(dialled(SCHEDULE_SECONDS), origin.source),
+        Delays(dialled(BACKGROUND_TIMEOUT), origin.source),
+        publisher,
+    )

@@ -1,0 +1,310 @@
+"""The wrapper around a task's function: what a policy decides over a failed attempt, where the error still is itself.
+
+It runs in the process that runs the job, a pool's child. It asks the board which policy is in force, once for an attempt,
+and makes no call to Redis for a job that no policy matches, nor for one that ends well under a policy without limits.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import wraps
+from typing import Any
+
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
+
+from jobs_admin.core import backoff, matching, retry_after
+from jobs_admin.core.policy import Policy
+from jobs_admin.core.policy.shape import ESCALATE, REPLACE
+from jobs_admin.core.randomness import uniform
+from jobs_admin.core.verdict import EXHAUSTED, Again, Dead, Ended, judge
+from jobs_admin.worker import report
+from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, told
+from jobs_admin.worker.decision import (
+    AGAIN,
+    DEAD,
+    QUARANTINE,
+    WAIT,
+    AskedRetry,
+    Decision,
+    GuardRetry,
+    GuardWait,
+    Quarantined,
+)
+from jobs_admin.worker.next_message import WAITED
+from jobs_admin.worker.notes import Notes
+from jobs_admin.worker.policies import Chosen, InForce
+from jobs_admin.worker.report import Origin
+
+EXPIRES = "expires"  # a reason: the next attempt would come when its message is of no more use
+_RUNNING = "_redrive_attempt"  # on a request: the version that its attempt runs under
+_UTC = timezone.utc  # noqa: UP017  (workers may run Python 3.10)
+
+logger = logging.getLogger("redrive.worker")
+
+# Takes one retry of the policy's budget; None: nobody answered.
+Spend = Callable[[Policy], "bool | None"]
+
+
+class Retrying:
+    """Made in the main process before the pool is forked; its wrappers run wherever jobs run."""
+
+    def __init__(self, origin: Origin, in_force: InForce, notes: Notes, at_start: AtStart, spend: Spend) -> None:
+        self._origin = origin
+        self._in_force = in_force
+        self._notes = notes
+        self._at_start = at_start
+        self._spend = spend
+
+    def wrap(self, task: Any) -> None:
+        """From now on the policy that matches decides over this task's failures. Other tasks, other apps stay as they are."""
+        task.retry = self._retry_of(task, task.retry)
+        task.run = self._run_of(task, task.run)
+
+    def _run_of(self, task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(run)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            request = task.request
+            chosen = self._choose(task, request)
+            if chosen is None:
+                return run(*args, **kwargs)
+            if not chosen.is_enforced:
+                return self._observed(chosen, request, run, args, kwargs)
+            return self._enforced(chosen, request, run, args, kwargs)
+
+        return wrapped
+
+    def _choose(self, task: Any, request: Any) -> Chosen | None:
+        """None too for a call that is no job: `task()`, `task.run()` inside another, `apply()`."""
+        if request.called_directly or request.is_eager or _RUNNING in vars(request):
+            return None
+        try:
+            if not report.may_be_retried(request, vars(request), self._origin):
+                return None
+            return self._in_force.choose(report.queue_of(request, self._origin), task.name)
+        except Exception:  # the border: a job is never held up by what decides over its failure
+            logger.exception("Redrive could not tell which policy is in force; %s runs without one.", task.name)
+            return None
+
+    def _observed(
+        self, chosen: Chosen, request: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        setattr(request, _RUNNING, chosen)
+        try:
+            return run(*args, **kwargs)
+        except (Ignore, Reject):
+            raise
+        except Retry as retry:
+            # Celery has published its own retry. Where the policy would come instead of it, it would decide over this too.
+            if chosen.policy.native == REPLACE and retry.exc is not None:
+                self._note(chosen, request, retry.exc)
+            raise
+        except Exception as error:
+            self._note(chosen, request, error)
+            raise
+        finally:
+            vars(request).pop(_RUNNING, None)
+
+    def _enforced(
+        self, chosen: Chosen, request: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        job = self._starts(chosen, request)
+        setattr(request, _RUNNING, chosen)
+        request._redrive_asked = None
+        try:
+            answer = run(*args, **kwargs)
+        except (SystemExit, KeyboardInterrupt):
+            job = None  # the process ends: that is a crash, and the main process counts it
+            raise
+        except AskedRetry as caught:
+            asked = caught
+        except (Ignore, Reject, Retry):
+            raise
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                job = self._ran_out(chosen, job, error)
+            again = self._again(chosen, request, error)
+            if again is None:
+                raise
+            raise again from error
+        else:
+            # Somebody may have caught what `self.retry()` raised. Celery would have published the retry all the same.
+            asked = request._redrive_asked
+            if asked is None:
+                return answer
+        finally:
+            vars(request).pop(_RUNNING, None)
+            if job is not None:
+                self._at_start.ended(chosen.policy, job)
+        # Out of the handler, so that what Celery reports is the error, and not that a retry was asked for.
+        failed = asked.error or Retry("The task asked for it")
+        again = self._again(chosen, request, failed)
+        if again is not None:
+            raise again from failed
+        raise asked.error or MaxRetriesExceededError(f"Can't retry {request.task}[{request.id}]")
+
+    def _starts(self, chosen: Chosen, request: Any) -> Job | None:
+        """Whether the job may start, where its policy counts that; None where nothing has to be counted off at its end."""
+        policy = chosen.policy
+        if policy.poison is None and policy.concurrency is None and policy.rate_limit is None:
+            return None
+        try:
+            job = Job.of(request, report.tenant_of(request.args, request.kwargs, self._origin.tenant_paths))
+            said = self._at_start.starting(policy, job)
+        except Exception:  # the border: what cannot be counted holds up no job
+            logger.exception("Redrive could not count the start of a job.")
+            return None
+        if isinstance(said, Wait):
+            raise GuardWait(Decision(WAIT, chosen.label, said.why, said.delay_s).text())
+        if isinstance(said, Alone):
+            raise RunAlone
+        if isinstance(said, Quarantine):
+            raise Quarantined(quarantined(chosen, said).text())
+        return job
+
+    def _ran_out(self, chosen: Chosen, job: Job | None, error: MemoryError) -> Job | None:
+        """Celery's worker ends at a MemoryError: a job that causes them is a poison pill. What is left to be counted off."""
+        if job is None or chosen.policy.poison is None:
+            return job
+        said = self._at_start.crashed(chosen.policy, job, MEMORY, str(error)[:200])
+        if said is not None:
+            raise Quarantined(quarantined(chosen, said).text()) from error
+        return None
+
+    def _retry_of(self, task: Any, retry: Callable[..., Any]) -> Callable[..., Any]:
+        """`self.retry`, which `autoretry_for` calls too."""
+
+        @wraps(retry)
+        def asked(*given: Any, **named: Any) -> Any:
+            said = {**dict(zip(_ASKED_WITH, given, strict=False)), **named}
+            chosen = getattr(task.request, _RUNNING, None)
+            # A retry with other arguments, on another queue, or after which the task goes on, is more than a retry.
+            if chosen is None or not chosen.is_enforced or chosen.policy.native != REPLACE or not _is_plain(said):
+                return retry(*given, **named)
+            error = said.get("exc") or sys.exc_info()[1]
+            found = AskedRetry(error if isinstance(error, BaseException) else None)
+            task.request._redrive_asked = found
+            raise found
+
+        return asked
+
+    def _again(self, chosen: Chosen, request: Any, error: BaseException) -> GuardRetry | None:
+        """What is to be raised where the policy says again; None where the error itself is."""
+        decision = self._note(chosen, request, error)
+        if decision is None or decision.act != AGAIN:
+            return None
+        said = f"Retry in {decision.delay_s:.3g}s by {decision.policy}: {_name(error)}"
+        return GuardRetry(said, error, decision.delay_s, decision.text())
+
+    def _note(self, chosen: Chosen, request: Any, error: BaseException) -> Decision | None:
+        """The decision over a failed attempt, left for the main process. None: it could not be made; all stays Celery's."""
+        try:
+            decision = decide(
+                chosen,
+                attempt=report.attempt_number(request.retries),
+                error_names=matching.names_of(type(error)),
+                retry_after_s=_retry_after_s(error),
+                waited_s=_waited_s(request),
+                expires=request.expires,
+                spend=self._spend,
+            )
+            if decision.act != AGAIN or decision.is_observed:  # else the retry itself tells
+                self._notes.leave(str(request.id), report.attempt_number(request.retries), decision)
+            return decision
+        except Exception:
+            logger.exception("Redrive could not decide by %s; what Celery does with this failure holds.", chosen.label)
+            return None
+
+
+# What Celery's own `retry` takes, in its order.
+_ASKED_WITH = ("args", "kwargs", "exc", "throw", "eta", "countdown", "max_retries")
+
+
+def _is_plain(said: dict[str, Any]) -> bool:
+    return (
+        said.keys() <= set(_ASKED_WITH)
+        and said.get("args") is None
+        and said.get("kwargs") is None
+        and bool(said.get("throw", True))
+    )
+
+
+def decide(
+    chosen: Chosen,
+    *,
+    attempt: int,
+    error_names: tuple[str, ...],
+    spend: Spend,
+    retry_after_s: float | None = None,
+    waited_s: float | None = None,
+    expires: Any = None,
+) -> Decision:
+    """What becomes of a job whose attempt (from 1) failed so. Asked in a child, or in the main process where the child died."""
+    policy, is_observed = chosen.policy, not chosen.is_enforced
+    unanswered = False
+
+    def budget() -> bool:
+        nonlocal unanswered
+        granted = True if policy.budget is None or is_observed else spend(policy)
+        unanswered = granted is None
+        return granted is not False
+
+    ended = Ended(attempt, error_names, retry_after_s, waited_s if attempt > 1 else None)
+    verdict = judge(policy, ended, uniform, budget)
+    decision = Decision(AGAIN, chosen.label, max_attempts=policy.max_attempts, is_observed=is_observed)
+    if isinstance(verdict, Dead):
+        escalate = verdict.reason == EXHAUSTED and policy.exhausted == ESCALATE and not is_observed
+        return replace(decision, act=DEAD, reason=verdict.reason, escalate=escalate)
+    delay_s = verdict.delay_s
+    if unanswered:
+        # Nobody knows what is left of the budget. Retries go on while our store is away, as seldom as the policy allows.
+        delay_s = max(delay_s, policy.cap_s or backoff.bounds(policy, attempt).longest_s)
+    if _expires_within(expires, delay_s):
+        return replace(decision, act=DEAD, reason=EXPIRES)
+    keeps_wait = policy.backoff.kind == "decorrelated"
+    return replace(decision, reason=_because(verdict, unanswered), delay_s=delay_s, keeps_wait=keeps_wait)
+
+
+def _because(verdict: Again, unanswered: bool) -> str:
+    """Why it waits so long, where that is not the policy's own curve."""
+    said = []
+    if verdict.asked_s is not None:
+        said.append(f"asked to wait {verdict.asked_s:,.6g} s")
+    if unanswered:
+        said.append("the budget could not be asked")
+    return ", ".join(said)
+
+
+def quarantined(chosen: Chosen, said: Quarantine) -> Decision:
+    return Decision(
+        QUARANTINE, chosen.label, "poison", max_attempts=chosen.policy.max_attempts, records=told(said.crashes)
+    )
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__qualname__  # its words are in the traceback; its `__str__` is a user's code
+
+
+def _retry_after_s(error: BaseException) -> float | None:
+    wish = retry_after.asked(error)
+    return None if wish is None else retry_after.seconds(wish, time.time())
+
+
+def _waited_s(request: Any) -> float | None:
+    waited = request.get(WAITED)
+    return float(waited) if isinstance(waited, int | float) and waited >= 0 else None
+
+
+def _expires_within(expires: Any, seconds: float) -> bool:
+    """Whether a message's `expires` header comes first: Celery would drop the job without a word."""
+    if not isinstance(expires, str):
+        return False
+    try:
+        moment = datetime.fromisoformat(expires.replace("Z", "+00:00"))
+    except ValueError:
+        return False
+    return (moment if moment.tzinfo else moment.replace(tzinfo=_UTC)).timestamp() <= time.time() + seconds

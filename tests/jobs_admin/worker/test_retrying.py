@@ -1,0 +1,235 @@
+"""Policies in a real worker: when a job comes again, when it is dead and why, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from jobs_admin.core import keys
+from jobs_admin.core.backoff import schedule
+from jobs_admin.core.policy import parse
+from jobs_admin.core.presets import PRESETS
+from tests.jobs_admin.worker.conftest import of_job
+from tests.jobs_admin.worker.policies import attempts, gaps, obeyed, policy, published, running
+
+pytestmark = pytest.mark.server
+
+LATE_S = 1.5  # of a retry, on a machine that is busy with other tests
+
+
+@pytest.fixture(scope="module")
+def shop(worker):
+    """The shared worker, with the policies of each test in force and of no other afterwards."""
+    yield worker
+    obeyed(worker, worker.store_engine.url)
+
+
+def told(worker, job: str, kinds: list[str]):
+    """The reports of a job in the order of its attempts, once there are as many."""
+    worker.wait(lambda: len(of_job(worker.store_engine, job)) >= len(kinds), what=f"{kinds} of {job}")
+    found = sorted(of_job(worker.store_engine, job), key=lambda one: one.attempt)
+    assert [one.kind for one in found] == kinds
+    return found
+
+
+def scaled(document: dict, by: float) -> dict:
+    """The same curve, so much quicker."""
+    times = {name: document[name] * by for name in ("cap_s",) if name in document}
+    for part in ("backoff", "jitter"):
+        said = document[part]
+        times[part] = {**said, **{n: said[n] * by for n in ("first_delay_s", "plus_s", "seconds") if n in said}}
+    return {**document, **times}
+
+
+def test_every_preset_is_retried_with_its_own_gaps(shop):
+    """Scaled, so that they take no minutes. Two jitters are whole seconds: Celery's keeps its scale, Sidekiq's gets a cap."""
+    scales = {"celery": 1, "sidekiq": 0.001}
+    documents = [
+        scaled(preset.document, scales.get(name, 0.02))
+        | ({"cap_s": 0.5} if name == "sidekiq" else {})
+        | {"name": name, "match": {"task": f"try{n}"}, "mode": "enforce", "poison": None}
+        | {"max_attempts": min(3, preset.document["max_attempts"])}
+        for n, (name, preset) in enumerate(PRESETS.items())
+    ]
+    version = obeyed(shop, shop.store_engine.url, *documents)
+    jobs = [shop.send(document["match"]["task"]) for document in documents]
+    for document, job in zip(documents, jobs, strict=True):
+        name = document["name"]
+        found = told(shop, job, ["retry"] * (document["max_attempts"] - 1) + ["exception"])
+        for step, one, gap in zip(schedule(parse(document)), found, gaps(shop, job), strict=False):
+            assert step.shortest_s - 0.001 <= one.due_at - one.at <= step.longest_s + 0.001, name
+            assert step.shortest_s - 0.01 <= gap <= step.longest_s + LATE_S, name
+        assert (found[-1].reason, found[-1].policy) == ("exhausted", f"{name}@{version}")
+        assert found[-1].escalate is (name == "payments")
+
+
+def test_a_live_edit_decides_the_next_attempt_and_each_attempt_names_its_version(shop):
+    url = shop.store_engine.url
+    old = obeyed(shop, url, policy("edited", max_attempts=50, backoff={"kind": "fixed", "first_delay_s": 0.3}))
+    job = shop.send("try", 4)
+    shop.wait(lambda: len(attempts(shop, job)) >= 2, what="two attempts")
+    new = obeyed(shop, url, policy("edited", max_attempts=2))
+    found = shop.wait(lambda: (all_ := of_job(shop.store_engine, job)) and all_[-1].kind == "exception" and all_)
+    assert [one.policy for one in found] == [f"edited@{old}"] * (len(found) - 1) + [f"edited@{new}"]
+    assert [one.max_attempts for one in found] == [50] * (len(found) - 1) + [2]
+    assert found[-1].reason == "exhausted"
+
+
+@pytest.mark.parametrize(
+    ("error", "error_type", "reason", "runs"),
+    [
+        ("wrong", "ValueError", "permanent", 1),
+        ("unpicklable", "tests.real_celery.Unpicklable", "exhausted", 2),
+        ("refused 999999", "tests.real_celery.Refused", "retry-after", 1),
+    ],
+)
+def test_a_dead_job_says_why(shop, error, error_type, reason, runs):
+    classes = [{"error": "ValueError", "as": "permanent"}]
+    version = obeyed(shop, shop.store_engine.url, policy("why", max_attempts=2, classes=classes))
+    *before, last = told(shop, shop.send("try", error), ["retry"] * (runs - 1) + ["exception"])
+    assert (last.reason, last.error_type, last.policy, last.attempt) == (reason, error_type, f"why@{version}", runs)
+    assert all(one.error_type == error_type and one.message == last.message for one in before)
+    assert "redrive" not in last.trace.lower() and "retrying.py" not in last.trace
+
+
+def test_what_a_server_asks_for_is_waited_for_and_said(shop):
+    obeyed(shop, shop.store_engine.url, policy("polite", max_attempts=2))
+    job = shop.send("try", "refused 0.5")
+    first, _ = told(shop, job, ["retry", "exception"])
+    assert 0.5 <= first.due_at - first.at <= 0.6001
+    assert gaps(shop, job)[0] >= 0.5
+    assert first.reason == "asked to wait 0.5 s"
+
+
+def test_only_what_matches_is_retried_and_a_success_comes_home(shop):
+    version = obeyed(shop, shop.store_engine.url, policy("of-emails") | {"match": {"queue": "emails", "task": "*"}})
+    here, there, well = shop.send("try", queue="emails"), shop.send("try"), shop.send("try", "down", 2, queue="emails")
+    assert [one.policy for one in told(shop, here, ["retry", "retry", "exception"])] == [f"of-emails@{version}"] * 3
+    (only,) = told(shop, there, ["exception"])
+    assert (only.policy, only.reason, only.max_attempts) == ("", "", 1)
+    told(shop, well, ["retry", "success"])
+
+
+@pytest.mark.parametrize("task", ["asks", "autoretries"])
+def test_celerys_own_retries_are_replaced_or_come_first(shop, task):
+    """Natively: one retry after a minute. The policy: three attempts at once."""
+    url = shop.store_engine.url
+    version = obeyed(shop, url, policy("instead", task))
+    *before, last = told(shop, shop.send(task), ["retry", "retry", "exception"])
+    assert [one.policy for one in before] == [f"instead@{version}"] * 2
+    assert (last.error_type, last.reason) == ("tests.real_celery.PartnerDown", "exhausted")
+    obeyed(shop, url, policy("behind", task, native="after"))
+    job = shop.send(task)
+    (first,) = told(shop, job, ["retry"])
+    assert first.policy == "" and first.due_at - first.at == pytest.approx(60, abs=2)
+
+
+def test_after_celerys_own_retries_the_policy_decides(shop):
+    version = obeyed(shop, shop.store_engine.url, policy("behind", "asks", native="after", max_attempts=4))
+    found = told(shop, shop.send("asks", kwargs={"countdown": 0}), ["retry", "retry", "retry", "exception"])
+    assert [one.policy for one in found] == ["", *[f"behind@{version}"] * 3]
+    assert found[-1].reason == "exhausted"
+
+
+def test_a_retry_that_the_task_asked_for_and_swallowed_comes_all_the_same(shop):
+    obeyed(shop, shop.store_engine.url, policy("asked", "asks"))
+    told(shop, shop.send("asks", 2, kwargs={"swallows": True}), ["retry", "success"])
+
+
+def test_a_retry_with_other_arguments_stays_celerys(shop):
+    obeyed(shop, shop.store_engine.url, policy("asked", "asks"))
+    job = shop.send("asks", kwargs={"args": [1], "kwargs": {}, "countdown": 0})
+    first, _ = told(shop, job, ["retry", "success"])
+    assert first.policy == ""
+
+
+def test_a_retry_keeps_the_message_but_for_its_count(shop, broker):
+    obeyed(shop, shop.store_engine.url, policy("kept"))
+    job = shop.send("try", queue="emails", priority=9, kwargs={"note": "Zoë", "n": 1.50}, headers={"x-own": "é"})
+    first, second, last = told(shop, job, ["retry", "retry", "exception"])
+    for n, one in enumerate((first, second, last)):
+        message, before = json.loads(one.raw), json.loads(first.raw)
+        assert message["headers"].pop("retries") == n
+        before["headers"].pop("retries")
+        assert message["properties"].pop("delivery_tag") != before["properties"].pop("delivery_tag") or n == 0
+        assert message == before
+        assert (one.queue, one.priority) == ("emails", 9)
+
+
+def test_callbacks_chains_and_chords_wait_for_the_attempt_that_runs_well(shop):
+    obeyed(shop, shop.store_engine.url, policy("linked", max_attempts=3))
+    chain = [{"task": "note", "args": ["chained"], "kwargs": {}, "options": {}, "immutable": True}]
+    on_error = [{"task": "note", "args": ["errback"], "kwargs": {}, "options": {}, "immutable": True}]
+    link = [{"task": "note", "args": ["linked"], "kwargs": {}, "options": {}, "immutable": True}]
+    well = shop.send("try", "down", 3, chain=chain, link=link, link_error=on_error)
+    told(shop, well, ["retry", "retry", "success"])
+    shop.wait(lambda: len(shop.marks("notes")) == 2, what="callback and chain")
+    assert sorted(shop.marks("notes")) == ["('chained',)", "('linked',)"]
+    told(shop, shop.send("try", chain=chain, link=link, link_error=on_error), ["retry", "retry", "exception"])
+    shop.wait(lambda: len(shop.marks("notes")) == 3, what="the errback, once")
+    assert shop.marks("notes")[-1] == "('errback',)"
+
+
+def test_a_job_that_expires_before_its_retry_is_dead_instead_of_dropped(shop):
+    obeyed(shop, shop.store_engine.url, policy("slow", backoff={"kind": "fixed", "first_delay_s": 60}))
+    (only,) = told(shop, shop.send("try", expires=30), ["exception"])
+    assert only.reason == "expires"
+
+
+@pytest.mark.parametrize(("task", "error"), [("dies", "WorkerLostError"), ("hangs", "TimeLimitExceeded")])
+def test_a_job_whose_process_died_comes_again_under_the_policy(shop, task, error):
+    """Natively the first comes back for ever, and the second is dead at once."""
+    version = obeyed(shop, shop.store_engine.url, policy("crashes", task, max_attempts=2))
+    first, last = told(shop, shop.send(task), ["retry", {"dies": "worker_lost", "hangs": "hard_limit"}[task]])
+    assert first.error_type.endswith(error) and first.policy == last.policy == f"crashes@{version}"
+    assert last.reason == "exhausted"
+    told(shop, shop.send(task, 2), ["retry", "success"])
+
+
+def test_a_job_that_was_acknowledged_before_it_ran_runs_once_at_most_whatever_the_policy_says(shop):
+    obeyed(shop, shop.store_engine.url, policy("crashes", "killed"))
+    (only,) = told(shop, shop.send("killed"), ["worker_lost"])
+    assert only.policy == ""
+
+
+def test_observing_changes_nothing_and_says_what_it_would_have_done(shop):
+    url = shop.store_engine.url
+    classes = [{"error": "ValueError", "as": "permanent"}]
+    version = obeyed(shop, url, policy("looks", classes=classes, mode="observe"))
+    (down,) = told(shop, shop.send("try"), ["exception"])
+    assert (down.policy, down.reason, down.observed) == (f"looks@{version}", "", "would retry in 0.05 s")
+    (wrong,) = told(shop, shop.send("try", "wrong"), ["exception"])
+    assert (wrong.policy, wrong.observed) == (f"looks@{version}", "would be dead: permanent")
+    obeyed(shop, url, policy("looks", "autoretries", mode="observe"))
+    (native,) = told(shop, shop.send("autoretries"), ["retry"])
+    assert native.due_at - native.at > 50 and native.observed == "would retry in 0.05 s"
+
+
+def test_an_absurd_or_newer_policy_leaves_the_one_before_in_force(shop):
+    url = shop.store_engine.url
+    version = obeyed(shop, url, policy("good"))
+    published(url, policy("good", max_attempts=10**9))
+    (said,) = shop.wait(lambda: (all_ := running(url)) and all_[0]["refused"] and all_)
+    assert said["policies"] == {"good": version} and "1,000" in said["refused"]["good"]
+    assert [one.policy for one in told(shop, shop.send("try"), ["retry", "retry", "exception"])] == [
+        f"good@{version}"
+    ] * 3
+    version = obeyed(shop, url, policy("good", from_the_future={"x": 1}))
+    (only,) = told(shop, shop.send("try"), ["exception"])
+    assert (only.policy, only.observed) == (f"good@{version}", "would retry in 0.05 s")
+
+
+def test_off_and_drain_are_obeyed_by_the_pool_too(shop):
+    url = shop.store_engine.url
+    obeyed(shop, url, policy("held"))
+    with redis.Redis.from_url(url) as store:
+        store.set(keys.switch(), "drain")
+        try:
+            shop.wait(lambda: running(url)[0]["mode"] == "capture", what="the switch", deadline_s=10)
+            (only,) = told(shop, shop.send("try"), ["exception"])
+            assert only.policy == ""
+        finally:
+            store.delete(keys.switch())
+        shop.wait(lambda: running(url)[0]["mode"] == "enforce", what="the switch", deadline_s=10)
