@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 from dashboard import links, python_call, tracebacks, tree
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import failure_list, failure_page, timeline
+from dashboard.screens import failure_list, failure_page, quarantine, timeline
 from jobs_admin import attempts as histories
 from jobs_admin import contents, failures, kin
 from jobs_admin.core.text import whole_number
@@ -68,6 +68,7 @@ def page(
         "payload": payload,
         "is_cut": is_whole and contents.is_cut(failure),
         "acts": failure_page.acts(request.viewer, failure, open_item=open_item, is_whole=is_whole),
+        "crashes": quarantine.lines(failure),
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
         "group_url": reverse("group-detail", args=[failure.group.name]) if failure.group else "",

@@ -81,7 +81,7 @@ class FailureAdmin(Records):
     search_help_text = "The search language of the failures page: words, queue:emails, -error:KeyError, age:<2d …"
     ordering = ("-id",)
     sortable_by = ()
-    actions = ("replay", "discard")
+    actions = ("replay", "discard", "readmit")
     fields = (
         "page", "source", "queue", "task", "state", "reason", "kind", "group", "error_type", "message", "run", "attempts",
         "max_attempts", "first_job_id", "job_id", "first_failed_at", "failed_at", "received_at", "due_at", "worker", "host",
@@ -138,6 +138,21 @@ class FailureAdmin(Records):
             self.message_user(request, refused.message, messages.ERROR)
             return None
         self.message_user(request, f"{done.count:,} failures discarded. They can be restored.", messages.SUCCESS)
+        return None
+
+    @admin.action(description="Readmit (out of quarantine)", permissions=["operate"])
+    def readmit(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
+        who, scope = viewer(request), _scope(request)
+        if "confirmed" not in request.POST:
+            return self._confirm(request, "Readmit", scope)
+        try:
+            done = triage.readmit(who, **scope, reason=request.POST.get("reason", ""))
+        except triage.TriageRefused as refused:
+            self.message_user(request, refused.message, messages.ERROR)
+            return None
+        self.message_user(
+            request, f"{done.count:,} failures readmitted: they are dead and can be replayed.", messages.SUCCESS
+        )
         return None
 
     def _confirm(self, request: HttpRequest, act: str, scope: dict[str, Any]) -> HttpResponse:

@@ -303,7 +303,7 @@ _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)
 # What a form of a thing is called, where the address lists no alternatives.
 _FORMS = {"failure-export": "jsonl"}
 # The noun whose number a parameter is: the word before it in the route.
-_NOUN = re.compile(r"/(view|rule|replay|failure|group)s?/$")
+_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine)s?/$")
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
 _GIVEN_TO = {"failure-opened": {"at": "args", "from": "0"}}
@@ -359,6 +359,8 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
 def _one(address: Address, noun: str, rows: Rows) -> Any:
     if noun == "failure":
         return {"restore": rows.discarded, "readmit": rows.quarantined}.get(_act(address), rows.failure)
+    if noun == "quarantine":
+        return rows.quarantined
     if noun == "replay":
         return rows.paused if _act(address) == "resume" else rows.replay
     return rows.more[{"view": "savedview", "rule": "grouprule"}.get(noun, noun)]

@@ -128,6 +128,14 @@ def test_discarding_across_the_pages_takes_what_the_filter_shows(as_):
     assert AuditEvent.objects.filter(act="failure.discard", reason="fixed").exists()
 
 
+def test_what_is_in_quarantine_is_readmitted_after_a_question(as_):
+    bury(2, state="quarantined"), bury(1)
+    client = as_("operator")
+    page = act(client, "readmit", ids=[f.pk for f in Failure.objects.all()])
+    assert "2 failures readmitted" in confirm(client, page).content.decode()
+    assert set(Failure.objects.values_list("state", flat=True)) == {"dead"}
+
+
 def test_a_search_that_was_cut_is_no_scope(as_):
     bury(3)
     client = as_("operator")
