@@ -40,7 +40,7 @@ _PLACES = (
     ("Failures", "failure-list", "failures", "f", ("failure-", "view-", "search-")),
     ("Replays", "replay-list", "replays", "r", ("replay-",)),
     ("Queues", "queue-list", "queues", "q", ("queue-",)),
-    ("Quarantine", "quarantine-list", "state-quarantined", "k", ("quarantine-",)),
+    ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
     ("Audit", "audit-list", "table", "a", ("audit-",)),
     ("Demo", "demo", "demo", "d", ("demo",)),
 )

@@ -24,9 +24,9 @@ def test_a_pill_stands_there_with_what_it_did_to_which_workers(ann, watched):
     held()
     text = text_of(ann.get("/quarantine/"))
     assert "3 crashes in 90 s" in text
-    assert "its process died: signal 11 (SIGSEGV) w1@a" in text
-    assert "its whole worker died w2@a; 3 other jobs ran there" in text
-    assert "its whole worker died w3@a; it ran there alone" in text
+    assert "its process died: signal 11 (SIGSEGV) on w1@a" in text
+    assert "its whole worker died on w2@a; 3 other jobs ran there" in text
+    assert "its whole worker died on w3@a; it ran there alone" in text
     assert "No suspects." in text
 
 
