@@ -35,6 +35,11 @@
   };
   document.addEventListener("input", asks);
   document.addEventListener("change", asks);
+  // What was typed before this script was there, or was put back by the browser, is worked out too.
+  const isTouched = (field) => (field.matches("[type=radio], [type=checkbox]") ? field.checked !== field.defaultChecked : field.value !== field.defaultValue);
+  addEventListener("load", () => {
+    for (const field of all("[data-decide] input[data-pace]").filter(isTouched)) field.dispatchEvent(new Event("input", { bubbles: true }));
+  });
   // Enter in a field means the button that starts: only where the pace is what was worked out.
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target.matches?.("[data-decide] input[data-pace]")) {
