@@ -42,7 +42,7 @@ def settle(now: datetime | None = None) -> bool:
     stopped = Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED))
     for replay in stopped.filter(Q(planned__gt=0) | Q(sent__gt=0)):
         busy |= bool(stopping.drop_planned(replay, now)) if replay.planned else False
-        busy |= bool(stopping.take_back(replay, now))
+        busy |= stopping.take_back(replay, now)
     busy |= controlling.control(now)
     return ending.end(now) or busy
 
