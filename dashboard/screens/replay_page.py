@@ -134,7 +134,7 @@ def scope(replay: Replay) -> str:
     return language.reading(language.parse(replay.query))
 
 
-def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> Shown:
+def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool) -> Shown:
     sending = replay.state in {s.value for s in SENDING}
     over = replay.state in ENDED
     paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
@@ -156,7 +156,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> 
         can_resume=may_act and paused,
         can_cancel=may_act and not over and replay.planned > 0,
         can_pace=can_pace,
-        can_approve=may_act and not is_own and replay.state == ReplayState.AWAITING_APPROVAL,
+        can_approve=may_act and may_approve,
         steps=steps(replay) if can_pace else [],
         amount=replay_paces.amount(replay.pace),
         is_ramp=bool(replay.pace.get("ramp")),

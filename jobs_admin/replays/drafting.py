@@ -125,14 +125,18 @@ def _nothing(scope: Scope, seen: Preview) -> ReplayRefused:
         return opened
     if not seen.matched:
         return ReplayRefused("nothing_to_replay", "Nothing matches that you may replay. Nothing was changed.")
-    why = "; ".join(f"{row['count']:,} {row['reason']}" for row in seen.blocked[:3])
-    return ReplayRefused("nothing_to_replay", f"None of the {seen.matched:,} can be replayed now: {why}.")
+    told = ((f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"] for row in seen.blocked[:3])
+    why = "; ".join(told)
+    none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
+    said = f"{none} be replayed now: {why}. Nothing was changed."
+    return ReplayRefused("nothing_to_replay", said, accept=[row["accept"] for row in seen.blocked if row.get("accept")])
 
 
 def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
     if len(selection) != 1:
         return None
-    item = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).select_related("replay").first()
+    held = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).exclude(failure__state="gone")
+    item = held.select_related("replay").first()
     if item is None:
         return None
     return AlreadyOpen(item.replay_id, item.replay.actor, item.replay.started_at or item.replay.created_at)
@@ -261,7 +265,8 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
 def _too_late(scope: Scope) -> ReplayRefused:
     """The draft was made when something could go: others were first."""
     return _open_item(scope.selection) or ReplayRefused(
-        "nothing_to_replay", "Meanwhile nothing is left to replay: all were taken, recovered or discarded."
+        "nothing_to_replay",
+        "Meanwhile nothing is left to replay: all were taken, recovered or discarded. Nothing was changed.",
     )
 
 
@@ -281,19 +286,13 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
 def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
     """The second person's yes: it goes on with exactly what was frozen. Raises ReplayRefused.
 
-    Another operator of all its sources than the one who started it, also not by a token of theirs.
+    Who that can be, `approval.why_not_by` says.
     """
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")
-    if approval.has_hand_in(viewer, replay):
-        rights.refuse(
-            viewer,
-            "replay.approve",
-            f"replay:{replay.pk}",
-            "forbidden",
-            f"You started replay #{replay.pk} yourself, so another operator has to approve it. Nothing was changed.",
-            sources,
-        )
+    if why := approval.why_not_by(viewer, replay, sources):
+        refused = f"{why} Nothing was changed."
+        rights.refuse(viewer, "replay.approve", f"replay:{replay.pk}", "forbidden", refused, sources)
     with transaction.atomic():
         # Read anew: who started it may have changed its pace since.
         begins = controlling.begun(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)
