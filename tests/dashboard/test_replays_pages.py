@@ -573,3 +573,8 @@ def test_what_a_token_started_an_operator_sees_but_only_an_admin_approves(ann, o
     assert "<strong>ann</strong>" in page and "<strong>otto</strong>" not in page
     assert otto.post(f"/replays/{replay.pk}/approve/").status_code == 409
     assert "Send these 3" in ann.get(f"/replays/{replay.pk}/").content.decode()
+
+
+def test_what_waits_is_called_the_same_in_bar_tabs_and_rows(ann, shop):
+    page = ann.get(f"/replays/{running().pk}/").content.decode()
+    assert page.count("not sent yet") >= 3 and "planned" not in re.sub(r"<[^>]*>", "", page)
