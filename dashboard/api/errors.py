@@ -37,6 +37,7 @@ _STATUS = {
     "wrong_state": 409,
     "taken": 409,
     "in_use": 409,
+    "key_reused": 409,
 }
 
 
