@@ -21,7 +21,7 @@ from jobs_admin import group_places, people, replays
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import ReplayRefused, progress
+from jobs_admin.replays import ReplayRefused, progress, spread
 
 ITEMS = 50
 
@@ -229,6 +229,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
 class _Approval:
     names: list[str]  # who may approve it, beside the one who started it
     why_not: str  # why the viewer may not
+    columns: list[replay_preview.Column]  # what it holds
 
 
 def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
@@ -238,7 +239,13 @@ def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
     sources = replays.sources_of(replay)
     names = people.operators(sources, only_admins=replays.needs_admin(replay))
     why_not = replays.why_not_by(request.viewer, replay, sources)
-    return _Approval([name for name in names if name != replay.actor], why_not)
+    return _Approval([name for name in names if name != replay.actor], why_not, _columns(request, replay))
+
+
+def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column]:
+    held = spread.of_frozen(request.viewer, replay)
+    listed = [name for name, _, _ in held.groups[: replay_preview.MOST_VALUES]]
+    return replay_preview.columns(held, group_places.named(listed, request.viewer))
 
 
 @require_POST

@@ -84,6 +84,10 @@
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.requestConfig?.elt?.tagName === "FORM" && event.detail.target?.id === "replay" && document.activeElement === document.body) find("#replay-sentence")?.focus({ preventScroll: true });
   });
+  // Nothing was done: it goes on from the field that is to blame, or from the sentence that says why.
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (event.detail.requestConfig?.triggeringEvent?.type === "submit") find("main :is([aria-invalid=true], [data-refused])")?.focus();
+  });
   document.addEventListener("htmx:afterSettle", ready);
   ready();
 })();

@@ -11,7 +11,7 @@ from dashboard.screens import replay_paces, replay_page
 from jobs_admin import replays, retention
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.replays import progress
+from jobs_admin.replays import progress, spread
 from tests.dashboard.conftest import HTMX, group
 from tests.dashboard.failing import dead
 
@@ -578,3 +578,26 @@ def test_what_a_token_started_an_operator_sees_but_only_an_admin_approves(ann, o
 def test_what_waits_is_called_the_same_in_bar_tabs_and_rows(ann, shop):
     page = ann.get(f"/replays/{running().pk}/").content.decode()
     assert page.count("not sent yet") >= 3 and "planned" not in re.sub(r"<[^>]*>", "", page)
+
+
+def test_a_second_person_sees_what_they_approve(ann, otto, shop, django_user_model, settings):
+    settings.REDRIVE_APPROVE_ABOVE = "3"
+    user = django_user_model.objects.get(username="ann")
+    by = Viewer("ann", {"*": "admin"}, user_id=user.pk)
+    ids = [*dead(300, tenant="acme", queue="emails"), *dead(100, tenant="cobalt", task="shop.refund")]
+    replay = replays.start(by, replays.draft(by, selection=ids, reason="partner is back"))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", otto.get(f"/replays/{replay.pk}/").content.decode()))
+    for said in ("emails 300", "webhooks 100", "shop.refund 100", "acme 300", "cobalt 100"):
+        assert said in text, said
+
+
+def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop, settings, monkeypatch):
+    settings.REDRIVE_APPROVE_ABOVE = "1"
+    ids = [*dead(700, tenant="acme"), *dead(700, tenant="cobalt")]
+    replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
+    monkeypatch.setattr(spread, "LOOKED_AT", 200)
+    held = spread.of_frozen(BOB, replay)
+    assert 100 <= held.replayable <= 220 and held.counted_over["tenant"] == held.replayable
+    (_, one), (_, other) = held.by_tenant
+    assert abs(one - other) <= held.replayable / 10
+    assert spread.of_frozen(Viewer("wim", {"web": OPERATOR}), replay).by_tenant == []
