@@ -30,18 +30,18 @@ class Batches:
     """Cuts work into transactions that are long enough to be cheap and short enough to let others write."""
 
     def __init__(self) -> None:
-        self._size = 250
+        self.size = 250  # of the next transaction
 
     def of(self, items: Sequence[Claimed]) -> Iterator[list[Claimed]]:
         rest = iter(items)
-        while batch := list(islice(rest, self._size)):
+        while batch := list(islice(rest, self.size)):
             begun = time.monotonic()
             yield batch
             took = time.monotonic() - begun
             if took > _LONG_S:
-                self._size = max(_FEWEST, self._size // 2)
-            elif took < _SHORT_S and len(batch) == self._size:
-                self._size = min(_MOST, self._size * 2)
+                self.size = max(_FEWEST, self.size // 2)
+            elif took < _SHORT_S and len(batch) == self.size:
+                self.size = min(_MOST, self.size * 2)
 
 
 def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batches | None = None) -> None:
