@@ -88,10 +88,12 @@ class Sender:
         self._resting: dict[str, tuple[float, float, str]] = {}  # source -> (until, last wait, why)
         self._news = threading.Event()
         self._looked_after = -math.inf
+        self._clock = timezone.now(), time.monotonic()  # the same moment by both
 
     def round(self, now: datetime | None = None) -> bool:
         """A tenth of a second or less. True when there is more to send."""
         moment = now or timezone.now()
+        self._clock = moment, time.monotonic()
         running = list(Replay.objects.filter(state__in=SENDING, planned__gt=0).only(*_COLUMNS).order_by("pk"))
         try:
             for pk in self._held.keys() - {replay.pk for replay in running}:
@@ -281,15 +283,14 @@ class Sender:
             self._rest(replay, source, _passing(source, why))
         if held.line.error is not None and replay.pk in self._held:
             raise held.line.error
-        self._mark_sent(held, now)
+        self._mark_sent(held)
 
-    def _mark_sent(self, held: _Held, now: datetime) -> None:
-        begun = time.monotonic()
+    def _mark_sent(self, held: _Held) -> None:
+        (moment, then), begun = self._clock, time.monotonic()
         while held.went:
             part = [held.went.popleft() for _ in range(min(held.batches.size, len(held.went)))]
             # None of them later than it went: what is judged by when it was sent would count for another rate.
-            lag = timedelta(seconds=time.monotonic() - part[0].went_at)
-            marking.sent(held.replay, part, now - lag, held.batches)
+            marking.sent(held.replay, part, moment + timedelta(seconds=part[0].went_at - then), held.batches)
             held.forget(part)
             # Lines that run dry go before, and so does a pause.
             if time.monotonic() - begun > _ROUND_S or any(self._is_hungry(held) for held in self._held.values()):
