@@ -10,7 +10,7 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.replays import freezing
 from jobs_admin.replays.previewing import Breakdown, named
 
-LOOKED_AT = 2_000  # jobs; of more, so many are looked at, evenly over the order of sending
+LOOKED_AT = 5_000  # jobs; of more, so many are looked at, evenly over the order of sending
 _BATCHES = 20  # that these are taken from
 _LISTED = 20
 

@@ -156,10 +156,9 @@
     for (const old of all("[data-toast]").slice(0, -3)) old.remove();
     const over = messages.getBoundingClientRect();
     document.documentElement.style.setProperty("--said", `${over.height}px`);
-    for (const act of all("main :is(:focus, .primary, summary)")) {
-      const { top, bottom, right } = act.getBoundingClientRect();
-      if (over.height && top < innerHeight && bottom > over.top && right > over.left) scrollBy(0, bottom - over.top + 8);
-    }
+    const act = over.height && all("main :is(:focus, .primary)").map((one) => one.getBoundingClientRect())
+      .find(({ top, bottom, right }) => top < innerHeight && bottom > over.top && right > over.left);
+    if (act) scrollBy(0, act.bottom - over.top + 8);
   };
   if (messages) {
     new MutationObserver(makeRoom).observe(messages, { childList: true });
@@ -285,6 +284,7 @@
     place?.focus({ preventScroll: place === title });
   };
   stand();
+
   // A menu closes by a click beside it and by Escape, which then closes nothing else.
   document.addEventListener("click", (event) => {
     for (const menu of all("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
