@@ -35,6 +35,11 @@ def replay_of(**fields: str) -> str:
     return _with_query("replay-new", query_for(**fields))
 
 
+def replay_of_job(pk: int) -> str:
+    """The draft of a replay of this one failure, where more can be decided than beside the failure itself."""
+    return f"{reverse('replay-new')}?{urlencode({'selection': pk})}"
+
+
 def group_page(fingerprint: str) -> str:
     return _address(get_script_prefix(), "group-detail", fingerprint)
 

@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from jobs_admin.core.text import marked
+from jobs_admin.core.text import marked, representable
 from jobs_admin.core.veil import Piece
 
 DEEPEST = 60  # Python's own parser stops at some 90 brackets
@@ -39,7 +39,7 @@ def send_task(task: str, queue: str, args: Piece, kwargs: Piece, said: list[str]
 
 def comment(text: str) -> str:
     """`text` in one line that Python does not read, whatever it holds: a bare carriage return would end a comment."""
-    return f"# {' '.join(marked(text).split())}"
+    return f"# {' '.join(marked(representable(text)).split())}"
 
 
 def _string(text: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from django import forms
 
 from jobs_admin.core import pacing
+from jobs_admin.core.pacing.window import DAYS
+from jobs_admin.replays.options import ACCEPTABLE
 
 CHECKBOX = forms.CheckboxInput
 STYLES = (("careful", "Careful"), ("steady", "Steady"), ("at_once", "All at once"))
@@ -82,9 +84,7 @@ class Pace(Refusing):
     )
     window_from = _text("Send only from", "UTC")
     window_to = _text("until", "UTC")
-    window_days = forms.MultipleChoiceField(
-        required=False, choices=[(day, day) for day in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
-    )
+    window_days = forms.MultipleChoiceField(required=False, choices=[(day, day) for day in DAYS])
     priority = _text("Priority", "0 to 9")
     shuffle = forms.BooleanField(required=False, label="In random order, not oldest first")
 
@@ -172,9 +172,7 @@ class Options(Refusing):
     to_queue = _text("To another queue", most=200)
     same_job_id = forms.BooleanField(required=False)
     patch = forms.CharField(required=False, strip=True, max_length=200_000, label="Change the arguments of every job")
-    accept = forms.MultipleChoiceField(
-        required=False, choices=[(name, name) for name in ("unguarded", "chord", "expired", "unknown_task")]
-    )
+    accept = forms.MultipleChoiceField(required=False, choices=[(name, name) for name in ACCEPTABLE])
 
     def clean_patch(self) -> Any:
         text = self.cleaned_data["patch"]

@@ -38,8 +38,11 @@ def say(
     messages.add_message(request, getattr(messages, level.upper()), text, extra_tags=tags)
 
 
+MOST = 3  # at a time; what else was done, the audit tells
+
+
 def toasts(request: HttpRequest) -> list[Toast]:
-    """What is to be said now; said once."""
+    """What is to be said now, the newest last; said once."""
     said = []
     for message in messages.get_messages(request):
         try:
@@ -49,4 +52,4 @@ def toasts(request: HttpRequest) -> list[Toast]:
         fields = tuple((k, v) for k, v in parts.get("fields", ()))
         link, undo = parts.get("link", ""), parts.get("undo", "")
         said.append(Toast(str(message), message.level_tag, link, parts.get("link_text", ""), undo, fields))
-    return said
+    return said[-MOST:]

@@ -28,7 +28,7 @@ _called: str | None = None  # in place of the partner that the environment names
 
 
 @contextmanager
-def calling(url: str, *, patience_s: float) -> Iterator[None]:
+def calling(url: str, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Call another partner for the time of the block, with another patience (this process only)."""
     global _called
     was, _called = _called, url
@@ -37,6 +37,16 @@ def calling(url: str, *, patience_s: float) -> Iterator[None]:
         yield
     finally:
         _called, _client().timeout = was, PATIENCE_S
+
+
+@contextmanager
+def waiting(read_s: float) -> Iterator[None]:
+    """Wait no longer than that for an answer, for the time of the block; for a connection as ever."""
+    was, _client().timeout = _client().timeout, httpx.Timeout(PATIENCE_S, read=read_s)
+    try:
+        yield
+    finally:
+        _client().timeout = was
 
 
 def partner_url() -> str:

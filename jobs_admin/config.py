@@ -18,6 +18,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.address import Unreadable
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.core.text import fits, whole_number
+from jobs_admin.opening import Opener
 from jobs_admin.sources import Source, connect
 
 BACKENDS = ("celery",)
@@ -107,6 +108,11 @@ def payload_keys() -> MultiFernet:
             "REDRIVE_PAYLOAD_KEYS is not set. Run `python3 manage.py up`, which makes one, or set it."
         )
     return MultiFernet([Fernet(key) for key in settings.REDRIVE_PAYLOAD_KEYS])
+
+
+def opener() -> Opener:
+    """A process that decrypts raw messages beside this one, with the same keys. To be closed."""
+    return Opener(settings.REDRIVE_PAYLOAD_KEYS)
 
 
 # Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed.

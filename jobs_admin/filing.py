@@ -390,8 +390,8 @@ def _folded(
 
 
 def _overrules(top: Report, row: dict[str, Any]) -> bool:
-    if row["state"] == FailureState.REPLAYING:
-        return top.run >= row["run"]  # nothing of this run has been heard yet
+    if row["state"] in {FailureState.REPLAYING, FailureState.GONE}:
+        return top.run >= row["run"]  # nothing of this run has been heard yet, or its source has it again
     stands = rank(row["run"], row["attempts"], row["kind"])
     if row["state"] == FailureState.DISCARDED:
         return top.rank[:2] > stands[:2]

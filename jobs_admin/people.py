@@ -31,10 +31,11 @@ def _names() -> list[str]:
     return list(users.order_by("username").values_list("username", flat=True)[:MOST_NAMED])
 
 
-def operators(sources: Sequence[str]) -> list[str]:
-    """Active users who may act on every one of these sources, by name; a bounded list."""
+def operators(sources: Sequence[str], *, only_admins: bool = False) -> list[str]:
+    """Active users who may act on every one of these sources, or are admins of each, by name; a bounded list."""
+    roles = (ADMIN,) if only_admins else (OPERATOR, ADMIN)
     found = get_user_model().objects.filter(is_active=True)
     for source in sources:
-        held = Role.objects.filter(user=OuterRef("pk"), role__in=(OPERATOR, ADMIN), source__in=(source, EVERY_SOURCE))
+        held = Role.objects.filter(user=OuterRef("pk"), role__in=roles, source__in=(source, EVERY_SOURCE))
         found = found.filter(Q(is_superuser=True) | Exists(held))
     return list(found.order_by("username").values_list("username", flat=True)[:MOST_NAMED])

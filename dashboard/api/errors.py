@@ -41,6 +41,7 @@ _STATUS = {
     "in_use": 409,
     "stale": 409,
     "equal_match": 409,
+    "key_reused": 409,
 }
 
 
@@ -89,9 +90,11 @@ def install(api: NinjaAPI) -> None:
 
     @api.exception_handler(ReplayRefused)
     def _(request: HttpRequest, error: ReplayRefused) -> HttpResponse:
-        more = {}
+        more: dict[str, object] = {}
         if isinstance(error, AlreadyOpen):
             more = {"replay": error.replay_id, "by": error.actor, "since": error.since.isoformat()}
+        if error.accept:
+            more = {"accept": list(error.accept)}
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
 
     @api.exception_handler(TriageRefused)

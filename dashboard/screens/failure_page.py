@@ -17,9 +17,21 @@ from jobs_admin.core.veil import Piece, Plain
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
-from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.models.replay import OPEN_ITEM, ItemState
 
-__all__ = ["Acts", "Branch", "acts", "addresses", "branch", "branches", "document", "is_editable", "open_item", "short"]
+__all__ = [
+    "Acts",
+    "Branch",
+    "acts",
+    "addresses",
+    "branch",
+    "branches",
+    "document",
+    "is_editable",
+    "open_item",
+    "sent_for_good",
+    "short",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class Acts:
     restore: bool
     why_not: str = ""
     readmit: bool = False
+    settle: ReplayItem | None = None  # sent for good: a person may know what became of it
 
 
 _CANNOT_REPLAY = {
@@ -99,7 +112,15 @@ _CANNOT_REPLAY = {
 }
 
 
-def acts(viewer: Viewer, failure: Failure, *, open_item: ReplayItem | None, is_whole: bool) -> Acts:
+_SENT_FOR_GOOD = (
+    "It was sent again, and its source does not report how a job ends. Look in your system whether it ran, then say it."
+)
+
+
+def acts(
+    viewer: Viewer, failure: Failure, *, open_item: ReplayItem | None, is_whole: bool, sent: ReplayItem | None = None
+) -> Acts:
+    """`sent`: what was sent of it for good, see `sent_for_good`."""
     if not viewer.may(OPERATOR, failure.source):
         return Acts(
             False, False, False, False, f"To replay or discard it you need the role operator on {failure.source}."
@@ -109,6 +130,8 @@ def acts(viewer: Viewer, failure: Failure, *, open_item: ReplayItem | None, is_w
     restore = failure.state == FailureState.DISCARDED
     if open_item is not None:
         return Acts(False, False, False, restore)
+    if sent is not None:
+        return Acts(False, False, False, False, _SENT_FOR_GOOD, settle=sent)
     if not is_dead:
         why_not = _CANNOT_REPLAY.get(FailureState(failure.state), "")
         return Acts(False, False, discard, restore, why_not, readmit=failure.state == FailureState.QUARANTINED)
@@ -128,5 +151,15 @@ def is_editable(failure: Failure) -> bool:
     return held.args.kind == "list" and held.kwargs.kind == "object"
 
 
-def open_item(items: Sequence[ReplayItem]) -> ReplayItem | None:
+def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
+    """The one of a replay that still hears of it."""
+    if failure.state == FailureState.GONE:
+        return None
     return next((item for item in items if item.state in OPEN_ITEM), None)
+
+
+def sent_for_good(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
+    """The one by which it went where nobody tells how a job ends; None where it is not gone, or by itself."""
+    if failure.state != FailureState.GONE:
+        return None
+    return next((item for item in items if (item.run, item.state) == (failure.run, ItemState.SENT)), None)

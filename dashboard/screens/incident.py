@@ -34,7 +34,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One second. All in percent of the picture."""
+    """What came in one second, in the units of its picture."""
 
     x: float
     y: float

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard import replay_forms
+from jobs_admin.core.pacing.window import DAYS
+
+__all__ = ["DAYS", "Field", "Place", "places"]
 
 _PLACES: dict[str, tuple[str, ...]] = {
     "Try a few first": ("canary_jobs", "canary_success", "canary_within"),
@@ -24,7 +27,6 @@ _EMPTY = {
     "priority": "as it was",
     "window_from": "any time",
 }
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.urls import reverse
 
 from dashboard import links
-from dashboard.screens import replay_paces, replay_picture
+from dashboard.screens import replay_accepted, replay_paces, replay_picture
 from dashboard.shown.figures import duration
 from jobs_admin.core import query as language
 from jobs_admin.models import Replay
@@ -134,7 +134,7 @@ def scope(replay: Replay) -> str:
     return language.reading(language.parse(replay.query))
 
 
-def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> Shown:
+def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool) -> Shown:
     sending = replay.state in {s.value for s in SENDING}
     over = replay.state in ENDED
     paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
@@ -156,7 +156,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, is_own: bool) -> 
         can_resume=may_act and paused,
         can_cancel=may_act and not over and replay.planned > 0,
         can_pace=can_pace,
-        can_approve=may_act and not is_own and replay.state == ReplayState.AWAITING_APPROVAL,
+        can_approve=may_act and may_approve,
         steps=steps(replay) if can_pace else [],
         amount=replay_paces.amount(replay.pace),
         is_ramp=bool(replay.pace.get("ramp")),
@@ -227,9 +227,9 @@ def sentence(replay: Replay) -> str:
             told = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}{never}"
             return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{told}"
         return f"Of {jobs}, {ran}.{uncertain}{never}"
-    if replay.state == ReplayState.CANCELLED:
+    if replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
         never = f"{replay.cancelled:,} were never sent and stay dead"
-        return f"Cancelled: {never}; {ran}." + (f" {home}." if waits else "")
+        return f"{replay.get_state_display()}: {never}; {ran}." + (f" {home}." if waits else "")
     if replay.state == ReplayState.PAUSED:
         return f"Paused: {replay.planned:,} of {jobs} are not sent yet; {ran}." + (f" {home}." if waits else "")
     if replay.state == ReplayState.HELD:
@@ -268,17 +268,8 @@ def how(replay: Replay) -> list[tuple[str, str]]:
     if replay.same_job_id:
         found.append(("Job id", "the one that each job had"))
     if replay.accepted:
-        found.append(("Accepted", ", ".join(ACCEPTED.get(name, name) for name in replay.accepted)))
+        found.append(("Accepted", ", ".join(replay_accepted.which(name) for name in replay.accepted)))
     return found
-
-
-# What is left out unless somebody accepts it.
-ACCEPTED = {
-    "unguarded": "queues with unguarded workers",
-    "chord": "chords that can no longer complete",
-    "expired": "expired jobs",
-    "unknown_task": "tasks that no live worker knows",
-}
 
 
 def again(replay: Replay, found) -> Again:

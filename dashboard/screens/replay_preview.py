@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboard import replay_forms
-from dashboard.screens import replay_advanced, replay_outlook, replay_paces
+from dashboard.screens import replay_accepted, replay_advanced, replay_outlook, replay_paces
 from dashboard.shown.text import part_first
 from jobs_admin.core import pacing
 from jobs_admin.group_places import Place
@@ -74,17 +74,8 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
 
 def _left_out(preview, accepted) -> list[dict[str, Any]]:
     """What is left out, and first what would be and was accepted: its box can be unticked again."""
-    taken_in = [{"accept": name, "reason": ACCEPTED[name], "is_accepted": True} for name in accepted]
+    taken_in = [{"accept": name, "reason": replay_accepted.offer(name), "is_accepted": True} for name in accepted]
     return taken_in + [row for row in preview.blocked if row.get("accept") not in accepted]
-
-
-# What is left out unless somebody accepts it.
-ACCEPTED = {
-    "unguarded": "Queues whose workers are not all guarded: what becomes of a job there may stay unknown",
-    "chord": "Headers of chords that have ended: the job runs again, the chord's body does not",
-    "expired": "Expired jobs: a worker may throw them away unseen",
-    "unknown_task": "Tasks that no live worker is known to have",
-}
 
 
 def _careful(preview) -> str:

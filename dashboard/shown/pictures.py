@@ -28,6 +28,10 @@ STATES = {
 }  # fmt: skip
 
 
+# What a state is called where that is not its name.
+_CALLED = {"planned": "not sent yet"}
+
+
 @lru_cache(maxsize=256)
 def icon(name: str, label: str = ""):
     """A picture of the sprite; decoration unless it has a label."""
@@ -46,7 +50,7 @@ def state(name: str, words: str = ""):
         '<span class="state is-{}"><svg class="shape" aria-hidden="true"><use href="{}"></use></svg>{}</span>',
         look,
         href,
-        words or str(name).replace("_", " "),
+        words or _CALLED.get(str(name)) or str(name).replace("_", " "),
     )
 
 

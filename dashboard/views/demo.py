@@ -198,17 +198,6 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One status in one second of the picture."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    look: str
-
-
-@dataclass(frozen=True, slots=True)
 class Partner:
     look: str
     sentence: str
@@ -217,7 +206,7 @@ class Partner:
     refused_per_s: float
     capacity: float | None
     statuses: list[tuple[str, str, str, int]]  # look, status, words, requests of the last minute
-    bars: list[Bar]
+    bars: list[incident_page.Bar]
     capacity_y: float | None  # where the line of what it can carry lies; None: outside the picture
     top: int  # requests/s at the upper edge
     by_second: list[tuple[int, int, int]]  # seconds ago, requests, refused
@@ -272,7 +261,9 @@ def _bars(series: list[dict[str, Any]], top: int):
         for status, requests in sorted(point["by_status"].items()):
             tall = HEIGHT * requests / top
             floor -= tall
-            yield Bar(round(n * step, 1), round(floor, 2), round(step - 2, 1), round(tall, 2), _told(status)[0])
+            yield incident_page.Bar(
+                round(n * step, 1), round(floor, 2), round(step - 2, 1), round(tall, 2), _told(status)[0]
+            )
 
 
 @dataclass(frozen=True, slots=True)

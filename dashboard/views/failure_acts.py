@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from dashboard import differences, forms
+from dashboard import differences, forms, links
 from dashboard.access import can
 from dashboard.htmx import go, render_page
 from dashboard.screens import failure_page
@@ -39,9 +39,15 @@ def _send(request: HttpRequest, failure: Failure, *, reason: str) -> HttpRespons
     try:
         started = _started(request, failure, reason=reason, edit=None)
     except ReplayRefused as refused:
-        return pages.page(request, pages.found(request, failure.pk), status=409, refused=refused.message)
+        now = pages.found(request, failure.pk)
+        return pages.page(request, now, status=409, refused=refused.message, accept_url=_accept_url(failure, refused))
     _say_sent(request, failure, started)
     return _back_to(request, failure.pk)
+
+
+def _accept_url(failure: Failure, refused: ReplayRefused) -> str:
+    """Where what it is left out for can be accepted; empty where nothing can be."""
+    return links.replay_of_job(failure.pk) if refused.accept else ""
 
 
 def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict | None) -> Replay:
@@ -101,7 +107,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         started = _started(request, failure, reason=form.cleaned_data["reason"], edit=edited)
     except ReplayRefused as refused:
         form.add_error(refused.field if refused.field in form.fields else None, refused.message)
-        return _edit_page(request, failure, form, status=409)
+        return _edit_page(request, failure, form, status=409, accept_url=_accept_url(failure, refused))
     _say_sent(request, failure, started)
     return go(request, reverse("failure-detail", args=[pk]))
 
@@ -113,12 +119,15 @@ def _pretty(piece: Piece) -> str:
     return json.dumps(shown(piece), indent=2, ensure_ascii=False)
 
 
-def _edit_page(request: HttpRequest, failure: Failure, form: forms.Edit, *, changes=None, status=200) -> HttpResponse:
+def _edit_page(
+    request: HttpRequest, failure: Failure, form: forms.Edit, *, changes=None, status=200, accept_url=""
+) -> HttpResponse:
     context = {
         "failure": failure,
         "url": reverse("failure-detail", args=[failure.pk]),
         "error": failure_page.short(failure.error_type),
         "form": form,
+        "accept_url": accept_url,
         "is_checked": changes is not None,
         "changes": [{"name": name, "difference": (changes or {}).get(field)} for field, name in _EDITED.items()],
         "changes_nothing": changes is not None and all(change.is_same for change in changes.values()),

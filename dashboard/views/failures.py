@@ -49,7 +49,7 @@ def page(
 ) -> HttpResponse:
     """The failure's page, or its part beside the list; acts answer with it too."""
     items = progress.of_failure(failure)
-    open_item = failure_page.open_item(items)
+    open_item, sent = failure_page.open_item(failure, items), failure_page.sent_for_good(failure, items)
     payload = failure.payloads.order_by("-run").values("size", "is_whole").first()
     is_whole = bool(payload and payload["is_whole"])
     past = histories.history(failure)
@@ -67,7 +67,7 @@ def page(
         "headers": failure_page.branch(failure, "headers", "Headers"),
         "payload": payload,
         "is_cut": is_whole and contents.is_cut(failure),
-        "acts": failure_page.acts(request.viewer, failure, open_item=open_item, is_whole=is_whole),
+        "acts": failure_page.acts(request.viewer, failure, open_item=open_item, is_whole=is_whole, sent=sent),
         "crashes": quarantine.lines(failure),
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,

@@ -21,7 +21,7 @@ from jobs_admin import group_places, people, replays
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import ReplayRefused, progress
+from jobs_admin.replays import ReplayRefused, progress, spread
 
 ITEMS = 50
 
@@ -198,16 +198,17 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
         uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ITEMS).rows
     again = replays.failed_again_groups(request.viewer, replay) if replay.failed_again else []
     failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
+    approval = _approval(request, replay)
     context = {
         "replay": replay,
         "held": replay_held.held(replay, failing),
-        "approvers": _approvers(replay),
+        "approval": approval,
         "shown": replay_page.shown(
             replay,
             progress.over_time(replay),
             progress.phases(replay),
             may_act=request.viewer.may_anywhere(OPERATOR),
-            is_own=replay.state == ReplayState.AWAITING_APPROVAL and replays.has_hand_in(request.viewer, replay),
+            may_approve=approval is not None and not approval.why_not,
         ),
         "again": [replay_page.again(replay, one) for one in again],
         "uncertain": uncertain,
@@ -224,11 +225,27 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     return render_page(request, "replays/detail.html", context, part="replay", status=status)
 
 
-def _approvers(replay: Replay) -> list[str]:
-    """Who may approve it, by name, beside the one who started it."""
+@dataclass(frozen=True, slots=True)
+class _Approval:
+    names: list[str]  # who may approve it, beside the one who started it
+    why_not: str  # why the viewer may not
+    columns: list[replay_preview.Column]  # what it holds
+
+
+def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
+    """None where it does not wait for one."""
     if replay.state != ReplayState.AWAITING_APPROVAL:
-        return []
-    return [name for name in people.operators(replays.sources_of(replay)) if name != replay.actor]
+        return None
+    sources = replays.sources_of(replay)
+    names = people.operators(sources, only_admins=replays.needs_admin(replay))
+    why_not = replays.why_not_by(request.viewer, replay, sources)
+    return _Approval([name for name in names if name != replay.actor], why_not, _columns(request, replay))
+
+
+def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column]:
+    held = spread.of_frozen(request.viewer, replay)
+    listed = [name for name, _, _ in held.groups[: replay_preview.MOST_VALUES]]
+    return replay_preview.columns(held, group_places.named(listed, request.viewer))
 
 
 @require_POST

@@ -1,7 +1,7 @@
 """Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
 
 from jobs_admin.replays.acts import cancel, change_pace, pause, resolve_item, resume
-from jobs_admin.replays.approval import has_hand_in
+from jobs_admin.replays.approval import needs_admin, why_not_by
 from jobs_admin.replays.drafting import approve, draft, start
 from jobs_admin.replays.laying import lay
 from jobs_admin.replays.letters import check_edit
@@ -49,11 +49,11 @@ __all__ = [
     "failed_again_groups",
     "failing_groups",
     "find",
-    "has_hand_in",
     "items",
     "lay",
     "left_out_groups",
     "listing",
+    "needs_admin",
     "patched",
     "pause",
     "preview",
@@ -64,4 +64,5 @@ __all__ = [
     "sources_of",
     "start",
     "visible",
+    "why_not_by",
 ]

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Case, F, Value, When
 from django.utils import timezone
 
 from jobs_admin.core import pacing
@@ -25,6 +25,7 @@ from jobs_admin.replays.refusals import ReplayRefused, wrong_state
 _NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
 _CANCELLED_AT_ONCE = 50_000  # laid out items that who cancels waits for; `settle` goes on with more
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+_UNTOLD = (FailureState.REPLAYING, FailureState.GONE)  # what a failure is while nobody knows how its run went
 
 
 def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
@@ -153,7 +154,10 @@ def _refuse_what_stands(stands: Replay, pace: Pace) -> None:
 
 
 def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime | None = None) -> ReplayItem:
-    """Settle an uncertain item by a person's word: it `ran`, or it was `lost` (then it is dead again)."""
+    """Settle an item of which nothing is known by a person's word: it `ran`, or it was `lost` (then it is dead again).
+
+    That is an uncertain one, or one that was sent where its source does not report how a job ends.
+    """
     if as_ not in {"ran", "lost"}:
         raise ReplayRefused("bad_scope", "Settle it as ran or as lost.", field="as")
     rights.must_act(viewer, replay, "replay.resolve")
@@ -164,22 +168,30 @@ def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime
     settled, dead_or_not = (
         (ItemState.SUCCEEDED, FailureState.RECOVERED) if as_ == "ran" else (ItemState.FAILED_AGAIN, FailureState.DEAD)
     )
+    unknown = [ItemState.UNCERTAIN]
+    if not outcomes.are_reported(item.failure.source):
+        unknown.append(ItemState.SENT)
     with transaction.atomic():
-        done = ReplayItem.objects.filter(pk=item.pk, state=ItemState.UNCERTAIN).update(
+        was = item.state
+        done = was in unknown and ReplayItem.objects.filter(pk=item.pk, state=was).update(
             state=settled, settled_at=now, outcome=representable(f"{as_}, says {viewer.name}")[:255]
         )
         if not done:
             raise ReplayRefused(
-                "wrong_state", "Only an uncertain item can be settled by hand; this one is not (any more)."
+                "wrong_state",
+                "Only an item of which nothing is known can be settled by hand; this one is not (any more). "
+                "Nothing was changed.",
             )
-        Failure.objects.filter(pk=item.failure_id, run=item.run, state=FailureState.REPLAYING).update(state=dead_or_not)
-        Replay.objects.filter(pk=replay.pk).update(uncertain=F("uncertain") - 1, **{settled: F(settled) + 1})
+        on_its_way = Failure.objects.filter(pk=item.failure_id, run=item.run, state__in=_UNTOLD)
+        why = Case(When(state=FailureState.GONE, then=Value("")), default=F("reason"))  # why it was gone
+        on_its_way.update(state=dead_or_not, reason=why)
+        Replay.objects.filter(pk=replay.pk).update(**{was: F(was) - 1, settled: F(settled) + 1})
         rights.record(
             viewer,
             "replay.resolve",
             replay,
             [item.failure.source],
-            before={"item": n, "state": ItemState.UNCERTAIN},
+            before={"item": n, "state": was},
             after={"item": n, "state": settled, "failure": item.failure_id},
         )
     item.refresh_from_db()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.db.models import QuerySet
 
 from jobs_admin import config
 from jobs_admin.core.text import representable, shown
 from jobs_admin.models import AuditEvent, Failure, FailureCount, Replay
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import ADMIN, Viewer
 
 _NAMED = 3  # tasks
 
@@ -34,13 +36,38 @@ def _dangerous_tasks(ready: QuerySet[Failure]) -> list[str]:
     return [task for task in dangerous if ready.filter(task=task).exists()]
 
 
-def has_hand_in(viewer: Viewer, replay: Replay) -> bool:
-    """Whether the viewer drafted or started it, and so cannot be the second person.
+def why_not_by(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:
+    """Why this operator of all its `sources` cannot be the second person; empty for one who can.
 
-    A token is nobody in particular: it is another than every user, and than every other token.
+    A token and a terminal tell no person: the same one may stand behind them and behind a login. So they are never a
+    second person to somebody who is logged in, and nobody is one to them by being logged in alone.
     """
-    name = representable(viewer.name)[:150]
-    hands = {(replay.actor, replay.created_by_id)}
+    name, hands = representable(viewer.name)[:150], _hands(replay)
+    if any(name == actor or (viewer.user_id is not None and viewer.user_id == user) for actor, user in hands):
+        return f"You started replay #{replay.pk} yourself, so another operator has to approve it."
+    if viewer.user_id is None and any(user is not None for _, user in hands):
+        return (
+            f"Replay #{replay.pk} was started by {replay.actor}, who was logged in, and a token may be theirs too: "
+            "another operator approves it on its page, logged in."
+        )
+    if viewer.user_id is not None and any(user is None for _, user in hands) and not _is_admin(viewer, sources):
+        return (
+            f"Replay #{replay.pk} was started by {replay.actor}, and who that was is not known: "
+            "an admin of all its sources approves it, or another token."
+        )
+    return ""
+
+
+def needs_admin(replay: Replay) -> bool:
+    """Whether of those who log in only an admin can approve it: it was started by nobody in particular."""
+    return any(user is None for _, user in _hands(replay))
+
+
+def _hands(replay: Replay) -> set[tuple[str, int | None]]:
+    """(name, user) of who drafted and who started it."""
     begun = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act="replay.start", allowed=True)
-    hands |= set(begun.values_list("actor", "user_id"))
-    return any(name == actor or (viewer.user_id is not None and viewer.user_id == user) for actor, user in hands)
+    return {(replay.actor, replay.created_by_id), *begun.values_list("actor", "user_id")}
+
+
+def _is_admin(viewer: Viewer, sources: Sequence[str]) -> bool:
+    return all(viewer.may(ADMIN, source) for source in sources)

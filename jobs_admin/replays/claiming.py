@@ -43,6 +43,8 @@ class Claimed:
     size: int  # bytes of that
     job_id: str = ""  # of the run that it starts
     body: bytes = b""  # of the message, encrypted, while its letter is to be made
+    is_open: bool = False  # the body is decrypted already
+    went_at: float = 0.0  # when it was sent, by the monotonic clock
 
     @property
     def is_dead_still(self) -> bool:

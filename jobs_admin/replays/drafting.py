@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
+from jobs_admin.core import query as language
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
@@ -24,6 +25,7 @@ from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused, wrong_state
 from jobs_admin.replays.scoping import Scope
 
 _CHANGED_TOO_MUCH = 0.01  # of what the preview showed
+_DRAFTED_WITHIN = timedelta(seconds=30)  # from the moment that relative times were pinned at until the row was written
 
 
 def draft(
@@ -46,9 +48,10 @@ def draft(
     """
     now = now or timezone.now()
     scope = scoping.scope_of(query, selection, now)
+    asked = _Asked(query, scope, options, edit)
     rights.must_write(viewer, "replay.draft", selection=scope.selection)
     read_pace(pace)  # what cannot be is refused before anything is looked at
-    if idempotency_key and (made := _made_before(viewer, idempotency_key, scope)):
+    if idempotency_key and (made := _made_before(viewer, idempotency_key, asked)):
         return made
     max_id = scoping.seen_until(snapshot, scope)
     rights.must_act_on_job(viewer, scope)
@@ -102,20 +105,41 @@ def draft(
             )
     except IntegrityError:
         # The same request twice at the same moment: the other one made it.
-        if idempotency_key and (made := _made_before(viewer, idempotency_key, scope)):
+        if idempotency_key and (made := _made_before(viewer, idempotency_key, asked)):
             return made
         raise
     return replay
 
 
-def _made_before(viewer: Viewer, key: str, scope: Scope) -> Replay | None:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request asks for, as far as a second one with its key must not differ."""
+
+    query: str
+    scope: Scope
+    options: Options
+    edit: dict[str, Any] | None
+
+    def is_of(self, made: Replay) -> bool:
+        pinned, asked = language.parse(made.query), language.parse("" if made.selection else self.query)
+        return (
+            language.is_pin_of(pinned, asked, made.created_at, _DRAFTED_WITHIN)
+            and made.selection == list(self.scope.selection)
+            and self.options == Options.of(made)
+            and self.edit == made.edit
+        )
+
+
+def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
     made = Replay.objects.filter(idempotency_key=key).first()
     if made is None:
         return None
-    # A relative time is pinned anew with each request, so only the selection can be compared word for word.
-    if made.actor != viewer.name or made.selection != list(scope.selection):
+    if made.actor != viewer.name or not asked.is_of(made):
         raise ReplayRefused(
-            "key_reused", "This idempotency key was used for another replay. Take a new one.", field="idempotency_key"
+            "key_reused",
+            f"This idempotency key was used for replay #{made.pk}, which is another one. Nothing was changed. "
+            "Take a new key for another search, selection, arguments or options.",
+            field="idempotency_key",
         )
     return made
 
@@ -125,14 +149,18 @@ def _nothing(scope: Scope, seen: Preview) -> ReplayRefused:
         return opened
     if not seen.matched:
         return ReplayRefused("nothing_to_replay", "Nothing matches that you may replay. Nothing was changed.")
-    why = "; ".join(f"{row['count']:,} {row['reason']}" for row in seen.blocked[:3])
-    return ReplayRefused("nothing_to_replay", f"None of the {seen.matched:,} can be replayed now: {why}.")
+    told = ((f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"] for row in seen.blocked[:3])
+    why = "; ".join(told)
+    none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
+    said = f"{none} be replayed now: {why}. Nothing was changed."
+    return ReplayRefused("nothing_to_replay", said, accept=[row["accept"] for row in seen.blocked if row.get("accept")])
 
 
 def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
     if len(selection) != 1:
         return None
-    item = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).select_related("replay").first()
+    held = ReplayItem.objects.filter(failure__in=selection, state__in=OPEN_ITEM).exclude(failure__state="gone")
+    item = held.select_related("replay").first()
     if item is None:
         return None
     return AlreadyOpen(item.replay_id, item.replay.actor, item.replay.started_at or item.replay.created_at)
@@ -261,7 +289,8 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
 def _too_late(scope: Scope) -> ReplayRefused:
     """The draft was made when something could go: others were first."""
     return _open_item(scope.selection) or ReplayRefused(
-        "nothing_to_replay", "Meanwhile nothing is left to replay: all were taken, recovered or discarded."
+        "nothing_to_replay",
+        "Meanwhile nothing is left to replay: all were taken, recovered or discarded. Nothing was changed.",
     )
 
 
@@ -281,19 +310,13 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
 def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:
     """The second person's yes: it goes on with exactly what was frozen. Raises ReplayRefused.
 
-    Another operator of all its sources than the one who started it, also not by a token of theirs.
+    Who that can be, `approval.why_not_by` says.
     """
     now = now or timezone.now()
     sources = rights.must_act(viewer, replay, "replay.approve")
-    if approval.has_hand_in(viewer, replay):
-        rights.refuse(
-            viewer,
-            "replay.approve",
-            f"replay:{replay.pk}",
-            "forbidden",
-            f"You started replay #{replay.pk} yourself, so another operator has to approve it. Nothing was changed.",
-            sources,
-        )
+    if why := approval.why_not_by(viewer, replay, sources):
+        refused = f"{why} Nothing was changed."
+        rights.refuse(viewer, "replay.approve", f"replay:{replay.pk}", "forbidden", refused, sources)
     with transaction.atomic():
         # Read anew: who started it may have changed its pace since.
         begins = controlling.begun(Replay.objects.select_for_update(no_key=True).get(pk=replay.pk), now)

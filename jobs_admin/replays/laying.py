@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
 from django.db.models import F, Q
 
 from jobs_admin import turns
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
-from jobs_admin.core.text import representable
+from jobs_admin.core.text import representable, shown
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.replay import OPEN_ITEM, SENDING, ReplayState
 from jobs_admin.replays.freezing import unpacked
 
+log = logging.getLogger(__name__)
+
 # Those whose frozen jobs are theirs. One that waits for a second person holds nobody's.
 BEGUN = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
 TAKEN = "taken"  # the code of the rows that laying out adds to `Replay.blocked`
+
+_CANNOT = "Some of its jobs cannot be laid out"
 
 _LONGEST_KEY = 64
 # What stands for something else than the value: jobs that have it are not known to be of one customer.
@@ -42,12 +47,37 @@ def lay() -> bool:
         batch = frozen.filter(replay=pk).select_related("replay").order_by("first_n").first()
         if batch is not None:
             began = time.monotonic()
-            _lay_batch(batch)
-            busy = True
+            busy |= _lay_or_tell(batch)
             if connection.vendor == "sqlite":
                 # Half of the time is everybody else's: who waits for SQLite's one lock asks again only now and then.
                 time.sleep(time.monotonic() - began)
     return busy
+
+
+def _lay_or_tell(batch: FrozenBatch) -> bool:
+    """Whether it went. One replay whose jobs cannot be laid out does not stop the others: its page says why it stands."""
+    replay = batch.replay
+    try:
+        _lay_batch(batch)
+    except (OperationalError, InterfaceError):
+        raise  # the database, and no one's fault
+    except Exception as error:
+        log.exception(
+            "replay #%s: jobs %d to %d cannot be laid out", replay.pk, batch.first_n, batch.first_n + batch.count
+        )
+        why = f"{_CANNOT}: {type(error).__name__}: {shown(str(error), 200)} It is tried again; the log of watch tells more."
+        _say(replay, why)
+        return False
+    if replay.held_because.startswith(_CANNOT):
+        _say(replay, "")
+    return True
+
+
+def _say(replay: Replay, why: str) -> None:
+    """Never over what the controller holds it for."""
+    Replay.objects.filter(pk=replay.pk, state__in=BEGUN, held_because=replay.held_because).exclude(
+        state=ReplayState.HELD
+    ).update(held_because=why)
 
 
 def lay_first(replay: Replay) -> None:

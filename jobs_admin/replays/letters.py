@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
-from hashlib import sha1
 from typing import Any, Protocol
 
 from jobs_admin import config
@@ -23,7 +21,10 @@ class Writer:
 
     def __init__(self, replay: Replay) -> None:
         self._key = replay.key
-        self._namespace = uuid.UUID(hex=replay.key).bytes
+        key = replay.key
+        # A UUID of version 8 (RFC 9562) with the item's place at its end: ids of one replay stand side by side in every
+        # index that they come into, and cost nothing to make.
+        self._ids = f"{key[:8]}-{key[8:12]}-8{key[13:16]}-{key[16:20]}-"
         self._edit = replay.edit
         self._patch = replay.patch
         self._attempts = replay.attempts
@@ -35,10 +36,7 @@ class Writer:
         """The id of the job in its new run: the same for every try to send the item."""
         if self._same_job_id:
             return item.last_job_id
-        # As uuid.uuid5 has it, at a third of the cost.
-        digest = sha1(self._namespace + str(item.n).encode(), usedforsecurity=False).digest()
-        text = (digest[:6] + bytes((digest[6] & 0x0F | 0x50, digest[7], digest[8] & 0x3F | 0x80)) + digest[9:16]).hex()
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return f"{self._ids}{item.n:012x}"
 
     def queue(self, item: Claimed) -> str:
         return self._to_queue or item.queue
@@ -47,7 +45,7 @@ class Writer:
         """What to send. Raises SourceRefused or EditRefused where it can never be sent."""
         if not item.body:
             raise SourceRefused("no whole message is kept", token=item.pk)
-        raw = opened(item)
+        raw = item.body if item.is_open else opened(item)
         args, kwargs = self._arguments(item, raw)
         lineage = {
             "queue": item.queue, "job_id": item.first_job_id, "run": item.run, "item": item.pk, "replay": self._key

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from jobs_admin import config
 from jobs_admin.core.editing import EditRefused
@@ -18,11 +19,13 @@ from jobs_admin.core.pacing import Bucket
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.key_rates import KeyRates
 from jobs_admin.replays.letters import Writer
+from jobs_admin.replays.opening_ahead import Ahead
 from jobs_admin.sources.base import Letter, SourceError, SourceRefused
 
 _AT_ONCE = 500  # letters in one call
 _READY = 1_000  # letters that are made before they are due
-_MADE_AT_ONCE = 50  # between two looks at the clock: a millisecond or two
+_MADE_AT_ONCE = 100  # between two looks at the clock: a millisecond or two
+_OPENED_HERE, _LOOKED_AHEAD = 200, 800  # what the process beside the line is given to decrypt stands behind those
 _NEWS = 1_000  # sent letters that are worth writing down at once
 # At high rates some jobs go at a time rather than one call for each. The bucket forgives three times as much.
 _BETWEEN_CALLS_S = 0.008
@@ -62,6 +65,7 @@ class Line(threading.Thread):
         self._trying: list[tuple[Claimed, Letter]] = []
         self._ended = Ended()
         self._is_closed = False
+        self._ahead = Ahead()
 
     @property
     def pending(self) -> int:
@@ -103,6 +107,7 @@ class Line(threading.Thread):
                 self._ended.unknown += [item for item, _ in self._trying]
                 self._is_closed = True
                 self._give_back(lambda _: True)
+        self._ahead.close()
         self._tell()
 
     def _turn(self) -> None:
@@ -160,6 +165,10 @@ class Line(threading.Thread):
     def _make_ready(self) -> None:
         with self.lock:
             items = [self._claimed.popleft() for _ in range(min(_MADE_AT_ONCE, len(self._claimed)))]
+            # Not the very next ones, which are opened here before an answer can be there.
+            coming = list(islice(self._claimed, _OPENED_HERE, _OPENED_HERE + _LOOKED_AHEAD))
+            waiting = len(self._claimed)
+        self._ahead.open(coming, waiting)
         ready, refused = [], {}
         for item in items:
             try:
@@ -183,7 +192,7 @@ class Line(threading.Thread):
             by_source.setdefault(item.source, {})[item.pk] = (item, letter)
         for source, mine in by_source.items():
             try:
-                self._send_to(source, mine)
+                self._send_to(source, mine, begun)
             except SourceError as error:
                 # Whether they went is not known: their claims stand, and the ledger is asked when it answers again.
                 with self.lock:
@@ -200,7 +209,7 @@ class Line(threading.Thread):
         if is_news:
             self._tell()
 
-    def _send_to(self, source: str, mine: dict[int, tuple[Claimed, Letter]]) -> None:
+    def _send_to(self, source: str, mine: dict[int, tuple[Claimed, Letter]], at: float) -> None:
         """Empties `mine` as their ends become known. Raises SourceError with those left whose end is not."""
         while mine:
             try:
@@ -219,6 +228,7 @@ class Line(threading.Thread):
                     if answers[pk] == "recalled":
                         self._ended.refused[pk] = _RECALLED
                     else:
+                        item.went_at = at
                         self._ended.sent.append(item)
             mine.clear()
 

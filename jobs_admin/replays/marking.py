@@ -16,6 +16,7 @@ from jobs_admin import filing
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import ItemState, ReplayState
+from jobs_admin.replays import outcomes
 from jobs_admin.replays.claiming import Claimed
 
 _OVER = (ReplayState.CANCELLED, ReplayState.STOPPED)
@@ -29,18 +30,18 @@ class Batches:
     """Cuts work into transactions that are long enough to be cheap and short enough to let others write."""
 
     def __init__(self) -> None:
-        self._size = 250
+        self.size = 250  # of the next transaction
 
     def of(self, items: Sequence[Claimed]) -> Iterator[list[Claimed]]:
         rest = iter(items)
-        while batch := list(islice(rest, self._size)):
+        while batch := list(islice(rest, self.size)):
             begun = time.monotonic()
             yield batch
             took = time.monotonic() - begun
             if took > _LONG_S:
-                self._size = max(_FEWEST, self._size // 2)
-            elif took < _SHORT_S and len(batch) == self._size:
-                self._size = min(_MOST, self._size * 2)
+                self.size = max(_FEWEST, self.size // 2)
+            elif took < _SHORT_S and len(batch) == self.size:
+                self.size = min(_MOST, self.size * 2)
 
 
 def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batches | None = None) -> None:
@@ -50,7 +51,7 @@ def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batch
             # Those that were marked already, by who took over from us, are counted there.
             gone = _leave_planned(batch, ItemState.SENT, "", now)
             queues = Counter((item.source, item.queue) for item in gone)
-            _renew_failures(gone)
+            _renew_failures(replay, gone)
             _move(replay, sent=len(gone))
             filing.count_queues({(*queue, now): {"sent": n} for queue, n in sorted(queues.items())})
 
@@ -60,7 +61,7 @@ def doubted(replay: Replay, items: Sequence[Claimed], why: str, now: datetime) -
     for batch in Batches().of(items):
         with transaction.atomic():
             gone = _leave_planned(batch, ItemState.UNCERTAIN, why, now)
-            _renew_failures(gone)
+            _renew(gone, FailureState.REPLAYING)
             _move(replay, uncertain=len(gone))
 
 
@@ -116,15 +117,26 @@ def _leave_planned(items: Sequence[Claimed], state: str, why: str, now: datetime
     return [item for item in items if item.pk in gone]
 
 
-def _renew_failures(items: Sequence[Claimed]) -> None:
+def _renew_failures(replay: Replay, items: Sequence[Claimed]) -> None:
+    """In the new run: on their way home, or gone for good where their source does not report how a job ends."""
+    silent = set(outcomes.untold({item.source for item in items}))
+    _renew([item for item in items if item.source not in silent], FailureState.REPLAYING)
+    _renew([item for item in items if item.source in silent], FailureState.GONE, outcomes.sent_for_good(replay))
+
+
+def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None:
+    """`why`: their reason; None leaves it."""
+    if not items:
+        return
     rows, given = _rows([(item.failure, item.run, item.job_id) for item in items])
     table = Failure._meta.db_table
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {table} SET state = %s, run = went.run, job_id = went.job_id, due_at = NULL FROM {rows} "
+            f"UPDATE {table} SET state = %s, reason = COALESCE(%s, reason), run = went.run, job_id = went.job_id, "
+            f"due_at = NULL FROM {rows} "
             # Twice not, so that SQLite does not begin with all that is dead.
             f"WHERE {table}.id = went.id AND NOT ({table}.state <> %s) AND {table}.run = went.run - 1",
-            [FailureState.REPLAYING, *given, FailureState.DEAD],
+            [state, why, *given, FailureState.DEAD],
         )
 
 

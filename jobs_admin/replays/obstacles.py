@@ -16,9 +16,9 @@ from django.db.models import Q
 
 from jobs_admin import config, heartbeats
 from jobs_admin.core.text import shown
-from jobs_admin.models import Failure, FailureCount, ReplayItem, Source
+from jobs_admin.models import Failure, FailureCount, Replay, ReplayItem, Source
 from jobs_admin.models.failure import Caveat, FailureState
-from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.replays import unopenable
 from jobs_admin.replays.options import Options
 
@@ -31,7 +31,7 @@ WHY_NOT = {
     FailureState.QUARANTINED: "in quarantine",
     FailureState.RECOVERED: "recovered already",
     FailureState.DISCARDED: "discarded",
-    FailureState.GONE: "no longer in their source",
+    FailureState.GONE: "gone: no longer in their source, or sent where nobody tells how a job ends",
 }
 
 
@@ -84,7 +84,9 @@ def _dead_places() -> dict[str, tuple[set[str], set[str]]]:
 
 
 def _open() -> Iterator[Obstacle]:
-    if not ReplayItem.objects.filter(state__in=OPEN_ITEM).exists():
+    # What a replay that is done has sent stays so where nobody tells how a job ends: such a failure is gone, not dead.
+    waits = Q(sent__gt=0) & ~Q(state=ReplayState.DONE)
+    if not Replay.objects.filter(Q(planned__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0) | waits).exists():
         return
     states = ", ".join(f"'{state.value}'" for state in OPEN_ITEM)
     held = f"SELECT 1 FROM {ReplayItem._meta.db_table} i WHERE i.failure_id = {{t}}.id AND i.state IN ({states})"

@@ -1,4 +1,4 @@
-"""Which sources tell how a replayed job ended, and what no pace may ask for where one does not."""
+"""Which sources tell how a replayed job ended; where one does not, what becomes of a job, and which pace cannot be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from jobs_admin import config
 from jobs_admin.core.pacing import CAREFUL, Pace
+from jobs_admin.models import Replay
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.sources.base import SourceRefused
 
@@ -20,6 +21,11 @@ def are_reported(source: str) -> bool:
 def untold(sources: Iterable[str]) -> list[str]:
     """Those of the sources that cannot tell how a job ended: there it stays `sent`."""
     return [name for name in sources if not are_reported(name)]
+
+
+def sent_for_good(replay: Replay) -> str:
+    """Why a failure is gone that was sent where nobody tells how a job ends."""
+    return f"sent in replay #{replay.pk}: its source does not report how a job ends"
 
 
 def refuse_blind(pace: Pace, sources: Iterable[str]) -> None:

@@ -119,7 +119,7 @@ def previewed(
     expected = pacing.Estimate(0.0, 0.0)
     told: dict[str, Any] = {}
     if not light:
-        groups = _named(spread.of("group_id"))
+        groups = named(spread.of("group_id"))
         played = simulate(
             ready.count,
             plan,
@@ -207,7 +207,7 @@ class _Spread:
         return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))[:_LISTED]
 
 
-def _named(groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
+def named(groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
     """(fingerprint, title, count) of each group, the fullest first."""
     held = Group.objects.in_bulk([pk for pk, _ in groups])
     found = [(held[pk].name, held[pk].title, n) for pk, n in groups if pk in held]

@@ -262,9 +262,11 @@ class Readiness:
         totals = dict(
             FailureCount.objects.filter(state__in=states, count__gt=0).values_list("state").annotate(n=Sum("count"))
         )
-        is_open = "".join(one.sql for one in self._obstacles if one.code == OPEN) or "1 = 0"
+        held = "".join(one.sql for one in self._obstacles if one.code == OPEN) or "1 = 0"
         found: list[tuple[str, bool, int]] = []
         for state, total in sorted(totals.items()):
+            # What is gone for good was sent by a replay that hears no more of it.
+            is_open = "1 = 0" if state == FailureState.GONE else held
             where = self._where(state, of_few=total <= _FEW)
             if where is not None:
                 only = f" AND {is_open}" if only_open else ""

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from jobs_admin.models import Replay
 
 
 class ReplayRefused(Exception):
-    """Nothing was changed. `code` is for programs, the message for people, `field` names the input that is to blame.
+    """Nothing was changed. `code` is for programs, the message for people, `field` names the input that is to blame,
+    `accept` the options by which it would go all the same.
 
     Codes: forbidden, read_only, bad_pace, bad_edit, bad_option, reason_required, nothing_to_replay, already_open, changed,
     wrong_state, too_many, bad_scope, key_reused.
     """
 
-    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+    def __init__(self, code: str, message: str, field: str | None = None, accept: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.field = field
+        self.accept = tuple(accept)
 
 
 class AlreadyOpen(ReplayRefused):

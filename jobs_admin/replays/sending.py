@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -37,7 +37,10 @@ log = logging.getLogger(__name__)
 
 _ROUND_S = 0.1  # how long a pause may go unnoticed
 _AHEAD_S = 0.3  # what is claimed before it is due, so that a slow transaction delays no job
-_MOST_AHEAD = 4_000  # of those that are due at once
+_MOST_AHEAD = 6_000  # of those that are due at once
+# Sent and not marked yet. Marking costs the database more than all else does, and so it follows: some 15 MB of memory
+# at most, and a claim that nobody marks is a question to the ledger, not a loss.
+_MOST_BEHIND = 20_000
 _TRY_AGAIN_S = 5.0  # the longest wait before an unreachable source is tried again
 _SILENT_S = 0.5  # what waits for longer says why
 _LOOK_AFTER_S = 2.0  # between two looks for what dead senders left in replays that were stopped
@@ -65,6 +68,7 @@ class _Held:
     rates: KeyRates | None = None
     depths: dict[Lane, int] = field(default_factory=dict)  # what waited in a capped queue when it was asked last
     out: dict[int, Claimed] = field(default_factory=dict)  # claimed by us and not marked: item id -> item
+    went: deque[Claimed] = field(default_factory=deque)  # sent and not marked, in the order of sending
     # Claims of a sender before us, or of ours with an unknown end, are to be looked up before anything is sent.
     to_look_up: bool = True
     moved_at: float = -math.inf
@@ -84,10 +88,12 @@ class Sender:
         self._resting: dict[str, tuple[float, float, str]] = {}  # source -> (until, last wait, why)
         self._news = threading.Event()
         self._looked_after = -math.inf
+        self._clock = timezone.now(), time.monotonic()  # the same moment by both
 
     def round(self, now: datetime | None = None) -> bool:
         """A tenth of a second or less. True when there is more to send."""
         moment = now or timezone.now()
+        self._clock = moment, time.monotonic()
         running = list(Replay.objects.filter(state__in=SENDING, planned__gt=0).only(*_COLUMNS).order_by("pk"))
         try:
             for pk in self._held.keys() - {replay.pk for replay in running}:
@@ -95,7 +101,7 @@ class Sender:
             self._look_after_stopped(moment)
             for replay in running:
                 self._serve(replay, moment)
-            if running or self._ending:
+            if (running or self._ending) and not self._is_behind():
                 self._news.wait(_ROUND_S)
             self._news.clear()
             for held in self._held.values():
@@ -107,6 +113,9 @@ class Sender:
             self.close()
             raise
         return bool(running or self._ending)
+
+    def _is_behind(self) -> bool:
+        return any(held.went for held in (*self._held.values(), *self._ending.values()))
 
     def close(self) -> None:
         """Send nothing more, and leave to the next round what is not marked."""
@@ -122,8 +131,8 @@ class Sender:
             return
         if held.to_look_up:
             held.to_look_up = self._look_up_claims(replay, now, held)
-        count = self._due(held)
-        if not count:
+        count = min(self._due(held), _MOST_BEHIND - len(held.out))
+        if count <= 0:
             return
         room, why = _room(replay, len(held.out))
         if held.to_look_up and (why or replay.pace.get("per_key")):
@@ -255,16 +264,15 @@ class Sender:
     # What came of it
 
     def _mark(self, held: _Held, now: datetime) -> None:
-        """Write down what the line did since."""
+        """Write down what the line did since; of what went, as much as there is time for."""
         ended, replay = held.line.collect(), held.replay
-        if ended.sent:
-            marking.sent(replay, ended.sent, now, held.batches)
+        held.went.extend(ended.sent)
         if ended.refused:
             marking.refused(replay, ended.refused, now)
         if ended.unsent:
             marking.returned(replay, [item.pk for item in ended.unsent], now)
             held.choice.again(ended.unsent)
-        for items in (ended.sent, ended.unsent, ended.unknown):
+        for items in (ended.unsent, ended.unknown):
             held.forget(items)
         for pk in ended.refused:
             held.out.pop(pk, None)
@@ -275,6 +283,22 @@ class Sender:
             self._rest(replay, source, _passing(source, why))
         if held.line.error is not None and replay.pk in self._held:
             raise held.line.error
+        self._mark_sent(held)
+
+    def _mark_sent(self, held: _Held) -> None:
+        (moment, then), begun = self._clock, time.monotonic()
+        while held.went:
+            part = [held.went.popleft() for _ in range(min(held.batches.size, len(held.went)))]
+            # None of them later than it went: what is judged by when it was sent would count for another rate.
+            marking.sent(held.replay, part, moment + timedelta(seconds=part[0].went_at - then), held.batches)
+            held.forget(part)
+            # Lines that run dry go before, and so does a pause.
+            if time.monotonic() - begun > _ROUND_S or any(self._is_hungry(held) for held in self._held.values()):
+                return
+
+    def _is_hungry(self, held: _Held) -> bool:
+        out = len(held.out)
+        return out < min(_MOST_BEHIND, held.replay.planned) and self._due(held) > 0
 
     def _stop(self, pk: int, now: datetime) -> None:
         """Send nothing more of a replay. What is on its way to the source ends first."""
@@ -288,8 +312,10 @@ class Sender:
         held.line.join(_ROUND_S)
         if held.line.is_alive():
             return
-        del self._ending[pk]
         self._mark(held, now)
+        if held.went:
+            return
+        del self._ending[pk]
         if not held.out and not held.to_look_up:
             # Nothing is left to be looked after.
             Replay.objects.filter(pk=pk, sender=self.name).update(sender="")

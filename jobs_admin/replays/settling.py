@@ -17,7 +17,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import controlling, ending, outcomes, stopping
+from jobs_admin.replays import controlling, ending, forgotten, outcomes, stopping
 from jobs_admin.sources.base import SourceRefused
 
 _READ = 2_000  # items whose news is read at once
@@ -32,17 +32,17 @@ _STAGE = {"retry": 0, "success": 2}
 
 
 def settle(now: datetime | None = None) -> bool:
-    """Settle what has news, steer by it, end what is through, and finish what a canceller left.
+    """Settle what has news, steer by it, end what is through or forgotten, and let go what a canceller left.
 
     True when there was something.
     """
     now = now or timezone.now()
     out = Replay.objects.filter(_IS_OUT).defer("selection", "blocked", "query").order_by("pk")
-    busy = _settle_all(list(out), now)
+    busy = _settle_all(list(out), now) | forgotten.stop(now)
     stopped = Replay.objects.filter(state__in=(ReplayState.CANCELLED, ReplayState.STOPPED))
     for replay in stopped.filter(Q(planned__gt=0) | Q(sent__gt=0)):
         busy |= bool(stopping.drop_planned(replay, now)) if replay.planned else False
-        busy |= bool(stopping.take_back(replay, now))
+        busy |= stopping.take_back(replay, now)
     busy |= controlling.control(now)
     return ending.end(now) or busy
 

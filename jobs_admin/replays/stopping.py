@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 from django.db import connection, transaction
-from django.db.models import F, OuterRef, Subquery, Sum
+from django.db.models import F, OuterRef, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
 from jobs_admin import config
@@ -21,6 +21,7 @@ _BATCH = 500  # items of one write transaction: on SQLite nobody else writes mea
 _AT_ONCE = 10_000  # laid out items that one round cancels: a second or less
 _AGAIN_S = 60.0  # what was on its way, or with a worker, may be back on the queue
 _UNREACHABLE_S = 5.0
+_ROUND_S = 1.0  # of taking back
 _TAKEN_BACK = "taken back from its queue: it did not run"
 
 
@@ -60,36 +61,63 @@ def _count_dropped(replay: Replay, count: int) -> None:
     Replay.objects.filter(pk=replay.pk).update(planned=F("planned") - count, cancelled=F("cancelled") + count)
 
 
-# What this process has asked: replay -> (what it had planned then, when to ask again by the monotonic clock).
-_asked: dict[int, tuple[int, float]] = {}
+class _Recall:
+    """How far this process is with taking back what one replay sent."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.planned = replay.planned  # what it had planned then
+        self.steps: Iterator[set[int]] | None = self._of(replay)  # None: it is through
+        self.again_at = 0.0  # when to ask again, by the monotonic clock
+        self._wait_s = _AGAIN_S
+
+    def _of(self, replay: Replay) -> Iterator[set[int]]:
+        for source, queues in _sent_to(replay).items():
+            try:
+                adapter = config.adapter(source)
+                if adapter.can.recall:
+                    yield from adapter.recall(replay.key, sorted(queues))
+            except (KeyError, SourceRefused):
+                continue  # it cannot; what was sent runs on
+            except SourceUnreachable:
+                self._wait_s = _UNREACHABLE_S
+
+    def is_to_go_on(self, planned: int) -> bool:
+        return self.steps is not None or self.planned != planned or time.monotonic() >= self.again_at
+
+    def end(self) -> None:
+        self.steps, self.again_at = None, time.monotonic() + self._wait_s
 
 
-def take_back(replay: Replay, now: datetime) -> int:
-    """Take from the queues what a cancelled replay sent and nobody has fetched, where the source can; how many.
+_recalls: dict[int, _Recall] = {}
+
+
+def take_back(replay: Replay, now: datetime, within_s: float = _ROUND_S) -> bool:
+    """Take from the queues what a cancelled replay sent and nobody has fetched, where the source can. Stops when the time
+    is up, to be called again: a million of them hold up nothing else that is settled. True where some came, or may come.
 
     Those jobs are dead again, in the run before. A source tells all that it ever took back, so this too may be broken
     off at any point and called again.
     """
-    planned, at = _asked.get(replay.pk, (-1, 0.0))
-    if not replay.sent or (planned == replay.planned and time.monotonic() < at):
-        return 0
-    wait_s, taken = _AGAIN_S, 0
-    for source, queues in _sent_to(replay).items():
-        try:
-            adapter = config.adapter(source)
-            tokens = adapter.recall(replay.key, sorted(queues)) if adapter.can.recall else set()
-        except (KeyError, SourceRefused):
-            continue  # it cannot; what was sent runs on
-        except SourceUnreachable:
-            wait_s = _UNREACHABLE_S
-            continue
-        waiting = sorted(tokens)
-        for start in range(0, len(waiting), _BATCH):
-            taken += _write_taken_back(replay, waiting[start : start + _BATCH], now)
-    if len(_asked) > 1_000:
-        _asked.clear()
-    _asked[replay.pk] = (replay.planned, time.monotonic() + wait_s)
-    return taken
+    known = _recalls.pop(replay.pk, None)
+    if not replay.sent:
+        return False
+    if known is not None and not known.is_to_go_on(replay.planned):
+        _recalls[replay.pk] = known
+        return False
+    # Taken out while it is at work: should a write fail, the next round begins anew and is told of all.
+    recall = known if known is not None and known.steps is not None else _Recall(replay)
+    ends, taken = time.monotonic() + within_s, 0
+    for tokens in recall.steps or ():
+        for start in range(0, len(tokens), _BATCH):
+            taken += _write_taken_back(replay, sorted(tokens)[start : start + _BATCH], now)
+        if time.monotonic() >= ends:
+            break
+    else:
+        recall.end()
+    if len(_recalls) > 1_000:
+        _recalls.clear()
+    _recalls[replay.pk] = recall
+    return bool(taken) or recall.steps is not None
 
 
 def _sent_to(replay: Replay) -> dict[str, set[str]]:
@@ -132,7 +160,12 @@ def _die_again(replay: Replay, failures: Collection[int]) -> None:
     """In the run before, under the id that the job had in it; unless the run has told how it went."""
     item = ReplayItem.objects.filter(replay=replay, failure=OuterRef("pk")).values("run")[:1]
     before = Attempt.objects.filter(failure=OuterRef("pk"), run=OuterRef("run") - 1).order_by("-attempt", "-pk")
-    Failure.objects.filter(pk__in=list(failures), state=FailureState.REPLAYING, run=Subquery(item)).update(
+    theirs = Failure.objects.filter(pk__in=list(failures), run=Subquery(item))
+    # Where its source does not report how a job ends, it was gone, and said so.
+    theirs.filter(state=FailureState.GONE).update(
+        state=FailureState.REPLAYING, reason=Coalesce(Subquery(before.values("reason")[:1]), Value(""))
+    )
+    theirs.filter(state=FailureState.REPLAYING).update(
         state=FailureState.DEAD,
         run=F("run") - 1,
         job_id=Coalesce(Subquery(before.values("job_id")[:1]), F("first_job_id")),

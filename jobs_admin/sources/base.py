@@ -6,7 +6,7 @@ messages where it is told. Screens ask `can`, never a name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -121,12 +121,13 @@ class Source(Protocol):
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
         """Those of the tokens that the ledger knows as sent; not those that were taken back since."""
 
-    def recall(self, replay: str, queues: Sequence[str]) -> set[int]:
+    def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         """Take back what this replay sent to these queues and nobody has fetched, and let it send no more.
 
-        All tokens taken back so far, also by earlier calls: may be broken off and called again. A job either ran or was
-        taken back, never both; what a worker has fetched, or put back, is left to run. Only where `can.recall`, else
-        SourceRefused. Raises SourceUnreachable: then some may be taken back, and the next call tells which.
+        Some milliseconds of it at each step, which tells the tokens; nothing before the first. All taken back so far are
+        among them, also by earlier calls: may be broken off and called again. A job either ran or was taken back, never
+        both; what a worker has fetched, or put back, is left to run. Only where `can.recall`, else SourceRefused. Raises
+        SourceUnreachable: then some may be taken back, and the next call tells which.
         """
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:

@@ -13,7 +13,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import redis
 from kombu.connection import Connection
@@ -38,6 +38,7 @@ _LETTERS_PER_CALL = 500  # 500 messages of 1 KB hold Redis for some 7 ms
 _BYTES_PER_CALL = 4_000_000
 _RECALLED_PER_CALL = 100  # looked at: 1 to 2 ms in the middle of 50,000
 _RECALLED_BYTES_PER_CALL = 1_000_000
+_LEDGER_PER_CALL = 1_000
 _QUEUES_FOR_S = 60  # how long a discovery is believed; it walks the whole keyspace
 _SCANNED_KEYS = 1_000_000  # where it stops, should the broker also hold a large cache or result store
 _LOOKED_INTO = 200  # lists of unknown meaning whose oldest entry is read
@@ -328,25 +329,29 @@ class CeleryOnRedis:
         known = self._ask(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
         return {token for token, mark in zip(tokens, known, strict=True) if mark == _SENT}
 
-    def recall(self, replay: str, queues: Sequence[str]) -> set[int]:
+    def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         """See `base.Source`. Redis is held for some milliseconds at a time; workers and others go on in between."""
+        yield from self._taken_back_before(replay)
         for queue in dict.fromkeys(queues):
             for step in self._steps:
-                self._take_back(replay, self._list(queue, step))
+                yield from self._take_back(replay, self._list(queue, step))
 
-        def ask() -> set[int]:
-            marks = self._client.hscan_iter(self._ledger(replay), count=1_000)
-            return {int(token) for token, mark in marks if mark == _TAKEN_BACK}
+    def _taken_back_before(self, replay: str) -> Iterator[set[int]]:
+        cursor = -1
+        while cursor:
+            asked = {"name": self._ledger(replay), "cursor": max(cursor, 0), "count": _LEDGER_PER_CALL}
+            cursor, marks = self._ask(lambda asked=asked: self._client.hscan(**asked))  # type: ignore[misc]
+            held = cast(dict[bytes, bytes], marks)
+            yield {int(token) for token, mark in held.items() if mark == _TAKEN_BACK}
 
-        return self._ask(ask)
-
-    def _take_back(self, replay: str, key: str) -> None:
+    def _take_back(self, replay: str, key: str) -> Iterator[set[int]]:
         names = [self._ledger(replay), key, keys.removals(self.name, self._store_prefix)]
         bounds = [_RECALLED_PER_CALL, _RECALLED_BYTES_PER_CALL]
         place, removals = 0, ""
         while place >= 0:
             arguments = [_LEDGER_S, celery_message.tag_head(replay), place, removals, *bounds]
-            place, removals, _ = self._ask(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
+            place, removals, taken = self._ask(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
+            yield {int(token) for token in taken}
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         body = celery_message.body_of(celery_message.parse(raw))

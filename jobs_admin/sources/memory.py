@@ -6,11 +6,13 @@ import json
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
+
+_RECALLED_PER_STEP = 100
 
 
 class MemorySource:
@@ -93,16 +95,27 @@ class MemorySource:
         self._dial()
         return self._ledgers[replay] & set(tokens)
 
-    def recall(self, replay: str, queues: Sequence[str]) -> set[int]:
+    def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         self._dial()
         with self._lock:
             taken = self._recalled.setdefault(replay, set())
-            for queue in queues:
-                mine = {job["sent_as"][1] for job in self.queues[queue] if job["sent_as"][0] == replay}
-                self.queues[queue] = [job for job in self.queues[queue] if job["sent_as"][0] != replay]
-                self._ledgers[replay] -= mine
-                taken |= mine
-            return set(taken)
+            before = set(taken)
+        yield before
+        for queue in queues:
+            while mine := self._take_back(replay, queue):
+                yield mine
+
+    def _take_back(self, replay: str, queue: str) -> set[int]:
+        self._dial()
+        with self._lock:
+            waiting = [job["sent_as"][1] for job in self.queues[queue] if job["sent_as"][0] == replay]
+            mine = set(waiting[:_RECALLED_PER_STEP])
+            self.queues[queue] = [
+                job for job in self.queues[queue] if tuple(job["sent_as"]) not in {(replay, n) for n in mine}
+            ]
+            self._ledgers[replay] -= mine
+            self._recalled[replay] |= mine
+            return mine
 
     def fetch(self, queue: str) -> dict[str, Any] | None:
         """The job that runs next, taken as a worker does; None where none waits."""

@@ -120,6 +120,7 @@
   }
 
   // ---------- messages ----------
+  const messages = find("#messages");
   const say = (text, level = "error") => {
     const toast = document.createElement("div");
     toast.className = `toast is-${level}`;
@@ -132,7 +133,7 @@
     close.dataset.dismiss = "";
     close.textContent = "Dismiss";
     toast.append(words, close);
-    find("#messages")?.append(toast);
+    messages?.append(toast);
   };
   document.addEventListener("htmx:responseError", (event) => {
     if (isLivePart(event)) return;
@@ -149,6 +150,20 @@
   document.addEventListener("click", (event) => {
     event.target.closest?.("[data-dismiss]")?.closest("[data-toast]")?.remove();
   });
+  // At most three, the newest last. The page gets as much room below as they take, and what is to be pressed is moved out
+  // from under them.
+  const makeRoom = () => {
+    for (const old of all("[data-toast]").slice(0, -3)) old.remove();
+    const over = messages.getBoundingClientRect();
+    document.documentElement.style.setProperty("--said", `${over.height}px`);
+    const act = over.height && all("main :is(:focus, .primary)").map((one) => one.getBoundingClientRect())
+      .find(({ top, bottom, right }) => top < innerHeight && bottom > over.top && right > over.left);
+    if (act) scrollBy(0, act.bottom - over.top + 8);
+  };
+  if (messages) {
+    new MutationObserver(makeRoom).observe(messages, { childList: true });
+    makeRoom();
+  }
 
   // ---------- search ----------
   // Completion is fetched when the field is first used: most pages are left without.
@@ -258,7 +273,7 @@
       stood = JSON.parse(sessionStorage.getItem(STOOD) || "null");
       sessionStorage.removeItem(STOOD);
     } catch { /* nothing was sent */ }
-    const refused = find("main [aria-invalid=true]");
+    const refused = find("main :is([aria-invalid=true], [data-refused])");
     if (find("[autofocus]") || (!refused && !(Date.now() - stood?.at < 30000))) return;
     const row = stood?.row >= 0 ? rows()[Math.min(stood.row, rows().length - 1)] : null;
     const form = all("main form[action]").find((one) => one.getAttribute("action") === stood?.action);

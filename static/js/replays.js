@@ -35,6 +35,11 @@
   };
   document.addEventListener("input", asks);
   document.addEventListener("change", asks);
+  // What was typed before this script was there, or was put back by the browser, is worked out too.
+  const isTouched = (field) => (field.matches("[type=radio], [type=checkbox]") ? field.checked !== field.defaultChecked : field.value !== field.defaultValue);
+  addEventListener("load", () => {
+    for (const field of all("[data-decide] input[data-pace]").filter(isTouched)) field.dispatchEvent(new Event("input", { bubbles: true }));
+  });
   // Enter in a field means the button that starts: only where the pace is what was worked out.
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target.matches?.("[data-decide] input[data-pace]")) {
@@ -78,6 +83,10 @@
   // The form that acted is often gone with what it did: the keyboard goes on from the sentence that says what came of it.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.requestConfig?.elt?.tagName === "FORM" && event.detail.target?.id === "replay" && document.activeElement === document.body) find("#replay-sentence")?.focus({ preventScroll: true });
+  });
+  // Nothing was done: it goes on from the field that is to blame, or from the sentence that says why.
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (event.detail.requestConfig?.triggeringEvent?.type === "submit") find("main :is([aria-invalid=true], [data-refused])")?.focus();
   });
   document.addEventListener("htmx:afterSettle", ready);
   ready();

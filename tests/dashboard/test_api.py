@@ -287,6 +287,9 @@ def test_the_same_idempotency_key_starts_one_replay(ask):
     first, second = (ask("POST", "replays", body, token=token) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["id"] == second.json()["id"] and Replay.objects.count() == 1
+    other = ask("POST", "replays", body | {"q": "queue:webhooks"}, token=token)
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
+    assert "Nothing was changed." in other.json()["error"]["message"]
 
 
 def test_a_misspelt_option_is_refused_by_its_name(ask):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from django.urls import reverse
@@ -8,8 +9,10 @@ from django.urls import reverse
 from jobs_admin import replays
 from jobs_admin.models import Attempt, AuditEvent, Failure, Replay
 from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.failure import Caveat
 from tests.dashboard.conftest import bury, group
 from tests.dashboard.failing import ARGS, KWARGS, dead
+from tests.dashboard.test_replays_pages import carried
 
 BOB = Viewer("bob", {"*": OPERATOR})
 
@@ -198,3 +201,27 @@ def test_a_failure_on_its_way_looks_after_itself_and_one_that_rests_does_not(ann
     (retrying,) = bury(state="retrying")
     pk = Failure.objects.get(first_job_id=retrying.first_job_id).pk
     assert f'data-failure="{pk}" data-live' in ann.get(reverse("failure-detail", args=[pk])).content.decode()
+
+
+def test_a_job_that_could_be_accepted_is_refused_with_the_way_to_accept_it(ann, shop):
+    (pk,) = dead(1, caveats=Caveat.CHORD)
+    answer = ann.post(f"/failures/{pk}/replay/")
+    page = answer.content.decode()
+    assert answer.status_code == 409 and "member of a chord" in page and "Nothing was changed." in page
+    (way,) = set(re.findall(r'href="(/replays/new/[^"]+)"', page))
+    looked = ann.get(way)
+    assert (
+        "Nothing here can be replayed" in looked.content.decode()
+        and 'name="accept" value="chord"' in looked.content.decode()
+    )
+    form = carried(looked) | {"accept": "chord", "style": "steady", "amount": "50"}
+    ready = ann.post("/replays/new/", form)
+    assert "Replay 1 job to webhooks" in ready.content.decode()
+    ann.post("/replays/new/", carried(ready) | {"accept": "chord", "style": "steady", "amount": "50", "step": "start"})
+    assert Replay.objects.get().total == 1
+
+
+def test_a_job_that_nothing_lets_go_is_refused_without_a_way(ann, shop):
+    (pk,) = dead(1, whole=False)
+    page = ann.post(f"/failures/{pk}/replay/").content.decode()
+    assert "truncated" in page and "/replays/new/?selection" not in page

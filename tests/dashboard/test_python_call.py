@@ -4,7 +4,7 @@ import ast
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dashboard.python_call import comment, send_task
@@ -88,6 +88,7 @@ def test_a_long_list_far_down_is_not_written_as_megabytes_of_indentation():
 
 
 @given(ANY_TEXT)
+@example("\ud800")
 def test_a_comment_is_one_line_whatever_a_job_said(text):
     tree = ast.parse(comment(text + "\rimport os\nimport os\x0cimport os\u2028import os") + "\n")
     assert tree.body == []

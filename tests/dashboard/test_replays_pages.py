@@ -11,7 +11,7 @@ from dashboard.screens import replay_paces, replay_page
 from jobs_admin import replays, retention
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.replays import progress
+from jobs_admin.replays import progress, spread
 from tests.dashboard.conftest import HTMX, group
 from tests.dashboard.failing import dead
 
@@ -314,6 +314,21 @@ def test_where_a_source_does_not_report_careful_is_not_offered_and_the_end_says_
     assert '<div id="replay" class="stack replay">' in page  # nothing more comes: it does not ask again
 
 
+def test_a_job_that_nobody_tells_of_is_settled_by_a_person_on_its_page(ann, shop, monkeypatch):
+    monkeypatch.setattr(shop, "can", type(shop.can)(atomic_send=True, edit=True), raising=False)
+    replay = running(1)
+    while replays.send("test"):
+        pass
+    assert replays.settle()
+    item = replay.items.get()
+    url = f"/failures/{item.failure_id}/"
+    page = ann.get(url).content.decode()
+    assert "does not report how a job ends" in page and "is replaying it" not in page
+    (action,) = re.findall(r'action="([^"]+/resolve/)"', page)
+    assert ann.post(action, {"as": "lost"}).status_code == 302
+    assert "Replay</button>" in ann.get(url).content.decode()
+
+
 def test_pause_resume_and_cancel_are_plain_forms(ann, shop):
     replay = running()
     for act, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
@@ -549,3 +564,40 @@ def test_of_jobs_that_are_kept_no_longer_the_replay_tells_how_many_and_what_beca
     retention.forget(list(replay.items.filter(n__lt=3).values_list("failure_id", flat=True)))
     text = ann.get(reverse("replay-detail", args=[replay.pk])).content.decode()
     assert "2 of its 3 jobs are kept no longer" in text and "3 of 3 settled" in text
+
+
+def test_what_a_token_started_an_operator_sees_but_only_an_admin_approves(ann, otto, shop):
+    replay = awaiting(Viewer("token ci", {"*": "operator"}, token_id=1))
+    page = otto.get(f"/replays/{replay.pk}/").content.decode()
+    assert "started by token ci, and who that was is not known" in page and "Send these" not in page
+    assert "<strong>ann</strong>" in page and "<strong>otto</strong>" not in page
+    assert otto.post(f"/replays/{replay.pk}/approve/").status_code == 409
+    assert "Send these 3" in ann.get(f"/replays/{replay.pk}/").content.decode()
+
+
+def test_what_waits_is_called_the_same_in_bar_tabs_and_rows(ann, shop):
+    page = ann.get(f"/replays/{running().pk}/").content.decode()
+    assert page.count("not sent yet") >= 3 and "planned" not in re.sub(r"<[^>]*>", "", page)
+
+
+def test_a_second_person_sees_what_they_approve(ann, otto, shop, django_user_model, settings):
+    settings.REDRIVE_APPROVE_ABOVE = "3"
+    user = django_user_model.objects.get(username="ann")
+    by = Viewer("ann", {"*": "admin"}, user_id=user.pk)
+    ids = [*dead(300, tenant="acme", queue="emails"), *dead(100, tenant="cobalt", task="shop.refund")]
+    replay = replays.start(by, replays.draft(by, selection=ids, reason="partner is back"))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", otto.get(f"/replays/{replay.pk}/").content.decode()))
+    for said in ("emails 300", "webhooks 100", "shop.refund 100", "acme 300", "cobalt 100"):
+        assert said in text, said
+
+
+def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop, settings, monkeypatch):
+    settings.REDRIVE_APPROVE_ABOVE = "1"
+    ids = [*dead(700, tenant="acme"), *dead(700, tenant="cobalt")]
+    replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
+    monkeypatch.setattr(spread, "LOOKED_AT", 200)
+    held = spread.of_frozen(BOB, replay)
+    assert 100 <= held.replayable <= 220 and held.counted_over["tenant"] == held.replayable
+    (_, one), (_, other) = held.by_tenant
+    assert abs(one - other) <= held.replayable / 10
+    assert spread.of_frozen(Viewer("wim", {"web": OPERATOR}), replay).by_tenant == []

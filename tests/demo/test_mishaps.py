@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import time
 from random import Random
 
 import pytest
 
+from demo.attempts import IMPATIENCE_S
 from demo.orders import MISHAPS, ordinary
 from demo.shop import QUEUES, app
 from jobs_admin.core.fingerprint import fingerprint
@@ -66,3 +68,15 @@ def test_every_task_has_a_queue_of_its_own_shop():
     named = [name for name in app.tasks if name.startswith("shop.")]
     queues = {app.amqp.router.route({}, name)["queue"].name for name in named}
     assert queues == set(QUEUES)
+
+
+def test_only_who_is_to_time_out_does_however_busy_the_machine_is(stage, monkeypatch):
+    answer = stage._partner.temper.answer
+
+    def late(now):
+        time.sleep(2 * IMPATIENCE_S)
+        return answer(now)
+
+    monkeypatch.setattr(stage._partner.temper, "answer", late)
+    (mishap,) = [each for each in MISHAPS if each.name == "partner limits the rate"]
+    assert stage.attempt(mishap, Random(1), 0).kind == "retry"

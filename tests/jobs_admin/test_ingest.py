@@ -154,9 +154,10 @@ def test_a_job_that_ran_well_at_once_is_none_of_our_business():
 
 
 @pytest.mark.django_db
-def test_a_replayed_job_that_fails_again_is_the_same_row_with_one_run_more():
-    file(report())
-    Failure.objects.update(state="replaying", run=2, job_id="j2", attempts=1)
+@pytest.mark.parametrize("state", ["replaying", "gone"])  # gone: sent where nobody was to tell how it ends
+def test_a_replayed_job_that_fails_again_is_the_same_row_with_one_run_more(state):
+    file(report(attempt=3))
+    Failure.objects.update(state=state, run=2, job_id="j2")
     assert file(of_run(2, "j2", item=5, message="other")).new_failures == 0
     failure = Failure.objects.get()
     assert (failure.state, failure.run, failure.job_id, failure.message) == ("dead", 2, "j2", "other")

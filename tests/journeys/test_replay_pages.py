@@ -82,6 +82,19 @@ def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page
     expect(shown).to_have_value(before)
 
 
+def test_what_is_typed_before_the_script_is_there_is_worked_out_too(page, desk):
+    history_is_in(desk)
+    script, held = re.compile(r"/js/replays\b.*\.js"), []
+    page.route(script, lambda route: held.append(route))
+    with page.expect_request(script):
+        page.goto("/replays/new/?q=state:dead+age:>1h", wait_until="commit")
+    page.get_by_label("How many").fill("7")
+    for route in held:
+        route.continue_()
+    expect(page.locator("dl.pairs")).to_contain_text("7 a second")
+    expect(page.get_by_role("radio", name="Steady")).to_be_checked()
+
+
 def test_a_replay_is_previewed_started_paused_made_slower_and_cancelled(page, desk):
     history_is_in(desk)
     # Of long ago: nothing joins them between the preview and the start, whatever the shop does meanwhile.

@@ -10,6 +10,11 @@ import pytest
 from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable
 
 
+def recalled(source, replay, queues):
+    """All that a source takes back."""
+    return set().union(*source.recall(replay, queues))
+
+
 class Ran:
     """The tokens of the jobs that a worker took, in that order."""
 
@@ -89,18 +94,18 @@ class SourceContract:
         source.send("s", [self.letter(7, job_id="other-7")])
         source.send("r", [self.letter(2), self.letter(3, queue="webhooks")])
         source.send("s", [self.letter(8, job_id="other-8")])
-        assert source.recall("r", [self.queue]) == {1, 2}
+        assert recalled(source, "r", [self.queue]) == {1, 2}
         assert self.waiting(self.queue) == ["other-7", "other-8"]
         assert source.was_sent("r", [1, 2, 3]) == {3} and source.was_sent("s", [7, 8]) == {7, 8}
 
     def test_a_recall_that_was_broken_off_is_called_again_and_tells_all(self, source):
         source.send("r", [self.letter(1), self.letter(2, queue="webhooks")])
-        source.recall("r", [self.queue])
-        assert source.recall("r", [self.queue, "webhooks"]) == {1, 2}
+        recalled(source, "r", [self.queue])
+        assert recalled(source, "r", [self.queue, "webhooks"]) == {1, 2}
 
     def test_after_a_recall_nothing_of_the_replay_goes(self, source):
         source.send("r", [self.letter(1), self.letter(2, queue="webhooks")])
-        source.recall("r", [self.queue])
+        recalled(source, "r", [self.queue])
         answers = source.send("r", [self.letter(1), self.letter(2, queue="webhooks"), self.letter(3)])
         assert answers == {1: "recalled", 2: "already", 3: "recalled"}
         assert self.waiting(self.queue) == [] and source.was_sent("r", [1, 2, 3]) == {2}
@@ -112,7 +117,7 @@ class SourceContract:
             source.send("s", [self.letter(n) for n in others[start : start + 100]])
         with self.drained() as ran:
             ran.wait_for(50)
-            back = source.recall("r", [self.queue])
+            back = recalled(source, "r", [self.queue])
         mine = {n for n in ran.tokens if n in tokens}
         assert mine and back and not mine & back and mine | back == set(tokens)
         assert [n for n in ran.tokens if n in others] == list(others)
@@ -132,7 +137,7 @@ class SourceContract:
         sender.start()
         with self.drained() as ran:
             ran.wait_for(50)
-            back = source.recall("r", [self.queue])
+            back = recalled(source, "r", [self.queue])
             sender.join()
         sent = {n for n, answer in answers.items() if answer == "sent"}
         assert "recalled" in answers.values()
@@ -145,7 +150,7 @@ class SourceContract:
                 source.send(replay, [self.letter(n, lineage=lineage) for n in range(start, start + 30)])
         back = {}
         threads = [
-            threading.Thread(target=lambda r=r: back.update({r: source.recall(r, [self.queue])})) for r in ("r", "s")
+            threading.Thread(target=lambda r=r: back.update({r: recalled(source, r, [self.queue])})) for r in ("r", "s")
         ]
         for thread in threads:
             thread.start()
@@ -189,7 +194,7 @@ class SourceContract:
             source.depths,
             source.findings,
             lambda: source.epoch("r"),
-            lambda: source.recall("r", [self.queue]),
+            lambda: recalled(source, "r", [self.queue]),
             lambda: source.waiting([self.queue]),
         ):
             with pytest.raises(SourceUnreachable):

@@ -12,7 +12,7 @@ from celery import Celery, chain, chord, group
 from jobs_admin.sources import celery_message, connect
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from tests.real_celery import RealWorker
-from tests.sources.contract import SourceContract
+from tests.sources.contract import SourceContract, recalled
 
 pytestmark = pytest.mark.server
 
@@ -172,7 +172,7 @@ def test_a_recall_looks_into_the_lists_of_all_priorities(source, app, broker):
         json.loads(broker.rpop(key))["headers"]["redrive"] for key in ("emails", "emails\x06\x169") for _ in range(9)
     ]
     assert len(ran) == 18
-    back = source.recall("r", ["emails"])
+    back = recalled(source, "r", ["emails"])
     left = [json.loads(m)["headers"]["id"] for m in reversed(broker.lrange("emails\x06\x163", 0, -1))]
     assert len(back) == 2_000 - 18 and left == [f"other-{n}" for n in range(1, 41) if n % 10 in (3, 4, 5)]
     assert source.waiting(["emails"]) == {"emails": 40}
@@ -183,15 +183,15 @@ def test_what_a_worker_had_and_what_celery_tries_again_is_left_to_run(source, ap
     source.send("r", [letter(raw, token=n) for n in (1, 2, 3)])
     with app.connection_for_read() as connection, connection.SimpleQueue("emails") as queue:
         fetched = queue.get(timeout=5)
-        assert source.recall("r", ["emails"]) == {2, 3}
+        assert recalled(source, "r", ["emails"]) == {2, 3}
         fetched.requeue()
-    assert source.recall("r", ["emails"]) == {2, 3} and source.waiting(["emails"]) == {"emails": 1}
+    assert recalled(source, "r", ["emails"]) == {2, 3} and source.waiting(["emails"]) == {"emails": 1}
     assert json.loads(captured(broker))["headers"]["redelivered"] is True
 
 
 def test_a_recall_of_a_key_that_is_no_queue_takes_nothing(source, broker):
     broker.set("taken", "a string")
-    assert source.recall("r", ["taken", "not-there"]) == set()
+    assert recalled(source, "r", ["taken", "not-there"]) == set()
     assert broker.get("taken") == b"a string"
 
 
@@ -203,7 +203,7 @@ def test_a_broker_that_is_full_takes_no_more_and_gives_back(source, app, broker)
         broker.config_set("maxmemory", "1mb")
         with pytest.raises(SourceUnreachable, match="maxmemory"):
             source.send("r", [letter(raw, token=301)])
-        assert source.recall("r", ["emails"]) == set(range(1, 301))
+        assert recalled(source, "r", ["emails"]) == set(range(1, 301))
     finally:
         broker.config_set("maxmemory", "0")
     assert broker.llen("emails") == 0 and source.was_sent("r", [1, 301]) == set()
@@ -211,7 +211,7 @@ def test_a_broker_that_is_full_takes_no_more_and_gives_back(source, app, broker)
 
 def test_what_a_recall_leaves_in_the_broker_has_an_end(source, app, broker):
     source.send("r", [letter(publish(app, broker, 1))])
-    source.recall("r", ["emails"])
+    recalled(source, "r", ["emails"])
     assert {key: 0 < broker.ttl(key) <= 7 * 86400 for key in broker.keys("redrive:*")} == {
         b"redrive:{shop}:ledger:r": True,
         b"redrive:{shop}:removals": True,

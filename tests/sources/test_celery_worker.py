@@ -12,6 +12,7 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.real_celery import RealWorker
+from tests.sources.contract import recalled
 
 pytestmark = pytest.mark.server
 
@@ -114,7 +115,7 @@ def test_under_a_working_worker_each_job_ran_or_was_taken_back(engine, broker, s
     try:
         worker.start()
         worker.wait(lambda: len(worker.marks("ok")) >= 100, what="a hundred jobs")
-        back = source.recall("r", ["emails"])
+        back = recalled(source, "r", ["emails"])
         worker.wait(lambda: not broker.llen("emails") and not broker.hlen("unacked"), what="the rest to end")
     finally:
         worker.stop()

@@ -4,7 +4,7 @@
 """
 
 from jobs_admin.core.query.parsing import MAX_CHARS, MAX_VALUES, MAX_WORDS, bare_words, is_path, parse
-from jobs_admin.core.query.pinning import before, pin
+from jobs_admin.core.query.pinning import before, is_pin_of, pin
 from jobs_admin.core.query.tree import (
     CONTAINED,
     DEFAULT_STATES,
@@ -62,6 +62,7 @@ __all__ = [
     "in_words",
     "is_argument",
     "is_path",
+    "is_pin_of",
     "is_scanned",
     "leaves",
     "may_be_job_id",

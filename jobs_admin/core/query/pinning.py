@@ -25,6 +25,27 @@ def _pinned(term: Term, now: datetime) -> Term:
     return term
 
 
+def is_pin_of(pinned: Query, asked: Query, now: datetime, within: timedelta) -> bool:
+    """Whether the one is the other, pinned at about `now`: relative times may differ by so much, all else not at all."""
+    return _are_pins(pinned.terms, asked.terms, now, within)
+
+
+def _are_pins(pinned: tuple[Term, ...], asked: tuple[Term, ...], now: datetime, within: timedelta) -> bool:
+    pairs = zip(pinned, asked, strict=False)
+    return len(pinned) == len(asked) and all(_is_pin(one, other, now, within) for one, other in pairs)
+
+
+def _is_pin(pinned: Term, asked: Term, now: datetime, within: timedelta) -> bool:
+    if isinstance(asked, Any | All):
+        return type(pinned) is type(asked) and _are_pins(pinned.of, asked.of, now, within)
+    expected = _pinned(asked, now)
+    if expected is not asked and isinstance(expected, Time) and isinstance(pinned, Time):
+        if expected.at is None or pinned.at is None:
+            return False
+        return replace(pinned, at=expected.at) == expected and abs(pinned.at - expected.at) <= within
+    return pinned == expected
+
+
 def before(now: datetime, seconds: int) -> datetime:
     """So many seconds before now; the beginning of time where that is further."""
     try:

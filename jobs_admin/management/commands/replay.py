@@ -75,7 +75,7 @@ class Command(SearchCommand):
             draft = replays.draft(viewer, query=seen.query, reason=reason, snapshot=seen.snapshot, **how)
             replay = replays.start(viewer, draft)
         except (replays.ReplayRefused, config.BadConfiguration) as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(_refusal(str(error))) from error
         page = config.page_url(reverse("replay-detail", args=[replay.pk]))
         if replay.state == ReplayState.AWAITING_APPROVAL:
             self.stdout.write(f"Replay #{replay.pk} awaits approval: {replay.approval_because} {page}")
@@ -160,6 +160,11 @@ def _options(asked: dict[str, Any]) -> replays.Options:
     if asked["patch"]:
         said["patch"] = _patch(asked["patch"])
     return replays.Options.read(said | {"accept": asked["accept"]})
+
+
+def _refusal(said: str) -> str:
+    """What was refused, and that nothing came of it: beside a form that is plain, in a terminal it is not."""
+    return said if "Nothing was " in said else f"{said.rstrip()} Nothing was changed."
 
 
 def _patch(path: str) -> Any:

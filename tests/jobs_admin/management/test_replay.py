@@ -139,8 +139,9 @@ def test_a_log_gets_a_line_when_something_has_changed_and_no_more():
 )
 def test_what_is_refused_is_said(shop, bury, arguments, says):  # noqa: F811
     bury(2)
-    with pytest.raises(CommandError, match=says):
+    with pytest.raises(CommandError, match=says) as refused:
         run(*arguments)
+    assert str(refused.value).count("Nothing was changed.") == 1
     assert not Replay.objects.exists()
 
 

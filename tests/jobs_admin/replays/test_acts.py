@@ -105,6 +105,33 @@ def test_the_same_idempotency_key_gives_the_same_replay(shop, bury):
     assert refusal(replays.draft, BOB, selection=ids, reason="x", idempotency_key="k").code == "key_reused"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"query": "queue:webhooks age:<2d"},
+        {"query": "queue:emails age:<3d"},
+        {"query": "queue:emails"},
+        {"query": "queue:emails age:<2d", "options": replays.Options(attempts=3)},
+        {"selection": [1]},
+    ],
+)
+def test_a_key_that_is_used_again_for_something_else_is_refused(shop, bury, other):
+    bury(2)
+    one = replays.draft(ANN, query="queue:emails age:<2d", reason="x", idempotency_key="k")
+    again = replays.draft(ANN, query="queue:emails age:<2d", reason="x", idempotency_key="k")
+    assert again.pk == one.pk
+    said = refusal(replays.draft, ANN, reason="x", idempotency_key="k", **other)
+    assert said.code == "key_reused" and f"replay #{one.pk}" in said.message and "Nothing was changed" in said.message
+
+
+def test_an_absolute_time_is_another_search_to_the_second(shop, bury):
+    bury(2)
+    early, late = "queue:emails since:2026-01-01T10:00:00Z", "queue:emails since:2026-01-01T10:00:01Z"
+    one = replays.draft(ANN, query=early, reason="x", idempotency_key="k")
+    assert replays.draft(ANN, query=early, reason="x", idempotency_key="k").pk == one.pk
+    assert refusal(replays.draft, ANN, query=late, reason="x", idempotency_key="k").code == "key_reused"
+
+
 def test_starting_again_with_the_same_key_gives_what_was_started(shop, bury):
     ids = bury(2)
     one, two = (replays.draft(ANN, selection=ids, reason="x", idempotency_key="k") for _ in range(2))

@@ -4,7 +4,7 @@ import pytest
 
 from jobs_admin import config, replays
 from jobs_admin.models import AuditEvent, Failure, FrozenBatch, Replay
-from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.access import ADMIN, OPERATOR, Viewer
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE
 from tests.jobs_admin.replays.test_acts import refusal
 from tests.jobs_admin.replays.test_sending import AT_ONCE, sent_all
@@ -52,6 +52,44 @@ def test_who_drafted_or_started_it_cannot_approve_it(shop, bury, settings):
     for who in (ANN, carl):
         assert refusal(replays.approve, who, replay).code == "forbidden"
     assert replays.approve(BOB, replay).state == "running"
+
+
+@pytest.fixture
+def people(django_user_model):
+    """ann and bob are logged in as operators, ada as an admin; a token, another, and a terminal tell no person."""
+    made = {name: django_user_model.objects.create_user(name) for name in ("ann", "bob", "ada")}
+    roles = {"ann": OPERATOR, "bob": OPERATOR, "ada": ADMIN}
+    found = {name: Viewer(name, {"*": roles[name]}, user_id=user.pk) for name, user in made.items()}
+    found |= {f"token {n}": Viewer(f"token {n}", {"*": OPERATOR}, token_id=n) for n in (1, 2)}
+    return found | {"terminal": Viewer("root (terminal)", {"*": ADMIN})}
+
+
+@pytest.mark.parametrize(
+    "starter, may, may_not",
+    [
+        ("ann", {"bob", "ada"}, {"ann", "token 1", "token 2", "terminal"}),
+        ("token 1", {"token 2", "ada", "terminal"}, {"token 1", "ann", "bob"}),
+        ("terminal", {"token 1", "token 2", "ada"}, {"terminal", "ann", "bob"}),
+    ],
+)
+def test_nobody_is_a_second_person_by_a_token_or_by_a_login_beside_one(
+    people, shop, bury, settings, starter, may, may_not
+):
+    settings.REDRIVE_APPROVE_ABOVE = "2"
+    who = people[starter]
+    replay = replays.start(who, replays.draft(who, selection=bury(3), pace=AT_ONCE, reason="fixed"))
+    for name in sorted(may_not):
+        refused = refusal(replays.approve, people[name], replay)
+        assert refused.code == "forbidden" and refused.message.endswith("Nothing was changed."), name
+    assert may == {name for name, one in people.items() if not replays.why_not_by(one, replay, ["shop"])}
+    assert replays.approve(people[sorted(may)[0]], replay).state == "running"
+
+
+def test_a_draft_by_a_person_and_a_start_by_a_token_are_both_hands_in_it(people, shop, bury, settings):
+    settings.REDRIVE_APPROVE_ABOVE = "2"
+    draft = replays.draft(people["ann"], selection=bury(3), pace=AT_ONCE, reason="fixed")
+    replay = replays.start(people["token 1"], draft)
+    assert {name for name, one in people.items() if not replays.why_not_by(one, replay, ["shop"])} == {"ada"}
 
 
 def test_somebody_without_the_right_on_each_source_cannot(waiting):

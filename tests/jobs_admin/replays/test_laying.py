@@ -162,3 +162,17 @@ def test_a_scope_of_batches_is_written_as_few_rows(shop, bury):
     assert [pk for batch in batches for pk in freezing.unpacked(batch)] == ids
     assert [batch.first_n for batch in batches][:2] == [1, FIRST + 1] and len(batches) <= 5
     assert not ReplayItem.objects.exists()
+
+
+def test_one_that_cannot_be_laid_out_says_so_and_stops_no_other(shop, bury):
+    odd, well = started(bury(CHUNK)), started(bury(CHUNK))
+    batch = FrozenBatch.objects.get(replay=odd)
+    ids = bytes(batch.ids)
+    FrozenBatch.objects.filter(pk=batch.pk).update(ids=b"torn")
+    while replays.lay():
+        pass
+    odd.refresh_from_db()
+    assert well.items.count() == CHUNK and odd.items.count() == FIRST
+    assert odd.held_because.startswith("Some of its jobs cannot be laid out: error: ") and odd.state == "running"
+    FrozenBatch.objects.filter(pk=batch.pk).update(ids=ids)
+    assert laid(odd).items.count() == CHUNK and odd.held_because == ""

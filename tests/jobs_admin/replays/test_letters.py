@@ -7,7 +7,8 @@ import uuid
 import pytest
 
 from jobs_admin import replays
-from jobs_admin.models import Replay
+from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.replays.letters import Writer
 from tests.jobs_admin.replays.conftest import ANN
 
 pytestmark = pytest.mark.django_db
@@ -61,10 +62,12 @@ def test_a_job_keeps_its_id_when_asked(sent):
     assert job["id"] == job["redrive"]["job_id"]
 
 
-def test_a_new_id_is_the_same_for_every_try(sent):
+def test_a_new_id_is_the_same_for_every_try_and_stands_beside_its_like(sent):
     job = sent()
-    replay = Replay.objects.get()
-    assert job["id"] == str(uuid.uuid5(uuid.UUID(hex=replay.key), "1"))
+    writer = Writer(Replay.objects.get())
+    first, second = (uuid.UUID(writer.job_id(ReplayItem(n=n))) for n in (1, 2))
+    assert (job["id"], first.version, first.variant) == (str(first), 8, uuid.RFC_4122)
+    assert second.int == first.int + 1
 
 
 def test_a_pace_s_priority_is_the_message_s(sent):

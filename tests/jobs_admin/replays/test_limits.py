@@ -13,6 +13,7 @@ from jobs_admin import replays
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.replays import sending
 from tests.jobs_admin.replays.conftest import ANN
+from tests.sources.contract import recalled
 
 pytestmark = pytest.mark.django_db
 
@@ -138,7 +139,7 @@ def test_a_full_queue_takes_no_more_and_another_goes_on(shop, bury):
 
 def test_what_was_recalled_is_not_sent_and_its_failure_stays_dead(shop, bury):
     replay = begun(bury(3))
-    shop.recall(replay.key, ["emails"])
+    recalled(shop, replay.key, ["emails"])
     rounds()
     replay.refresh_from_db()
     assert (replay.cancelled, replay.planned, shop.queues["emails"]) == (3, 0, [])

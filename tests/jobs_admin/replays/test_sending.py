@@ -10,9 +10,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import config, replays
+from jobs_admin.core.pacing import Bucket
 from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.replays import claiming, marking, progress, sending
 from jobs_admin.replays.letters import Writer
+from jobs_admin.replays.line import Line
 from tests.jobs_admin.replays.conftest import ANN, came_home
 
 pytestmark = pytest.mark.django_db
@@ -256,6 +258,30 @@ def test_edited_positional_arguments_are_sent_and_hidden_ones_stay_real(shop, bu
     begun([pk], edit={"args": ["bob", {"token": "[redacted]"}]})
     sent_all()
     assert shop.queues["emails"][0]["args"] == ["bob", {"token": "s3cret"}]
+
+
+def test_what_is_marked_late_was_sent_when_it_went(shop, bury):
+    replay = begun(bury(2))
+    writer = Writer(replay)
+    held = sending._Held(replay, writer, Line(replay.key, writer, Bucket(None, 0.0), lambda: None), 0.0)
+    held.went.extend(claims(replay))
+    for item, ago in zip(held.went, (60, 59), strict=True):
+        item.went_at = time.monotonic() - ago
+    sending.Sender("one")._mark_sent(held)
+    assert counts(replay) == {"sent": 2} and not held.went
+    assert all(at < timezone.now() - timedelta(seconds=59) for at in replay.items.values_list("sent_at", flat=True))
+
+
+def test_what_went_before_a_pause_is_marked_though_marking_is_far_behind(shop, bury):
+    replay = begun(bury(1_500))
+    sender = sending.Sender("one")
+    while not shop.queues["emails"]:
+        sender.round()
+    replays.pause(ANN, replay)
+    while sender.round():
+        pass
+    assert counts(replay)["sent"] == len(shop.queues["emails"]) > 0
+    assert not replay.items.filter(claimed_at__isnull=False, state="planned").exists()
 
 
 def test_who_lost_the_lease_claims_nothing(shop, bury):

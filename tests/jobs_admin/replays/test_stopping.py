@@ -8,13 +8,14 @@ from jobs_admin.models import Failure, FrozenBatch, Replay
 from jobs_admin.replays import stopping
 from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
 from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
+from tests.sources.contract import recalled
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    stopping._asked.clear()
+    stopping._recalls.clear()
 
 
 def standing():
@@ -53,7 +54,7 @@ def test_a_death_after_taking_back_is_made_good_by_the_next_round(shop, bury):
     replay = begun(bury(2))
     sent_all()
     replays.cancel(ANN, replay)
-    shop.recall(replay.key, ["emails"])  # … and the process died before it wrote anything
+    recalled(shop, replay.key, ["emails"])  # … and the process died before it wrote anything
     replays.settle()
     assert counts(replay) == {"cancelled": 2} and {state for state, *_ in standing()} == {"dead"}
 
@@ -67,7 +68,7 @@ def test_an_unreachable_source_is_asked_again(shop, bury, monkeypatch):
     assert counts(replay) == {"sent": 2}
     shop.reachable = True
     monkeypatch.setattr(stopping, "_UNREACHABLE_S", 0.0)
-    stopping._asked.clear()  # the wait is over
+    stopping._recalls.clear()  # the wait is over
     replays.settle()
     assert counts(replay) == {"cancelled": 2}
 
@@ -101,3 +102,29 @@ def test_what_is_frozen_does_not_keep_what_is_laid_out_from_being_let_go(shop, b
     Replay.objects.filter(pk=replay.pk).update(state="cancelled")
     stopping.drop_planned(replay, timezone.now(), most=500)
     assert counts(replay) == {"cancelled": 1_300} and not FrozenBatch.objects.exists()
+
+
+def test_a_huge_one_is_taken_back_bit_by_bit_while_others_are_settled(shop, bury):
+    replay = begun(bury(350))
+    sent_all()
+    replays.cancel(ANN, replay)
+    replay.refresh_from_db()
+    left = []
+    while stopping.take_back(replay, timezone.now(), within_s=0):
+        left.append(counts(replay).get("sent", 0))
+    assert left == [350, 250, 150, 50, 0] and shop.queues["emails"] == []
+
+
+def test_a_write_that_fails_between_two_rounds_loses_nothing(shop, bury, monkeypatch):
+    replay = begun(bury(250))
+    sent_all()
+    replays.cancel(ANN, replay)
+    replay.refresh_from_db()
+    assert [stopping.take_back(replay, timezone.now(), within_s=0) for _ in range(2)] == [True, True]
+    with monkeypatch.context() as broken:
+        broken.setattr(stopping, "_write_taken_back", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            stopping.take_back(replay, timezone.now())
+    while stopping.take_back(Replay.objects.get(pk=replay.pk), timezone.now(), within_s=0):
+        pass
+    assert counts(replay) == {"cancelled": 250}

@@ -402,9 +402,9 @@ def test_no_header_keeps_a_failure_from_being_told(worker, options):
 
 def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(own_store, tmp_path):
     app = make_app("memory://")
-    app.send_task("fail", args=["x"], task_id="j1", queue="emails")
+    app.send_task("fail", args=["x"], task_id="j1", queue="its-own")  # in memory, for all of a process
     channel = Connection("memory://").channel()
-    message = Message(channel._get("emails"), channel=channel)
+    message = Message(channel._get("its-own"), channel=channel)
     # A path that is no text: reading the tenant fails, as a fault of ours would.
     guard = Guard(Origin("shop", "", (5,), {}), Store(own_store.url, Spool(tmp_path / "s")))
     guard.store.dial()
@@ -412,7 +412,7 @@ def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(o
     guard.job_timed_out(request, 1)
     guard.job_timed_out(request, 1)
     (report,) = reports(own_store)
-    assert (report.job_id, report.task, report.queue, report.kind) == ("j1", "fail", "emails", "hard_limit")
+    assert (report.job_id, report.task, report.queue, report.kind) == ("j1", "fail", "its-own", "hard_limit")
     assert report.raw_is_whole and json.loads(report.raw)["headers"]["id"] == "j1" and guard.broken == 1
 
 

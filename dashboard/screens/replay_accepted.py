@@ -1,0 +1,22 @@
+"""What is left out of a replay unless somebody accepts it, in words."""
+
+from __future__ import annotations
+
+# name -> (which jobs, what may become of them)
+_WORDS = {
+    "unguarded": ("queues with unguarded workers", "what becomes of a job there may stay unknown"),
+    "chord": ("headers of chords that have ended", "the job runs again, the chord's body does not"),
+    "expired": ("expired jobs", "a worker may throw them away unseen"),
+    "unknown_task": ("tasks that no live worker knows", "nobody may be there to run them"),
+}
+
+
+def which(name: str) -> str:
+    """The jobs that go because it was accepted."""
+    return _WORDS[name][0] if name in _WORDS else name
+
+
+def offer(name: str) -> str:
+    """The same as a sentence, with what to expect."""
+    jobs, means = _WORDS[name]
+    return f"{jobs[0].upper()}{jobs[1:]}: {means}"

@@ -1,0 +1,66 @@
+"""How the jobs of a replay that waits for a second person are spread: what is to be approved, not only how many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from jobs_admin.models import Failure, FrozenBatch, Replay
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.replays import freezing
+from jobs_admin.replays.previewing import Breakdown, named
+
+LOOKED_AT = 5_000  # jobs; of more, so many are looked at, evenly over the order of sending
+_BATCHES = 20  # that these are taken from
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of those that the viewer may see; named as in a `Preview`."""
+
+    replayable: int  # that were looked at
+    by_queue: Breakdown = field(default_factory=list)
+    by_task: Breakdown = field(default_factory=list)
+    by_group: Breakdown = field(default_factory=list)
+    by_tenant: Breakdown = field(default_factory=list)
+    groups: list[tuple[str, str, int]] = field(default_factory=list)  # (fingerprint, title, count)
+    counted_over: dict[str, int | None] = field(default_factory=dict)  # None: all
+
+
+def of_frozen(viewer: Viewer, replay: Replay) -> Spread:
+    ids, is_all = _some(replay)
+    found = Failure.objects.filter(pk__in=ids).order_by()
+    if (sources := viewer.sources(VIEWER)) is not None:
+        found = found.filter(source__in=sources)
+    rows = list(found.values_list("queue", "task", "group", "tenant"))
+    queues, tasks, groups, tenants = (_counted(column) for column in zip(*rows, strict=True)) if rows else ([],) * 4
+    known = named(groups)
+    names = ("queue", "task", "group", "tenant")
+    return Spread(
+        replayable=len(rows),
+        by_queue=queues,
+        by_task=tasks,
+        by_group=[(title, n) for _, title, n in known],
+        by_tenant=tenants,
+        groups=known,
+        counted_over=dict.fromkeys(names, None if is_all else len(rows)),
+    )
+
+
+def _counted(column: tuple) -> list:
+    counts = Counter(value for value in column if value not in (None, ""))
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_LISTED]
+
+
+def _some(replay: Replay) -> tuple[list[int], bool]:
+    """Ids of its frozen jobs, and whether they are all."""
+    frozen = FrozenBatch.objects.filter(replay=replay).order_by("first_n")
+    batches = list(frozen.values_list("pk", "count"))
+    is_all = sum(count for _, count in batches) <= LOOKED_AT
+    chosen = [pk for pk, _ in (batches if is_all else batches[:: -(-len(batches) // _BATCHES)])]
+    ids: list[int] = []
+    for batch in frozen.filter(pk__in=chosen):
+        held = freezing.unpacked(batch)
+        ids += held if is_all else held[:: -(-len(held) * len(chosen) // LOOKED_AT) or 1]
+    return ids, is_all
