@@ -83,7 +83,7 @@ def test_percentiles_are_those_of_many_drawn_jobs(name):
 
 
 @given(POLICIES)
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_totals_are_in_order_whatever_the_policy(document):
     found = totals(parse(document))
     slack = 1e-9 * found.longest_s

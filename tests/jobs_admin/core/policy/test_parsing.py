@@ -121,7 +121,7 @@ def test_any_value_is_a_policy_or_refused(value):
 
 
 @given(some.sampled_from(PLACES), JSON)
-@settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 def test_a_policy_with_anything_anywhere_is_a_policy_or_refused(path, value):
     judged(put(WHOLE, path, value))
 
