@@ -27,7 +27,7 @@ _UNLIKELY = 1e-9  # what is beyond this share at either end is cut off, so that 
 _NARROW = 1e-6  # of the law's own width: so little a spread is only a shift
 _LIKE_NORMAL = 12  # uniform waits with the same mean and variance stand for any number of smaller ones
 _PATHS, _LEAST_PATHS = 4_096, 256
-_DRAWS = 65_536
+_DRAWS = 32_768
 
 
 @dataclass(frozen=True, slots=True)
