@@ -61,7 +61,7 @@ def herd(policy: Policy, jobs: int, least_step_s: int = 1) -> Herd:
     step = next((one for one in _STEPS_S if one >= least_step_s and end < one * _MOST_POINTS), _STEPS_S[-1])
     columns = ((second, jobs * _share(times, second - early, step)) for second in range(0, math.floor(end) + 1, step))
     points = [(second, round(starts, 2)) for second, starts in columns if starts >= _LEAST_STARTS]
-    places = [max(0.0, _busiest(one) + early) for one in times] + [float(second) for second, _ in points]
+    places = [max(0.0, at + early) for one in times for at in _busy(one)] + [float(second) for second, _ in points]
     peaks = ((jobs * _share(times, at - early, 1), at) for at in places)
     peak_per_s, peak_at_s = max(peaks, key=lambda peak: (peak[0], -peak[1]), default=(0.0, 0.0))
     return Herd(points, step, peak_per_s, peak_at_s, len(times))
@@ -96,8 +96,9 @@ def _share(times: tuple[Law, ...], at: float, length: float) -> float:
     )
 
 
-def _busiest(one: Law) -> float:
-    """Where the busiest second of one retry begins."""
+def _busy(one: Law) -> tuple[float, ...]:
+    """Where the busiest second may begin, as far as this retry goes: its own, and where others may lie over its ends."""
     room = max(0.0, one.end - one.start - 1)
     places = (one.start + room * i / _PLACES for i in range(_PLACES + 1))
-    return max(places, key=lambda at: one.share_until(at + 1) - one.share_until(at))
+    own = max(places, key=lambda at: one.share_until(at + 1) - one.share_until(at))
+    return one.start, own, one.start + room

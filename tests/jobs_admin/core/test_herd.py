@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from jobs_admin.core import backoff
 from jobs_admin.core.herd import collisions, herd, lost_capacity_s
-from jobs_admin.core.law import MOST_RETRIES
+from jobs_admin.core.law import MOST_RETRIES, laws
 from jobs_admin.core.policy import parse
 from tests.jobs_admin.core.documents_of_policies import CASES, POLICIES
 
@@ -96,6 +96,28 @@ def test_whatever_the_policy_every_retry_is_in_the_picture_and_the_picture_is_sm
     assert seen <= jobs * retries * 1.0001 + 1
     assert seen == pytest.approx(jobs * retries, rel=0.02, abs=3)
     assert 0 <= found.peak_per_s <= jobs * max(1, retries) * 1.0001
+
+
+LONG = {
+    "decorrelated": {"backoff": {"kind": "decorrelated", "first_delay_s": 2}, "cap_s": 60, "max_attempts": 40},
+    "full": {"backoff": {"kind": "fixed", "first_delay_s": 60}, "jitter": {"kind": "full"}, "max_attempts": 40},
+    "linear": {"backoff": {"kind": "linear", "first_delay_s": 2}, "jitter": {"kind": "equal"}, "max_attempts": 40},
+    "sidekiq": {
+        "backoff": {"kind": "polynomial", "power": 4, "plus_s": 15},
+        "jitter": {"kind": "sidekiq"},
+        "max_attempts": 26,
+    },
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_busiest_second_is_found_where_the_picture_has_longer_steps(name):
+    policy = parse(LONG[name])
+    found, times = herd(policy, 1000), laws(policy)
+    assert found.step_s > 1
+    seconds = [at / 4 for at in range(4 * 300)]  # waits spread the more, the later: the busiest second is an early one
+    busiest = max(1000 * sum(one.share_until(at + 1) - one.share_until(at) for one in times) for at in seconds)
+    assert found.peak_per_s == pytest.approx(busiest, rel=0.05)
 
 
 def test_a_picture_can_have_the_steps_of_another_one():
