@@ -6,6 +6,7 @@ it dials its own when first asked, and the job waits no longer for that than for
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -19,6 +20,7 @@ import redis
 from jobs_admin.worker.line import CALL_TIMEOUT, Line
 
 BREAKER_SECONDS = 5.0
+CONNECT_SECONDS = 1.0
 
 logger = logging.getLogger("redrive.worker")
 
@@ -48,10 +50,20 @@ class Calls:
         self._closed_until = 0.0  # monotonic
         self._is_told = False
 
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any | None:
-        """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
+    def connect(self) -> None:
+        """Where nothing waits yet: in a process that was just forked. Takes a second at most, and may be in vain."""
+        self._here()
+        with self._lock, contextlib.suppress(redis.RedisError, OSError, ValueError):
+            if self._line is None:
+                self._line = self._dialled(time.monotonic() + CONNECT_SECONDS)
+
+    def _here(self) -> None:
         if os.getpid() != self._pid:
             self._begin()  # forked: the connection and the lock are the parent's
+
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any | None:
+        """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
+        self._here()
         deadline = time.monotonic() + CALL_TIMEOUT
         if self._closed_until > time.monotonic() or not self._lock.acquire(timeout=CALL_TIMEOUT):
             self.unanswered += 1
@@ -75,10 +87,11 @@ class Calls:
                 self._hang_up()
             if self._line is None:
                 self._line = self._dialled(deadline)
-            if self._line is None:
-                return None
+                if self._line is None:
+                    return None
+                deadline = time.monotonic() + CALL_TIMEOUT  # the first call of a process may take both
             if deadline - time.monotonic() < CALL_TIMEOUT / 2:
-                return None  # spent behind other threads, or dialling: that says nothing against the store
+                return None  # spent behind other threads, which says nothing against the store
             try:
                 return self._line.ask(("EVALSHA", script.sha, len(keys), *keys, *args), deadline)
             except redis.ResponseError as error:

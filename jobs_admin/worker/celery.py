@@ -164,6 +164,9 @@ def _attach(consumer: Any) -> Heartbeat | None:
         policing = Policing(app, origin, guard.store, url, mode, at_start, calls)
         policing.wrap(tasks)
         guard.acting = policing.acting
+        signals.worker_process_init.connect(
+            policing.begin_child, weak=False, dispatch_uid=f"redrive-child-{id(policing)}"
+        )
     pool = type(consumer.pool).__module__.rpartition(".")[2]
     logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", len(tasks), wish.source, mode)
     return Heartbeat(

@@ -78,6 +78,11 @@ class InForce:
                 page.choices[place] = found
             return found
 
+    def asks_at_start(self) -> bool:
+        """Whether some policy wants a job counted before it starts, or its retries."""
+        policies = [one.policy for one in _read(self._board).policies.values() if one.is_enforced]
+        return any(one.poison or one.concurrency or one.rate_limit or one.budget for one in policies)
+
     def _look(self, page: _Page, place: tuple[str, str]) -> Chosen | None:
         if page.ceiling not in (OBSERVE, ENFORCE):
             return None

@@ -41,6 +41,7 @@ class Policing:
             # Once before the first job; a store that is away is asked again each second.
             number: Any = asked.get(keys.policies_version())
             self.policies.poll(asked, number)
+        self._calls = calls
         notes = Notes()
         self._later = _later(app, origin, url)
         budgets = Budgets(calls, origin.source)
@@ -57,6 +58,14 @@ class Policing:
     def wrap(self, tasks: Iterable[Any]) -> None:
         for task in tasks:
             self._retrying.wrap(task)
+
+    def begin_child(self, **_: Any) -> None:
+        """In a process of the pool that was just forked, before its first job: else that would wait for a connection."""
+        try:
+            if self.policies.in_force().asks_at_start():
+                self._calls.connect()
+        except Exception:  # the border: the process starts, whatever we did not think of
+            logger.exception("Redrive could not make a process of the pool ready.")
 
     def obey(self, asked: redis.Redis, switch: bytes | None, number: bytes | None) -> bool:
         """What the store says now; whether that changed something. Raises redis.RedisError."""

@@ -1,0 +1,257 @@
+"""Poison pills among good jobs: how often each pill starts before it is in quarantine, and what becomes of the others.
+
+    python -m bench.poison [--pills 20] [--good 2000] [--k 1,3,5] [--deaths 10] [--stock 60]
+
+Pills of six kinds, 20 each: SIGKILL, segfault, os._exit, out of memory, hard limit, and one that takes its whole worker
+along. Two prefork workers of four children each, started again whenever one dies; Redis broker, late ack,
+`reject_on_worker_lost`. `--deaths` is a run of its own: whole workers are killed from outside so often, at random moments,
+while good jobs run; nobody may be convicted. `--stock`: so many seconds of the same without a guard. Prints JSON.
+
+What is counted comes from the jobs' own lines and from the reports in the store, never from the guard's counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import celery
+import kombu
+import redis
+
+from bench import pills
+from dashboard.engine import Engine
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import Envelope, decode
+from tests.jobs_admin.worker.policies import policy, published, running
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKERS, CHILDREN = 2, 4
+PATIENCE_S = 1500
+
+
+class Fleet:
+    """Workers that are started again whenever they die, as a supervisor does."""
+
+    def __init__(self, broker: str, store: str, folder: Path, *, is_stock: bool = False) -> None:
+        self.folder, self.deaths = folder, 0
+        self._environment = pills.environment(broker, store, folder, is_stock=is_stock)
+        self._log = (folder / "log").open("ab")
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Fleet:
+        self._workers = [self._start(n) for n in range(WORKERS)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            _end(worker)
+        self._log.close()
+
+    def _start(self, n: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            pills.worker_command(f"w{n}", CHILDREN),
+            cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log, process_group=0,
+        )  # fmt: skip
+
+    def look(self) -> None:
+        for n, worker in enumerate(self._workers):
+            if worker.poll() is not None:
+                _end(worker)  # children that lost their parent
+                self.deaths += 1
+                self._workers[n] = self._start(n)
+
+    def kill_one(self, draw: random.Random) -> None:
+        _end(draw.choice(self._workers))
+
+    def lines(self) -> list[list[str]]:
+        file = self.folder / "lines"
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.wait()
+
+
+def reports(store: redis.Redis) -> list[Envelope]:
+    return [decode(fields) for _, fields in store.xrange(keys.failures())]
+
+
+def wait(fleet: Fleet, is_done: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        fleet.look()
+        if is_done():
+            return True
+        time.sleep(0.25)
+    return False
+
+
+def in_force(fleet: Fleet, store: redis.Redis, url: str, k: int) -> None:
+    said = {"max_attempts": 50, "poison": {"crashes": k, "window_s": 300}}
+    version = published(url, policy("all", "*", **said, backoff={"kind": "fixed", "first_delay_s": 0.2}))
+    told = wait(fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * WORKERS, 60)
+    assert told, "the policy did not come into force"
+
+
+def run(k: int, each: int, good: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:
+    broker, store = engines
+    with (
+        tempfile.TemporaryDirectory() as name,
+        redis.Redis.from_url(store.url) as kept,
+        Fleet(broker.url, store.url, Path(name)) as fleet,
+    ):
+        in_force(fleet, kept, store.url, k)
+        ids = send(broker.url, each, good)
+        began = time.monotonic()
+
+        def is_done() -> bool:
+            held = {one.job_id for one in reports(kept) if one.crashes}
+            ended = {line[2] for line in fleet.lines() if line[:2] == ["end", "good"]}
+            return len(held) >= len(ids) and len(ended) >= good
+
+        is_over = wait(fleet, is_done)
+        took = time.monotonic() - began
+        wait(fleet, lambda: False, 12)  # nothing may start any more
+        return told(k, ids, good, fleet, reports(kept)) | {"over": is_over, "seconds": round(took, 1)}
+
+
+def send(broker: str, each: int, good: int) -> dict[str, tuple[str, int]]:
+    app = pills.make_app(broker)
+    jobs = [(kind, n) for kind in pills.KINDS for n in range(each)] + [("good", n) for n in range(good)]
+    random.Random(4).shuffle(jobs)
+    ids = {}
+    for kind, n in jobs:
+        if kind == "good":
+            app.send_task("good", args=[n, 0.02], queue="jobs", task_id=f"good-{n}")
+        else:
+            ids[app.send_task(f"pill.{kind}", args=[n], queue="jobs", task_id=f"{kind}-{n}").id] = (kind, n)
+    return ids
+
+
+def told(k: int, ids: dict[str, tuple[str, int]], good: int, fleet: Fleet, found: list[Envelope]) -> dict[str, Any]:
+    lines = fleet.lines()
+    starts = Counter((line[1], int(line[2])) for line in lines if line[0] == "begin")
+    held = {one.job_id: one for one in found if one.crashes}
+    ended = Counter(int(line[2]) for line in lines if line[:2] == ["end", "good"])
+    by_kind = {kind: Counter(starts[kind, n] for of, n in ids.values() if of == kind) for kind in pills.KINDS}
+    records = {kind: Counter(len(json.loads(one.crashes)) for one in held.values() if ids.get(one.job_id, ("",))[0] == kind)
+               for kind in pills.KINDS}  # fmt: skip
+    return {
+        "k": k,
+        "starts_of_pills": {kind: dict(sorted(counts.items())) for kind, counts in by_kind.items()},
+        "crash_records": {kind: dict(counts) for kind, counts in records.items()},
+        "quarantined": len(held.keys() & ids.keys()),
+        "of_pills": len(ids),
+        "quarantined_wrongly": sorted(held.keys() - ids.keys()),
+        "good_done": len(ended),
+        "of_good": good,
+        "good_run_twice": sum(1 for n in ended.values() if n > 1),
+        "deaths_of_workers": fleet.deaths,
+    }
+
+
+def outside_deaths(k: int, deaths: int, good: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:
+    broker, store = engines
+    draw = random.Random(k)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        redis.Redis.from_url(store.url) as kept,
+        Fleet(broker.url, store.url, Path(name)) as fleet,
+    ):
+        in_force(fleet, kept, store.url, k)
+        app = pills.make_app(broker.url)
+        for n in range(good):
+            app.send_task("good", args=[n, 0.2], queue="jobs", task_id=f"good-{n}")
+
+        def done() -> int:
+            return len({line[2] for line in fleet.lines() if line[:2] == ["end", "good"]})
+
+        for n in range(deaths):
+            wait(fleet, lambda n=n: done() > (n + 1) * good // (deaths + 2), 120)
+            time.sleep(draw.uniform(0, 1))
+            fleet.kill_one(draw)
+        is_over = wait(fleet, lambda: done() == good, 300)
+        beside = {line[2] for line in fleet.lines() if line[:2] == ["begin", "good"]}
+        twice = Counter(line[2] for line in fleet.lines() if line[:2] == ["begin", "good"])
+        return {
+            "k": k,
+            "deaths_of_workers": fleet.deaths,
+            "good_done": done(),
+            "of_good": len(beside),
+            "begun_more_than_once": sum(1 for n in twice.values() if n > 1),
+            "quarantined_wrongly": sorted(one.job_id for one in reports(kept) if one.crashes),
+            "over": is_over,
+        }
+
+
+def stock(seconds: float, each: int, good: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:
+    broker, store = engines
+    with tempfile.TemporaryDirectory() as name, Fleet(broker.url, store.url, Path(name), is_stock=True) as fleet:
+        send(broker.url, each, good)
+        wait(fleet, lambda: False, seconds)
+        lines = fleet.lines()
+        starts = Counter((line[1], int(line[2])) for line in lines if line[0] == "begin" and line[1] != "good")
+        ended = {line[2] for line in lines if line[:2] == ["end", "good"]}
+        return {
+            "seconds": seconds,
+            "starts_of_pills": sum(starts.values()),
+            "most_starts_of_one": max(starts.values(), default=0),
+            "good_done": len(ended),
+            "of_good": good,
+            "deaths_of_workers": fleet.deaths,
+        }
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--pills", type=int, default=20)
+    asked.add_argument("--good", type=int, default=2000)
+    asked.add_argument("--k", default="1,3,5")
+    asked.add_argument("--deaths", type=int, default=10)
+    asked.add_argument("--stock", type=float, default=60)
+    wanted = asked.parse_args()
+    ks = [int(k) for k in wanted.k.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        engines = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()
+
+        def emptied() -> tuple[Engine, Engine]:
+            for engine in engines:
+                with redis.Redis.from_url(engine.url) as client:
+                    client.flushall()
+            return engines
+
+        try:
+            figures: dict[str, Any] = {
+                "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+                "versions": {"celery": celery.__version__, "kombu": kombu.__version__, "redis-py": redis.__version__},
+                "guarded": [run(k, wanted.pills, wanted.good, emptied()) for k in ks] if wanted.pills else [],
+            }
+            if wanted.deaths:
+                figures["killed_from_outside"] = [outside_deaths(k, wanted.deaths, 600, emptied()) for k in ks]
+            if wanted.stock:
+                figures["stock"] = stock(wanted.stock, wanted.pills, wanted.good, emptied())
+        finally:
+            for engine in engines:
+                engine.stop()
+    json.dump(figures, sys.stdout, indent=2)
+    print()
+
+
+if __name__ == "__main__":
+    main()
