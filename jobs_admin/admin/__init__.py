@@ -5,13 +5,26 @@ What a person sees and may do here is decided by their roles per source, not by 
 
 from django.contrib import admin
 
-from jobs_admin.admin import accounts, audit, failures, groups, replays, roles, saved_views, sources, tokens, unfiled
+from jobs_admin.admin import (
+    accounts,
+    audit,
+    failures,
+    groups,
+    policies,
+    replays,
+    roles,
+    saved_views,
+    sources,
+    tokens,
+    unfiled,
+)
 
 __all__ = [
     "accounts",
     "audit",
     "failures",
     "groups",
+    "policies",
     "replays",
     "roles",
     "saved_views",

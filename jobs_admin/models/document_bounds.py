@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BooleanField, Expression
+from django.db.models import BooleanField, CheckConstraint, Expression
 from django.utils.deconstruct import deconstructible
 
 COLUMN = "document"
@@ -33,6 +33,13 @@ class Holds(Expression):
 
     def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         return f"({self.postgresql if connection.vendor == 'postgresql' else self.sqlite})", []
+
+
+class Bound(CheckConstraint):
+    """Asked by the database alone: its words need a row of the table. `core.policy` says the same to people."""
+
+    def validate(self, *args: Any, **kwargs: Any) -> None:
+        pass
 
 
 def number(path: str, least: float, most: float, *, whole: bool = False, longest: int = 1) -> Holds:

@@ -6,7 +6,7 @@ from django.db.models.fields.json import KT
 
 from jobs_admin.core import policy as core
 from jobs_admin.core.policy import shape
-from jobs_admin.models.document_bounds import Holds, at_most, choice, not_below, number, text
+from jobs_admin.models.document_bounds import Bound, Holds, at_most, choice, not_below, number, text
 
 LONGEST_NAME = 63
 LONGEST_REASON = 500
@@ -21,8 +21,8 @@ def _said(*path: str, longest: int = shape.LONGEST_TEXT) -> models.GeneratedFiel
     )
 
 
-def _bound(name: str, condition: Holds) -> models.CheckConstraint:
-    return models.CheckConstraint(condition=condition, name=f"policy_{name}")
+def _bound(name: str, condition: Holds) -> Bound:
+    return Bound(condition=condition, name=f"policy_{name}")
 
 
 class PolicyVersion(models.Model):

@@ -1,0 +1,163 @@
+"""Policies: published, put back and withdrawn by the same services as on their pages. A version itself never changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+
+from jobs_admin import policies
+from jobs_admin.admin.records import Records, viewer
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import OPERATOR, Viewer
+
+_REFUSED = (policies.PolicyRefused, policies.NoSuchPolicy)
+
+
+class PolicyForm(forms.ModelForm):
+    """What is to be in force: in the place of the version that the form was opened on, or under a name of its own."""
+
+    viewer: Viewer  # set by the admin, for each request
+    called = forms.CharField(label="Name", max_length=63)
+    expected_version = forms.IntegerField(widget=forms.HiddenInput, required=False)
+
+    class Meta:
+        model = PolicyVersion
+        fields = ("document", "reason")
+        widgets = {"document": forms.Textarea(attrs={"rows": 30, "cols": 100})}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["reason"] = ""  # of the version before
+        if self.instance.pk:
+            self.fields.pop("called", None)
+            self.initial["expected_version"] = self.instance.version
+
+    @property
+    def name(self) -> str:
+        return self.instance.name if self.instance.pk else self.cleaned_data.get("called", "")
+
+    def clean(self) -> dict[str, Any]:
+        said = super().clean() or self.cleaned_data
+        if "document" in said and not self.errors:
+            try:
+                policies.check(self.viewer, self.name, said["document"])
+            except policies.PolicyRefused as refused:
+                for message in [one.message for one in refused.problems] or [refused.message]:
+                    self.add_error("document", ValidationError(message))
+        return said
+
+
+@admin.register(PolicyVersion)
+class PolicyAdmin(Records):
+    adds = changes = OPERATOR
+    form = PolicyForm
+    list_display = (
+        "name", "version", "is_published", "mode", "match", "published_by", "published_at", "expires_at", "reason",
+    )  # fmt: skip
+    list_filter = ("is_published", "mode")
+    search_fields = ("document",)
+    search_help_text = "Name, task, queue, note: any text of the document."
+    ordering = ("document__name", "-version")
+    sortable_by = ()
+    actions = ("put_back", "withdraw")
+
+    @admin.display(description="source · queue · task")
+    def match(self, version: PolicyVersion) -> str:
+        return f"{version.match_source} · {version.match_queue} · {version.match_task}"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PolicyVersion]:
+        sources = PolicyVersion.objects.order_by().values_list("match_source", flat=True).distinct()
+        seen = [source for source in sources if policies.may_see(viewer(request), source)]
+        return PolicyVersion.objects.filter(match_source__in=seen)
+
+    def get_fields(self, request: HttpRequest, obj: PolicyVersion | None = None) -> tuple[str, ...]:
+        if obj is None:
+            return ("called", "document", "reason")
+        if self.has_change_permission(request, obj):
+            return ("name", "version", "document", "reason", "expected_version")
+        times = ("published_at", "published_by", "ended_at", "expires_at", "reverts_to")
+        return ("name", "version", "is_published", "document", "reason", *times)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: PolicyVersion | None = None) -> tuple[str, ...]:
+        return () if obj is None else ("name", "version")
+
+    def has_change_permission(self, request: HttpRequest, obj: PolicyVersion | None = None) -> bool:
+        """What is in force can be replaced; what was is history."""
+        if obj is None or not super().has_change_permission(request):
+            return super().has_change_permission(request)
+        return obj.is_published and policies.may_publish(viewer(request), obj.match_source)
+
+    def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> type[forms.ModelForm]:
+        return type("PolicyForm", (super().get_form(request, *args, **kwargs),), {"viewer": viewer(request)})
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        version = self.get_object(request, object_id)
+        if request.method == "POST" and "_put_back" in request.POST and version is not None:
+            self._put_back(request, version)
+            return HttpResponseRedirect(reverse("admin:jobs_admin_policyversion_changelist"))
+        may = version is not None and not version.is_published
+        extra = {"may_put_back": may and policies.may_publish(viewer(request), version.match_source)}
+        return super().change_view(request, object_id, extra_context=extra)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except _REFUSED as refused:  # between the form's look and the act, or for a right that only the act asks
+            self.message_user(request, _said(refused), messages.ERROR)
+            return HttpResponseRedirect(request.path)
+
+    def save_model(self, request: HttpRequest, obj: PolicyVersion, form: PolicyForm, change: bool) -> None:
+        said = form.cleaned_data
+        made = policies.publish(
+            viewer(request),
+            form.name,
+            said["document"],
+            expected_version=said.get("expected_version") if change else None,
+            reason=said["reason"],
+        )
+        obj.__dict__.update(made.__dict__)
+
+    @admin.action(description="Put back: in force again, as the next version", permissions=["operate"])
+    def put_back(self, request: HttpRequest, chosen: QuerySet[PolicyVersion]) -> None:
+        if (version := self._only(request, chosen)) is not None:
+            self._put_back(request, version)
+
+    @admin.action(description="Withdraw: no version of this name is in force", permissions=["operate"])
+    def withdraw(self, request: HttpRequest, chosen: QuerySet[PolicyVersion]) -> None:
+        if (version := self._only(request, chosen)) is None:
+            return
+        try:
+            policies.withdraw(viewer(request), version.name, expected_version=version.version)
+        except _REFUSED as refused:
+            self.message_user(request, _said(refused), messages.ERROR)
+        else:
+            self.message_user(request, f"{version.name} is withdrawn. Any version can be put back.", messages.SUCCESS)
+
+    def _only(self, request: HttpRequest, chosen: QuerySet[PolicyVersion]) -> PolicyVersion | None:
+        found = list(chosen[:2])
+        if len(found) == 1:
+            return found[0]
+        self.message_user(request, "Choose one version. Nothing was changed.", messages.ERROR)
+        return None
+
+    def _put_back(self, request: HttpRequest, version: PolicyVersion) -> None:
+        current = PolicyVersion.objects.filter(name=version.name, is_published=True).first()
+        stands = current.version if current else None
+        try:
+            made = policies.put_back(viewer(request), version.name, version.version, expected_version=stands)
+        except _REFUSED as refused:
+            self.message_user(request, _said(refused), messages.ERROR)
+        else:
+            self.message_user(request, f"{version} is in force again, as {made}.", messages.SUCCESS)
+
+
+def _said(refused: Exception) -> str:
+    return (
+        str(refused) if isinstance(refused, policies.PolicyRefused) else "There is no such policy. Nothing was changed."
+    )
