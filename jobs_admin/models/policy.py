@@ -77,6 +77,8 @@ class PolicyVersion(models.Model):
             _bound("backoff_delays_s", number("backoff.delays_s[*]", 0, shape.LONGEST_S, longest=shape.MOST_DELAYS)),
             _bound("cap_s", number("cap_s", shape.LEAST_CAP_S, shape.LONGEST_S)),
             _bound("cap_s_not_below_first_delay_s", not_below("cap_s", "backoff.first_delay_s")),
+            _bound("cap_s_not_below_plus_s", not_below("cap_s", "backoff.plus_s")),
+            _bound("cap_s_not_below_first_of_delays_s", not_below("cap_s", "backoff.delays_s[0]")),
             _bound("jitter_kind", choice("jitter.kind", shape.JITTERS)),
             _bound("jitter_fraction", number("jitter.fraction", 0, 1)),
             _bound("jitter_seconds", number("jitter.seconds", 0, shape.LONGEST_S)),

@@ -27,7 +27,7 @@ from jobs_admin.core.policy.shape import (
 _FIELDS = tuple(name for name in Policy.__dataclass_fields__ if name != "unknown")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 _NAMED = "1 to 63 of a-z, 0-9, dot, - and _, the first a letter or a digit"
-_TAKEN = ("new", "lint", "preview")  # addresses of pages beside those of policies
+_TAKEN = ("new", "lint", "preview", "backtest")  # addresses of pages and calls beside those of policies
 _KEY = re.compile(r"(?:tenant|queue|task|args\.\d{1,3}(?:\.\w{1,80}){0,8}|kwargs(?:\.\w{1,80}){1,8})\Z")
 _BACKOFF = ("first_delay_s", "factor", "power", "plus_s", "delays_s")
 _JITTER = ("fraction", "seconds")

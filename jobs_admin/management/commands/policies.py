@@ -1,4 +1,4 @@
-"""`policies lint`: retry policies from a terminal. Each act is a module beside `jobs_admin/management/policy_lint.py`."""
+"""`policies lint | list | show | publish | put-back | withdraw`: retry policies from a terminal."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from jobs_admin.management import policy_lint
+from jobs_admin.management import policy_acts, policy_lint
 
-ACTS = (policy_lint,)
+ACTS = (policy_lint, policy_acts)
 
 
 class Command(BaseCommand):
-    help = "Retry policies: lint."
+    help = "Retry policies: lint, list, show, publish, put back, withdraw."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:

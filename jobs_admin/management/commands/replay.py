@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from pathlib import Path
@@ -14,10 +13,10 @@ from django.urls import reverse
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
 from jobs_admin.core.text import shown
-from jobs_admin.management import replay_text
+from jobs_admin.management import replay_text, terminal
 from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Replay
-from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE, Viewer
+from jobs_admin.models.access import ENGINE
 from jobs_admin.models.replay import ReplayState
 
 _LOOK_EVERY_S = 0.5
@@ -64,7 +63,7 @@ class Command(SearchCommand):
         parser.add_argument("--reason", default="", help="Why; kept in the audit. Needed for more than one job.")
 
     def handle(self, *args: object, query: list[str], dry_run: bool, wait: bool, reason: str, **asked: Any) -> None:
-        viewer = Viewer(f"{_user()} (terminal)", {EVERY_SOURCE: ADMIN})
+        viewer = terminal.viewer()
         text = " ".join(query)
         try:
             how = {"pace": _pace(asked), "options": _options(asked)}
@@ -180,10 +179,3 @@ def _why_it_stands(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
         return f"Replay #{replay.pk} is held: {shown(replay.held_because, 300)} Resume or cancel it on its page:"
     return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent. Its page:"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return "somebody"
