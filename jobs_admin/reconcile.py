@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from jobs_admin import audit, config, filing
 from jobs_admin.models import Attempt, Failure, Group
@@ -76,13 +77,23 @@ def _visibility_timeout_s(source: str) -> float:
 
 
 def _lose(source: str, latest: datetime, timeout_s: float, now: datetime) -> int:
-    rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest)
+    rows = held(Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest))
+    bury(rows, f"The retry did not report within {timeout_s + _MARGIN_S:.0f} s of its due time", now)
+    return len(rows)
+
+
+def held(rows: QuerySet[Failure]) -> list[Failure]:
+    """Some of these, with what `bury` needs of them, locked where the database locks rows. Inside a transaction."""
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(of=("self",), no_key=True, skip_locked=True)
-    held = list(rows.order_by("pk").only("pk", "queue", "run", "attempts", "job_id", "group_id", "due_at")[:_AT_ONCE])
+    only = ("pk", "source", "queue", "run", "attempts", "job_id", "group_id", "due_at")
+    return list(rows.order_by("pk").only(*only)[:_AT_ONCE])
+
+
+def bury(held: Sequence[Failure], why: str, now: datetime) -> None:
+    """The attempt that they waited for will not come: they are dead, kind `lost`. Inside a transaction."""
     if not held:
-        return 0
-    why = f"The retry did not report within {timeout_s + _MARGIN_S:.0f} s of its due time"
+        return
     attempts = [
         Attempt(
             failure=f, run=f.run, attempt=f.attempts + 1, kind="lost", job_id=f.job_id, group_id=f.group_id,
@@ -94,5 +105,4 @@ def _lose(source: str, latest: datetime, timeout_s: float, now: datetime) -> int
     for f in held:
         f.state, f.kind, f.reason, f.attempts, f.due_at = FailureState.DEAD, "lost", why, f.attempts + 1, None
     Failure.objects.bulk_update(held, ["state", "kind", "reason", "attempts", "due_at"])
-    filing.count_lost([(f.group_id, source, f.queue) for f in held], now)
-    return len(held)
+    filing.count_lost([(f.group_id, f.source, f.queue) for f in held], now)

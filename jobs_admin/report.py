@@ -59,6 +59,7 @@ class Report:
     message: str
     reason: str
     observed: str  # what a policy that only observes would have done
+    escalate: bool  # a person is to be told of this end
     fingerprint: Fingerprint | None  # None for a success
     stack: str
     stack_sha256: str  # "" where there is no trace
@@ -164,6 +165,7 @@ def read(
         duration_s=_difference(said.duration_s, 0.0),
         reason=_text(said.reason, 200),
         observed=_text(said.observed, 200),
+        escalate=said.escalate is True and kind not in ("retry", "success"),
         fingerprint=(
             None if ran_well else fingerprint(shown["error_type"], shown["message"], trace, rules, {**name, **shown})
         ),

@@ -93,6 +93,11 @@ def steps() -> dict[str, Step]:
 
         return replays.settle(timezone.now())
 
+    def promote(name: str) -> bool:
+        from jobs_admin import promoting
+
+        return promoting.step()
+
     def prune(name: str) -> bool:
         from jobs_admin import retention
 
@@ -116,6 +121,7 @@ def steps() -> dict[str, Step]:
         Step("lay", lay, idle_s=0.1),
         Step("send", send, idle_s=0.1),  # so soon the first job goes after a start
         Step("settle", settle, idle_s=0.25),
+        Step("promote", promote, idle_s=1),
         Step("prune", prune, idle_s=5, deadline_s=300),
         Step("regroup", regroup, idle_s=2),
         Step("policies", policies, idle_s=1),

@@ -53,12 +53,19 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
         task_default_queue="celery",
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=False,
-        broker_transport_options={"visibility_timeout": int(os.environ.get("REAL_VISIBILITY", "3600"))},
+        broker_transport_options=_transport_options(broker_url),
     )
     if os.environ.get("REAL_REQUEST"):
         made.Task.Request = ShopRequest
     _define(made)
     return made
+
+
+def _transport_options(broker_url: str) -> dict[str, Any]:
+    if broker_url.startswith("filesystem://"):  # a broker that is not Redis, and real: `filesystem://` and a folder
+        folder = broker_url.removeprefix("filesystem://")
+        return {"data_folder_in": folder, "data_folder_out": folder, "control_folder": f"{folder}/control"}
+    return {"visibility_timeout": int(os.environ.get("REAL_VISIBILITY", "3600"))}
 
 
 def _mark(name: str, value: str) -> None:

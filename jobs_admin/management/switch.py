@@ -10,28 +10,31 @@ from jobs_admin import audit, config
 from jobs_admin.core import keys
 from jobs_admin.models.access import Viewer
 
+ON, OFF = "on", "off"
+DRAIN = "drain"  # workers record, and hold back nothing: no policy decides
 
-def turn(*, on: bool) -> bool:
-    """Whether it was the other way before. Raises CommandError; then nothing was changed."""
+
+def turn(to: str) -> bool:
+    """Whether it stood otherwise before. Raises CommandError; then nothing was changed."""
     try:
         store = config.store()
-        if (store.get(keys.switch()) != b"off") is on:
+        before = (store.get(keys.switch()) or ON.encode()).decode("utf-8", "replace")
+        if before == to:
             return False
         with transaction.atomic():
-            before, after = ("off", "on") if on else ("on", "off")
-            audit.record(Viewer(f"manage.py {after}"), f"guard.{after}", "guard", before=before, after=after)
-            if on:
+            audit.record(Viewer(f"manage.py {to}"), f"guard.{to}", "guard", before=before, after=to)
+            if to == ON:
                 store.delete(keys.switch())
             else:
-                store.set(keys.switch(), "off")
+                store.set(keys.switch(), to)
     except (config.BadConfiguration, redis.RedisError) as error:
         raise CommandError(f"Nothing was changed: {error} (REDRIVE_REDIS_URL)") from error
     except DatabaseError as error:
         # The workers may need silence just when our database is down: say how without us.
-        without_us = "DEL" if on else "SET"
+        without_us = "DEL" if to == ON else "SET"
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]  # PostgreSQL adds the statement
         raise CommandError(
             f"Nothing was changed, because it could not be written down ({said}). Without a record: "
-            f"redis-cli -u <REDRIVE_REDIS_URL> {without_us} {keys.switch()}{'' if on else ' off'}"
+            f"redis-cli -u <REDRIVE_REDIS_URL> {without_us} {keys.switch()}{'' if to == ON else f' {to}'}"
         ) from error
     return True

@@ -108,8 +108,8 @@ class Policies:
         self._seen: bytes | None = None  # the number in the store when we last read all
         self._read_at = float("-inf")
         self._documents: dict[str, dict[str, Any]] = {}
-        self._take({str(one.get("name")): one for one in last_good.kept(directory)})
         self._publish()
+        self._take({str(one.get("name")): one for one in last_good.kept(directory)})
 
     def in_force(self) -> InForce:
         return InForce(self._board, self.source)
@@ -145,21 +145,20 @@ class Policies:
         pipeline.get(keys.policies_version())
         pipeline.hgetall(keys.policies())
         seen, told = pipeline.execute()
-        before, refused_before = self._documents, self.refused
-        if seen is not None:
-            self._take({name.decode("utf-8", "replace"): _json(text) for name, text in told.items()})
+        refused_before = self.refused
+        is_changed = seen is not None and self._take(
+            {name.decode("utf-8", "replace"): _json(text) for name, text in told.items()}
+        )
         self._seen, self._read_at = seen, time.monotonic()
-        if self._documents == before:
-            return self.refused != refused_before
-        self._publish()
-        try:
-            last_good.keep(self._directory, list(self._documents.values()))
-        except OSError as error:
-            logger.warning("Redrive cannot keep its policies in %s (%s).", self._directory, error.strerror)
-        return True
+        if is_changed:
+            try:
+                last_good.keep(self._directory, list(self._documents.values()))
+            except OSError as error:
+                logger.warning("Redrive cannot keep its policies in %s (%s).", self._directory, error.strerror)
+        return is_changed or self.refused != refused_before
 
-    def _take(self, told: dict[str, Any]) -> None:
-        """Replace what is in force; of a name whose document cannot be used, the version before stays."""
+    def _take(self, told: dict[str, Any]) -> bool:
+        """Replace what is in force; of a name whose document cannot be used, the version before stays. True if it changed."""
         taken: dict[str, dict[str, Any]] = {}
         refused: dict[str, str] = {}
         for name, document in told.items():
@@ -174,14 +173,21 @@ class Policies:
                 taken[name] = document
         for name in refused.keys() - self.refused.keys():
             logger.warning("Redrive's policy %r cannot be used here: %s The version before stays.", name, refused[name])
-        self._documents, self.refused = taken, refused
+        self.refused = refused
+        if taken == self._documents:
+            return False
+        before, self._documents = self._documents, taken
+        try:
+            self._publish()
+        except TooLong as error:
+            self._documents = before
+            logger.error("Redrive's policies are too many for this worker (%s); those before stay in force.", error)
+            return False
+        return True
 
     def _publish(self) -> None:
         said = {"ceiling": self.ceiling, "policies": list(self._documents.values())}
-        try:
-            self._board.write(json.dumps(said).encode())
-        except TooLong as error:
-            logger.error("Redrive's policies are too many for this worker (%s); those before stay in force.", error)
+        self._board.write(json.dumps(said).encode())
 
 
 def _read(board: Board) -> _Page:

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db.models import Q
 
-from jobs_admin.management.switch import turn
+from jobs_admin.management.switch import OFF, turn
 from jobs_admin.models import Replay
 from jobs_admin.models.replay import SENDING
 
@@ -16,7 +16,7 @@ class Command(BaseCommand):
     help = "Silence the guard in all workers within two seconds. Jobs run on; their failures are not recorded."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        changed = turn(on=False)
+        changed = turn(OFF)
         self.stdout.write(
             "The guard is off: workers record nothing from now on. `manage.py on` ends this."
             if changed

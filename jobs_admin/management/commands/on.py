@@ -6,12 +6,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from jobs_admin.management.switch import turn
+from jobs_admin.management.switch import ON, turn
 
 
 class Command(BaseCommand):
     help = "Let the guard in all workers record failures again, within two seconds."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        changed = turn(on=True)
+        changed = turn(ON)
         self.stdout.write("The guard is on." if changed else "The guard was on already. Nothing was changed.")

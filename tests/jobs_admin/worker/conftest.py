@@ -45,7 +45,7 @@ def start(broker):
     def start_one(store_url, **options) -> RealWorker:
         later = options.pop("later", False)
         url = options.pop("broker_url", broker.url.removesuffix("/0") + "/1")
-        if not started:
+        if not started and url.startswith("redis"):
             redis.Redis.from_url(url).flushdb()
         made = RealWorker(url, store_url, **options)
         started.append(made)

@@ -1,0 +1,127 @@
+"""Empties what the guards of workers hold: delayed retries and spools. Then `install()` can be taken out, and nothing is lost.
+
+Workers are held to recording first (the switch says `drain`), so that they add no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from jobs_admin import config, reconcile
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import Envelope, encode
+from jobs_admin.delayed import Place, place
+from jobs_admin.models import Failure
+from jobs_admin.models.failure import FailureState
+from jobs_admin.worker.delays import Waiting
+from jobs_admin.worker.spool import Entry, Spool, directory_for
+
+WHY = "drained: it waited for its next attempt when Redrive was taken out"
+_HELD = ("off", "capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """One worker as it last told of itself."""
+
+    name: str  # source/name
+    host: str
+    mode: str
+    spooled: int
+    text: bytes  # all that it told: another one later shows that it lives
+
+    @property
+    def is_held(self) -> bool:
+        return self.mode in _HELD
+
+
+def workers() -> dict[str, Guarded]:
+    """By name; also those that are long dead. Raises redis.RedisError."""
+    found = {}
+    for field, text in config.store().hgetall(keys.workers()).items():
+        try:
+            said: dict[str, Any] = json.loads(text)
+            name = field.decode("utf-8", "replace")
+            found[name] = Guarded(name, str(said.get("host")), str(said.get("mode")), int(said["spooled"]), text)
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def places() -> dict[str, Place]:
+    """Of every source whose workers may delay jobs."""
+    found = {name: place(source) for name, source in config.sources().items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def bury(source: str, where: Place) -> int:
+    """A batch of what waits becomes dead, kind `lost`; its messages are kept, and can be replayed. Answers how many."""
+    claimed, _ = where.delays.claim(is_due=False)
+    if not claimed:
+        return 0
+    known = _dead(source, claimed)
+    # Of which no report was filed yet: told the way that reports go.
+    pipeline = config.store().pipeline(transaction=False)
+    for job in claimed:
+        if job.head.job_id not in known:
+            pipeline.xadd(keys.failures(), encode(_report(source, job)))
+    pipeline.execute()
+    where.delays.finish([job.member for job in claimed])
+    return len(claimed)
+
+
+def _dead(source: str, claimed: Sequence[Waiting]) -> set[str]:
+    """Those whose failure is known as waiting for this attempt; it is dead from now on."""
+    attempts = {job.head.job_id: job.head.attempt for job in claimed}
+    with transaction.atomic():
+        rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, job_id__in=list(attempts))
+        held = [f for f in reconcile.held(rows) if f.attempts == attempts[f.job_id] - 1]
+        reconcile.bury(held, WHY, timezone.now())
+    return {f.job_id for f in held}
+
+
+def _report(source: str, job: Waiting) -> Envelope:
+    head = job.head
+    return Envelope(
+        source=source,
+        queue=head.queue,
+        task=head.task,
+        job_id=head.job_id,
+        kind="lost",
+        attempt=head.attempt,
+        at=timezone.now().timestamp(),
+        message="It waited for its next attempt when Redrive was taken out.",
+        reason=WHY,
+        policy=head.policy,
+        raw=job.message,
+        raw_size=len(job.message),
+    )
+
+
+def fold_in_spools(configured: str = "") -> int:
+    """Ship what dead workers of this machine left on its disk. Answers how many reports. Raises redis.RedisError, OSError."""
+    shipped = 0
+    for source in config.sources():
+        directory: Path = directory_for(source, configured)
+        if directory.is_dir():
+            shipped += Spool(directory).drain(_ship)
+    return shipped
+
+
+def _ship(batch: list[Entry]) -> None:
+    pipeline = config.store().pipeline(transaction=False)
+    for entry in batch:
+        pipeline.xadd(keys.failures(), entry)  # type: ignore[arg-type]
+    pipeline.execute()
+
+
+def left() -> dict[str, int]:
+    """Source -> how many jobs still wait. Raises redis.RedisError, OSError."""
+    return {name: one.delays.count() for name, one in places().items()}

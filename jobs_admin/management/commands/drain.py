@@ -1,0 +1,120 @@
+"""Before Redrive is taken out: `manage.py drain [--now|--to-dead]` empties what guards hold, and says when that is done."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import redis
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from jobs_admin import config, draining
+from jobs_admin.core import keys
+from jobs_admin.delayed import Place
+from jobs_admin.draining import Guarded
+from jobs_admin.management.switch import DRAIN, OFF, turn
+from jobs_admin.worker.broker import NotPublished
+from jobs_admin.worker.heartbeat import BEAT_SECONDS
+
+_OBEYED_WITHIN_S = BEAT_SECONDS + 3
+_SPOOLS_WITHIN_S = 60.0
+_TOLD_EVERY_S = 5.0
+
+
+class Command(BaseCommand):
+    help = (
+        "Holds all workers to recording, waits until no delayed retry is left (--now: all are due at once; --to-dead: they "
+        "become dead, and can be replayed), folds in spools, and says `safe to remove install()`. `manage.py on` undoes it."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--now", action="store_true", help="Retry all that wait at once, whatever their time.")
+        how.add_argument("--to-dead", action="store_true", help="All that wait are dead; their messages are kept.")
+
+    def handle(self, *args: object, now: bool = False, to_dead: bool = False, **options: object) -> None:
+        try:
+            alive = self._hold()
+            for source, where in draining.places().items():
+                self._empty(source, where, now=now, to_dead=to_dead)
+            self._fold_in_spools(alive)
+        except (redis.RedisError, OSError, NotPublished, config.BadConfiguration) as error:
+            raise CommandError(
+                f"It is not done: {error}. Nothing is lost, and the workers still only record. Run it again."
+            ) from error
+        self.stdout.write(self.style.SUCCESS("safe to remove install()"))
+
+    def _hold(self) -> list[Guarded]:
+        """The workers that live; all of them hold back nothing from now on."""
+        before = draining.workers()
+        if config.store().get(keys.switch()) != OFF.encode():
+            turn(DRAIN)
+        self.stdout.write("Workers are held to recording: no policy decides, nothing more is delayed.")
+        alive: list[Guarded] = []
+
+        def all_obeyed() -> bool:
+            alive[:] = [one for name, one in draining.workers().items() if one.text != _text(before.get(name))]
+            return False  # who lives has told so by the end of this wait
+
+        _until(all_obeyed, _OBEYED_WITHIN_S)
+        disobeying = sorted(one.name for one in alive if not one.is_held)
+        if disobeying:
+            raise CommandError(
+                f"Not all workers obey: {', '.join(disobeying[:10])}. They may be of an older version; stop them, or restart "
+                "them with REDRIVE_MODE=capture, and run this again. Nothing is lost."
+            )
+        return alive
+
+    def _empty(self, source: str, where: Place, *, now: bool, to_dead: bool) -> None:
+        went = draining.bury(source, where) if to_dead else 0
+        while to_dead and (more := draining.bury(source, where)):
+            went += more
+        if to_dead:
+            self.stdout.write(f"{source}: {went:,} retries are dead now, and can be replayed.")
+            return
+        if now:
+            where.delays.hasten()
+        told_at = float("-inf")
+        while left := where.delays.count():
+            if time.monotonic() - told_at >= _TOLD_EVERY_S:
+                told_at = time.monotonic()
+                self.stdout.write(f"{source}: {left:,} wait for their next attempt.")
+            promoted = where.promote()
+            if not promoted.jobs:
+                time.sleep(min(1.0, max(0.05, promoted.next_s or 0.0)))
+        self.stdout.write(f"{source}: no retry waits.")
+
+    def _fold_in_spools(self, alive: list[Guarded]) -> None:
+        shipped = draining.fold_in_spools(os.environ.get("REDRIVE_SPOOL", ""))
+        if shipped:
+            self.stdout.write(f"{shipped:,} reports that dead workers had left on this machine are told now.")
+        names = {one.name for one in alive}
+        told = draining.workers()
+        gone = [one for one in told.values() if one.name not in names and one.spooled]
+        if gone:
+            where = ", ".join(sorted(f"{one.spooled:,} on {one.host}" for one in gone)[:10])
+            self.stdout.write(
+                f"Workers that are no more left reports on their disks when they last told ({where}). Unless they were "
+                "shipped since, start a worker there once, or run this there."
+            )
+        if not _until(lambda: not any(_spooled(draining.workers(), names)), _SPOOLS_WITHIN_S):
+            holding = [one.name for one in draining.workers().values() if one.name in names and one.spooled]
+            raise CommandError(
+                f"These workers still have reports in their spools: {', '.join(holding)}. Run this again."
+            )
+
+
+def _spooled(told: dict[str, Guarded], names: set[str]) -> list[int]:
+    return [one.spooled for one in told.values() if one.name in names]
+
+
+def _text(one: Guarded | None) -> bytes:
+    return one.text if one else b""
+
+
+def _until(reached: Callable[[], bool], within_s: float) -> bool:
+    ends = time.monotonic() + within_s
+    while not (is_reached := reached()) and time.monotonic() < ends:
+        time.sleep(0.1)
+    return is_reached

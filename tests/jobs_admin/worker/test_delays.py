@@ -1,0 +1,143 @@
+"""Jobs that wait in a real Redis: each once, in time, whoever asks and whatever dies in between."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+import redis
+
+from jobs_admin.core import keys
+from jobs_admin.worker import delays as module
+from jobs_admin.worker.delays import Delays, Head, TooManyWait
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def client(broker):
+    found = redis.Redis.from_url(broker.url.removesuffix("/0") + "/2")
+    found.flushdb()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def delays(client):
+    return Delays(client, "shop")
+
+
+def head(job: str, attempt: int = 2, **more) -> Head:
+    return Head(job, attempt, "send", "emails", list="emails", **more)
+
+
+def test_a_job_goes_on_its_list_when_it_is_due_and_not_before(delays, client):
+    delays.schedule(head("a"), b"a message\nof two lines \xff", 0.05)
+    waits = delays.promote()
+    assert waits.jobs == 0 and 0 < waits.next_s <= 0.05
+    time.sleep(waits.next_s + 0.002)
+    assert delays.promote().jobs == 1
+    assert client.lrange("emails", 0, -1) == [b"a message\nof two lines \xff"]
+    assert delays.count() == 0 and delays.promote().next_s is None
+    assert client.hlen(keys.due_jobs("shop")) == 0
+
+
+def test_the_same_attempt_waits_once_and_another_attempt_beside_it(delays):
+    assert delays.schedule(head("a"), b"1", 10)
+    assert not delays.schedule(head("a"), b"again", 0)
+    assert delays.schedule(head("a", attempt=3), b"2", 10)
+    assert delays.count() == 2
+
+
+def test_what_was_due_first_runs_first(delays, client):
+    for job, delay in (("c", 0.003), ("a", 0.001), ("b", 0.002)):
+        delays.schedule(head(job), job.encode(), delay)
+    time.sleep(0.01)
+    delays.promote()
+    assert [client.rpop("emails") for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+def test_many_promoters_bring_each_job_once(delays, client, broker):
+    for n in range(500):
+        delays.schedule(head(str(n)), str(n).encode(), 0)
+    counts = []
+
+    def promote():
+        with redis.Redis.from_url(broker.url.removesuffix("/0") + "/2") as own:
+            mine = Delays(own, "shop")
+            while went := mine.promote().jobs:
+                counts.append(went)
+
+    threads = [threading.Thread(target=promote) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(counts) == 500
+    assert {int(message) for message in client.lrange("emails", 0, -1)} == set(range(500))
+
+
+def test_the_delivery_whose_worker_died_before_it_acknowledged_does_not_come_again(delays, client):
+    """kombu would put it back after the visibility timeout, beside the attempt that follows from it."""
+    for tag in ("died", "lives"):
+        client.hset("unacked", tag, json.dumps(["message", "", "emails"]))
+        client.zadd("unacked_index", {tag: time.time()})
+    delays.schedule(head("a", tag="died", unacked="unacked", unacked_index="unacked_index"), b"a", 0)
+    delays.promote()
+    assert client.hkeys("unacked") == [b"lives"] and client.zrange("unacked_index", 0, -1) == [b"lives"]
+
+
+def test_a_key_that_is_no_queue_holds_up_nobody_and_loses_nothing(delays, client):
+    client.set("emails", "somebody else's")
+    delays.schedule(head("stuck"), b"stuck", 0)
+    delays.schedule(Head("free", 2, "send", "webhooks", list="webhooks"), b"free", 0.001)
+    time.sleep(0.005)
+    assert delays.promote().jobs == 1
+    assert client.lrange("webhooks", 0, -1) == [b"free"]
+    assert delays.count() == 1
+
+
+def test_a_redis_that_is_full_is_emptied(delays, client):
+    delays.schedule(head("a"), b"x" * 1000, 0)
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.ResponseError):
+            delays.schedule(head("b"), b"x", 0)
+        assert delays.promote().jobs == 1
+    finally:
+        client.config_set("maxmemory", 0)
+    assert client.llen("emails") == 1
+
+
+def test_a_claimed_job_comes_back_unless_it_is_finished(delays, monkeypatch):
+    monkeypatch.setattr(module, "_LEASE_S", 0.05)
+    for job in ("a", "b"):
+        delays.schedule(head(job, policy="p@1"), job.encode(), 0)
+    claimed, _ = delays.claim()
+    assert [(one.head.job_id, one.head.policy, one.message) for one in claimed] == [
+        ("a", "p@1", b"a"),
+        ("b", "p@1", b"b"),
+    ]
+    assert delays.claim()[0] == [] and delays.promote().jobs == 0
+    delays.finish([claimed[0].member])
+    time.sleep(0.06)
+    assert [one.head.job_id for one in delays.claim()[0]] == ["b"]
+
+
+def test_all_can_be_hastened_and_all_can_be_claimed(delays):
+    for n in range(3):
+        delays.schedule(head(str(n)), b"", 3600)
+    assert len(delays.claim(is_due=False)[0]) == 3
+    assert delays.hasten() == 3
+    assert delays.promote().jobs == 3
+
+
+def test_what_may_wait_is_bounded(delays, monkeypatch):
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    delays.schedule(head("a"), b"", 9)
+    delays.schedule(head("b"), b"", 9)
+    with pytest.raises(TooManyWait):
+        delays.schedule(head("c"), b"", 9)
+    assert not delays.schedule(head("a"), b"", 9)
