@@ -66,29 +66,34 @@ def _busiest(viewer: Viewer, now: datetime) -> tuple[dict[tuple[str, str], float
 
 
 def _outages(viewer: Viewer, now: datetime) -> list[Outage]:
-    """Stretches in which at least half of all attempts of a queue failed: by the minute for two days, by quarters before."""
+    """Stretches in which no more attempts ran well than failed: by the minute for two days, by quarters before."""
     recent = now - _OUTAGES_BY_MINUTE
     minutes = _bad(viewer, MINUTE, recent, now)
     quarters = _bad(viewer, QUARTER, now - _OUTAGES, recent)
     return [*_stretches(minutes, MINUTE), *_stretches(quarters, QUARTER)]
 
 
-def _bad(viewer: Viewer, step: int, since: datetime, until: datetime) -> Iterable[tuple[str, str, datetime]]:
+_Bad = tuple[str, str, datetime, int, int]  # source, queue, start of the step, attempts that failed, and that ran well
+
+
+def _bad(viewer: Viewer, step: int, since: datetime, until: datetime) -> Iterable[_Bad]:
     counted = QueueCounter.objects.filter(scopes.visible(viewer), step=step, at__gte=since, at__lt=until)
     counted = counted.annotate(bad=_FAILED).filter(bad__gte=_LEAST_FAILED * step // MINUTE)
-    bad = counted.filter(bad__gte=F("succeeded"))
-    return bad.order_by("source", "queue", "at").values_list("source", "queue", "at").iterator()
+    bad = counted.filter(bad__gte=F("succeeded")).order_by("source", "queue", "at")
+    return bad.values_list("source", "queue", "at", "bad", "succeeded").iterator()
 
 
-def _stretches(bad: Iterable[tuple[str, str, datetime]], step: int) -> list[Outage]:
-    found: list[tuple[str, str, datetime, datetime]] = []
-    for source, queue, at in bad:
-        ends = at + timedelta(seconds=step)
-        if found and found[-1][:2] == (source, queue) and at - found[-1][3] <= _CALM:
-            found[-1] = (*found[-1][:3], ends)
+def _stretches(bad: Iterable[_Bad], step: int) -> list[Outage]:
+    found: list[Outage] = []
+    for source, queue, at, failed, succeeded in bad:
+        last = found[-1] if found else None
+        ended = last and last.began + timedelta(seconds=last.seconds)
+        if last and ended and (last.source, last.queue) == (source, queue) and at - ended <= _CALM:
+            seconds = (at - last.began).total_seconds() + step
+            found[-1] = Outage(source, queue, last.began, seconds, last.failed + failed, last.succeeded + succeeded)
         else:
-            found.append((source, queue, at, ends))
-    return [Outage(source, queue, began, (ends - began).total_seconds()) for source, queue, began, ends in found]
+            found.append(Outage(source, queue, at, step, failed, succeeded))
+    return found
 
 
 def _errors(viewer: Viewer) -> tuple[dict[tuple[str, str], dict[str, int]], dict[tuple[str, str], int]]:

@@ -138,7 +138,9 @@ def test_an_outage_that_was_seen_by_the_minute_is_the_one_to_survive(store):
     count(began + timedelta(minutes=61), failed=20, succeeded=21)  # most ran well
     (finding,) = linting.report(ENGINE, NOW).findings
     assert finding.severity == "high"
-    assert finding.evidence.endswith("on 21 Nov 07:00 UTC most attempts of emails failed for about 42 min.")
+    assert finding.evidence.endswith(
+        "on 21 Nov 07:00 UTC 840 attempts of emails failed within about 42 min, and 42 ran well."
+    )
 
 
 def test_older_outages_are_told_from_quarters_of_an_hour_for_a_week(store):
@@ -146,7 +148,9 @@ def test_older_outages_are_told_from_quarters_of_an_hour_for_a_week(store):
     count(NOW - timedelta(days=4), step=900, failed=150, succeeded=10)
     count(NOW - timedelta(days=8), step=900, failed=9000)
     (finding,) = linting.report(ENGINE, NOW).findings
-    assert finding.evidence.endswith("on 17 Nov 12:00 UTC most attempts of emails failed for about 15 min.")
+    assert finding.evidence.endswith(
+        "on 17 Nov 12:00 UTC 150 attempts of emails failed within about 15 min, and 10 ran well."
+    )
 
 
 def test_an_outage_shorter_than_the_retries_is_survived(store):

@@ -12,12 +12,14 @@ OUTAGE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which most attempts of a queue failed."""
+    """A time in which many attempts of a queue failed, and no more are known to have run well."""
 
     source: str
     queue: str
     began: datetime
     seconds: float
+    failed: int = 0
+    succeeded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from jobs_admin.core.lint.words import count, span
     title="Gives up before an outage is over",
     why="When the last attempt comes while the service is still down, every job that failed is lost to the "
     "dead letters. The outage to survive is the longest that was seen on the job's queue in the last "
-    "seven days: a time in which at least half of all attempts failed, ten a minute or more (counted by "
-    "the minute for two days, by the quarter of an hour before). Then the finding is high where even the "
-    "longest waits end before it, and medium where the average does. Where none was seen it is five "
-    "minutes, and the finding is low.",
+    "seven days: a time in which ten attempts a minute or more failed, and no more are known to have run "
+    "well (counted by the minute for two days, by the quarter of an hour before). Then the finding is "
+    "high where even the longest waits end before it, and medium where the average does. Where none was "
+    "seen it is five minutes, and the finding is low.",
     fix="More attempts, or longer waits: the policy editor shows which outage a policy survives.",
     source="seed 003: “an ESP outage causes all retry attempts to fire within minutes”; hypothesis/lms#5511",
 )
@@ -37,7 +37,10 @@ def gives_up_before_outage(case: Case) -> Iterator[Found]:
                 yield Found(curve.where, f"{tried}, less than {span(case.facts.outage_s)}.", curve.quoted)
         elif total.mean_s < worst.seconds:
             severity = HIGH if total.longest_s < worst.seconds else MEDIUM
-            outage = f"on {worst.began:%-d %b %H:%M} UTC most attempts of {worst.queue} failed for about {span(worst.seconds)}"
+            outage = (
+                f"on {worst.began:%-d %b %H:%M} UTC {worst.failed:,} attempts of {worst.queue} failed within about "
+                f"{span(worst.seconds)}, and {worst.succeeded:,} ran well"
+            )
             yield Found(curve.where, f"{tried}; {outage}.", curve.quoted, severity)
 
 

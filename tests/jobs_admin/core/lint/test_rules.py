@@ -48,7 +48,7 @@ def ids(*configurations: Configuration, policies=(), **facts) -> list[str]:
 
 
 def outage(seconds: float) -> tuple[lint.Outage, ...]:
-    return (lint.Outage("shop", "emails", datetime(2026, 11, 20, 2, 7, tzinfo=UTC), seconds),)
+    return (lint.Outage("shop", "emails", datetime(2026, 11, 20, 2, 7, tzinfo=UTC), seconds, 1200, 3),)
 
 
 def test_an_app_and_a_policy_without_a_mistake_have_none():
@@ -102,7 +102,8 @@ def test_a_job_that_gives_up_before_the_outage_that_was_seen_is_told_with_it():
     (finding,) = found(one(brief), outages=outage(3600))
     assert (finding.id, finding.severity) == ("gives-up-before-outage", "high")
     assert finding.evidence == (
-        "It is tried for 7 s on average and 14 s at most (3 retries); on 20 Nov 02:07 UTC most attempts of emails failed for about 1 h."
+        "It is tried for 7 s on average and 14 s at most (3 retries); "
+        "on 20 Nov 02:07 UTC 1,200 attempts of emails failed within about 1 h, and 3 ran well."
     )
     assert [f.severity for f in found(one(brief), outages=outage(10))] == ["medium"]  # on average it gives up before
     assert ids(one(brief), outages=outage(5)) == []

@@ -1,0 +1,66 @@
+"""The call for lint. Imported before those for policies, whose names would take its address."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Schema
+
+from dashboard.access import needs
+from dashboard.api import policy_shapes
+from dashboard.api.calls import REFUSALS, api
+from jobs_admin import linting
+from jobs_admin.models.access import VIEWER
+
+
+class Place(Schema):
+    """ "" where a finding is not about one."""
+
+    source: str
+    queue: str
+    task: str
+    policy: str
+
+
+class Finding(policy_shapes.Finding):
+    at: Place
+
+
+class Verdict(Schema):
+    verdict: str  # pass, fail, not applicable, cannot tell
+    where: str
+    at: Place
+    by: str  # policy, autoretry_for, self.retry; "" of a task that is not retried
+    kind: str
+    quoted: str
+    why: str
+
+
+class Check(Schema):
+    """Seed 003's check."""
+
+    id: str
+    passes: bool
+    counts: dict[str, int]  # by verdict
+    kinds: dict[str, int]  # configurations that retry, by kind of backoff
+    verdicts: list[Verdict]  # the failed first
+
+
+class Lint(Schema):
+    findings: list[Finding]  # the worst first
+    counts: dict[str, int]  # by severity
+    check: Check
+    policies: int
+    tasks: int
+    workers: int  # that live and told what they have
+    reservations: list[str]  # what this does not cover
+    looked_at: datetime
+
+
+@api.get("/policies/lint", response={200: Lint, **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def lint_policies(request: HttpRequest) -> Any:
+    """Mistakes in how jobs are retried: in policies in force, and in what live Celery workers really have configured."""
+    return linting.as_json(linting.report(request.auth))

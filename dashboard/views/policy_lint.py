@@ -1,0 +1,30 @@
+"""Is the way in which jobs are retried wise?"""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+
+from dashboard.access import can
+from dashboard.htmx import render_page
+from dashboard.screens import policy_lint
+from jobs_admin import linting
+from jobs_admin.core import lint
+from jobs_admin.models.access import VIEWER
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    """Not refreshed by itself: what is configured changes with a deploy, and what is read should stand still."""
+    report = linting.report(request.viewer)
+    context = {
+        "report": report,
+        "looked_at": linting.looked_at(report),
+        "rules": policy_lint.broken(report),
+        "severities": policy_lint.severities(report),
+        "check": policy_lint.table(report.check),
+        "asked": list(lint.RULES.values()),
+        "is_empty": not report.policies and not report.tasks,
+    }
+    return render_page(request, "policies/lint.html", context, part="lint")

@@ -1,0 +1,145 @@
+"""The page of lint and its call: findings with their evidence, the check, and four ways of having nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.core.lint import GROWTH
+from jobs_admin.core.lint.configuration import App, Configuration, RetryCall, Task, document
+from jobs_admin.core.policy import document as normal_form
+from jobs_admin.core.policy import parse
+from jobs_admin.models import PolicyVersion, Worker
+from tests.conftest import forget_configuration
+from tests.dashboard.test_api import ask, sources  # noqa: F401
+from tests.dashboard.test_groups import text_of
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = "a<script>x</script>\u202e"
+SOUND = Task(
+    "shop.mail",
+    "emails",
+    max_retries=8,
+    autoretry_for=("smtplib.SMTPException",),
+    retry_backoff=5,
+    retry_backoff_max=300,
+)
+FIXED = Task("shop.hook", "webhooks", max_retries=9, calls=(RetryCall("self.retry(countdown=60)", "60"),))
+
+
+@pytest.fixture
+def fleet(watched):
+    """Tells what a worker of the shop has."""
+
+    def tell(*tasks: Task, ago=0.0, digest="0" * 32, name="w1", source="shop"):
+        seen = timezone.now() - timezone.timedelta(seconds=ago)
+        said = {"source": source, "name": name, "at": seen.timestamp(), "mode": "enforce", "configuration": digest}
+        watched.hset(keys.workers(), f"{source}/{name}", json.dumps(said))
+        watched.set(keys.configuration(digest), document(Configuration(source, App("redis", "m", 3600), tasks=tasks)))
+        Worker.objects.create(source=source, name=name, boot="1", seen_at=seen)
+
+    return tell
+
+
+def publish(name: str = "emails", source: str = "shop") -> None:
+    policy = parse({"name": name, "match": {"source": source, "task": "x"}, "backoff": {"kind": "fixed", "first_delay_s": 90}, "max_attempts": 9,
+                    "classes": [{"error": "ValueError", "as": "permanent"}]})  # fmt: skip
+    PolicyVersion.objects.create(
+        version=1, document=normal_form(policy), published_at=timezone.now(), published_by="ann"
+    )
+
+
+def test_a_finding_is_shown_with_evidence_quote_fix_and_source(ann, fleet):
+    fleet(SOUND, FIXED)
+    text = text_of(ann.get("/policies/lint/"))
+    assert "2 tasks of 1 live worker, held against" in text
+    assert re.search(
+        r"Findings .* high 1 .*Retries without exponential backoff high shop · shop\.hook Every wait is the same: 60 s\.",
+        text,
+    )
+    assert "self.retry(countdown=60), max_retries=9" in text
+    assert "To do Set retry_backoff" in text and "seed 003 (CWE-770, CWE-400)" in text
+
+
+def test_the_check_shows_its_verdicts_and_counts_by_kind(ann, fleet):
+    fleet(SOUND, FIXED, Task("shop.plain", "emails"))
+    text = text_of(ann.get("/policies/lint/"))
+    assert "It fails: 1 of 2 configurations of retries break it." in text
+    assert re.search(r"pass 1 fail 1 not applicable 1 cannot tell 0 exponential 1 fixed 1", text)
+    assert text.index("Every wait is the same") < text.index("Waits at least double (5 s, 10 s")
+    assert "Not applicable: 1" in text and "It is not retried: no autoretry_for" in text
+
+
+def test_where_nothing_is_wrong_it_says_what_was_looked_at(ann, fleet):
+    fleet(SOUND)
+    page = ann.get("/policies/lint/")
+    assert 'data-designed="none-found"' in page.content.decode()
+    assert "No mistake found 1 task of 1 live worker" in text_of(page)
+    assert "It passes: no configuration of retries breaks it." in text_of(page)
+
+
+def test_where_there_is_nothing_to_judge_it_says_what_would_change_that(ann, watched):
+    page = ann.get("/policies/lint/")
+    assert 'data-designed="empty"' in page.content.decode()
+    assert "There is nothing to judge yet." in text_of(page)
+
+
+def test_where_nobody_lives_what_is_shown_is_called_stale(ann, fleet):
+    fleet(SOUND, ago=600)
+    page = ann.get("/policies/lint/")
+    assert 'data-designed="stale"' in page.content.decode()
+    assert "No worker of shop lives. Judged is what its workers told until 10 min ago ." in text_of(page)
+
+
+def test_where_the_store_is_away_policies_are_judged_and_that_is_said(ann, watched, settings):
+    publish()
+    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    forget_configuration(config)
+    page = ann.get("/policies/lint/")
+    assert 'data-designed="unreachable"' in page.content.decode()
+    assert "Only policies were judged" in text_of(page) and "policy emails Every wait is the same" in text_of(page)
+
+
+def test_what_a_worker_says_is_shown_and_never_obeyed(ann, fleet):
+    fleet(Task(HOSTILE, HOSTILE, max_retries=9, calls=(RetryCall(HOSTILE, "60"),)))
+    page = ann.get("/policies/lint/").content.decode()
+    assert "<script>x" not in page and "\u202e" not in page and "U+202E" in page
+
+
+def test_a_rule_that_is_broken_in_many_places_is_cut_and_counted(ann, fleet):
+    many = [Task(f"t{n:03}", "q", max_retries=9, calls=FIXED.calls) for n in range(300)]
+    fleet(*many)
+    text = text_of(ann.get("/policies/lint/"))
+    assert "and 275 more places" in text and "and 100 more: manage.py policies lint --json has all" in text
+
+
+def test_findings_of_sources_out_of_sight_are_not_told(vera, fleet):
+    fleet(FIXED)
+    fleet(Task("bank.secret", "vault", max_retries=9, calls=FIXED.calls), source="bank", name="b1", digest="1" * 32)
+    publish("vault", source="bank")
+    text = text_of(vera.get("/policies/lint/"))
+    assert "shop.hook" in text and "bank" not in text and "vault" not in text
+
+
+def test_the_call_answers_as_the_command_does(ask, fleet):  # noqa: F811
+    fleet(SOUND, FIXED)
+    publish()
+    told = ask("GET", "policies/lint", role="viewer").json()
+    assert (told["counts"], told["policies"], told["tasks"], told["workers"]) == (
+        {"high": 2, "medium": 0, "low": 1},
+        1,
+        2,
+        1,
+    )
+    first = told["findings"][1]
+    assert first["id"] == GROWTH and first["where"] == "shop · shop.hook"
+    assert first["at"] == {"source": "shop", "queue": "webhooks", "task": "shop.hook", "policy": ""}
+    assert told["check"]["kinds"] == {"exponential": 1, "fixed": 2}
+    assert [one["verdict"] for one in told["check"]["verdicts"]] == ["fail", "fail", "pass"]
+    assert told["reservations"] == []
