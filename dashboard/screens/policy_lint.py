@@ -64,7 +64,12 @@ class Table:
     more: int
     counts: tuple[tuple[str, str, int], ...]  # (verdict, look, how many)
     kinds: tuple[tuple[str, int], ...]
+    verdict: str  # of all together
     says: str
+
+    @property
+    def look(self) -> str:
+        return LOOKS[self.verdict]
 
 
 def broken(report: Report) -> list[Broken]:
@@ -101,16 +106,16 @@ def table(check: Check) -> Table:
         len(lines) - sum(map(len, shown)),
         tuple((verdict, LOOKS[verdict], check.count(verdict)) for verdict in lint.VERDICTS),
         tuple(check.kinds.items()),
-        _says(check),
+        *_says(check),
     )
 
 
-def _says(check: Check) -> str:
+def _says(check: Check) -> tuple[str, str]:
     if failed := check.count("fail"):
-        return f"It fails: {failed:,} of {_retried(check):,} configurations of retries break it."
+        return "fail", f"It fails: {failed:,} of {_retried(check):,} configurations of retries break it."
     if check.count("pass"):
-        return "It passes: no configuration of retries breaks it."
-    return "Not applicable: nothing here is retried at a pace of its own."
+        return "pass", "It passes: no configuration of retries breaks it."
+    return "not applicable", "Not applicable: nothing here is retried at a pace of its own."
 
 
 def _retried(check: Check) -> int:

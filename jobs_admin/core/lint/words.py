@@ -20,13 +20,11 @@ def span(seconds: float) -> str:
     raise AssertionError(seconds)
 
 
-def listed(waits: tuple[Range, ...] | tuple[float, ...], most: int = 6) -> str:
-    """The first waits: 1 s, 2 s, 4 s … 600 s."""
+def listed(waits: tuple[Range, ...] | tuple[float, ...], most: int = 5) -> str:
+    """The first waits, and the last: 1 s, 2 s, 4 s, 8 s, 16 s … 10 min."""
     longest = [one.longest_s if isinstance(one, Range) else one for one in waits]
-    shown = [span(one) for one in longest[:most]]
-    if len(longest) > most:
-        shown[-1] = f"… {span(longest[-1])}"
-    return ", ".join(shown)
+    shown = ", ".join(map(span, longest[:most]))
+    return f"{shown} … {span(longest[-1])}" if len(longest) > most and longest[-1] != longest[most - 1] else shown
 
 
 def count(number: float, what: str) -> str:

@@ -39,7 +39,7 @@ def gives_up_before_outage(case: Case) -> Iterator[Found]:
             severity = HIGH if total.longest_s < worst.seconds else MEDIUM
             outage = (
                 f"on {worst.began:%-d %b %H:%M} UTC {worst.failed:,} attempts of {worst.queue} failed within about "
-                f"{span(worst.seconds)}, and {worst.succeeded:,} ran well"
+                f"{span(worst.seconds)}, and {worst.succeeded or 'none'} ran well"
             )
             yield Found(curve.where, f"{tried}; {outage}.", curve.quoted, severity)
 
