@@ -67,6 +67,7 @@ class _Reader:
             countdown="**" if is_hidden and countdown is None else countdown,
             is_eta="eta" in told,
             max_retries=self._text(told["max_retries"]) if "max_retries" in told else None,
+            is_plain=not is_hidden and _is_plain(given),
         )
 
     def _text(self, node: ast.expr) -> str:
@@ -139,6 +140,13 @@ def _without_texts(node: ast.expr) -> ast.expr:
             return ast.Constant("…")
 
     return Mask().visit(ast.parse(ast.unparse(node), mode="eval").body)  # type: ignore[no-any-return]
+
+
+def _is_plain(given: Mapping[str, ast.expr]) -> bool:
+    """As `worker/retrying.py` tells it while the task runs: what is more than a retry stays Celery's."""
+    throws = given.get("throw")
+    more = {name for name, value in given.items() if name not in _TOLD and name != "throw" and not _is_none(value)}
+    return not more and (throws is None or (isinstance(throws, ast.Constant) and bool(throws.value)))
 
 
 def _is_none(node: ast.expr) -> bool:

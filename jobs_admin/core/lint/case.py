@@ -12,6 +12,7 @@ from jobs_admin.core.lint.facts import Facts
 from jobs_admin.core.lint.finding import Where
 from jobs_admin.core.matching import chosen, matches
 from jobs_admin.core.policy import ENFORCE, Policy
+from jobs_admin.core.policy.shape import REPLACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ def enforced(policies: Sequence[Policy], source: str, queue: str, task: str, mod
 
 
 def in_place_of(curve: Curve, policies: Sequence[Policy]) -> Policy | None:
-    """The policy that runs instead of Celery's own `autoretry_for`. A call of `self.retry` runs whatever a policy says."""
-    if curve.by != curves.AUTORETRY or curve.found is None:
+    """The policy that decides instead of Celery's own retries; a call that is more than a retry stays Celery's."""
+    if curve.found is None or (curve.call is not None and not curve.call.is_plain):
         return None
     where = curve.where
     policy = enforced(policies, where.source, where.queue, where.task, curve.found.modes)
-    return policy if policy is not None and policy.native == "replace" else None
+    return policy if policy is not None and policy.native == REPLACE else None

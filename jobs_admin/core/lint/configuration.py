@@ -30,6 +30,7 @@ class RetryCall:
     countdown: str | None = None  # the expression, constants of its module filled in; None: default_retry_delay
     is_eta: bool = False  # waits until a moment, which cannot be told from the code
     max_retries: str | None = None  # the expression, where the call says one
+    is_plain: bool = True  # no other arguments, no other queue: an enforced policy decides in its place
 
 
 @dataclass(frozen=True, slots=True)

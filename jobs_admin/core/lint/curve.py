@@ -42,6 +42,7 @@ class Curve:
     policy: Policy | None = None
     task: Task | None = None
     found: Configuration | None = None
+    call: RetryCall | None = None
 
     @property
     def retries(self) -> int | None:
@@ -193,7 +194,7 @@ def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
         quoted += f", default_retry_delay={task.default_retry_delay:g}"
     if call.max_retries is None:
         quoted += f", max_retries={task.max_retries}"
-    curve = Curve(_where(task, found), CALL, quoted, UNKNOWN, _runs(retries), task=task, found=found)
+    curve = Curve(_where(task, found), CALL, quoted, UNKNOWN, _runs(retries), task=task, found=found, call=call)
     if call.is_eta:
         return curve
     if call.countdown is None:

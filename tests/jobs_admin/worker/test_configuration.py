@@ -191,6 +191,7 @@ def test_calls_of_retry_are_read_with_constants_filled_in_and_without_arguments_
         "self.retry(exc=error, countdown=min(DELAY, delay) * random.uniform(0.5, 1), max_retries=7)"
     )
     assert second.countdown == "[10, 60, 300][self.request.retries]"
+    assert [call.is_plain for call in (first, second, third)] == [True, False, True]
     assert (second.quoted, second.is_eta) == ("self.retry(countdown=STEPS[self.request.retries])", False)
     assert (third.quoted, third.countdown) == ("self.retry()", None)
     assert of(app).default_retry_delay == 77

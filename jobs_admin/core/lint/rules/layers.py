@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from jobs_admin.core.lint.case import Case, enforced
 from jobs_admin.core.lint.configuration import ClientRetries, Configuration, Task
-from jobs_admin.core.lint.curve import Curve
 from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, Where, rule
 
 TOO_MANY = 27  # three layers of three attempts
@@ -44,9 +43,9 @@ def _said(client: ClientRetries) -> str:
 
 def _attempts(case: Case, found: Configuration, task: Task) -> int | None:
     """Of the way of retrying that has most; None where none is bounded or none is there."""
+    where = Where(found.source, task.queue, task.name)
+    ways = [curve.attempts for curve in case.of_tasks if curve.where == where and curve.found is found]
     policy = enforced(case.policies, found.source, task.queue, task.name, found.modes)
     if policy is not None:
-        return policy.max_attempts
-    where = Where(found.source, task.queue, task.name)
-    of_task: list[Curve] = [curve for curve in case.of_tasks if curve.where == where and curve.found is found]
-    return max((curve.attempts for curve in of_task if curve.attempts is not None), default=None)
+        ways.append(policy.max_attempts)
+    return max((attempts for attempts in ways if attempts is not None), default=None)

@@ -13,7 +13,7 @@ from jobs_admin.core.lint.configuration import App, ClientRetries, Configuration
 names = st.text(string.ascii_letters + ".", max_size=20)
 seconds = st.none() | st.floats(0, 1e6)
 apps = st.builds(App, broker=names, visibility_timeout=seconds, result_backend=names, result_expires=seconds, prefetch_multiplier=st.integers(0, 99))  # fmt: skip
-calls = st.builds(RetryCall, names, st.none() | names, st.booleans(), st.none() | names)
+calls = st.builds(RetryCall, names, st.none() | names, st.booleans(), st.none() | names, st.booleans())
 tasks = st.builds(
     Task, names, names, max_retries=st.none() | st.integers(0, 50), autoretry_for=st.lists(names, max_size=3).map(tuple),
     retry_backoff=st.floats(0, 1e4), retry_jitter=st.booleans(), calls=st.lists(calls, max_size=2).map(tuple),

@@ -284,9 +284,9 @@ def test_what_a_policy_took_the_place_of_is_not_judged():
     assert ids(enforcing, policies=[GOOD_POLICY]) == []
     assert GROWTH in ids(enforcing, policies=[GOOD_POLICY | {"native": "after"}])
     by_hand = replace(fixed, autoretry_for=(), calls=(CALL,))
-    assert GROWTH in ids(
-        one(by_hand, modes=frozenset({"enforce"})), policies=[GOOD_POLICY]
-    )  # its call runs all the same
+    assert ids(one(by_hand, modes=frozenset({"enforce"})), policies=[GOOD_POLICY]) == []
+    elsewhere = replace(by_hand, calls=(replace(CALL, is_plain=False),))  # with another queue: that stays Celery's
+    assert GROWTH in ids(one(elsewhere, modes=frozenset({"enforce"})), policies=[GOOD_POLICY])
 
 
 def test_the_worst_come_first_and_the_order_is_always_the_same():
