@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from jobs_admin.core import backoff
 from jobs_admin.core.backoff import Range
@@ -23,7 +23,9 @@ ASKED, OTHER, UNKNOWN, NONE = "as asked", "other", "unknown", "none"
 KINDS = (
     EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE, "polynomial", "decorrelated", OTHER, ASKED, UNKNOWN, NONE,
 )  # fmt: skip
-_LOOKED = 64  # waits of an expression that are worked out; its cap shows by then
+_LEAST_LOOKED = 12  # waits that are worked out at least: how they grow shows by then …
+_FAR = (62, 63)  # … and whether there is a cap
+_ENDLESS = 64  # waits of what has no end
 _CLOSE = 1e-9
 
 
@@ -206,43 +208,43 @@ def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
 
 
 def _with_waits(curve: Curve, wait: Callable[[int], expression.Between | None]) -> Curve:
-    known, goes_on = [], True
-    for n in range(_LOOKED):
-        one = wait(n)
-        goes_on = one is not None  # a list has an end
-        if one is None or not math.isfinite(one.longest):
-            break
-        known.append(one)
+    near = list(takewhile(_is_told, map(wait, range(max(_LEAST_LOOKED, _cut(curve.retries))))))
+    known = [one for one in near if one is not None]
+    far = [wait(n) for n in _FAR]
+    longest, shortest = tuple(one.longest for one in known), tuple(one.shortest for one in known)
+    kind, cap = growth(longest, [one.longest if one else None for one in far])
+    envelope = longest
+    if kind == OTHER:
+        # A wait that is drawn from what grows and a little more: there the shortest tells.
+        of_shortest, its_cap = growth(shortest, [one.shortest if one else None for one in far])
+        if of_shortest == EXPONENTIAL:
+            kind, cap, envelope = of_shortest, its_cap, shortest
     waits = [Range(one.shortest, one.longest, (one.shortest + one.longest) / 2) for one in known]
-    # A wait that is drawn from around what grows, or from what grows and a little more: either end may tell.
-    for envelope in (tuple(one.longest for one in known), tuple(one.shortest for one in known)):
-        kind, cap = growth(envelope, goes_on=goes_on)
-        if kind == EXPONENTIAL:
-            break
-    else:
-        envelope = tuple(one.longest for one in known)
-        kind, cap = growth(envelope, goes_on=goes_on)
     return replace(curve, kind=kind, cap_s=cap, envelope=envelope, waits=tuple(waits[: _cut(curve.retries)]))
 
 
+def _is_told(wait: expression.Between | None) -> bool:
+    return wait is not None and math.isfinite(wait.longest)
+
+
 def _worked_out(wait: Callable[[int], float], retries: int | None) -> tuple[float, ...]:
-    return tuple(wait(n) for n in range(max(_LOOKED, min(retries or 0, 1_000))))
+    return tuple(wait(n) for n in range(max(_ENDLESS, min(retries or 0, 1_000))))
 
 
 def _cut(retries: int | None) -> int:
-    return _LOOKED if retries is None else min(retries, 1_000)
+    return _ENDLESS if retries is None else min(retries, 1_000)
 
 
-def growth(envelope: Sequence[float], *, goes_on: bool = True) -> tuple[str, float | None]:
-    """(kind, cap) of waits that were worked out one by one. Where it does not go on, they are a list that ends."""
-    if not envelope:
+def growth(near: Sequence[float], far: Sequence[float | None]) -> tuple[str, float | None]:
+    """(kind, cap) of waits that were worked out one by one, and of two that come much later; None there: a list that ends."""
+    if not near:
         return UNKNOWN, None
-    if not goes_on:
-        return TABLE, max(envelope)
-    if len(set(envelope)) == 1:
-        return (FIXED if envelope[0] else IMMEDIATE), envelope[0]
-    cap = envelope[-1] if envelope[-1] == envelope[-2] else None
-    return _shape([wait for wait in envelope if wait != cap]), cap
+    if None in far:
+        return TABLE, max(near)
+    cap = far[-1] if len(set(far)) == 1 and math.isfinite(far[-1] or 0) else None
+    if set(near) == {cap}:
+        return (FIXED if cap else IMMEDIATE), cap
+    return _shape([wait for wait in near if wait != cap]), cap
 
 
 def _shape(growing: Sequence[float]) -> str:

@@ -10,6 +10,7 @@ import ast
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,23 @@ def number(text: str) -> float | None:
 
 def waits(text: str, retries: int) -> Between | None:
     """The wait after so many retries (0 at the first failure); None where it cannot be told."""
+    tree = _tree(text)
+    if tree is None:
+        return None
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-        found = _Reader(retries).read(tree.body)
-    except (CannotTell, SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, IndexError, TypeError):
+        found = _Reader(retries).read(tree)
+    except (CannotTell, ValueError, ArithmeticError, RecursionError, LookupError, TypeError):
         return None
     # Celery runs at once what was due before now.
     return Between(max(0.0, found.shortest), max(0.0, found.longest)) if not math.isnan(found.longest) else None
+
+
+@lru_cache(maxsize=4096)  # asked for one retry after the other
+def _tree(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def asks_the_server(text: str) -> bool:

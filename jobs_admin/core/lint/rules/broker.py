@@ -73,7 +73,8 @@ def delay_beyond_consumer_timeout(case: Case) -> Iterator[Found]:
     source="Celery, Using Redis: Visibility timeout; https://github.com/celery/celery/issues/5935",
 )
 def limit_beyond_visibility_timeout(case: Case) -> Iterator[Found]:
-    for found, task, where in case.tasks():
+    for known in case.tasks:
+        found, task, where = known.found, known.task, known.where
         timeout = found.app.visibility_timeout
         if timeout is not None and task.acks_late and task.time_limit and task.time_limit > timeout:
             evidence = f"It may run for {span(task.time_limit)}; visibility_timeout is {span(timeout)}."

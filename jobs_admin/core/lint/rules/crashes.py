@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jobs_admin.core.lint.case import Case, enforced
-from jobs_admin.core.lint.configuration import Configuration, Task
+from jobs_admin.core.lint.case import Case, Known
 from jobs_admin.core.lint.finding import HIGH, Found, rule
 
 
@@ -22,23 +21,18 @@ from jobs_admin.core.lint.finding import HIGH, Found, rule
     " loops”",
 )
 def requeue_without_crash_cap(case: Case) -> Iterator[Found]:
-    for found, task, where in case.tasks():
-        if (
-            task.acks_late
-            and task.reject_on_worker_lost
-            and not task.retry_on_worker_lost
-            and not _is_bounded(case, found, task)
-        ):
-            yield Found(
-                where, "Nothing counts how often it has killed a worker.", "acks_late=True, reject_on_worker_lost=True"
-            )  # fmt: skip
+    for known in case.tasks:
+        task = known.task
+        if task.acks_late and task.reject_on_worker_lost and not task.retry_on_worker_lost and not _is_bounded(known):
+            quoted = "acks_late=True, reject_on_worker_lost=True"
+            yield Found(known.where, "Nothing counts how often it has killed a worker.", quoted)
 
 
-def _is_bounded(case: Case, found: Configuration, task: Task) -> bool:
-    policy = enforced(case.policies, found.source, task.queue, task.name, found.modes)
+def _is_bounded(known: Known) -> bool:
+    policy, found = known.enforced, known.found
     if policy is not None and policy.poison is not None:
         return True
-    queue = found.queue(task.queue)
+    queue = found.queue(known.task.queue)
     return (
         found.app.broker == "amqp" and queue is not None and queue.kind == "quorum" and queue.delivery_limit is not None
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from jobs_admin.core.lint import curve as curves
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.finding import LOW, MEDIUM, Found, Where, rule
 from jobs_admin.core.lint.words import count
-from jobs_admin.core.matching import chosen, matches
+from jobs_admin.core.matching import matches
 from jobs_admin.core.policy import ENFORCE
 
 
@@ -24,9 +23,9 @@ from jobs_admin.core.policy import ENFORCE
 )
 def workers_differ(case: Case) -> Iterator[Found]:
     seen: dict[Where, dict[tuple[str, ...], int]] = defaultdict(lambda: defaultdict(int))
-    for found, task, where in case.tasks():
-        quotes = tuple(sorted(curve.quoted for curve in curves.of_task(task, found)))
-        seen[where][quotes] += max(1, len(found.workers))
+    for known in case.tasks:
+        quotes = tuple(sorted(curve.quoted for curve in known.curves))
+        seen[known.where][quotes] += max(1, len(known.found.workers))
     for where, ways in seen.items():
         if len(ways) > 1:
             told = [f"{count(n, 'worker')}: {'; '.join(quotes) or 'not retried'}" for quotes, n in ways.items()]
@@ -45,9 +44,10 @@ def workers_differ(case: Case) -> Iterator[Found]:
 )
 def rate_limit_per_worker(case: Case) -> Iterator[Found]:
     workers: dict[tuple[Where, str], set[str]] = defaultdict(set)
-    for found, task, where in case.tasks():
+    for known in case.tasks:
+        task, found = known.task, known.found
         if task.rate_limit and (not task.queue or task.queue in found.consumed):
-            workers[where, task.rate_limit] |= set(found.workers)
+            workers[known.where, task.rate_limit] |= set(found.workers)
     for (where, limit), names in workers.items():
         if len(names) > 1:
             evidence = f"{limit} in each of {len(names)} workers that take jobs from {where.queue or 'its queue'}."
@@ -64,16 +64,13 @@ def rate_limit_per_worker(case: Case) -> Iterator[Found]:
     source="docs/workers.md",
 )
 def policy_held_back(case: Case) -> Iterator[Found]:
+    held: dict[str, dict[tuple[str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
+    for known in case.tasks:
+        if known.policy is not None and known.policy.mode == ENFORCE:
+            for mode in known.found.modes - {ENFORCE}:
+                held[known.policy.name][known.found.source, mode].update(known.found.workers)
     for policy in case.policies:
-        if policy.mode != ENFORCE:
-            continue
-        held = {
-            (found.source, mode): found.workers
-            for found in case.found
-            for mode in found.modes - {ENFORCE}
-            if any(chosen(case.policies, found.source, task.queue, task.name) is policy for task in found.tasks)
-        }
-        for (source, mode), names in sorted(held.items()):
+        for (source, mode), names in sorted(held[policy.name].items()):
             where = Where(source, policy.match.queue, policy.match.task, policy.name)
             yield Found(where, f"{count(len(names), 'worker')} of {source} run in mode {mode}.")
 

@@ -57,8 +57,7 @@ class Check:
 def check(case: Case) -> Check:
     found = [judged(curve) for curve in case.curves]
     found += [_replaced(curve, policy.name) for curve, policy in case.replaced]
-    retried = {curve.where for curve in (*case.of_tasks, *(curve for curve, _ in case.replaced))}
-    found += [_not_retried(where) for _, _, where in case.tasks() if where not in retried]
+    found += [_not_retried(known.where) for known in case.tasks if not known.curves]
     order = (FAIL, CANNOT_TELL, PASS, NOT_APPLICABLE)
     once = sorted(set(found), key=lambda one: (order.index(one.verdict), one.where, one.quoted))
     counted = Counter(one.kind for one in once if one.kind != NONE)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
-from jobs_admin.core.lint.case import Case, enforced
-from jobs_admin.core.lint.configuration import ClientRetries, Configuration, Task
-from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, Where, rule
+from jobs_admin.core.lint.case import Case, Known
+from jobs_admin.core.lint.configuration import ClientRetries
+from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, rule
 
 TOO_MANY = 27  # three layers of three attempts
 
@@ -25,27 +26,23 @@ TOO_MANY = 27  # three layers of three attempts
     "Cascading Failures",
 )
 def retries_multiplied(case: Case) -> Iterator[Found]:
-    for found, task, where in case.tasks():
-        attempts = _attempts(case, found, task)
-        clients = [one for one in task.clients if one.attempts > 1]
-        if attempts is None or attempts < 2 or not clients:
+    for known in case.tasks:
+        clients = [one for one in known.task.clients if one.attempts > 1]
+        attempts = _attempts(known)
+        if not clients or attempts < 2:
             continue
-        requests = attempts
-        for client in clients:
-            requests *= client.attempts
+        requests = attempts * prod(client.attempts for client in clients)
         evidence = f"{attempts} attempts of the task × {' × '.join(map(_said, clients))}: up to {requests} requests for one job."
-        yield Found(where, evidence, "", HIGH if requests >= TOO_MANY else None)
+        yield Found(known.where, evidence, "", HIGH if requests >= TOO_MANY else None)
 
 
 def _said(client: ClientRetries) -> str:
     return f"{client.attempts} of {client.name} ({client.library})"
 
 
-def _attempts(case: Case, found: Configuration, task: Task) -> int | None:
-    """Of the way of retrying that has most; None where none is bounded or none is there."""
-    where = Where(found.source, task.queue, task.name)
-    ways = [curve.attempts for curve in case.of_tasks if curve.where == where and curve.found is found]
-    policy = enforced(case.policies, found.source, task.queue, task.name, found.modes)
-    if policy is not None:
-        ways.append(policy.max_attempts)
-    return max((attempts for attempts in ways if attempts is not None), default=None)
+def _attempts(known: Known) -> int:
+    """Of the way of retrying that has most; 1 where none is bounded or none is there."""
+    ways = [curve.attempts for curve in known.curves if not known.replaced(curve)]
+    if known.enforced is not None:
+        ways.append(known.enforced.max_attempts)
+    return max((attempts for attempts in ways if attempts is not None), default=1)

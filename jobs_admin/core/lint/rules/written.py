@@ -37,7 +37,8 @@ def backoff_above_its_cap(case: Case) -> Iterator[Found]:
     source="Celery, celery/app/autoretry.py and Task.retry",
 )
 def backoff_without_autoretry(case: Case) -> Iterator[Found]:
-    for _, task, where in case.tasks():
+    for known in case.tasks:
+        task, where = known.task, known.where
         if task.idle_backoff:
             yield Found(
                 where, "retry_backoff is set, and autoretry_for is not.", f"retry_backoff={task.retry_backoff:g}"
@@ -54,7 +55,8 @@ def backoff_without_autoretry(case: Case) -> Iterator[Found]:
     source="Celery, Workers guide: Time Limits",
 )
 def soft_limit_never_fires(case: Case) -> Iterator[Found]:
-    for _, task, where in case.tasks():
+    for known in case.tasks:
+        task, where = known.task, known.where
         soft, hard = task.soft_time_limit, task.time_limit
         if soft and hard and soft >= hard:
             yield Found(
@@ -73,7 +75,8 @@ def soft_limit_never_fires(case: Case) -> Iterator[Found]:
     source="Celery, Task.reject_on_worker_lost",
 )
 def requeue_without_late_ack(case: Case) -> Iterator[Found]:
-    for _, task, where in case.tasks():
+    for known in case.tasks:
+        task, where = known.task, known.where
         if task.reject_on_worker_lost and not task.acks_late:
             yield Found(
                 where, "Its jobs are acknowledged before they run.", "reject_on_worker_lost=True, acks_late=False"

@@ -64,6 +64,7 @@ def test_policies_are_judged_by_the_letter_of_the_seed(document, kind, verdict, 
         ("min(600, 2 ** self.request.retries) + random.randint(0, 9)", "exponential", PASS),
         ("random.uniform(0, min(600, 2 ** self.request.retries))", "exponential", PASS),
         ("2 ** self.request.retries", "exponential", FAIL),
+        ("9e300 ** (self.request.retries + 1)", "exponential", FAIL),
         ("60", "fixed", FAIL),
         ("0", "immediate", FAIL),
         (None, "fixed", FAIL),  # default_retry_delay
