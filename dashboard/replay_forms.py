@@ -85,7 +85,7 @@ class Pace(Refusing):
     window_from = _text("Send only from", "UTC")
     window_to = _text("until", "UTC")
     window_days = forms.MultipleChoiceField(required=False, choices=[(day, day) for day in DAYS])
-    priority = _text("Priority", "0 to 9")
+    priority = _text("Priority", "0 to 9, or high")
     shuffle = forms.BooleanField(required=False, label="In random order, not oldest first")
 
     PARTS = {

@@ -18,6 +18,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Sum
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.envelope import KINDS
+from jobs_admin.core.priority import LEVELS
 from jobs_admin.core.query import Query, Value
 from jobs_admin.core.redaction import PLACEHOLDER
 from jobs_admin.core.text import representable
@@ -51,7 +52,7 @@ DESCRIPTIONS = {
     "until": "failed until a time",
     "kind": "how the latest attempt ended",
     "policy": "the policy that decided an attempt",
-    "priority": "the job's priority",
+    "priority": "the job's priority, as a level or the system's number",
     "replay": "the number of a replay",
 }
 _EXAMPLES = {
@@ -59,7 +60,7 @@ _EXAMPLES = {
     "since": ["1h", "24h", "7d"],
     "until": ["1h", "24h", "7d"],
     "attempts": [">=3", "1", ">=10"],
-    "priority": [">=5", "0"],
+    "priority": [*LEVELS, ">=5"],
 }
 # A qualifier with its values so far, the last one perhaps with an open quote.
 _OPEN = re.compile(

@@ -14,6 +14,7 @@ from django.db import connection
 from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, TextField, Value
 from django.db.models.functions import Concat
 
+from jobs_admin import priorities
 from jobs_admin.asked import Asked, InIndex, all_of, any_of, key, matching, written
 from jobs_admin.core import query as language
 from jobs_admin.core import terms
@@ -355,6 +356,8 @@ def _column(term: Match | Numbers | Age | Time, now: datetime) -> Q:
         return Q(state__in=language.expand_states(term.values))
     if term.field == "group":
         return Q(group_id__in=groups_named(term)) & Q(group_id__isnull=False)
+    if term.field == "priority":
+        return priorities.of_levels([v.text for v in term.values])
     if term.field == "policy":
         return Q(Exists(Attempt.objects.filter(policy__in=policies_named(term), failure=OuterRef("pk"))))
     return Q(kind__in=kinds_named(term))

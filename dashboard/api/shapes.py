@@ -15,6 +15,7 @@ from jobs_admin.group_rules import Row as RuleRow
 from jobs_admin.groups import GroupRow
 from jobs_admin.models import Attempt, AuditEvent, Failure, ReplayItem
 from jobs_admin.nearest import Near
+from jobs_admin.priorities import level_of
 from jobs_admin.queues import QueueRow
 
 T = TypeVar("T")
@@ -90,7 +91,8 @@ class FailureItem(Schema):
     worker: str
     host: str
     tenant: str
-    priority: int | None
+    priority: int | None  # the queue system's number
+    priority_level: str | None  # critical, high, medium, low
     release: str
 
 
@@ -264,8 +266,14 @@ def near(found: Near) -> dict[str, Any]:
 
 
 def failure(row: Failure) -> dict[str, Any]:
-    found = {name: getattr(row, name) for name in FailureItem.model_fields if name != "fingerprint"}
-    return found | {"fingerprint": row.group.name if row.group else None}
+    found = {name: getattr(row, name) for name in FailureItem.model_fields if name not in _MADE}
+    return found | {
+        "fingerprint": row.group.name if row.group else None,
+        "priority_level": level_of(row.source, row.priority),
+    }
+
+
+_MADE = ("fingerprint", "priority_level")  # from several columns
 
 
 def failure_detail(

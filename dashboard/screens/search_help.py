@@ -79,6 +79,7 @@ _CHAPTERS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
             ("state:discarded", "retrying dead quarantined replaying recovered discarded gone"),
             ("state:any", "every state"),
             ("attempts:>=3", "3  >3  >=3  <3  <=3  2..5; so too priority:"),
+            ("priority:high", "critical, high, medium or low, whatever numbers the queue system has for them"),
             ("replay:12", "the jobs of a replay"),
             ("policy:slow@3", "a policy, or one version of it, decided an attempt"),
         ),

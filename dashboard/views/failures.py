@@ -15,7 +15,7 @@ from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import failure_list, failure_page, quarantine, timeline
 from jobs_admin import attempts as histories
-from jobs_admin import contents, failures, kin
+from jobs_admin import contents, failures, kin, priorities
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.veil import Piece, shown
 from jobs_admin.models import Attempt, Failure, Traceback
@@ -62,6 +62,7 @@ def page(
         "items": items,
         "open_item": open_item,
         "most_attempts": failure_list.most_attempts(failure),
+        "priority": priorities.shown(failure.source, failure.priority),
         "is_live": bool(open_item) or failure.state in ON_THE_WAY,
         "branches": failure_page.branches(failure),
         "headers": failure_page.branch(failure, "headers", "Headers"),

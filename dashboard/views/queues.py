@@ -17,6 +17,7 @@ from dashboard.htmx import render_page
 from jobs_admin import overview, queues, rates, retention
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import VIEWER
+from jobs_admin.priorities import level_of
 
 LATE_SAMPLE_S = 60
 
@@ -33,7 +34,7 @@ class Line:
     row: queues.QueueRow
     dead_url: str
     retrying_url: str
-    priorities: list[tuple[str, int]]
+    priorities: list[tuple[str, str, int]]  # the system's number, its level ("" for none), how many wait
     durability: str
     durability_words: str
     is_partly_guarded: bool
@@ -95,7 +96,8 @@ def _source(row: overview.SourceRow) -> SourceLines:
 def _line(row: queues.QueueRow) -> Line:
     words, title = DURABILITY.get(row.durability, ("", ""))
     # A single priority says nothing.
-    priorities = sorted(row.by_priority.items(), key=_as_number) if len(row.by_priority) > 1 else []
+    waiting = sorted(row.by_priority.items(), key=_as_number) if len(row.by_priority) > 1 else []
+    priorities = [(name, _level(row.source, name), count) for name, count in waiting]
     return Line(
         row,
         links.failures_of(source=row.source, queue=row.queue, state="dead"),
@@ -105,6 +107,11 @@ def _line(row: queues.QueueRow) -> Line:
         title,
         row.workers is not None and row.guarded_workers is not None and row.guarded_workers < row.workers,
     )
+
+
+def _level(source: str, name: str) -> str:
+    number = whole_number(name)
+    return (None if number is None else level_of(source, number)) or ""
 
 
 def _as_number(priority: tuple[str, int]) -> tuple[int, str]:

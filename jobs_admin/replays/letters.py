@@ -9,7 +9,9 @@ from jobs_admin import config
 from jobs_admin.contents import opened
 from jobs_admin.core import editing
 from jobs_admin.core.merge_patch import merge_patch
+from jobs_admin.core.priority import number
 from jobs_admin.models import Failure, Payload, Replay
+from jobs_admin.priorities import system_of
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
@@ -51,8 +53,20 @@ class Writer:
             "queue": item.queue, "job_id": item.first_job_id, "run": item.run, "item": item.pk, "replay": self._key
         }  # fmt: skip
         return Letter(
-            item.pk, raw, self.queue(item), item.job_id, lineage, args, kwargs, self.priority, self._retries(item)
+            item.pk,
+            raw,
+            self.queue(item),
+            item.job_id,
+            lineage,
+            args,
+            kwargs,
+            self._priority(item),
+            self._retries(item),
         )
+
+    def _priority(self, item: Claimed) -> int | None:
+        said = self.priority
+        return number(said, system_of(item.source)) if isinstance(said, str) else said
 
     def _arguments(self, item: Claimed, raw: bytes) -> tuple[list[Any] | None, dict[str, Any] | None]:
         if self._edit is not None:

@@ -175,10 +175,11 @@ def test_a_parameter_out_of_bounds_is_named(ask, name, value):
 
 
 def test_failures_are_listed_page_by_page(ask, group):
-    bury(5, group=group), bury(1, state="recovered")
+    bury(5, group=group, priority=3), bury(1, state="recovered")
     first = ask("GET", "failures", limit=3).json()
     rest = ask("GET", "failures", limit=3, after=first["next"]).json()
     assert [len(first["items"]), len(rest["items"]), first["count"], rest["next"]] == [3, 2, 5, None]
+    assert first["items"][0]["priority_level"] == "high"
     assert first["items"][0]["fingerprint"] == "v1-a" and first["count_is_capped"] is False
     assert first["reading"].startswith("state dead")
     assert {

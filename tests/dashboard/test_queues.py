@@ -52,12 +52,12 @@ def test_a_source_that_does_not_answer_says_since_when_and_the_next_step(ann, wa
 
 def test_priorities_are_shown_in_order_where_there_are_several(ann, watched):
     sample(by_priority={"9": 1, "0": 20, "3": 3})
-    assert "p0 20 · p3 3 · p9 1" in text_of(ann.get("/queues/"))
+    assert "p0 critical 20 · p3 high 3 · p9 low 1" in text_of(ann.get("/queues/"))
 
 
 def test_a_priority_that_is_no_number_stands_behind_the_others(ann, watched):
     sample(by_priority={"²": 2, "10": 1, "9": 3})
-    assert "p9 3 · p10 1 · p² 2" in text_of(ann.get("/queues/"))
+    assert "p9 low 3 · p10 low 1 · p² 2" in text_of(ann.get("/queues/"))
 
 
 def test_a_source_that_only_reports_says_that_nothing_can_be_sent_to_it(ann, watched):

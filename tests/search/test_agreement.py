@@ -172,7 +172,18 @@ MATCHES = st.sampled_from(sorted(FIELDS)).flatmap(
 QUOTES = st.sampled_from(
     ['"timed out"', '-"timed out"', '"ReadTimeout: HTTPSConnectionPool"', '"Name or"', '-"x"', '"&"']
 )
-NUMBERS = st.sampled_from(["attempts:>=3", "attempts:1,5", "-attempts:2", "priority:5", "-priority:0", "replay:1"])
+NUMBERS = st.sampled_from(
+    [
+        "attempts:>=3",
+        "attempts:1,5",
+        "-attempts:2",
+        "priority:5",
+        "-priority:0",
+        "priority:high,low",
+        "-priority:critical",
+        "replay:1",
+    ]
+)
 TIMES = st.sampled_from(["age:<2d", "-age:<2d", "since:2026-11-19", "until:90h", "age:<1m"])
 LEAVES = MATCHES | st.sampled_from(WORDS) | QUOTES | NUMBERS | TIMES
 GROUPS = st.lists(MATCHES | NUMBERS, min_size=1, max_size=3).map(lambda parts: f"({' '.join(parts)})")

@@ -11,6 +11,7 @@ from functools import lru_cache
 from jobs_admin import indexing
 from jobs_admin.core import query as language
 from jobs_admin.core import terms
+from jobs_admin.core.priority import REDIS, level
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time
 from jobs_admin.models import Failure, Group, Traceback
 
@@ -136,6 +137,8 @@ def _value(field: str, value: language.Value, failure: Failure) -> bool:
         return _argument(field, value, failure)
     if field == "policy":
         return False
+    if field == "priority":
+        return failure.priority is not None and level(failure.priority, REDIS) == value.text
     name = failure.group.fingerprint if field == "group" else getattr(failure, field)
     return _fits(value.text, name) if value.glob else name == value.text
 

@@ -90,7 +90,7 @@ class Pace:
     queue_cap: int | None = None  # no more wait in the target queue
     stop: Stop | None = None
     window: Window | None = None
-    priority: int | None = None
+    priority: int | str | None = None  # the queue system's number, or a level (core.priority)
     shuffle: bool = False
 
     def as_dict(self) -> dict[str, Any]:

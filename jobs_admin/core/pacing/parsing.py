@@ -24,6 +24,7 @@ from jobs_admin.core.pacing.pace import (
     default_for,
 )  # fmt: skip
 from jobs_admin.core.pacing.window import DAYS, Window
+from jobs_admin.core.priority import LEVELS
 
 LONGEST_S = 30 * 86_400.0
 _NAMES = (
@@ -76,9 +77,16 @@ def parse(pace: object, jobs: int = 0) -> Pace:
         else None,
         stop=_stop(said["stop"]) if "stop" in said else None,
         window=_window(said["window"]) if "window" in said else None,
-        priority=_whole("priority", said["priority"], 0, 9, "priority") if "priority" in said else None,
+        priority=_priority(said["priority"]) if "priority" in said else None,
         shuffle=_truth("shuffle", said.get("shuffle", False)),
     )
+
+
+def _priority(value: object) -> int | str:
+    """The queue system's own number, or a level that is another number in each."""
+    if isinstance(value, str) and value.strip().lower() in LEVELS:
+        return value.strip().lower()
+    return _whole("priority", value, 0, 9, f"or {', '.join(LEVELS)}")
 
 
 def _style(said: Mapping[Any, Any], jobs: int) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from jobs_admin.core import terms as index
+from jobs_admin.core.priority import LEVELS
 from jobs_admin.core.query.tree import (
     ARGUMENTS,
     CONTAINED,
@@ -260,10 +261,14 @@ class _Reader:
         return (values or None), at
 
     def _term(self, name: str, values: list[Value], *, negated: bool) -> Term | None:
+        if name == "priority" and all(v.text.lower() in LEVELS for v in values):
+            named = {v.text.lower() for v in values}
+            return Match(name, tuple(Value(level) for level in LEVELS if level in named), negated)
         if name in NUMBERS:
             ranges = [_range(v.text) for v in values]
             if any(r is None for r in ranges):
-                self.hint(f"“{name}:” takes a number, as in {name}:3, {name}:>=3 or {name}:2..5.")
+                level = f", or a level: {', '.join(LEVELS)}" if name == "priority" else ""
+                self.hint(f"“{name}:” takes a number, as in {name}:3, {name}:>=3 or {name}:2..5{level}.")
                 return None
             return Numbers(name, _merged([r for r in ranges if r is not None]), negated)
         if name == "age":

@@ -74,6 +74,10 @@ def test_a_pace_s_priority_is_the_message_s(sent):
     assert sent(pace={"style": "at_once", "priority": 9})["priority"] == 9
 
 
+def test_a_level_is_the_number_that_the_queue_system_has_for_it(sent):
+    assert sent(pace={"style": "at_once", "priority": "high"})["priority"] == 3
+
+
 def test_a_patch_is_laid_over_the_real_arguments(sent):
     job = sent(patch={"kwargs": {"to": "bob", "deep": {"a": None}}})
     assert job["kwargs"] == {"to": "bob", "token": "s3cret", "deep": {"b": 2}} and job["args"] == [1, 2]

@@ -150,7 +150,7 @@ def test_above_a_hundred_jobs_careful_is_the_default():
         ({"window": {"from": "22:00", "to": "01:00", "days": []}}, "window.days", "mon, tue"),
         ({"window": {"from": "22:00", "to": "01:00", "days": ["Monday"]}}, "window.days", "mon, tue"),
         ({"priority": 10}, "priority", "0 to 9"),
-        ({"priority": "high"}, "priority", "0 to 9"),
+        ({"priority": "highest"}, "priority", "critical, high, medium, low"),
         ({"shuffle": "yes"}, "shuffle", "true or false"),
         ("fast", "pace", "object"),
     ],
