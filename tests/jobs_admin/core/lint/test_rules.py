@@ -218,6 +218,10 @@ def test_a_policy_with_poison_bounds_crashes_only_where_it_is_enforced():
     assert ids(one(looping, modes=frozenset({"enforce"})), policies=[bare]) == ["requeue-without-crash-cap"]
     limited = (Queue("emails", kind="quorum", delivery_limit=20),)
     assert ids(one(looping, AMQP, queues=limited)) == []
+    (finding,) = found(one(looping, AMQP, queues=(Queue("emails", kind="quorum"),)))
+    assert (finding.severity, finding.evidence) == (
+        "low", "The quorum queue emails sets no x-delivery-limit: 20 on RabbitMQ 4, none before.",
+    )  # fmt: skip
 
 
 def test_retries_in_layers_are_multiplied_and_grave_from_three_by_three_by_three():
