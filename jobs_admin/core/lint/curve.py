@@ -194,6 +194,8 @@ def _of_call(call: RetryCall, task: Task, found: Configuration) -> Curve:
     quoted = call.quoted
     if call.countdown is None and not call.is_eta:
         quoted += f", default_retry_delay={task.default_retry_delay:g}"
+    if call.countdown and call.countdown not in call.quoted:
+        quoted += f", where countdown is {call.countdown}"  # names filled in
     if call.max_retries is None:
         quoted += f", max_retries={task.max_retries}"
     curve = Curve(_where(task, found), CALL, quoted, UNKNOWN, _runs(retries), task=task, found=found, call=call)

@@ -79,6 +79,14 @@ def test_calls_of_retry_are_judged_by_what_is_written(countdown, kind, verdict):
     assert of_call(countdown) == (kind, verdict)
 
 
+def test_what_names_stand_for_is_quoted_with_the_call():
+    call = RetryCall("self.retry(countdown=STEPS[n])", "[5, 50, 500][self.request.retries]")
+    (one,) = check(Task("send", calls=(call,))).verdicts
+    assert one.quoted == (
+        "self.retry(countdown=STEPS[n]), where countdown is [5, 50, 500][self.request.retries], max_retries=3"
+    )
+
+
 def test_celerys_own_backoff_passes_unless_it_begins_at_its_cap():
     task = Task("send", autoretry_for=("OSError",), retry_backoff=1)
     assert [(v.kind, v.verdict) for v in check(task).verdicts] == [("exponential", PASS)]
