@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from urllib.parse import quote_plus, urlencode
 
@@ -42,6 +43,30 @@ def replay_of_job(pk: int) -> str:
 
 def group_page(fingerprint: str) -> str:
     return _address(get_script_prefix(), "group-detail", fingerprint)
+
+
+_VERSION = re.compile(r"([a-z0-9][a-z0-9._-]{0,62})@([1-9]\d{0,8})")
+
+
+def is_name(text: str) -> bool:
+    """Whether a policy may be called so."""
+    return _VERSION.fullmatch(f"{text}@1") is not None
+
+
+def policy_version(text: str) -> str:
+    """The place of `webhooks@7` in the history of that policy; "" for what a policy is never called."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        return ""
+    name, number = found[1], int(found[2])
+    # The list begins with it where it may be long.
+    after = f"?after={number + 1}" if number > 1 else ""
+    return f"{_address(get_script_prefix(), 'policy-versions', name)}{after}#v{number}"
+
+
+def policy_of(**fields: str) -> str:
+    """The policy that decides about such jobs, or the beginning of one (source, queue, task)."""
+    return f"{_address(get_script_prefix(), 'policy-of')}?{urlencode(fields)}"
 
 
 def back(request: HttpRequest, *, otherwise: str) -> str:

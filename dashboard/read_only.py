@@ -22,6 +22,8 @@ HARMLESS = frozenset(
         "api:preview_policy",
         "api:backtest_policy",
         "failure-export",
+        "policy-preview",
+        "policy-backtest",
     }
 )
 

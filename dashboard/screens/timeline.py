@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
+from dashboard import links
 from dashboard.shown.figures import clock, duration
 from dashboard.shown.pictures import state
 from dashboard.shown.text import visible, visible_text
@@ -53,6 +54,7 @@ class Row(TypedDict):
     host: str
     release: str
     policy: str
+    policy_url: str  # that version of it
     reason: str
     waited: str
 
@@ -141,6 +143,7 @@ def _row(one: Ended, base: str, chosen: int | None) -> Row:
         host="" if one.worker.endswith(f"@{one.host}") else visible(one.host),
         release=visible(one.release),
         policy=visible(one.policy),
+        policy_url=links.policy_version(one.policy) if one.policy else "",
         reason=visible(one.reason),
         waited="" if one.delay_s is None else duration(one.delay_s),
     )

@@ -16,6 +16,7 @@ _REPLAYS = {
     "start": "started", "pause": "paused", "resume": "resumed", "cancel": "cancelled", "pace": "changed the pace of",
     "resolve": "resolved a job of",
 }  # fmt: skip
+_POLICIES = {"publish": "published", "put_back": "put back a version of", "withdraw": "withdrew"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ def final(act: Done) -> Final:
         return Final(act, f"You {made}", page_of(act.object))
     if kind == "group":
         return Final(act, "You changed a group", page_of(act.object))
+    if kind == "policy":
+        return Final(act, f"You {_POLICIES.get(verb, verb)} the policy {name}", page_of(act.object))
     return Final(act, f"It was {act.act}" + (f" of {act.object}" if act.object else ""), page_of(act.object))
 
 
@@ -80,6 +83,8 @@ def page_of(name: str) -> str:
         return reverse(f"{kind}-detail", args=[pk])
     if kind == "rule":
         return reverse("group-rules")
+    if kind == "policy" and links.is_name(key):
+        return reverse("policy-versions", args=[key])
     if kind == "view":
         return reverse("view-list")
     return links.group_page(key) if kind == "group" and key and "/" not in key else ""

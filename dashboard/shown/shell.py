@@ -39,6 +39,7 @@ _PLACES = (
     ("Groups", "group-list", "groups", "u", ("group-",)),
     ("Failures", "failure-list", "failures", "f", ("failure-", "view-", "search-")),
     ("Replays", "replay-list", "replays", "r", ("replay-",)),
+    ("Policies", "policy-list", "policies", "p", ("policy-",)),
     ("Queues", "queue-list", "queues", "q", ("queue-",)),
     ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
     ("Audit", "audit-list", "table", "a", ("audit-",)),

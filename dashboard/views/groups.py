@@ -104,6 +104,7 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
         "dead_url": links.failures_of(group=name, state="dead"),
         "failures_url": links.failures_of(group=name),
         "replay_url": links.replay_of(group=name) if viewer.may_anywhere(OPERATOR) and found.dead else "",
+        "policy_url": links.policy_of(source=shown.source, queue=shown.queue, task=shown.task) if shown else "",
         "spreads": group_page.spreads(found),
         "trend": group_page.trend(
             counts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from dashboard import links
@@ -11,11 +12,12 @@ from dashboard.access import can
 from dashboard.links import list_url
 from dashboard.screens.timeline import short
 from dashboard.shown.text import part_first
-from jobs_admin import group_finder, group_places, saved_views
+from jobs_admin import group_finder, group_places, policies, saved_views
 from jobs_admin.models.access import VIEWER
 
 MOST_VIEWS = 30
 MOST_GROUPS = 20
+MOST_POLICIES = 20
 MOST_CHARS = 500
 
 
@@ -29,7 +31,9 @@ def index(request: HttpRequest) -> HttpResponse:
     shown = [view for view in views if all(word in view.name.lower() for word in words)][:MOST_VIEWS]
     found = group_finder.named(request.viewer, text, limit=MOST_GROUPS)
     places = group_places.of([row.group for row in found], request.viewer) if found else {}
+    named = [one for one in policies.published(request.viewer) if all(word in one.name for word in words)]
     context = {
+        "policies": [(one.name, one.mode, reverse("policy-detail", args=[one.name])) for one in named[:MOST_POLICIES]],
         "views": [{"pk": view.pk, "name": view.name, "url": list_url(view.query)} for view in shown],
         "groups": [
             {

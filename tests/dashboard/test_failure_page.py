@@ -100,7 +100,15 @@ def test_an_attempt_says_where_and_how_it_ran(ann):
     facts = {"worker": "w@h1", "host": "h2", "release": "r7", "policy": "p@3", "duration_s": 1.5, "reason": "budget"}
     attempts(failure, (1, 1), **facts)
     text = get(ann, "failure-detail", failure.pk)
-    for said in ("w@h1", "h2", "release r7", "policy p@3", "took 1.5 s", "budget", "then waited 30 s"):
+    for said in (
+        "w@h1",
+        "h2",
+        "release r7",
+        "/policies/p/versions/?after=4#v3",
+        "took 1.5 s",
+        "budget",
+        "then waited 30 s",
+    ):
         assert said in text, said
 
 

@@ -1,0 +1,279 @@
+"""Retry policies, edited: what an edit would do is shown while it is typed, and it is in force when it is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.access import can
+from dashboard.htmx import go, render_page
+from dashboard.policy_forms import AT, SPANS_OF_EXPIRY, Draft
+from dashboard.screens import policy_backtest, policy_changes, policy_fields, policy_list, policy_outlook, policy_words
+from dashboard.screens.policy_drawn import drawable, merged
+from dashboard.toasts import say
+from jobs_admin import linting, policies
+from jobs_admin.core import policy as core
+from jobs_admin.core.matching import chosen
+from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.text import whole_number
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import OPERATOR, VIEWER
+
+NEW = "new"  # in an address: what has no name yet
+MOST_REASON = 500
+JUDGED = timedelta(days=7)  # failures of so long are judged
+
+
+@dataclass(slots=True)
+class Edit:
+    """An edit under way."""
+
+    draft: Draft
+    current: PolicyVersion | None = None  # in force under its name
+    begun: int = 0  # the version that it began from; 0: there was none
+    name: str = ""  # "" while it is new
+    jobs: int = policy_outlook.DEFAULT_JOBS
+    reason: str = ""
+    stale: dict[str, Any] = field(default_factory=dict)
+
+
+@require_safe
+@can(VIEWER)
+def new(request: HttpRequest) -> HttpResponse:
+    """From a preset, or for the task, queue and source that a link names."""
+    begins = request.GET.get("preset", "")
+    preset = PRESETS.get(begins) or PRESETS["standard"]
+    match = {name: given for name in ("task", "queue", "source") if (given := request.GET.get(name, "")[:200])}
+    draft = Draft.of({**preset.document, "match": match})
+    draft.texts["name"] = policy_words.name_for(match.get("task", ""), preset.name)
+    return page(request, Edit(draft), preset=begins or ("standard" if match else ""), given=match)
+
+
+@require_safe
+@can(VIEWER)
+def of_job(request: HttpRequest) -> HttpResponse:
+    """On to the policy that decides about jobs of a source, queue and task; where none does, to a new one for the task."""
+    source, queue, task = (request.GET.get(name, "")[:200] for name in ("source", "queue", "task"))
+    decides = chosen(policies.readable(policies.published(request.viewer)), source, queue, task)
+    if decides:
+        return go(request, reverse("policy-detail", args=[decides.name]))
+    given = {name: text for name, text in (("task", task), ("source", source)) if text}
+    return go(request, f"{reverse('policy-new')}?{urlencode(given)}")
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, name: str) -> HttpResponse:
+    """The version in force in its editor; `from` another one's document, `mode` already set to another."""
+    try:
+        current = policies.get(request.viewer, name)
+    except policies.NoSuchPolicy:
+        return _not_in_force(request, name)
+    document = current.document
+    if number := whole_number(request.GET.get("from")):
+        document = _version(request, name, number).document
+    draft = Draft.of(document)
+    if request.GET.get("mode") in core.MODES:
+        draft.texts["mode"] = request.GET["mode"]
+    return page(request, Edit(draft, current, current.version, name), part="in_force")
+
+
+def _not_in_force(request: HttpRequest, name: str) -> HttpResponse:
+    """What was withdrawn has its history; what never was is not there."""
+    try:
+        policies.versions(request.viewer, name, limit=1)
+    except policies.NoSuchPolicy as error:
+        raise Http404(NO_SUCH_POLICY) from error
+    return go(request, reverse("policy-versions", args=[name]))
+
+
+@require_POST
+@can(VIEWER)
+def preview(request: HttpRequest, name: str) -> HttpResponse:
+    """What it would do. Nothing is changed, and nothing kept."""
+    edit = _edit(request, name)
+    if request.POST.get("step") == "merge" and edit.current and (was := whole_number(request.POST.get("was"))):
+        before = _version(request, name, was).document
+        draft = Draft.of(merged(before, edit.current.document, edit.draft.document(timezone.now())))
+        edit.draft = draft
+    return page(request, edit)
+
+
+@require_POST
+@can(VIEWER)
+def backtest(request: HttpRequest, name: str) -> HttpResponse:
+    """What would have become of stored failures. Nothing is changed, and nothing kept."""
+    return page(request, _edit(request, name), part="backtest", is_judged=True)
+
+
+@require_POST
+@can(OPERATOR)
+def publish(request: HttpRequest, name: str) -> HttpResponse:
+    edit = _edit(request, name)
+    named = edit.name or edit.draft.texts.get("name", "")
+    document = edit.draft.document(timezone.now()) | {"name": named}
+    try:
+        made = policies.publish(
+            request.viewer, named, document, expected_version=edit.begun or None, reason=edit.reason
+        )
+    except policies.StaleEdit as stale:
+        if edit.name:
+            return _stale(request, edit, stale)
+        taken = f"{named} is in force already. Edit that one, or choose another name."
+        edit.draft.refuse([core.Problem("name", taken)])
+        return page(request, edit, status=409)
+    except policies.PolicyRefused as refused:
+        edit.draft.refuse(refused.problems or [core.Problem(refused.field or "", refused.message)])
+        return page(request, edit, status=422 if refused.code in {"invalid", "equal_match", "taken"} else 403)
+    _say_published(request, made, edit.current)
+    return go(request, reverse("policy-detail", args=[made.name]))
+
+
+def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVersion | None) -> None:
+    what = (
+        "It decides now" if made.mode == core.ENFORCE else "It decides nothing yet, and records what it would have done"
+    )
+    undo = (
+        reverse("policy-put-back", args=[made.name, before.version])
+        if before
+        else reverse("policy-withdraw", args=[made.name])
+    )
+    say(
+        request,
+        f"Published {made.name} v{made.version}. {what}; workers have it within two seconds.",
+        undo=undo,
+        undo_fields=[("begun", made.version), ("reason", f"Version {made.version} taken back.")],
+    )
+
+
+def _stale(request: HttpRequest, edit: Edit, stale: policies.StaleEdit) -> HttpResponse:
+    """The edit as it stands, over what is in force now, with what somebody else changed meanwhile."""
+    was, now = edit.begun, stale.current
+    edit.stale = {
+        "message": stale.message,
+        "was": was,
+        "lines": policy_changes.lines(stale.changes, "was", "now", "yours"),
+        "by": now.published_by if now else "",
+        "now": now.version if now else 0,
+        "can_merge": bool(was and now),
+    }
+    edit.current, edit.begun = now, now.version if now else 0
+    return page(request, edit, status=409)
+
+
+def _edit(request: HttpRequest, name: str) -> Edit:
+    given: QueryDict = request.POST
+    edit = Edit(Draft.given(given), name="" if name == NEW else name, begun=whole_number(given.get("begun")) or 0)
+    edit.reason = given.get("reason", "").strip()[:MOST_REASON]
+    edit.jobs = min(max(whole_number(given.get("jobs")) or policy_outlook.DEFAULT_JOBS, 1), policy_outlook.MOST_JOBS)
+    if edit.name:
+        edit.draft.texts["name"] = name
+        try:
+            edit.current = policies.get(request.viewer, name)
+        except policies.NoSuchPolicy:
+            if not edit.begun:
+                raise Http404(NO_SUCH_POLICY) from None
+    return edit
+
+
+def _version(request: HttpRequest, name: str, number: int) -> PolicyVersion:
+    try:
+        return policies.version(request.viewer, name, number)
+    except policies.NoSuchPolicy as error:
+        raise Http404(f"There is no version {number} of this policy, or you may not see it.") from error
+
+
+def page(
+    request: HttpRequest,
+    edit: Edit,
+    *,
+    part: str = "outlook",
+    status: int = 200,
+    is_judged: bool = False,
+    preset: str = "",
+    given: dict[str, str] | None = None,
+) -> HttpResponse:
+    viewer, now, draft = request.viewer, timezone.now(), edit.draft
+    was_refused = bool(draft.errors)
+    drawn, document = drawable(draft, edit.name or "draft", viewer, now, is_told=was_refused)
+    current = next(iter(policies.readable([edit.current])), None) if edit.current else None
+    usual = core.document(drawn)
+    address = edit.name or NEW
+    in_force = f"v{edit.current.version}" if edit.current else ""
+    context = {
+        "edit": edit,
+        "draft": draft,
+        "current": edit.current,
+        "fleet": _fleet(request, edit.current) if edit.current else None,
+        "matches": policy_words.matches(current.match) if current else "",
+        "scope": policy_fields.scope(draft, usual),
+        "name_field": policy_fields.of(draft, usual, "name"),
+        "delays": policy_fields.delays(draft, usual),
+        "folds": policy_fields.folds(draft, usual),
+        "retry_after_refused": draft.errors.get("retry_after.respect", []),
+        "budget": _budget(request, edit.current) if edit.current else "",
+        "retry_after": policy_fields.retry_after(draft, usual),
+        "rows": policy_fields.rows(draft),
+        "class_words": policy_fields.CLASS_WORDS.items(),
+        "outlook": policy_outlook.outlook(
+            drawn, current, edit.jobs, linting.findings_of(viewer, drawn, now), in_force=in_force
+        ),
+        "changes": _changes(edit, document),
+        "is_refused": bool(draft.errors),
+        "slots": policy_fields.slots(draft, is_new=not edit.name) if request.htmx else [],
+        "unplaced": draft.errors.get("", []),
+        "mode": drawn.mode,
+        "spans": _spans(draft),
+        "at": AT,
+        "may_publish": policies.may_publish(viewer, drawn.match.source),
+        "presets": policy_list.presets(preset, given or {}) if not edit.name and request.method == "GET" else [],
+        "next_version": _next_version(request, edit.name) if edit.name else 1,
+        "backtest": policy_backtest.told(policies.backtest(viewer, drawn, now - JUDGED, now)) if is_judged else None,
+        "backtest_url": reverse("policy-backtest", args=[address]),
+        "preset": preset,
+        "preview_url": reverse("policy-preview", args=[address]),
+        "publish_url": reverse("policy-publish", args=[address]),
+        "self_url": reverse("policy-detail", args=[edit.name]) if edit.name else reverse("policy-new"),
+    }
+    return render_page(request, "policies/edit.html", context, part=part, status=status)
+
+
+def _fleet(request: HttpRequest, current: PolicyVersion) -> policy_words.Fleet:
+    told = policies.in_force(request.viewer, [current])
+    return policy_words.fleet(told.get(current.name), current.version)
+
+
+def _budget(request: HttpRequest, current: PolicyVersion) -> str:
+    left = policies.budget(request.viewer, current)
+    return policy_words.budget_left(left) if left else ""
+
+
+def _next_version(request: HttpRequest, name: str) -> int:
+    """The number that a publication would have: one more than the latest that the viewer sees."""
+    try:
+        return policies.versions(request.viewer, name, limit=1).rows[0].version + 1
+    except policies.NoSuchPolicy:
+        return 1
+
+
+def _changes(edit: Edit, document: dict[str, Any]) -> list[policy_changes.Line]:
+    """What publishing it would change; the whole of it is new where nothing is in force."""
+    if edit.current is None:
+        return []
+    return policy_changes.lines(policies.difference(edit.current.document, document), "before", "after")
+
+
+def _spans(draft: Draft) -> list[tuple[str, str, bool]]:
+    words = {"": "never", "1h": "in 1 hour", "4h": "in 4 hours", "1d": "in 1 day", "7d": "in 7 days", AT: "at a time …"}
+    assert words.keys() == {"", *SPANS_OF_EXPIRY, AT}
+    return [(value, said, value == draft.expires) for value, said in words.items()]
+
+
+NO_SUCH_POLICY = "No policy is called so, or none that you may see."

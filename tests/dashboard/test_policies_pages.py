@@ -1,0 +1,331 @@
+"""Retry policies in the browser: the list, the editor, what it refuses, the history."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import policies
+from jobs_admin.core.presets import PRESETS
+from jobs_admin.models import Attempt, AuditEvent, Group, PolicyVersion
+from jobs_admin.models.access import ENGINE
+from tests.dashboard.conftest import HTMX, bury, group, log_in
+
+pytestmark = pytest.mark.django_db
+
+MATCH = {"source": "shop", "task": "shop.deliver"}
+
+
+@pytest.fixture(autouse=True)
+def _store(watched):
+    """The store answers."""
+
+
+def publish(name: str = "webhooks", **changes):
+    current = PolicyVersion.objects.filter(name=name, is_published=True).first()
+    document = {"name": name, "match": MATCH, "max_attempts": 6} | changes
+    return policies.publish(ENGINE, name, document, expected_version=current.version if current else None)
+
+
+def typed(**changes: str) -> dict[str, str]:
+    """The form of the editor; `__` stands for the dot in a name."""
+    form = {"name": "webhooks", "match.source": "shop", "match.task": "shop.deliver", "mode": "observe"}
+    form |= {"max_attempts": "6", "backoff.kind": "exponential", "backoff.first_delay_s": "5 s", "jitter.kind": "full"}
+    return form | {"retry_after.respect": "on"} | {name.replace("__", "."): text for name, text in changes.items()}
+
+
+def text_of(answer) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
+
+
+# --- the list ----------------------------------------------------------------------------------------------------
+
+
+def test_a_desk_without_policies_offers_every_preset_to_begin_with(vera):
+    page = vera.get("/policies/").content.decode()
+    assert "every task is retried as its own code says" in page
+    assert [name for name in PRESETS if f"/policies/new/?preset={name}" not in page] == []
+
+
+def test_the_list_says_what_is_in_force_for_what_and_who_runs_it(vera):
+    publish(mode="enforce", backoff={"kind": "fixed", "first_delay_s": 60})
+    said = text_of(vera.get("/policies/"))
+    assert "shop.deliver of shop" in said and "enforce" in said
+    assert "6 attempts over 5 min always 1 min, no jitter" in said
+    assert "no guarded worker lives that it is for" in said
+
+
+def test_a_policy_of_a_source_that_is_out_of_sight_is_not_there(django_user_model):
+    publish()
+    elsewhere = log_in(django_user_model, "eve", bank="admin")
+    assert "/policies/webhooks/" not in elsewhere.get("/policies/").content.decode()
+    for path in ("", "versions/"):
+        assert elsewhere.get(f"/policies/webhooks/{path}").status_code == 404
+
+
+# --- the editor --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_policy_begins_with_a_preset_and_for_the_task_of_a_link(vera):
+    page = vera.get("/policies/new/?preset=payments&task=shop.billing.charge").content.decode()
+    assert 'name="match.task" value="shop.billing.charge"' in page
+    assert 'name="name" value="charge"' in page
+    assert 'name="backoff.first_delay_s" value="1 min"' in page
+    assert '<option value="escalate" selected>' in page
+
+
+def test_the_editor_says_which_outage_is_survived_and_when_it_gives_up(vera):
+    publish(backoff={"kind": "linear", "first_delay_s": 30}, max_attempts=5)
+    said = text_of(vera.get("/policies/webhooks/"))
+    assert "Survives an outage of 5 min, not a longer one." in said
+    assert "5 attempts; gives up after 5 min." in said
+
+
+def test_an_edit_is_drawn_beside_what_is_in_force_and_nothing_is_kept(vera):
+    publish(backoff={"kind": "fixed", "first_delay_s": 60})
+    part = vera.post("/policies/webhooks/preview/", typed(begun="1", jobs="500"), headers=HTMX)
+    said = text_of(part)
+    assert part.status_code == 200 and "<html" not in part.content.decode()
+    assert "In force, v1: Survives an outage of 5 min" in said
+    assert "Delays grow: fixed" not in said and "Backoff: delays grow fixed exponential" in said
+    assert 'id="delays-table"' in part.content.decode() and 'id="herd-table"' in part.content.decode()
+    assert PolicyVersion.objects.count() == 1 and not AuditEvent.objects.filter(act="policy.publish").exclude(
+        actor="redrive"
+    )
+
+
+def test_the_herd_of_all_at_the_same_moment_is_told_beside_one_that_is_spread(vera):
+    publish(backoff={"kind": "fixed", "first_delay_s": 60})
+    said = text_of(
+        vera.post("/policies/webhooks/preview/", typed(backoff__first_delay_s="60", jobs="500"), headers=HTMX)
+    )
+    assert re.search(r"At most [\d,]+ in one second; v1: 500 \.", said)
+
+
+def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(vera):
+    answer = vera.post("/policies/new/preview/", typed(cap_s="10 min", reason="typed before"))
+    page = answer.content.decode()
+    assert "<html" in page and 'name="cap_s" value="10 min"' in page and 'value="typed before"' in page
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [
+        ("max_attempts", "1e9", "This must be a whole number from 1 to 1,000"),
+        ("max_attempts", "0", "This must be a whole number from 1 to 1,000"),
+        ("backoff.first_delay_s", "NaN", "This must be a number from 0 to 2,592,000 seconds"),
+        ("backoff.first_delay_s", "-5", "This must be a number from 0 to 2,592,000 seconds"),
+        ("backoff.factor", "1e308", "This must be a number from 1 to 100"),
+        ("cap_s", "1 s", "This must be at least the first delay (5 seconds)"),
+        ("backoff.kind", "explosive", "This must be one of exponential"),
+        ("expires_at", "soon", "This must be a time such as"),
+    ],
+)
+def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_lost(otto, field, text, said):
+    form = typed(
+        backoff__factor="2", cap_s="1 h", reason="because", note="what for", expires="at", expires_at="2026-12-01T10:00"
+    )
+    answer = otto.post("/policies/new/publish/", form | {field: text})
+    page = answer.content.decode()
+    assert answer.status_code == 422 and not PolicyVersion.objects.exists()
+    slot = "refused-p-" + field.replace(".", "-").replace("_", "-")
+    assert said in re.search(rf'id="{slot}".*?</div>', page)[0]
+    assert f'value="{text}"' in page
+    for kept in ('value="shop.deliver"', 'value="because"', 'value="what for"'):
+        assert kept in page
+    assert "Drawn is the policy without it" in page  # and yet there is a picture
+    assert 'class="bars"' in page
+
+
+def test_all_that_is_wrong_is_told_at_once_also_while_typing(vera):
+    form = typed(max_attempts="0", cap_s="never", **{"class.error": "ValueError", "class.as": "sometimes"})
+    part = vera.post("/policies/new/preview/", form, headers=HTMX).content.decode()
+    refused = set(re.findall(r'id="(refused-[\w-]+)" data-refused hx-swap-oob="morph"><p', part))
+    assert refused == {"refused-p-max-attempts", "refused-p-cap-s", "refused-p-classes"}
+
+
+def test_a_match_that_another_policy_has_is_refused_with_its_name(otto):
+    publish("first", match=MATCH)
+    answer = otto.post("/policies/new/publish/", typed(name="second"))
+    assert answer.status_code == 422
+    assert "first" in re.search(r'id="refused-p-match-task".*?</div>', answer.content.decode())[0]
+    assert not PolicyVersion.objects.filter(name="second").exists()
+
+
+def test_a_new_policy_under_a_name_that_is_in_force_is_refused_beside_the_name(otto):
+    publish()
+    answer = otto.post("/policies/new/publish/", typed(match__task="another"))
+    assert answer.status_code == 409 and PolicyVersion.objects.count() == 1
+    assert "is in force already" in re.search(r'id="refused-p-name".*?</div>', answer.content.decode())[0]
+
+
+def test_the_name_of_a_page_is_refused(otto):
+    answer = otto.post("/policies/new/publish/", typed(name="new"))
+    assert (
+        answer.status_code == 422
+        and "refusal" in re.search(r'id="refused-p-name".*?</div>', answer.content.decode())[0]
+    )
+
+
+def test_publishing_puts_it_in_force_with_its_reason_and_its_end_and_offers_the_way_back(otto):
+    begun = timezone.now()
+    answer = otto.post(
+        "/policies/new/publish/", typed(mode="enforce", reason="the partner asked", note="outages", expires="4h")
+    )
+    assert answer.status_code == 302 and answer["Location"] == "/policies/webhooks/"
+    made = PolicyVersion.objects.get()
+    assert (made.version, made.mode, made.reason, made.document["note"]) == (
+        1,
+        "enforce",
+        "the partner asked",
+        "outages",
+    )
+    assert abs(made.expires_at - begun - timedelta(hours=4)) < timedelta(minutes=1)
+    said = text_of(otto.get(answer["Location"]))
+    assert "Published webhooks v1. It decides now" in said and "Undo" in said
+    assert AuditEvent.objects.filter(actor="otto", act="policy.publish", allowed=True).exists()
+
+
+def test_a_viewer_tries_out_and_cannot_publish(vera):
+    publish()
+    page = vera.get("/policies/webhooks/").content.decode()
+    assert "you need the role operator" in page and ">Publish v2" not in page
+    assert vera.post("/policies/webhooks/publish/", typed(begun="1")).status_code == 403
+    assert PolicyVersion.objects.count() == 1
+
+
+def test_an_operator_of_one_source_is_refused_what_matches_every_source(otto):
+    answer = otto.post("/policies/new/publish/", typed(match__source="*"))
+    assert answer.status_code == 403 and "operator on every source" in text_of(answer)
+    assert not PolicyVersion.objects.exists()
+
+
+# --- a stale edit ------------------------------------------------------------------------------------------------
+
+
+def test_a_stale_edit_is_refused_with_the_difference_and_goes_on_when_told(otto):
+    publish(max_attempts=6, cap_s=300)
+    publish(max_attempts=6, cap_s=900, exhausted="escalate")  # somebody else, meanwhile
+    form = typed(begun="1", max_attempts="9", cap_s="5 min", reason="mine")
+    answer = otto.post("/policies/webhooks/publish/", form)
+    said = text_of(answer)
+    assert answer.status_code == 409 and PolicyVersion.objects.count() == 2
+    assert "Never longer than 5 min 15 min 5 min" in said  # begun from, in force, yours
+    assert "Attempts in all 6 6 9" in said
+    page = answer.content.decode()
+    assert 'name="begun" value="2"' in page and 'value="mine"' in page and 'value="9"' in page
+    assert otto.post("/policies/webhooks/publish/", form | {"begun": "2"}).status_code == 302
+    assert PolicyVersion.objects.get(version=3).document["cap_s"] == 300
+
+
+def test_a_stale_edit_takes_over_what_it_did_not_change(otto):
+    publish(max_attempts=6, cap_s=300, backoff={"kind": "exponential", "first_delay_s": 5}, jitter={"kind": "full"})
+    publish(max_attempts=6, cap_s=900, backoff={"kind": "exponential", "first_delay_s": 5}, jitter={"kind": "full"})
+    form = typed(begun="2", was="1", max_attempts="9", cap_s="5 min", step="merge")
+    page = otto.post("/policies/webhooks/preview/", form).content.decode()
+    assert 'name="max_attempts" value="9"' in page and 'name="cap_s" value="15 min"' in page
+
+
+def test_an_edit_of_what_was_withdrawn_meanwhile_is_not_lost(otto):
+    publish()
+    policies.withdraw(ENGINE, "webhooks", expected_version=1)
+    answer = otto.post("/policies/webhooks/publish/", typed(begun="1", max_attempts="9"))
+    assert answer.status_code == 409 and 'value="9"' in answer.content.decode()
+
+
+# --- the history -------------------------------------------------------------------------------------------------
+
+
+def test_the_history_says_what_each_version_changed_and_puts_one_back(otto):
+    publish(max_attempts=6)
+    publish(max_attempts=8, cap_s=600)
+    said = text_of(otto.get("/policies/webhooks/versions/"))
+    assert "Attempts in all 6 8" in said and "Never longer than – 10 min" in said and "in force" in said
+    answer = otto.post("/policies/webhooks/versions/1/put-back/", {"begun": "2", "reason": "it was right"})
+    assert answer.status_code == 302
+    made = PolicyVersion.objects.get(version=3)
+    assert made.is_published and made.document["max_attempts"] == 6 and made.reason.endswith("it was right")
+
+
+def test_what_is_put_back_over_a_newer_version_is_refused_with_a_sentence(otto):
+    for attempts in (6, 7, 8):
+        publish(max_attempts=attempts)
+    otto.post("/policies/webhooks/versions/1/put-back/", {"begun": "2"})
+    assert PolicyVersion.objects.count() == 3
+    assert "Nothing was changed" in text_of(otto.get("/policies/webhooks/versions/"))
+
+
+def test_two_versions_are_compared_field_by_field(vera):
+    publish(max_attempts=6)
+    publish(max_attempts=8)
+    said = text_of(vera.get("/policies/webhooks/versions/?left=1&right=2"))
+    assert "v1 beside v2" in said and "Attempts in all 6 8" in said
+    assert vera.get("/policies/webhooks/versions/?left=1&right=99").status_code == 404
+
+
+def test_a_policy_that_was_withdrawn_leads_to_its_history_and_can_be_put_back(otto):
+    publish()
+    otto.post("/policies/webhooks/withdraw/", {"begun": "1", "reason": "no longer"})
+    assert otto.get("/policies/webhooks/")["Location"] == "/policies/webhooks/versions/"
+    assert "It was withdrawn" in text_of(otto.get("/policies/webhooks/versions/"))
+    otto.post("/policies/webhooks/versions/1/put-back/", {"begun": "0"})
+    assert PolicyVersion.objects.get(is_published=True).version == 2
+
+
+# --- stored failures ---------------------------------------------------------------------------------------------
+
+
+def test_the_backtest_tells_what_would_have_become_of_stored_failures(vera):
+    bury(3)
+    part = vera.post("/policies/new/backtest/", typed(), headers=HTMX)
+    assert "Of 3 jobs that failed and it would decide about, 3 died." in text_of(part)
+
+
+def test_a_backtest_counts_nothing_of_a_source_out_of_sight(django_user_model):
+    bury(3)
+    eve = log_in(django_user_model, "eve", bank="viewer")
+    part = eve.post("/policies/new/backtest/", typed(match__source="*"), headers=HTMX)
+    assert "No job failed that it would decide about." in text_of(part)
+
+
+# --- where it is led to from -------------------------------------------------------------------------------------
+
+
+def test_a_group_leads_to_the_policy_that_decides_about_it_else_to_a_new_one(otto):
+    (job,) = bury(group=(grouped := group()))
+    Group.objects.filter(pk=grouped.pk).update(representative=job)
+    page = otto.get(f"/groups/{grouped.fingerprint}/").content.decode()
+    link = html.unescape(re.search(r'href="(/policies/new/of/[^"]+)"', page)[1])
+    assert otto.get(link)["Location"] == "/policies/new/?task=shop.deliver&source=shop"
+    publish(match={"source": "shop", "queue": "webhooks"})
+    assert otto.get(link)["Location"] == "/policies/webhooks/"
+
+
+def test_an_attempt_leads_to_the_version_that_decided_it(vera):
+    publish()
+    (job,) = bury()
+    now = timezone.now()
+    for n, policy in ((1, "webhooks@1"), (2, "../../admin@1")):
+        Attempt.objects.create(
+            failure=job, run=1, attempt=n, kind="exception", policy=policy, ended_at=now, received_at=now
+        )
+    page = vera.get(f"/failures/{job.pk}/").content.decode()
+    assert '<a href="/policies/webhooks/versions/#v1">webhooks@1</a>' in page
+    assert "policy ../../admin@1" in page
+    assert 'id="v1"' in vera.get("/policies/webhooks/versions/").content.decode()
+
+
+def test_the_palette_finds_a_policy_by_its_name(vera):
+    publish()
+    assert 'data-url="/policies/webhooks/"' in vera.get("/palette/?q=webh").content.decode()
+    assert "/policies/webhooks/" not in vera.get("/palette/?q=emails").content.decode()
+
+
+def test_the_audit_leads_to_the_history_of_what_was_published(ann):
+    ann.post("/policies/new/publish/", typed())
+    assert 'href="/policies/webhooks/versions/"' in ann.get("/audit/").content.decode()
+    assert "You published the policy webhooks" in text_of(ann.get("/undo/"))
