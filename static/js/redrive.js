@@ -380,88 +380,17 @@
     if (event.target === help || event.target === palette) event.target.close(); // outside the sheet
   });
 
-  // ---------- palette ----------
-  // Pages stand in it; views and groups are asked for when it opens; acts are what the page has under a key, or offers (data-offer: in these words).
-  const field = palette && find("input", palette);
-  const more = palette && find("[data-more]", palette);
-  const searchFor = palette && find("[data-search-for]", palette);
-  const optionsOf = (kind) => all(`[role=option]${kind}`, palette);
-  const choose = (option) => {
-    for (const other of optionsOf("")) other.setAttribute("aria-selected", String(other === option));
-    option?.scrollIntoView({ block: "nearest" });
-    if (option) field.setAttribute("aria-activedescendant", option.id); else field.removeAttribute("aria-activedescendant");
-  };
-  const filterPalette = () => {
-    const words = field.value.trim().toLowerCase();
-    for (const option of optionsOf(":not([data-search-for])")) {
-      const text = `${find("span", option).textContent} ${option.dataset.words ?? ""}`.toLowerCase();
-      option.hidden = !words.split(/\s+/).every((word) => text.includes(word.replace(/^:+|:+$/g, "")));
-    }
-    searchFor.hidden = !words;
-    find("span", searchFor).textContent = `Search failures: ${field.value.trim()}`;
-    const list = optionsOf(":not([hidden])");
-    // Before a word is typed Enter goes somewhere: no act is done by a slip.
-    const first = words ? (option) => find("span", option).textContent.toLowerCase().startsWith(words) : (option) => option.dataset.url;
-    choose(list.find(first) || list[0] || null);
-  };
-  const acts = new Map(); // key -> what it presses
-  const here = () => {
-    acts.clear();
-    for (const act of all("main :is([data-key], [data-offer]):not([data-row] *)")) {
-      const key = act.dataset.key || `act-${acts.size}`;
-      if (!act.disabled && act.getAttribute("aria-disabled") !== "true" && act.getClientRects().length && !acts.has(key)) acts.set(key, act);
-    }
-    find("[data-here]", palette).replaceChildren(...[...acts].map(([key, act]) => {
-      const option = document.createElement("li");
-      const [words, hint] = [document.createElement("span"), document.createElement("kbd")];
-      option.setAttribute("role", "option");
-      option.id = `palette-act-${key}`;
-      option.dataset.act = key;
-      words.textContent = (act.dataset.offer || act.textContent).trim().replace(/\s+/g, " ");
-      hint.textContent = key;
-      option.append(words);
-      if (act.dataset.key) option.append(hint);
-      return option;
-    }));
-  };
+  // What the palette does is fetched when it is first opened.
   const openPalette = () => {
-    field.value = "";
-    here();
+    const open = () => document.dispatchEvent(new CustomEvent("redrive:palette", { detail: pressed }));
+    find("input", palette).value = "";
     palette.showModal();
-    filterPalette();
-    askMore();
+    if (!palette.dataset.script) { open(); return; }
+    const script = document.createElement("script");
+    script.src = palette.dataset.script;
+    script.onload = open;
+    palette.removeAttribute("data-script");
+    document.head.append(script);
   };
-  // Groups are found by the database, whichever of them: an answer that is late gives way to the next.
-  let asking = 0;
-  const askMore = () => {
-    const words = encodeURIComponent(field.value.trim());
-    if (more?.dataset.more && window.htmx) window.htmx.ajax("GET", `${more.dataset.more}${words && `?q=${words}`}`, { source: more, target: more, swap: "innerHTML" });
-  };
-  document.addEventListener("htmx:afterSettle", (event) => { if (more && event.detail.target === more && palette.open) filterPalette(); });
-  const follow = (option) => {
-    if (option.dataset.url) location.assign(option.dataset.url);
-    else if (option.dataset.act) { palette.close(); pressed(acts.get(option.dataset.act)); }
-    else field.form.requestSubmit();
-  };
-  field?.addEventListener("input", () => {
-    filterPalette();
-    clearTimeout(asking);
-    asking = setTimeout(askMore, 150);
-  });
-  field?.addEventListener("keydown", (event) => {
-    const list = optionsOf(":not([hidden])");
-    const chosen = list.findIndex((option) => option.getAttribute("aria-selected") === "true");
-    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      event.preventDefault();
-      if (list.length) choose(list[(chosen + (event.key === "ArrowDown" ? 1 : list.length - 1)) % list.length]);
-    } else if (event.key === "Enter" && list[chosen]) {
-      event.preventDefault();
-      follow(list[chosen]);
-    }
-  });
-  palette?.addEventListener("click", (event) => {
-    const option = event.target.closest("[role=option]");
-    if (option) follow(option);
-  });
   if (/Mac|iP/.test(navigator.platform)) for (const key of all("[data-command]")) key.textContent = "⌘";
 })();
