@@ -38,6 +38,9 @@ FACES = {
         "?q=state:dead+queue:webhooks&style=at_once&patch={%22kwargs%22:{%22dry_run%22:true}}&accept=expired",
     ),
     "audit-list": ("", "?act=nothing"),
+    "policy-new": ("", "?preset=sidekiq&task=shop.hooks.deliver"),
+    "policy-detail": ("", "?mode=enforce", "?from=1"),
+    "policy-versions": ("", "?left=1&right=2"),
 }
 
 
@@ -53,10 +56,11 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
     page.context.close()
     attempts = SimpleNamespace(latest=lambda by: SimpleNamespace(pk=int(of_failure[1])))
     job, run = SimpleNamespace(pk=failure, attempt_set=attempts), SimpleNamespace(pk=replay)
-    more = {"savedview": SimpleNamespace(pk=a_view(desk))}
+    more = {"savedview": SimpleNamespace(pk=a_view(desk)), "policyversion": SimpleNamespace(name=a_policy(desk))}
     yield Rows(job, job, job, SimpleNamespace(fingerprint=group), run, run, SimpleNamespace(n=1), more)
     # Whoever comes after on this desk finds these jobs free.
     assert ask(desk, f"replays/{replay}/cancel", {})["state"] == "cancelled"
+    ask(desk, "policies/looked-at", {"expected_version": 2}, "DELETE")
 
 
 def a_replay(page) -> str:
@@ -74,10 +78,20 @@ def a_view(desk) -> int:
     return ask(desk, "views", {"name": "Dead webhooks", "q": "state:dead queue:webhooks"})["id"]
 
 
-def ask(desk, path: str, body: dict) -> dict:
+def a_policy(desk) -> str:
+    """One that observes, in its second version."""
+    match = {"source": "shop", "task": "shop.reporting.*"}
+    for number, attempts in enumerate((5, 9)):
+        document = {"match": match, "max_attempts": attempts, "cap_s": 600, "budget": {"per_minute": 60}}
+        ask(desk, "policies/looked-at", document | {"expected_version": number, "reason": "to be looked at"}, "PUT")
+    return "looked-at"
+
+
+def ask(desk, path: str, body: dict, method: str = "POST") -> dict:
     """What the API answers when something is to be changed."""
     headers = {"Authorization": f"Bearer {desk.token}"}
-    return httpx.post(f"{desk.url}/api/{path}", json=body, headers=headers, trust_env=False).raise_for_status().json()
+    answer = httpx.request(method, f"{desk.url}/api/{path}", json=body, headers=headers, trust_env=False)
+    return answer.raise_for_status().json()
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,0 +1,97 @@
+"""A retry policy from its first draft to the way back, in a real browser on a whole desk."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.journeys.looking import SIZES, faults
+
+pytestmark = [pytest.mark.server, pytest.mark.browser]
+
+SHOWN = "#outlook .verdict"
+
+
+def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_back(page, desk):
+    page.complaints = []
+    page.goto("/policies/new/?task=shop.hooks.deliver&preset=webhooks")
+    expect(page.locator("#backtest")).to_contain_text(re.compile(r"Of [\d,]+ jobs that failed"), timeout=20_000)
+
+    # Typed: the words and the picture follow, and what is typed stays.
+    page.get_by_label("Attempts in all").fill("8")
+    expect(page.locator(SHOWN)).to_contain_text("8 attempts")
+    expect(page.locator("#outlook .bars .band")).to_have_count(7)
+    page.get_by_label("Delays grow").select_option("table")
+    expect(page.get_by_label("First delay")).to_be_hidden()
+    page.get_by_label("The delays").fill("1 s, 30 s, 2 min")
+    expect(page.locator("#outlook header")).to_contain_text("1 s, 30 s, 2 min")
+    page.get_by_label("Delays grow").select_option("exponential")
+
+    # Refused beside its field while it is typed, and gone when it is mended.
+    page.get_by_label("Never longer than").fill("1 s")
+    refused = page.locator("#refused-p-cap-s")
+    expect(refused).to_contain_text("at least the first delay")
+    expect(page.get_by_label("Never longer than")).to_have_attribute("aria-invalid", "true")
+    for size in SIZES:
+        page.set_viewport_size(SIZES[size])
+        assert faults(page, f"refused {size}") == []
+    page.set_viewport_size(SIZES["wide"])
+    page.get_by_label("Never longer than").fill("10 min")
+    expect(refused).to_be_empty()
+
+    # Another error, by its button.
+    rows = page.get_by_label("Error, by its class")
+    before = rows.count()
+    page.get_by_role("button", name="Another error").click()
+    expect(rows).to_have_count(before + 1)
+    page.get_by_label("Name", exact=True).fill("journey")
+    page.get_by_label(re.compile("^Why now")).fill("a journey")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    page.wait_for_url("**/policies/journey/")
+    expect(page.locator("#messages")).to_contain_text("Published journey v1. It decides nothing yet")
+    told = desk.get("policies/journey")
+    assert (told["version"], told["mode"], told["max_attempts"]) == (1, "observe", 8)
+
+    # The edit stands beside what is in force, and says what changes.
+    page.get_by_label("Attempts in all").fill("3")
+    expect(page.locator("#outlook .changes")).to_contain_text("Attempts in all")
+    expect(page.locator("#outlook .lane")).to_have_count(2)
+    page.locator("#herd-jobs").fill("45000")
+    expect(page.locator("#outlook .herd .said")).to_contain_text(re.compile(r"At most [\d,]{5,}"))
+    page.get_by_label(re.compile("^Enforce")).check()
+    for size in SIZES:
+        page.set_viewport_size(SIZES[size])
+        assert faults(page, f"edited {size}") == []
+    page.set_viewport_size(SIZES["wide"])
+    page.get_by_role("button", name="Publish v2 of journey").click()
+    expect(page.locator("#messages")).to_contain_text("Published journey v2. It decides now")
+
+    # And back, from the history.
+    page.get_by_role("link", name="Versions").click()
+    page.locator("#v1 summary").click()
+    page.get_by_role("button", name="Put v1 in force, in mode observe").click()
+    page.wait_for_url("**/policies/journey/")
+    assert desk.get("policies/journey")["version"] == 3
+    page.locator("summary", has_text="Withdraw").click()
+    page.get_by_role("button", name="Take journey out of force").click()
+    expect(page.locator("#messages")).to_contain_text("journey is no longer in force.")
+
+
+def test_a_policy_is_tried_out_and_published_without_scripts(desk, browser, logged_in):
+    context = browser.new_context(base_url=desk.url, storage_state=logged_in, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/policies/new/?preset=emails&task=shop.mailer.relay")
+    page.fill("[name=max_attempts]", "6")
+    page.click("text=Work it out again")
+    assert "6 attempts" in page.locator(SHOWN).inner_text()
+    page.fill("[name=name]", "plain")
+    page.click("#publish button.primary")
+    assert page.url.endswith("/policies/plain/")
+    page.goto("/policies/plain/versions/")
+    assert "The first one." in page.content()
+    page.goto("/policies/plain/")
+    page.click("summary:has-text('Withdraw')")
+    page.click("text=Take plain out of force")
+    context.close()
