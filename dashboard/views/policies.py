@@ -33,6 +33,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "more_tasks": max(0, len(tasks) - MOST_TASKS),
         "presets": [] if found else policy_list.presets(),
         "may_act": may_act,
+        "lint_url": reverse("policy-lint"),
     }
     return render_page(request, "policies/list.html", context, part="policies")
 

@@ -132,7 +132,10 @@ def publish(request: HttpRequest, name: str) -> HttpResponse:
     except policies.PolicyRefused as refused:
         edit.draft.refuse(refused.problems or [core.Problem(refused.field or "", refused.message)])
         return page(request, edit, status=422 if refused.code in {"invalid", "equal_match", "taken"} else 403)
-    _say_published(request, made, edit.current)
+    if edit.begun and made.version == edit.begun:
+        say(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
+    else:
+        _say_published(request, made, edit.current)
     return go(request, reverse("policy-detail", args=[made.name]))
 
 

@@ -329,3 +329,11 @@ def test_the_audit_leads_to_the_history_of_what_was_published(ann):
     ann.post("/policies/new/publish/", typed())
     assert 'href="/policies/webhooks/versions/"' in ann.get("/audit/").content.decode()
     assert "You published the policy webhooks" in text_of(ann.get("/undo/"))
+
+
+def test_publishing_what_is_in_force_already_makes_no_version(otto):
+    form = typed(mode="enforce")
+    otto.post("/policies/new/publish/", form)
+    answer = otto.post("/policies/webhooks/publish/", form | {"begun": "1"}, follow=True)
+    assert "Nothing differs from v1: it stays in force." in text_of(answer)
+    assert PolicyVersion.objects.count() == 1
