@@ -120,14 +120,16 @@ local function note_crash(job, boot, token, how, said, now)
   redis.call('HSET', job, 'crash ' .. token .. ' ' .. now, cjson.encode(start))
 end
 
--- In order: what was known is forgotten, but for another delivery of the job that still runs.
+-- In order: what was known is forgotten, but for another delivery of the job that still runs, and for a sentence.
 local function note_end(job, boot, token)
   redis.call('HDEL', boot .. ':running', token)
   redis.call('HDEL', job, token, 'look ' .. token)
+  if redis.call('HEXISTS', job, 'quarantined') == 1 then
+    return
+  end
   local all = redis.call('HGETALL', job)
   for i = 1, #all, 2 do
-    local is_start = all[i] ~= 'quarantined' and string.sub(all[i], 1, 5) ~= 'look '
-    if is_start and cjson.decode(all[i + 1]).how then
+    if string.sub(all[i], 1, 5) ~= 'look ' and cjson.decode(all[i + 1]).how then
       redis.call('HDEL', job, all[i])
     end
   end

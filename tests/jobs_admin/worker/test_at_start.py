@@ -83,6 +83,15 @@ def test_the_crash_that_is_one_too_many_quarantines_at_once(worker, crashes, how
     assert isinstance(one.start(rule, job()), Quarantine)  # a second delivery of its message
 
 
+def test_the_start_that_convicted_a_job_may_end_in_order_all_the_same(worker):
+    """As one does that ran out of memory: its process lives."""
+    one, rule = worker(), poison(1)
+    one.start(rule, job())
+    told = one.crashed(rule, job(), "memory")
+    one.ended(rule, job())
+    assert one.start(rule, job()) == told
+
+
 def test_an_end_in_order_clears_what_was_known(worker, store):
     one, rule = worker(), poison(2)
     one.start(rule, job())
