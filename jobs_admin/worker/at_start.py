@@ -220,8 +220,10 @@ class AtStart:
         `leaving`: it was told to end, and what it leaves open is nobody's crash; `gone`: it has ended.
         """
         names = [self._boots, self._key, f"{self._key}:held"]
-        if self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving]) is None:
-            return
+        self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving])
+
+    def tell(self) -> None:
+        """Tell the store of crashes that it has not heard of. Called every second."""
         while self._untold and self._calls.run(END, *self._untold[0]) is not None:
             self._untold.pop(0)
 

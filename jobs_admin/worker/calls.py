@@ -6,7 +6,6 @@ it dials its own when first asked, and the job waits no longer for that than for
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -19,7 +18,7 @@ import redis
 
 from jobs_admin.worker.line import CALL_TIMEOUT, Line
 
-BREAKER_SECONDS = 5.0
+BREAKER_SECONDS = 5.0  # the longest wait between two tries to connect
 CONNECT_SECONDS = 1.0
 
 logger = logging.getLogger("redrive.worker")
@@ -34,7 +33,11 @@ class Script:
 
 
 class Calls:
-    """One connection a process, shared by its threads. No method raises."""
+    """One connection a process, shared by its threads. No method raises.
+
+    After a call that was not answered in time nobody waits any more, until a thread has dialled anew and had a quick
+    answer to a PING.
+    """
 
     def __init__(self, url: str, what_for: str) -> None:
         self.unanswered = 0  # calls of this process that nobody answered
@@ -47,15 +50,15 @@ class Calls:
         self._lock = threading.Lock()
         self._line: Line | None = None
         self._dial: _Dial | None = None
-        self._closed_until = 0.0  # monotonic
+        self._dial_at = 0.0  # monotonic: not again before
+        self._failed = 0  # in a row
         self._is_told = False
 
     def connect(self) -> None:
         """Where nothing waits yet: in a process that was just forked. Takes a second at most, and may be in vain."""
         self._here()
-        with self._lock, contextlib.suppress(redis.RedisError, OSError, ValueError):
-            if self._line is None:
-                self._line = self._dialled(time.monotonic() + CONNECT_SECONDS)
+        with self._lock:
+            self._dialled(time.monotonic() + CONNECT_SECONDS)
 
     def _here(self) -> None:
         if os.getpid() != self._pid:
@@ -65,64 +68,73 @@ class Calls:
         """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
         self._here()
         deadline = time.monotonic() + CALL_TIMEOUT
-        if self._closed_until > time.monotonic() or not self._lock.acquire(timeout=CALL_TIMEOUT):
-            self.unanswered += 1
-            return None
-        try:
-            answer = self._ask(script, keys, args, deadline)
-        finally:
-            self._lock.release()
+        answer = None
+        if self._lock.acquire(timeout=CALL_TIMEOUT):
+            try:
+                answer = self._ask(script, keys, args, deadline)
+            finally:
+                self._lock.release()
         if answer is None:
             self.unanswered += 1
-        elif self._is_told:
-            self._is_told = False
-            logger.info("Redrive's store answers again: %s.", self._what_for)
         return answer
 
     def _ask(
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], deadline: float
     ) -> Any | None:
+        if self._line is not None and self._line.is_stale():
+            self._hang_up()
+        if self._line is None:
+            if not self._dialled(deadline):
+                return None
+            deadline = time.monotonic() + CALL_TIMEOUT  # the first call of a process may take both
+        if self._line is None or deadline - time.monotonic() < CALL_TIMEOUT / 2:
+            return None  # spent behind other threads, which says nothing against the store
         try:
-            if self._line is not None and self._line.is_stale():
-                self._hang_up()
-            if self._line is None:
-                self._line = self._dialled(deadline)
-                if self._line is None:
-                    return None
-                deadline = time.monotonic() + CALL_TIMEOUT  # the first call of a process may take both
-            if deadline - time.monotonic() < CALL_TIMEOUT / 2:
-                return None  # spent behind other threads, which says nothing against the store
             try:
-                return self._line.ask(("EVALSHA", script.sha, len(keys), *keys, *args), deadline)
+                answer = self._line.ask(("EVALSHA", script.sha, len(keys), *keys, *args), deadline)
             except redis.ResponseError as error:
                 if not str(error).startswith("NOSCRIPT"):
                     raise
-                return self._line.ask(("EVAL", script.text, len(keys), *keys, *args), deadline)
+                answer = self._line.ask(("EVAL", script.text, len(keys), *keys, *args), deadline)
         except (redis.RedisError, OSError, ValueError) as error:
-            self._hang_up()
-            self._closed_until = time.monotonic() + BREAKER_SECONDS
-            if not self._is_told:
-                self._is_told = True
-                logger.warning(
-                    "Redrive's store does not answer (%s: %s); jobs go on without %s until it does.",
-                    type(error).__name__,
-                    str(error)[:200],
-                    self._what_for,
-                )
+            self._went_wrong(error)
+            self._dial = _Dial(self._url)  # for those who ask later; nobody waits for it
             return None
+        self._failed = 0
+        if self._is_told:
+            self._is_told = False
+            logger.info("Redrive's store answers again: %s.", self._what_for)
+        return answer
 
-    def _dialled(self, deadline: float) -> Line | None:
-        """A new line, None where it takes longer; the next call asks again. Raises what the dialling raised."""
-        first = self._dial is None
-        dial = self._dial = self._dial or _Dial(self._url)
-        if first:
+    def _dialled(self, deadline: float) -> bool:
+        """Whether there is a line now. Only who begins to dial waits for it."""
+        if self._line is not None:
+            return True
+        dial = self._dial
+        if dial is None:
+            if time.monotonic() < self._dial_at:
+                return False
+            dial = self._dial = _Dial(self._url)
             dial.join(deadline - time.monotonic())
         if dial.is_alive():
-            return None
-        self._dial = None
+            return False
+        self._dial, self._line = None, dial.line
         if dial.error is not None:
-            raise dial.error
-        return dial.line
+            self._went_wrong(dial.error)
+        return self._line is not None
+
+    def _went_wrong(self, error: Exception) -> None:
+        self._hang_up()
+        self._failed += 1
+        self._dial_at = time.monotonic() + min(self._failed, BREAKER_SECONDS)
+        if not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "Redrive's store does not answer (%s: %s); jobs go on without %s until it does.",
+                type(error).__name__,
+                str(error)[:200],
+                self._what_for,
+            )
 
     def _hang_up(self) -> None:
         line, self._line = self._line, None

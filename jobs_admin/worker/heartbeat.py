@@ -95,6 +95,7 @@ class Heartbeat:
         was_leaving = False
         while not self._stop.is_set():
             self._attempt(self.guard.store.dial)
+            self.at_start.tell()
             is_reached = self._attempt(self._obey)
             if time.monotonic() >= self._beat_due or self._is_leaving != was_leaving:
                 self._beat_due, was_leaving = time.monotonic() + BEAT_SECONDS, self._is_leaving

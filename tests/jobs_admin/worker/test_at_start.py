@@ -205,7 +205,7 @@ def test_crashes_that_the_store_did_not_hear_of_are_told_when_it_does(worker, en
         there, one._calls = one._calls, Calls("redis://127.0.0.1:1/0", "counts")
         assert one.crashed(rule, job(), "killed") is None
         one._calls = there
-        one.beat()
+        one.tell()
     assert isinstance(one.start(rule, job()), Quarantine)
 
 

@@ -1,0 +1,117 @@
+"""A script in Redis, while a job waits: what a slow, hung, lost or full Redis costs the job."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import redis
+
+from jobs_admin.worker.calls import Calls, Script
+from tests.jobs_admin.worker.test_slow_store import LONGEST, SlowRoad
+
+pytestmark = pytest.mark.server
+
+ECHO = Script("return {ARGV[1], 7, {'inner', ARGV[1]}, false}")
+
+
+@pytest.fixture
+def road(engine, store):
+    return SlowRoad(engine.url)
+
+
+def timed(calls, *args):
+    began = time.monotonic()
+    answer = calls.run(ECHO, [], args)
+    return answer, time.monotonic() - began
+
+
+def until_it_answers(calls) -> None:
+    ends = time.monotonic() + 20
+    while calls.run(ECHO, [], ["x"]) is None:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("said", ["plain", "", "ü€", "a\r\nb", "$5\r\n", "x" * 300_000])
+def test_an_answer_comes_as_it_was_given(engine, store, said):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    assert calls.run(ECHO, [], [said]) == [said.encode(), 7, [b"inner", said.encode()], None]
+
+
+def test_a_script_that_redis_forgot_is_told_again(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    store.script_flush()
+    assert calls.run(ECHO, [], ["x"])[0] == b"x"
+
+
+def test_a_redis_that_hangs_holds_up_one_call_and_nobody_after_it(road):
+    calls = Calls(road.url, "things")
+    until_it_answers(calls)
+    road.delay = 30
+    answer, took = timed(calls, "x")
+    assert answer is None and took < LONGEST
+    began = time.monotonic()
+    assert [calls.run(ECHO, [], ["x"]) for _ in range(20)] == [None] * 20
+    assert time.monotonic() - began < LONGEST
+    road.delay = 0
+    until_it_answers(calls)
+
+
+def test_an_answer_in_drops_takes_no_longer_than_the_bound(road):
+    calls = Calls(road.url, "things")
+    until_it_answers(calls)
+    road.drop_by_drop = True
+    answer, took = timed(calls, "x" * 100)
+    assert answer is None and took < LONGEST
+
+
+def test_a_redis_that_nobody_reaches_costs_nothing_but_the_first_wait():
+    calls = Calls("redis://10.255.255.1:6379/0", "things")  # packets to there go nowhere
+    began = time.monotonic()
+    assert [calls.run(ECHO, [], ["x"]) for _ in range(20)] == [None] * 20
+    assert time.monotonic() - began < LONGEST
+
+
+def test_a_connection_that_was_closed_is_made_anew_within_the_call(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    store.client_kill_filter(_type="normal", skipme=True)
+    assert calls.run(ECHO, [], ["x"])[0] == b"x"
+
+
+def test_an_error_of_the_script_is_no_answer(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    assert calls.run(Script("return redis.call('NO')"), [], []) is None
+    until_it_answers(calls)
+
+
+def test_a_forked_process_speaks_on_a_line_of_its_own(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        calls.connect()
+        os.write(writing, (calls.run(ECHO, [], ["child"]) or [b"none"])[0])
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"child"
+    assert calls.run(ECHO, [], ["parent"])[0] == b"parent"
+
+
+def test_a_full_redis_is_no_answer(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    writes = Script("return {redis.call('SET', KEYS[1], ARGV[1]).ok}")
+    store.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.ResponseError):
+            store.set("a", "b")
+        assert calls.run(writes, ["k"], ["v"]) is None
+    finally:
+        store.config_set("maxmemory", 0)
