@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Path, Query, Status
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictInt
 
 from dashboard.access import needs
 from dashboard.api import policy_shapes, shapes
@@ -43,7 +43,7 @@ class Previewed(Draft):
 
 
 class Backtested(Draft):
-    since: datetime | None = None
+    since: AwareDatetime | None = None
 
 
 class Published(Draft):

@@ -8,9 +8,10 @@ from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
+import redis
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs_admin import policies
+from jobs_admin import config, policies
 from jobs_admin.core.text import shown, whole_number
 from jobs_admin.management import terminal
 from jobs_admin.models import PolicyVersion
@@ -87,19 +88,28 @@ def run_publish(
     if before is not None and made.pk == before.pk:
         command.stdout.write(f"{made} says that already. Nothing was changed.")
     else:
-        command.stdout.write(f"{made} is in force: workers have it within two seconds.")
+        command.stdout.write(f"{made} is in force{_when()}")
 
 
 def run_put_back(command: BaseCommand, *, name: str, number: int, reason: str, **_: Any) -> None:
     before = _in_force(name)
     stands = before.version if before else None
     made = _done(lambda: policies.put_back(terminal.viewer(), name, number, expected_version=stands, reason=reason))
-    command.stdout.write(f"{name}@{number} is in force again, as {made}.")
+    command.stdout.write(f"{name}@{number} is in force again, as {made}{_when()}")
 
 
 def run_withdraw(command: BaseCommand, *, name: str, reason: str, **_: Any) -> None:
     gone = _done(lambda: policies.withdraw(terminal.viewer(), name, reason=reason))
-    command.stdout.write(f"{gone} is withdrawn: workers let go of it within two seconds.")
+    command.stdout.write(f"{gone} is withdrawn{_when()}")
+
+
+def _when() -> str:
+    """When workers know of it: at the end of a sentence."""
+    try:
+        policies.push()
+    except (config.BadConfiguration, redis.RedisError) as error:
+        return f". Workers do not know of it yet: {error} `watch` tells them once the store is there."
+    return ": workers know of it within two seconds."
 
 
 def _done(act: Any) -> PolicyVersion:

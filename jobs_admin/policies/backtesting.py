@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import accumulate, islice
 
 from django.utils import timezone
@@ -16,15 +16,14 @@ from jobs_admin.core.backoff import schedule
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.verdict import EXHAUSTED, Dead, Ended, judge
-from jobs_admin.models import Attempt, Failure, Group
+from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import Viewer
+from jobs_admin.policies.episodes import QUIET, Episodes
 from jobs_admin.policies.reading import active
 
 MOST = 2_000  # failures that are judged, the newest
 LOOKED_AT = 20_000  # failures that are looked through for them
 _AT_ONCE = 500
-# An error that was not seen for so long is over.
-_QUIET = timedelta(minutes=5)
 # How an attempt ends that a policy decides about. The others say that the message itself cannot be run.
 _JUDGED = frozenset({"exception", "retry", "soft_limit", "hard_limit", "worker_lost", "memory"})
 
@@ -33,7 +32,8 @@ _JUDGED = frozenset({"exception", "retry", "soft_limit", "hard_limit", "worker_l
 class Backtest:
     """Counts of jobs, but for `retries`. `dead`, `well`, `outlive`, `open` and `unjudged` add up to `looked_at`.
 
-    The error is taken to last until it was last seen: by the job itself where it ran well in the end, else by its group.
+    The error is taken to last until it was last seen: by the job itself where it ran well in the end, else by its group,
+    without a gap of five minutes.
     """
 
     since: datetime
@@ -42,7 +42,7 @@ class Backtest:
     died_then: int = 0  # of those: what really did not run well by its own retries
     retries_then: int = 0  # that all of them really had
     retries: int = 0  # that they would have had until now
-    dead: Counter[str] = field(default_factory=Counter)  # reason -> dead while the error was still seen
+    dead: dict[str, int] = field(default_factory=dict)  # reason -> dead while the error was still seen
     lost: int = 0  # of `dead`: what really ran well in the end
     well: int = 0  # ran well then, and would have
     outlive: int = 0  # died then, would have been tried once more after the error was last seen
@@ -50,6 +50,10 @@ class Backtest:
     unjudged: int = 0  # no policy decides about how they ended
     # What the failures that are kept do not tell, in sentences.
     untold: list[str] = field(default_factory=list)
+
+    def give_up(self, reason: str, ran_well: bool) -> None:
+        self.dead[reason] = self.dead.get(reason, 0) + 1
+        self.lost += ran_well
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,11 @@ def backtest(viewer: Viewer, policy: Policy, since: datetime, now: datetime | No
     found = Backtest(since, untold=_untold(policy))
     others = [one for one in active() if one.name != policy.name]
     rows, found.is_cut = _rows(viewer, policy, others, since)
-    seen = dict(Group.objects.filter(pk__in={group for _, group in rows}).values_list("pk", "last_seen"))
+    episodes = Episodes({group for _, group in rows if group}, since, now)
     # waits[n]: from the first failed attempt until its retry n, on average; the runs themselves take no time.
     waits = [0.0, *accumulate(step.mean_s for step in schedule(policy))]
     for job in _jobs(rows):
-        last_seen = seen.get(job.group) if job.group else None
-        _judge(found, policy, waits, job, last_seen, now)
+        _judge(found, policy, waits, job, episodes, now)
     return found
 
 
@@ -107,7 +110,7 @@ def _jobs(rows: Sequence[tuple[int, int | None]]) -> Iterable[_Job]:
 
 
 def _judge(
-    found: Backtest, policy: Policy, waits: Sequence[float], job: _Job, last_seen: datetime | None, now: datetime
+    found: Backtest, policy: Policy, waits: Sequence[float], job: _Job, episodes: Episodes, now: datetime
 ) -> None:
     failed = [one for one in job.attempts if one[0] != "success"]
     ran_well = len(failed) < len(job.attempts)
@@ -122,26 +125,27 @@ def _judge(
         attempt = bisect_right(waits, (at - first).total_seconds())  # the latest of the policy's by then
         said = judge(policy, Ended(attempt, (error,) if error else ()), lambda: 0.5, lambda: True)
         if isinstance(said, Dead):
-            found.dead[said.reason] += 1
-            found.lost += ran_well
+            found.give_up(said.reason, ran_well)
             found.retries += attempt - 1
             return
-    over = failed[-1][2] if ran_well else max(last_seen or first, failed[-1][2])
+    over = failed[-1][2] if ran_well else episodes.over(job.group, failed[-1][2])
     needed = bisect_right(waits, (over - first).total_seconds())  # retries until one comes after the error
     found.retries += min(needed, len(waits) - 1)
     if needed == len(waits):
-        found.dead[EXHAUSTED] += 1
-        found.lost += ran_well
+        found.give_up(EXHAUSTED, ran_well)
     elif ran_well:
         found.well += 1
-    elif now - over < _QUIET:
+    elif now - over < QUIET:
         found.open += 1
     else:
         found.outlive += 1
 
 
 def _untold(policy: Policy) -> list[str]:
-    found = ["Waits are taken at their mean, and what servers ask for (Retry-After) is not kept with failures."]
+    found = [
+        "Waits are taken at their mean, and what servers ask for (Retry-After) is not kept with failures.",
+        "A job that is wrong itself looks like one that met an outage which ended: class such errors as permanent.",
+    ]
     if policy.classes:
         found.append(
             "Of an error only its own class is kept: an entry of classes that names a base class finds nothing here."

@@ -23,8 +23,10 @@ def push_soon() -> None:
     """After a change. Never raises: what is published is published, and `watch` goes on trying."""
     try:
         push()
-    except (config.BadConfiguration, redis.RedisError) as error:
+    except redis.RedisError as error:
         log.warning("Workers do not have the change yet, the store is away: %s. `watch` brings it.", error)
+    except config.BadConfiguration as error:  # `up` itself publishes the demo's, and only its children know the store
+        log.info("Workers do not have the change yet: %s `watch` brings it.", error)
 
 
 def push() -> bool:

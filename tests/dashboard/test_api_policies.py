@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs_admin.models import AuditEvent, PolicyVersion
+from jobs_admin.models import Attempt, AuditEvent, PolicyVersion
 from tests.dashboard.conftest import bury
 from tests.dashboard.test_api import ask, sources  # noqa: F401
 
@@ -164,9 +164,11 @@ def test_a_preview_of_too_many_jobs_is_refused_with_its_bound(ask):  # noqa: F81
 
 
 def test_a_backtest_judges_the_failures_of_the_last_day(ask):  # noqa: F811
-    bury(3)
-    found = ask("POST", "policies/backtest", {"max_attempts": 3}, role="viewer").json()
-    assert (found["looked_at"], found["unjudged"]) == (3, 3)  # no attempt of theirs is kept
+    (failure,) = bury(1)
+    times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}
+    Attempt.objects.create(failure=failure, run=1, attempt=1, kind="exception", error_type="TimeoutError", **times)
+    found = ask("POST", "policies/backtest", {"max_attempts": 1}, role="viewer").json()
+    assert (found["looked_at"], found["dead"]) == (1, {"exhausted": 1})
 
 
 def test_a_budget_is_told_or_said_to_be_none(ask, put):  # noqa: F811

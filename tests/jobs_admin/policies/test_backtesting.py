@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import policies
 from jobs_admin.core.policy import parse
-from jobs_admin.models import Attempt, Group
+from jobs_admin.models import Attempt, Group, GroupCounter
 from tests.dashboard.conftest import bury
 from tests.jobs_admin.policies.conftest import ANN, LOOKS
 
@@ -34,9 +34,15 @@ def judged(viewer=ANN, since=NOW - timedelta(days=1), **fields):
     return policies.backtest(viewer, policy, since, NOW)
 
 
-def lasted(minutes):
-    last_seen = BEGAN + timedelta(minutes=minutes)
-    return Group.objects.create(fingerprint=f"v2-{minutes}", first_seen=BEGAN, last_seen=last_seen)
+def lasted(minutes, *, again_after=None):
+    """A group that failed in each of so many minutes from the first on; once more, so many minutes later."""
+    group = Group.objects.create(fingerprint=f"v2-{minutes}", first_seen=BEGAN, last_seen=NOW)
+    seen = [*range(minutes + 1), *([again_after] if again_after else [])]
+    start = BEGAN.replace(second=0, microsecond=0)
+    GroupCounter.objects.bulk_create(
+        GroupCounter(group=group, step=60, at=start + timedelta(minutes=minute), failed=1) for minute in seen
+    )
+    return group
 
 
 def test_a_permanent_error_is_dead_at_its_first_attempt_and_its_retries_are_saved():
@@ -49,6 +55,11 @@ def test_a_job_that_died_in_seconds_outlives_an_outage_of_minutes():
     failed((0, "retry", "Timeout"), (10, "exception", "Timeout"), group=lasted(minutes=4))
     assert judged(max_attempts=6).outlive == 1
     assert judged(max_attempts=4).dead == {"exhausted": 1}
+
+
+def test_an_error_that_comes_back_later_was_over_in_between():
+    failed((0, "exception", "Timeout"), group=lasted(minutes=4, again_after=60))
+    assert judged(max_attempts=8).outlive == 1
 
 
 def test_of_an_error_that_is_still_seen_nobody_knows():
