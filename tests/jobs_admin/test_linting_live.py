@@ -36,8 +36,8 @@ def fleet(engine, store):
     ]
     try:
         for worker in running:
-            worker.start()
-        running[0].wait(lambda: len(_digests(store)) == 2, 30, "both configurations")
+            worker.start(60)
+        running[0].wait(lambda: len(_digests(store)) == 2, 60, "both configurations")
         yield running
     finally:
         for worker in running:

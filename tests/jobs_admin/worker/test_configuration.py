@@ -330,7 +330,7 @@ def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worke
             (said,) = [json.loads(text) for text in store.hvals(keys.workers())]
             return said["configuration"]
 
-        name = keys.configuration(worker.wait(digest, 30, "a configuration"))
+        name = keys.configuration(worker.wait(digest, 60, "a configuration"))
         found = read(worker.wait(lambda: store.get(name), 10, "its text"), "shop")
         assert 0 < store.ttl(name) <= 86_400
     tasks = {task.name: task for task in found.tasks}
