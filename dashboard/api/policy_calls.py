@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -77,7 +76,7 @@ def preview_policy(request: HttpRequest, body: Previewed) -> Any:
 def backtest_policy(request: HttpRequest, body: Backtested) -> Any:
     """What would have become of the failures of the last day, or since then. Changes nothing."""
     since = body.since or timezone.now() - timedelta(days=1)
-    return asdict(policies.backtest(request.auth, policies.read(body.document()), since))
+    return policy_shapes.backtest(policies.backtest(request.auth, policies.read(body.document()), since))
 
 
 @api.get("/policies/{name}", response={200: policy_shapes.PolicyItem, **REFUSALS}, tags=["policies"])

@@ -135,6 +135,10 @@ def workers(running: policies.InForce) -> dict[str, Any]:
     }
 
 
+def backtest(found: policies.Backtest) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in Backtest.model_fields}
+
+
 def budget(row: PolicyVersion, left: policies.BudgetLeft | None) -> dict[str, Any]:
     return {
         "policy": row.name,

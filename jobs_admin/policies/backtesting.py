@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,7 +42,7 @@ class Backtest:
     died_then: int = 0  # of those: what really did not run well by its own retries
     retries_then: int = 0  # that all of them really had
     retries: int = 0  # that they would have had until now
-    dead: dict[str, int] = field(default_factory=dict)  # reason -> dead while the error was still seen
+    dead: Counter[str] = field(default_factory=Counter)  # reason -> dead while the error was still seen
     lost: int = 0  # of `dead`: what really ran well in the end
     well: int = 0  # ran well then, and would have
     outlive: int = 0  # died then, would have been tried once more after the error was last seen
@@ -52,7 +52,7 @@ class Backtest:
     untold: list[str] = field(default_factory=list)
 
     def give_up(self, reason: str, ran_well: bool) -> None:
-        self.dead[reason] = self.dead.get(reason, 0) + 1
+        self.dead[reason] += 1
         self.lost += ran_well
 
 
