@@ -149,6 +149,44 @@ def measure_pause(desk, url: str, rate: int) -> dict:
     }
 
 
+FIRSTS = """
+import redis
+queue = redis.Redis.from_url(URL)
+def first():
+    ReplayItem.objects.all().delete(); Replay.objects.all().delete()
+    Failure.objects.exclude(state="dead", run=1).update(state="dead", run=1)
+    queue.delete("emails")
+    time.sleep(3)  # nothing has been going on for a while
+    begun = time.monotonic()
+    draft = replays.draft(ANN, query="queue:emails", pace={"rate": 50}, reason="bench")
+    replay = replays.start(ANN, draft)
+    started = time.monotonic()
+    while not queue.llen("emails"): time.sleep(0.002)
+    came = time.monotonic()
+    replays.cancel(ANN, replay)
+    while ReplayItem.objects.filter(state="planned").exists(): time.sleep(0.05)
+    return round((started - begun) * 1000), round((came - started) * 1000)
+say([first() for _ in range(10)])
+"""
+
+
+def measure_firsts(desk, url: str) -> dict:
+    """How long all of the desk takes to draft and start, and then until its first job is in the queue."""
+    watch = subprocess.Popen(
+        [sys.executable, "manage.py", "watch", "--only", "lay,send,settle"], cwd=ROOT, env=desk.environment
+    )
+    try:
+        found = desk.run(f"URL = {url!r}\n{FIRSTS}", 300)
+    finally:
+        watch.terminate()
+        watch.wait()
+    return {
+        "draft_and_start_ms": [ms for ms, _ in found],
+        "first_job_after_ms": [ms for _, ms in found],
+        "load": os.getloadavg()[0],
+    }
+
+
 PAGES = """
 from django.conf import settings
 settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"  # none is collected
@@ -291,6 +329,7 @@ def main() -> None:
                 ]
                 runs.append(measure(desk, engine.url, arguments.jobs, {"style": "at_once"}))
                 pauses = [measure_pause(desk, engine.url, rate) for rate in (50, 500)]
+            firsts = measure_firsts(desk, engine.url)
             pages = measure_pages(desk, engine.url, arguments.jobs, 1_000)
             writes = desk.run(CLOCKED + WRITES, 900)
             memory = measure_memory(desk, engine.url, arguments.memory)
@@ -300,7 +339,16 @@ def main() -> None:
     about = {"machine": machine(), "celery": celery.__version__, "database": database, "burners": arguments.burn}
     print(
         json.dumps(
-            {**about, "runs": runs, "pauses": pauses, "pages": pages, "writes": writes, "memory": memory}, indent=1
+            {
+                **about,
+                "runs": runs,
+                "pauses": pauses,
+                "firsts": firsts,
+                "pages": pages,
+                "writes": writes,
+                "memory": memory,
+            },
+            indent=1,
         )
     )
 

@@ -8,6 +8,7 @@ there how far it got. Needs Django: see `demo.play`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -262,7 +263,8 @@ class Incident:
 
 def measure(side: Side, seen: dict, left: int) -> None:
     """Write down the whole seconds that are over: what the partner counted in them; how it stands, for the last one."""
-    first, now = int(side.began), int(seen["now"])
+    # From the first whole one: in the second in which it came back, what came before is the other side's.
+    first, now = math.ceil(side.began), int(seen["now"])
     counted = {now - point["ago_s"]: point for point in seen["series"]}
     for n in range(now - first):
         if n == len(side.seconds):

@@ -4,7 +4,7 @@ from demo.incident import measure
 from demo.story import Side
 from demo.temper import FALLEN_S, Temper
 
-BEGAN = 100.25
+BEGAN = 99.75
 
 
 def side(temper):
@@ -37,6 +37,17 @@ def test_what_nobody_looked_at_is_counted_later_and_its_rest_is_unknown():
     measure(measured, temper.seen(104.1), left=7)
     assert [second.requests for second in measured.seconds] == [1, 0, 1, 0]
     assert [second.left for second in measured.seconds] == [None, None, None, 7]
+
+
+def test_what_was_refused_in_the_second_of_its_return_is_not_this_sides():
+    temper = Temper(0)
+    temper.change("outage", 90)
+    temper.answer(99.5)
+    temper.change("warming", BEGAN)
+    measured = side(temper)
+    temper.answer(100.5)
+    measure(measured, temper.seen(101.1), left=7)
+    assert (measured.while_down, measured.peak) == (0, 1)
 
 
 def test_what_the_partner_has_forgotten_is_a_gap():
