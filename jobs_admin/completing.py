@@ -18,6 +18,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Sum
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.envelope import KINDS
+from jobs_admin.core.matching import matches
 from jobs_admin.core.priority import LEVELS
 from jobs_admin.core.query import Query, Value
 from jobs_admin.core.redaction import PLACEHOLDER
@@ -228,8 +229,10 @@ def _kinds(viewer: Viewer, typed: str) -> list[Option]:
 
 
 def _policies(viewer: Viewer, typed: str) -> list[Option]:
-    names = PolicyVersion.objects.order_by("name").values_list("name", flat=True).distinct()[:200]
-    return [Option(name, "", None) for name in names if _fits(name, typed)]
+    rows = PolicyVersion.objects.order_by("name").values_list("name", "match_source").distinct()[:1_000]
+    theirs = viewer.sources()
+    seen = [name for name, glob in rows if theirs is None or any(matches(glob, source) for source in theirs)]
+    return [Option(name, "", None) for name in dict.fromkeys(seen) if _fits(name, typed)]
 
 
 _VALUES: dict[str, Values] = {

@@ -10,7 +10,7 @@ from dashboard.policy_forms import KINDS, PLACES, Draft, Row
 from jobs_admin.core.policy import BACKOFFS, JITTERS, PERMANENT, RATE_LIMITED, TRANSIENT
 from jobs_admin.core.policy.shape import BACKOFF_FIELDS, JITTER_FIELDS
 
-SPARE_ROWS = 3
+SPARE_ROWS = 2
 
 LABELS = {
     "name": "Name",
@@ -115,6 +115,8 @@ _EMPTY = {
     "poison.window_s": "5 min",
     "name": "webhooks",
 }
+# What was seen of these is offered while they are typed: input -> qualifier of the search.
+SEEN = {"match.task": "task", "match.queue": "queue", "match.source": "source", "classes": "error"}
 _LONG = {"match.task", "match.queue", "match.source", "concurrency.key", "budget.group", "backoff.delays_s", "name"}
 
 
@@ -129,6 +131,7 @@ class Field:
     choices: list[tuple[str, str]] = field(default_factory=list)
     of: str = ""  # the kinds in which it means something, between blanks; "": always
     is_long: bool = False
+    seen: str = ""  # the list of values that were seen
 
     @property
     def id(self) -> str:
@@ -171,6 +174,7 @@ def of(draft: Draft, usual: Mapping[str, Any], path: str) -> Field:
         choices,
         _kinds_of(path),
         path in _LONG,
+        SEEN.get(path, ""),
     )
 
 

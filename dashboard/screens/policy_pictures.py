@@ -18,7 +18,7 @@ from jobs_admin.core.backoff import Step
 HIGH = 132  # of a picture, in px
 LANE = 22
 MOST_DRAWN = 120  # attempts; of more every second, third …
-MOST_LABELS = 8
+MOST_LABELS = 6  # a phone has room for no more
 _WIDEST = 10.0  # per cent, of a bar
 MOST_ROWS = 40  # of a table
 MOST_BUSY = 12
@@ -277,8 +277,8 @@ def brief(seconds: float) -> str:
     """A time in one unit, to stand under a bar: 150 -> 2.5 min."""
     if not seconds:
         return "0"
-    # 80 s is no 1.3 min.
-    fits = ((size, unit) for size, unit in _BRIEF if seconds >= size * 2 or abs(seconds - size) < size * 0.0005)
+    # 80 s is no 1.3 min, and 1.5 s no 1,500 ms.
+    fits = ((size, unit) for size, unit in _BRIEF if seconds >= size * (2 if size > 1 else 0.9995) or seconds == size)
     size, unit = next(fits, (0.001, "ms"))
     value = seconds / size
     return f"{value:.1f}".removesuffix(".0") + f" {unit}" if value < 9.95 else f"{value:,.0f} {unit}"

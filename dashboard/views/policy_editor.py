@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,13 +13,14 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import go, render_page
 from dashboard.policy_forms import AT, SPANS_OF_EXPIRY, Draft
 from dashboard.screens import policy_backtest, policy_changes, policy_fields, policy_list, policy_outlook, policy_words
 from dashboard.screens.policy_drawn import drawable, merged
 from dashboard.toasts import say
-from jobs_admin import linting, policies
+from jobs_admin import completing, linting, policies
 from jobs_admin.core import policy as core
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.presets import PRESETS
@@ -28,6 +30,7 @@ from jobs_admin.models.access import OPERATOR, VIEWER
 
 NEW = "new"  # in an address: what has no name yet
 MOST_REASON = 500
+MOST_SEEN = 100
 JUDGED = timedelta(days=7)  # failures of so long are judged
 
 
@@ -76,13 +79,16 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
         current = policies.get(request.viewer, name)
     except policies.NoSuchPolicy:
         return _not_in_force(request, name)
+    if request.htmx and not request.htmx.history_restore_request:
+        return render_page(request, "policies/edit.html", _standing(request, current), part="in_force")
     document = current.document
     if number := whole_number(request.GET.get("from")):
-        document = _version(request, name, number).document
+        # Until when it was to be in force has nothing to do with now.
+        document = _version(request, name, number).document | {"expires_at": None}
     draft = Draft.of(document)
     if request.GET.get("mode") in core.MODES:
         draft.texts["mode"] = request.GET["mode"]
-    return page(request, Edit(draft, current, current.version, name), part="in_force")
+    return page(request, Edit(draft, current, current.version, name))
 
 
 def _not_in_force(request: HttpRequest, name: str) -> HttpResponse:
@@ -163,7 +169,6 @@ def _stale(request: HttpRequest, edit: Edit, stale: policies.StaleEdit) -> HttpR
         "message": stale.message,
         "was": was,
         "lines": policy_changes.lines(stale.changes, "was", "now", "yours"),
-        "by": now.published_by if now else "",
         "now": now.version if now else 0,
         "can_merge": bool(was and now),
     }
@@ -213,15 +218,11 @@ def page(
     context = {
         "edit": edit,
         "draft": draft,
-        "current": edit.current,
-        "fleet": _fleet(request, edit.current) if edit.current else None,
-        "matches": policy_words.matches(current.match) if current else "",
         "scope": policy_fields.scope(draft, usual),
         "name_field": policy_fields.of(draft, usual, "name"),
         "delays": policy_fields.delays(draft, usual),
         "folds": policy_fields.folds(draft, usual),
         "retry_after_refused": draft.errors.get("retry_after.respect", []),
-        "budget": _budget(request, edit.current) if edit.current else "",
         "retry_after": policy_fields.retry_after(draft, usual),
         "rows": policy_fields.rows(draft),
         "class_words": policy_fields.CLASS_WORDS.items(),
@@ -234,6 +235,7 @@ def page(
         "unplaced": draft.errors.get("", []),
         "mode": drawn.mode,
         "spans": _spans(draft),
+        "seen": [] if request.htmx else _seen(request),
         "at": AT,
         "may_publish": policies.may_publish(viewer, drawn.match.source),
         "presets": policy_list.presets(preset, given or {}) if not edit.name and request.method == "GET" else [],
@@ -245,17 +247,24 @@ def page(
         "publish_url": reverse("policy-publish", args=[address]),
         "self_url": reverse("policy-detail", args=[edit.name]) if edit.name else reverse("policy-new"),
     }
+    if edit.current:
+        context |= _standing(request, edit.current)
     return render_page(request, "policies/edit.html", context, part=part, status=status)
 
 
-def _fleet(request: HttpRequest, current: PolicyVersion) -> policy_words.Fleet:
+def _standing(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
+    """How the version in force stands: the line that refreshes itself."""
     told = policies.in_force(request.viewer, [current])
-    return policy_words.fleet(told.get(current.name), current.version)
-
-
-def _budget(request: HttpRequest, current: PolicyVersion) -> str:
     left = policies.budget(request.viewer, current)
-    return policy_words.budget_left(left) if left else ""
+    match = core.Match(current.match_source, current.match_queue, current.match_task)
+    return {
+        "current": current,
+        "fleet": policy_words.fleet(told.get(current.name), current.version),
+        "matches": policy_words.matches(match),
+        "budget": policy_words.budget_left(left) if left else "",
+        "decided_url": links.failures_of(policy=str(current), state="any"),
+        "self_url": reverse("policy-detail", args=[current.name]),
+    }
 
 
 def _next_version(request: HttpRequest, name: str) -> int:
@@ -271,6 +280,14 @@ def _changes(edit: Edit, document: dict[str, Any]) -> list[policy_changes.Line]:
     if edit.current is None:
         return []
     return policy_changes.lines(policies.difference(edit.current.document, document), "before", "after")
+
+
+def _seen(request: HttpRequest) -> list[tuple[str, list[str]]]:
+    """Values that failures had, to choose from while one types."""
+    return [
+        (name, [one.text for one in islice(completing.values(request.viewer, name, ""), MOST_SEEN)])
+        for name in policy_fields.SEEN.values()
+    ]
 
 
 def _spans(draft: Draft) -> list[tuple[str, str, bool]]:

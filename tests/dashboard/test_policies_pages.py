@@ -337,3 +337,20 @@ def test_publishing_what_is_in_force_already_makes_no_version(otto):
     answer = otto.post("/policies/webhooks/publish/", form | {"begun": "1"}, follow=True)
     assert "Nothing differs from v1: it stays in force." in text_of(answer)
     assert PolicyVersion.objects.count() == 1
+
+
+def test_what_failed_is_offered_while_one_types_and_nothing_out_of_sight(vera):
+    bury(error_type="shop.Unpaid", task="shop.charge", group=group("shop.Unpaid"))
+    bury(source="bank", error_type="bank.Secret", task="bank.hidden", queue="vault", group=group("bank.Secret"))
+    page = vera.get("/policies/new/").content.decode()
+    offered = re.findall(r'<option value="([^"]+)"></option>', page)
+    assert {"shop.charge", "webhooks", "shop"} <= set(offered)
+    assert "shop.Unpaid" in offered
+    assert not [one for one in offered if "bank" in one or "vault" in one]
+
+
+def test_a_search_offers_no_policy_that_is_out_of_sight(vera):
+    publish()
+    publish("vault", match={"source": "bank"})
+    offered = vera.get("/failures/complete/", {"q": "policy:", "at": "7"}).content.decode()
+    assert "webhooks" in offered and "vault" not in offered
