@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.journeys.conftest import is_complaint
+
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 
@@ -17,7 +19,7 @@ def page(desk, browser, logged_in):
     page = context.new_page()
     page.complaints = []
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda said: page.complaints.append(said.text) if is_complaint(said) else None)
     yield page
     assert page.complaints == []
     context.close()

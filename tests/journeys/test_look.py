@@ -60,7 +60,7 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
     yield Rows(job, job, job, SimpleNamespace(fingerprint=group), run, run, SimpleNamespace(n=1), more)
     # Whoever comes after on this desk finds these jobs free.
     assert ask(desk, f"replays/{replay}/cancel", {})["state"] == "cancelled"
-    ask(desk, "policies/looked-at", {"expected_version": 2}, "DELETE")
+    ask(desk, "policies/looked-at", {}, "DELETE")
 
 
 def a_replay(page) -> str:
@@ -91,7 +91,7 @@ def ask(desk, path: str, body: dict, method: str = "POST") -> dict:
     """What the API answers when something is to be changed."""
     headers = {"Authorization": f"Bearer {desk.token}"}
     answer = httpx.request(method, f"{desk.url}/api/{path}", json=body, headers=headers, trust_env=False)
-    return answer.raise_for_status().json()
+    return answer.raise_for_status().json() if answer.content else {}
 
 
 @pytest.mark.parametrize("size", SIZES)
