@@ -450,7 +450,7 @@ def _app_of_the_environment() -> Celery | None:
 
         guard.CELERY_VERSION = os.environ.get("REAL_CELERY_VERSION", guard.CELERY_VERSION)
         for _ in range(2):  # the second line must change nothing
-            install(made, source="shop", tenant=["kwargs.customer.id", "kwargs.tenant"], release="2026.11")
+            install(made, source=os.environ.get("REAL_SOURCE", "shop"), tenant=["kwargs.customer.id", "kwargs.tenant"], release="2026.11")
     return made
 
 

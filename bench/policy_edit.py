@@ -1,0 +1,191 @@
+"""From a click on *Publish* to the first attempt under the new version, in each of four workers on two brokers.
+
+    python -m bench.policy_edit [--edits 60] [--jobs 12]
+
+Two brokers (Valkey), a store of its own, a desk's database (SQLite), two prefork workers of two children on each broker. Jobs that
+always fail go round under the policy, some ten attempts a second in each worker. Each edit is published as the page does it
+(`jobs_admin.policies.publish`: checks, transaction, audit, push); then the reports tell which worker made its first attempt under that
+version, and when it began. Each version has a delay and a number of attempts of its own, so that an attempt under a mix of two
+would show. Workers and bench share one clock. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import random
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import celery
+import kombu
+import redis
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 20.0  # for all workers to have made an attempt under a version
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--edits", type=int, default=60)
+    asked.add_argument("--jobs", type=int, default=12, help="that go round on each broker")
+    wanted = asked.parse_args()
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
+        json.dump(measure(wanted, Path(folder)), sys.stdout, indent=2)
+    print()
+
+
+def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    from dashboard.engine import Engine
+
+    with contextlib.ExitStack() as stack:
+        store, *brokers = (Engine(folder / name).start() for name in ("store", "broker-a", "broker-b"))
+        for engine in (store, *brokers):
+            stack.callback(engine.stop)
+        desk(folder, store.url)
+        from tests.real_celery import RealWorker
+
+        publish(0)
+        workers = []
+        for n, broker in enumerate(brokers):
+            for _ in range(2):
+                worker = RealWorker(broker.url, store.url, environment={"REAL_SOURCE": "ab"[n], "REAL_MARKS": ""})
+                workers.append(worker)
+                stack.callback(worker.stop)
+                worker.start()
+        for worker in workers[::2]:
+            for _ in range(wanted.jobs):
+                worker.send("try", queue="emails")
+        client = stack.enter_context(redis.Redis.from_url(store.url))
+        seen = Reports(client)
+        seen.wait_for(0, len(workers))
+        edits = [one_edit(n, seen, len(workers)) for n in range(1, wanted.edits + 1)]
+    latencies = sorted(seconds for edit in edits for seconds in edit["workers"])
+    return {
+        "machine": {
+            "cpus": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "load_average": round(os.getloadavg()[0], 1),
+        },
+        "versions": {"celery": celery.__version__, "kombu": kombu.__version__, "redis-py": redis.__version__},
+        "edits": len(edits),
+        "workers": len(workers),
+        "brokers": ["redis", "redis"],
+        "seconds_from_click_to_first_attempt": {
+            "p50": percentile(latencies, 0.5),
+            "p99": percentile(latencies, 0.99),
+            "most": latencies[-1],
+            "of_the_last_worker_p50": round(statistics.median(max(edit["workers"]) for edit in edits), 3),
+        },
+        "publish_s_p50": round(statistics.median(edit["publish_s"] for edit in edits), 3),
+        "attempts_seen": seen.attempts,
+        "attempts_under_a_mix_of_versions": seen.mixed,
+        "attempts_that_went_back_a_version": seen.back,
+    }
+
+
+def desk(folder: Path, store_url: str) -> None:
+    """Django in this process, on a database of its own."""
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "dashboard.settings",
+        "SECRET_KEY": secrets.token_urlsafe(50),
+        "REDRIVE_DATA": str(folder),
+        "REDRIVE_REDIS_URL": store_url,
+    }
+    (folder / "static").mkdir()
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def said(n: int) -> dict[str, Any]:
+    """What version n + 1 says; no two say the same."""
+    return {
+        "match": {"task": "try"},
+        "mode": "enforce",
+        "max_attempts": 1000 - n % 500,
+        "backoff": {"kind": "fixed", "first_delay_s": round(0.1 + n / 10_000, 4)},
+    }
+
+
+def publish(n: int) -> None:
+    from jobs_admin import policies
+    from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
+
+    made = policies.publish(Viewer("bench", {EVERY_SOURCE: ADMIN}), "bench", said(n), expected_version=n)
+    assert made.version == n + 1
+
+
+def one_edit(n: int, seen: Reports, workers: int) -> dict[str, Any]:
+    time.sleep(random.uniform(1.0, 2.5))  # so that clicks come at any moment of the workers' second
+    clicked = time.time()
+    publish(n)
+    published = time.time() - clicked
+    first = seen.wait_for(n, workers)
+    return {"publish_s": published, "workers": [round(began - clicked, 4) for began in first.values()]}
+
+
+class Reports:
+    """What workers tell, read once."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._last = b"0"
+        self._first: dict[int, dict[str, float]] = {}  # version -> worker -> when its first attempt under it began
+        self.attempts = self.mixed = self.back = 0
+
+    def wait_for(self, n: int, workers: int) -> dict[str, float]:
+        """Worker -> when its first attempt under version n + 1 began."""
+        ends = time.monotonic() + PATIENCE_S
+        while len(self._first.get(n, {})) < workers:
+            if time.monotonic() > ends:
+                raise SystemExit(
+                    f"only {len(self._first.get(n, {}))} of {workers} workers made an attempt under {n + 1}"
+                )
+            self._read()
+            time.sleep(0.02)
+        return self._first[n]
+
+    def _read(self) -> None:
+        from jobs_admin.core import keys
+        from jobs_admin.core.envelope import decode
+
+        entries: Any = self._client.xrange(
+            keys.failures(), f"({self._last.decode()}" if self._last != b"0" else "-", "+"
+        )
+        for entry, fields in entries:
+            self._last = entry
+            self._count(decode(fields))
+
+    def _count(self, report: Any) -> None:
+        self.attempts += 1
+        n = int(report.policy.rpartition("@")[2]) - 1
+        began = report.at - (report.duration_s or 0.0)
+        ours = said(n)
+        waited = None if report.due_at is None else report.due_at - report.at
+        is_delay = waited is None or abs(waited - ours["backoff"]["first_delay_s"]) < 0.00002
+        self.mixed += report.max_attempts != ours["max_attempts"] or not is_delay
+        firsts = self._first.setdefault(n, {})
+        firsts[report.worker] = min(began, firsts.get(report.worker, began))
+        # Two children read the board by themselves: what must not be is an attempt under an older one a second later.
+        newest = max((v for v, w in self._first.items() if report.worker in w), default=n)
+        self.back += newest > n and began > self._first[newest][report.worker] + 1.0
+
+
+def percentile(values: list[float], share: float) -> float:
+    return round(values[min(len(values) - 1, int(share * len(values)))], 3)
+
+
+if __name__ == "__main__":
+    main()
