@@ -22,7 +22,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task
+from celery import Celery, Task, chord
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.worker.request import Request
 
@@ -49,6 +49,7 @@ class ShopRequest(Request):
 def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
     made = Celery("real", broker=broker_url, set_as_current=False)
     made.conf.update(
+        result_backend=os.environ.get("REAL_BACKEND"),
         task_acks_late=late_ack,
         task_default_queue="celery",
         broker_connection_retry_on_startup=True,
@@ -195,6 +196,13 @@ def _define_retried(task: Any) -> None:
     @task(name="note")
     def note(*args):
         _mark("notes", str(args))
+
+    @task(name="together", bind=True)
+    def together(self, well_at):
+        """A chord of two; sent from a worker, which asks the result backend for nothing."""
+        tasks = self.app.tasks
+        body = note.si("body").on_error(note.si("broken"))
+        chord([tasks["try"].s("down", well_at), tasks["ok"].s()], app=self.app)(body)
 
 
 def _define(app: Celery) -> None:
@@ -450,7 +458,12 @@ def _app_of_the_environment() -> Celery | None:
 
         guard.CELERY_VERSION = os.environ.get("REAL_CELERY_VERSION", guard.CELERY_VERSION)
         for _ in range(2):  # the second line must change nothing
-            install(made, source=os.environ.get("REAL_SOURCE", "shop"), tenant=["kwargs.customer.id", "kwargs.tenant"], release="2026.11")
+            install(
+                made,
+                source=os.environ.get("REAL_SOURCE", "shop"),
+                tenant=["kwargs.customer.id", "kwargs.tenant"],
+                release="2026.11",
+            )
     return made
 
 

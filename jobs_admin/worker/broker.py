@@ -83,9 +83,11 @@ class Publisher:
             body = base64.b64decode(body)
         kept = {
             name: properties[name]
-            for name in ("correlation_id", "reply_to", "priority", "delivery_mode", "expiration", "message_id", "type")
+            for name in ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type")
             if properties.get(name) is not None
         }
+        if str(properties.get("expiration") or "").isdecimal():
+            kept["expiration"] = int(properties["expiration"]) / 1000  # kombu takes seconds, and writes milliseconds
         with self._lock:
             try:
                 producer = self._open()

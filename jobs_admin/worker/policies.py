@@ -100,7 +100,7 @@ class Policies:
 
     def __init__(self, source: str, ceiling: str, directory: Path) -> None:
         self.source = source
-        self.refused: dict[str, str] = {}  # name -> why its newest document could not be used
+        self.refused: dict[str, str] = {}  # name -> why its newest document is not in force as it says
         self.held_to = ENFORCE  # a lower ceiling while an operator wants it (`manage.py off`, `drain`)
         self._ceiling = ceiling
         self._directory = directory
@@ -165,14 +165,18 @@ class Policies:
             try:
                 found = _usable(name, document)
             except (PolicyRefused, ValueError, TypeError, KeyError) as error:
-                refused[name] = _why(error)
+                refused[name] = f"{_why(error)} The version before stays in force."
                 if name in self._documents:
                     taken[name] = self._documents[name]
                 continue
-            if matching.matches(found.policy.match.source, self.source):
-                taken[name] = document
+            if not matching.matches(found.policy.match.source, self.source):
+                continue
+            taken[name] = document
+            if found.policy.unknown:
+                fields = ", ".join(found.policy.unknown)
+                refused[name] = f"This version of the guard does not know {fields}: the policy only observes here."
         for name in refused.keys() - self.refused.keys():
-            logger.warning("Redrive's policy %r cannot be used here: %s The version before stays.", name, refused[name])
+            logger.warning("Redrive's policy %r: %s", name, refused[name])
         self.refused = refused
         if taken == self._documents:
             return False

@@ -39,8 +39,8 @@ class Policing:
         self.policies = Policies(origin.source, ceiling, store.spool.directory)
         with contextlib.suppress(redis.RedisError, OSError), client(url) as asked:
             # Once before the first job; a store that is away is asked again each second.
-            number: Any = asked.get(keys.policies_version())
-            self.policies.poll(asked, number)
+            told: Any = asked.mget(keys.switch(), keys.policies_version())
+            self.obey(asked, *told)
         self._calls = calls
         notes = Notes()
         self._later = _later(app, origin, url)

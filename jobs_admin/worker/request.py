@@ -18,6 +18,7 @@ class GuardedRequest:
     """Mixed in front of whatever request class a task uses; each call goes on to that class unchanged."""
 
     redrive: Guard
+    redrive_base: type  # the class that it stands in front of
 
     def __init_subclass__(cls, **options: Any) -> None:
         # Celery derives one class a task, and what that defines calls none of its bases: it is wrapped where it is made.
@@ -88,7 +89,9 @@ def _gated(execute_using_pool: Any) -> Any:
 def guarded(base: type, guard: Guard) -> type:
     """`base` with the guard in front. Raises NotARequest where that cannot work."""
     if issubclass(base, GuardedRequest):
-        return base
+        base = base.redrive_base  # of a worker that ran in this process before
     if not issubclass(base, Request):
         raise NotARequest(f"{base!r} is not a celery.worker.request.Request")
-    return type("GuardedRequest", (GuardedRequest, base), {"redrive": guard, "__module__": __name__})
+    return type(
+        "GuardedRequest", (GuardedRequest, base), {"redrive": guard, "redrive_base": base, "__module__": __name__}
+    )
