@@ -18,23 +18,25 @@ _TRIES = 4
 
 def drawable(
     draft: Draft, name: str, viewer: Viewer, now: datetime, *, is_told: bool = False
-) -> tuple[core.Policy, dict[str, Any]]:
-    """The nearest policy, and its normal form. Notes what is refused in the draft, unless that `is_told` already."""
+) -> tuple[core.Policy, dict[str, Any], bool]:
+    """The nearest policy, its normal form, and whether it is all of the draft. Notes what is refused in the draft,
+    unless that `is_told` already.
+    """
     document = draft.document(now) | {"name": name}
     try:
         found = policies.check(viewer, name, document)
-        return found, core.document(found)
+        return found, core.document(found), True
     except policies.PolicyRefused as refused:
         if not is_told:
             draft.refuse(refused.problems or [core.Problem(refused.field or "", refused.message)])
-    for _ in range(_TRIES):
+    for n in range(_TRIES):
         try:
             found = core.parse(document)
-            return found, core.document(found)
+            return found, core.document(found), n == 0
         except core.PolicyRefused as refused:
             for problem in refused.problems:
                 _leave_out(document, problem.field)
-    return core.Policy(name=name), core.document(core.Policy(name=name))
+    return core.Policy(name=name), core.document(core.Policy(name=name)), False
 
 
 def _leave_out(document: dict[str, Any], path: str) -> None:

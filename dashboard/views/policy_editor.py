@@ -210,7 +210,7 @@ def page(
 ) -> HttpResponse:
     viewer, now, draft = request.viewer, timezone.now(), edit.draft
     was_refused = bool(draft.errors)
-    drawn, document = drawable(draft, edit.name or "draft", viewer, now, is_told=was_refused)
+    drawn, document, is_whole = drawable(draft, edit.name or "draft", viewer, now, is_told=was_refused)
     current = next(iter(policies.readable([edit.current])), None) if edit.current else None
     usual = core.document(drawn)
     address = edit.name or NEW
@@ -231,6 +231,7 @@ def page(
         ),
         "changes": _changes(edit, document),
         "is_refused": bool(draft.errors),
+        "is_whole": is_whole,
         "slots": policy_fields.slots(draft, is_new=not edit.name) if request.htmx else [],
         "unplaced": draft.errors.get("", []),
         "mode": drawn.mode,
