@@ -60,6 +60,8 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     expect(page.locator("#outlook .lane")).to_have_count(2)
     page.locator("#herd-jobs").fill("45000")
     expect(page.locator("#outlook .herd .said")).to_contain_text(re.compile(r"At most [\d,]{5,}"))
+    for table in page.locator("#outlook .as-table > summary").all():
+        table.click()
     page.get_by_label(re.compile("^Enforce")).check()
     for size in SIZES:
         page.set_viewport_size(SIZES[size])
