@@ -114,9 +114,13 @@ def _about_the_store(source: Source) -> list[Finding]:
 
 
 def _about_the_guard() -> list[Finding]:
-    if not overview.guard_is_off():
-        return []
-    return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
+    stands = overview.guard_stands()
+    if stands == "off":
+        return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
+    if stands == "drain":
+        text = "Workers are held to recording (`manage.py drain`): no retry policy decides."
+        return [Finding("guard-held", WARNING, text, "`python3 manage.py on`, unless Redrive is being taken out.")]
+    return []
 
 
 def check_watch(now: datetime) -> Result:

@@ -393,12 +393,12 @@ def _deaf() -> Stale:
     )
 
 
-def guard_is_off() -> bool:
-    """Whether `manage.py off` silences all workers. Where the store does not answer, `stale` says so."""
+def guard_stands() -> str:
+    """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record). `on` too where nobody answers."""
     try:
-        return config.store().get(keys.switch()) == b"off"
+        return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
     except (redis.RedisError, config.BadConfiguration):
-        return False
+        return "on"
 
 
 def ingest_lag_s(now: datetime | None = None) -> float:

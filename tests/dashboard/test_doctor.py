@@ -78,6 +78,11 @@ def test_a_guard_that_is_off_is_severe(shop, store):
     assert "The guard is off: nothing is recorded." in said and "All is well" not in said
 
 
+def test_a_guard_that_is_held_to_recording_is_said(shop, store):
+    store.set(keys.switch(), "drain")
+    assert "no retry policy decides" in doctor()[1]
+
+
 def test_what_to_correct_is_named_by_its_variable(shop, settings):
     settings.REDRIVE_DEMO_BROKER_URL = ""
     settings.REDRIVE_CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
