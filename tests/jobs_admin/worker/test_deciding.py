@@ -1,0 +1,70 @@
+"""From a verdict to a decision: what only a worker knows of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobs_admin.core.policy import parse
+from jobs_admin.worker.decision import AGAIN, DEAD, Decision
+from jobs_admin.worker.policies import Chosen
+from jobs_admin.worker.retrying import decide
+
+BUDGET = {"per_minute": 60, "burst": 1}
+
+
+def chosen(**fields) -> Chosen:
+    usual = {"mode": "enforce", "max_attempts": 3, "backoff": {"kind": "fixed", "first_delay_s": 2}, "cap_s": 30}
+    return Chosen(parse({"name": "p", **usual, **fields}), "p", 7)
+
+
+def decided(policy: Chosen, attempt: int = 1, spend=lambda policy: True, **more) -> Decision:
+    return decide(policy, attempt=attempt, error_names=("ValueError", "Exception"), spend=spend, **more)
+
+
+def test_a_budget_that_cannot_be_asked_grants_the_longest_wait():
+    found = decided(chosen(budget=BUDGET), spend=lambda policy: None)
+    assert (found.act, found.delay_s, found.reason) == (AGAIN, 30, "the budget could not be asked")
+    without_cap = decided(chosen(budget=BUDGET, cap_s=None, jitter={"kind": "full"}), spend=lambda policy: None)
+    assert without_cap.delay_s == 2
+
+
+def test_a_budget_that_is_spent_is_the_reason():
+    assert decided(chosen(budget=BUDGET), spend=lambda policy: False).reason == "budget"
+
+
+def test_a_policy_that_observes_spends_nothing():
+    asked = []
+    found = decided(chosen(budget=BUDGET, mode="observe", exhausted="escalate"), attempt=3, spend=asked.append)
+    assert (found.act, found.is_observed, found.escalate, asked) == (DEAD, True, False, [])
+    assert decided(chosen(budget=BUDGET, mode="observe"), spend=asked.append).act == AGAIN and asked == []
+
+
+@pytest.mark.parametrize(("left_s", "act"), [(1, DEAD), (60, AGAIN)])
+def test_a_retry_that_would_come_after_its_message_expires_is_dead(left_s, act):
+    expires = (datetime.now(UTC) + timedelta(seconds=left_s)).isoformat()
+    assert decided(chosen(), expires=expires).act == act
+    assert decided(chosen(), expires=expires.replace("+00:00", "Z")).act == act
+    assert decided(chosen(), expires="no time").act == AGAIN
+
+
+def test_only_what_was_used_up_escalates():
+    policy = chosen(exhausted="escalate", classes=[{"error": "ValueError", "as": "permanent"}])
+    assert not decided(policy).escalate
+    assert decided(chosen(exhausted="escalate"), attempt=3).escalate
+
+
+def test_a_decision_comes_back_from_its_text_and_nothing_else_does():
+    found = decided(chosen(), retry_after_s=5)
+    assert Decision.from_text(found.text()) == found
+    assert found.reason == "asked to wait 5 s" and 5 <= found.delay_s <= 6
+    for text in (
+        None,
+        "",
+        "{}",
+        "[]",
+        '{"act": "else", "policy": ""}',
+        '{"act": "again", "policy": "", "delay_s": -1}',
+    ):
+        assert Decision.from_text(text) is None
