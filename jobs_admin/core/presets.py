@@ -74,7 +74,7 @@ _ALL = (
     Preset(
         "aggressive",
         "Aggressive",
-        "5 s, doubled each time: seed 000 calls it so, and means it for careful partners. Without jitter.",
+        "5 s, doubled each time, six attempts: for partners that are away for minutes. Without jitter.",
         {"max_attempts": 6, "backoff": _exponential(5), "jitter": _NONE},
     ),
     Preset(

@@ -88,7 +88,7 @@ def text(report: linting.Report, left: int = 0) -> Iterable[str]:
     if check.verdicts:
         told = ", ".join(f"{check.count(verdict)} {verdict}" for verdict in lint.VERDICTS)
         kinds = ", ".join(f"{n} {kind}" for kind, n in check.kinds.items())
-        yield f"Exponential backoff (seed 003): {told}.{f' By kind: {kinds}.' if kinds else ''}"
+        yield f"Exponential backoff: {told}.{f' By kind: {kinds}.' if kinds else ''}"
 
 
 def _is_excepted(finding: Finding, excepted: Iterable[str]) -> bool:

@@ -22,7 +22,7 @@ from jobs_admin.core.lint.words import count, span
     "high where even the longest waits end before it, and medium where the average does. Where none was "
     "seen it is five minutes, and the finding is low.",
     fix="More attempts, or longer waits: the policy editor shows which outage a policy survives.",
-    source="seed 003: “an ESP outage causes all retry attempts to fire within minutes”; hypothesis/lms#5511",
+    source="hypothesis/lms#5511",
 )
 def gives_up_before_outage(case: Case) -> Iterator[Found]:
     for curve in case.curves:

@@ -33,7 +33,7 @@ _CATCH_SOME = (*PROGRAMMING, "LookupError", "ArithmeticError", "UnicodeError")
     "the task are among the failures that are kept.",
     fix="Name what can pass (`ConnectionError`, `TimeoutError`, the client's own errors) in `autoretry_for`, "
     "the rest in `dont_autoretry_for`; in a policy, class such errors as permanent.",
-    source="Celery, Automatic retry for known exceptions; seed 002, Transient vs. permanent errors",
+    source="Celery, Automatic retry for known exceptions",
 )
 def retries_permanent_errors(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:
@@ -92,7 +92,7 @@ def _told(seen: Mapping[str, int]) -> str:
     "for.",
     fix="Catch the error and `raise self.retry(countdown=error.retry_after)`, or publish a policy: it heeds "
     "Retry-After.",
-    source="seed 003: “override the delay to at least the Retry-After value”; RFC 9110, 10.2.3",
+    source="RFC 9110, 10.2.3",
 )
 def ignores_retry_after(case: Case) -> Iterator[Found]:
     for curve in case.of_tasks:

@@ -117,7 +117,7 @@ def _not_retried(where: Where) -> Verdict:
     "told, and is no finding.",
     fix="Set `retry_backoff` and `retry_backoff_max` (at most 600), or publish a policy with an exponential "
     "backoff, a factor of at least 2 and a cap of at most 600 s.",
-    source="seed 003 (CWE-770, CWE-400)",
+    source="CWE-770, CWE-400",
 )
 def without_exponential_backoff(case: Case) -> Iterator[Found]:
     for curve in case.curves:

@@ -32,7 +32,7 @@ def busiest(case: Case, curve: Curve) -> tuple[float, str]:
     "minute on the job's queue, in the busiest quarter of an hour of the last day, shared out among the "
     "tasks that are routed to it.",
     fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter.",
-    source="seed 000, Adding Jitter; AWS, Exponential Backoff And Jitter",
+    source="AWS, Exponential Backoff And Jitter",
 )
 def no_jitter_at_volume(case: Case) -> Iterator[Found]:
     for curve in case.curves:
@@ -53,7 +53,7 @@ def no_jitter_at_volume(case: Case) -> Iterator[Found]:
     " is down gets five times its load. A budget bounds retries for all jobs together. The line is the "
     "same as for jitter.",
     fix="Give the policy a `budget`: about a tenth of the jobs that start in a busy minute.",
-    source="Google SRE Book, Handling Overload (a per-client retry budget of 10 %); seed 000, Retry Budget Pattern",
+    source="Google SRE Book, Handling Overload (a per-client retry budget of 10 %)",
 )
 def no_budget_at_volume(case: Case) -> Iterator[Found]:
     for curve in case.of_policies:

@@ -101,7 +101,7 @@ def test_a_clean_app_passes():
     out, err, code = lint("--app", "tests.planted:tidy")
     assert (out.splitlines()[0], err, code) == ("0 high, 0 medium, 0 low; of 4 tasks.", "", 0)
     assert out.splitlines()[1] == (
-        "Exponential backoff (seed 003): 3 pass, 0 fail, 2 not applicable, 0 cannot tell. "
+        "Exponential backoff: 3 pass, 0 fail, 2 not applicable, 0 cannot tell. "
         "By kind: 2 exponential, 1 table, 1 as asked."
     )
 
