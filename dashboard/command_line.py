@@ -15,6 +15,8 @@ OURS = {
     "doctor": "Check store, database, sources, workers and watch; say what to do.",
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
     "replay": "Send all that a search matches back to its queues, at a pace.",
+    "policies": "Retry policies: list, show, publish, put back, withdraw, lint.",
+    "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
     "off": "Silence the guard in all workers within two seconds.",
     "on": "Let the guard in all workers record again.",
     "token": "Keys to the API: create, list, revoke.",
@@ -23,7 +25,7 @@ OURS = {
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.
-_NEED_TABLES = {"failures", "replay", "off", "on", "token", "prune", "reindex", "watch"}
+_NEED_TABLES = {"drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "watch"}
 _DJANGO = (
     "core/management",
     "contrib/auth/management",

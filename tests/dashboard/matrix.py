@@ -152,13 +152,13 @@ def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
     return GroupRule.objects.create(kind="split", by="task", group=base, **said)
 
 
-def lay_policy(source: str, word: str) -> PolicyVersion:
+def lay_policy(source: str, word: str, name: str = "") -> PolicyVersion:
     """The second version of a policy, and the first."""
     now = timezone.now()
     said = {"published_at": now, "published_by": f"{word}-publisher", "reason": f"{word} reason"}
     for number, ended in ((1, now), (2, None)):
         match = {"source": source, "queue": f"{word}-queue", "task": f"{word}.task"}
-        fields = {"name": f"{word}-policy", "match": match, "max_attempts": number + 1, "note": f"{word} note"}
+        fields = {"name": name or f"{word}-policy", "match": match, "max_attempts": number + 1, "note": f"{word} note"}
         document = policy.document(policy.parse(fields))
         made = PolicyVersion.objects.create(
             document=document, version=number, is_published=not ended, ended_at=ended, **said

@@ -46,7 +46,7 @@ from jobs_admin.models import (
     Worker,
 )  # fmt: skip
 from jobs_admin.models.access import ADMIN, Viewer
-from tests.dashboard.matrix import Rows, path_of, token
+from tests.dashboard.matrix import Rows, lay_policy, path_of, token
 from tests.journeys.payloads import PAYLOADS
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(400)]
@@ -132,6 +132,7 @@ def hostile(store, settings, tmp_path, transactional_db):
     more = {
         "failure": failures[-1], "group": groups[-1], "replay": replays[0], "source": source,
         "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
+        "policyversion": [lay_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
     }  # fmt: skip
     # The account that looks has a name of that kind too.
     root = get_user_model().objects.create_superuser(f"{said(1, 0)}{said(40, 0)}", password="x")
@@ -275,9 +276,9 @@ class Look:
         self.found.append(f"{self.at}: {what}"[:400])
 
     def _console(self, message) -> None:
-        if message.type == "error" and not re.search(
-            r"status of (4\d\d|503)|Response Status Error Code 4\d\d", message.text
-        ):
+        # A part that is asked for from another page finds no places there for its pieces.
+        known = r"status of (4\d\d|503)|Response Status Error Code 4\d\d|htmx:oobErrorNoTarget"
+        if message.type == "error" and not re.search(known, message.text):
             self.note(f"console {message.text}")
 
     def _only_here(self, request) -> None:
@@ -376,7 +377,8 @@ def test_nothing_runs_in_parts_that_htmx_swaps_in_or_in_what_an_act_says(hostile
     rows, failures, *_ = hostile
     look.open("/queues/")
     for address in answers("page"):
-        if as_page(address) and address.name != "login":
+        # Not what leads on to another page.
+        if as_page(address) and address.name not in {"login", "policy-of"}:
             look.at = f"part of {address.route}"
             path = path_to(address, rows)
             look.page.evaluate(

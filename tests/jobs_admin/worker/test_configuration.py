@@ -294,8 +294,9 @@ def test_too_many_tasks_are_cut_and_counted_and_those_that_retry_stay():
     one = told(configuration(app, "shop"))
     found = read(one.text, "shop")
     assert len(one.text) <= MOST_BYTES
-    assert len(found.tasks) + found.left_out == 2_101
-    assert found.tasks[0].name == "send"
+    # Celery gives an app the shared tasks of every other app in the process, which may be those of other tests.
+    assert len(found.tasks) + found.left_out == sum(not name.startswith("celery.") for name in app.tasks) >= 2_101
+    assert "send" in {one.name for one in found.tasks}
 
 
 def test_the_same_app_tells_the_same_digest():
@@ -316,7 +317,7 @@ def test_a_task_that_cannot_be_read_hides_no_other():
     app.finalize()
     app.tasks["odd"].max_retries = "many"
     found = configuration(app, "shop")
-    assert ([one.name for one in found.tasks], found.left_out) == (["send"], 1)
+    assert {"send", "odd"} & {one.name for one in found.tasks} == {"send"} and found.left_out == 1
 
 
 # --- a live worker -----------------------------------------------------------------------------------------------
