@@ -13,7 +13,7 @@ import pytest
 from demo import control
 from tests.journeys.looking import faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(600)]
 
 ALL = "tenant:lighthouse state:any"
 
@@ -66,8 +66,8 @@ def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browse
     # Who plays is killed, and the page is loaded anew: it goes on.
     os.kill(player(desk), signal.SIGKILL)
     page.reload()
-    page.locator(".acts [aria-current=step]", has_text="Careful").wait_for(timeout=90_000)
-    page.get_by_role("button", name="Play it again").wait_for(timeout=120_000)
+    page.locator(".acts [aria-current=step]", has_text="Careful").wait_for(timeout=200_000)
+    page.get_by_role("button", name="Play it again").wait_for(timeout=250_000)
     assert page.locator("[data-incident]").get_attribute("data-incident") == "over"
     assert "Careful brought every one of them back" in page.locator(".incident-told").inner_text()
 
