@@ -1,4 +1,4 @@
-// The palette (Ctrl K): where to go and what to do, found by a word. `redrive.js` fetches it when it is first opened.
+// The palette (Ctrl K): where to go and what to do, found by a word. `redrive.js` fetches it, and holds what is pressed before it is here.
 "use strict";
 (() => {
   const find = (selector, inside = document) => inside.querySelector(selector);
@@ -50,9 +50,17 @@
   };
   let pressed = null;
   document.addEventListener("redrive:palette", (event) => {
-    pressed = event.detail;
+    pressed = event.detail.pressed;
     here();
     filterPalette();
+    const typed = field.value;
+    const type = (words) => { if (field.value !== words) { field.value = words; filterPalette(); } };
+    for (const { key, words } of event.detail.held) {
+      type(words);
+      field.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
+      if (key === "Enter") return;
+    }
+    type(typed);
     askMore();
   });
   // Groups are found by the database, whichever of them: an answer that is late gives way to the next.

@@ -380,17 +380,40 @@
     if (event.target === help || event.target === palette) event.target.close(); // outside the sheet
   });
 
-  // What the palette does is fetched when it is first opened.
+  // What the palette does is fetched once the page stands, at the latest when it is first opened. What is pressed in it
+  // before is held, with the words that stood in the field then, and done when the script is here.
+  const held = [];
+  let coming = null;
+  let isHere = false;
+  const tell = () => document.dispatchEvent(new CustomEvent("redrive:palette", { detail: { pressed, held: held.splice(0) } }));
+  const fetchPalette = () => {
+    if (coming) return;
+    coming = document.createElement("script");
+    coming.src = palette.dataset.script;
+    coming.onload = () => { isHere = true; if (palette.open) tell(); };
+    coming.onerror = () => { // asked for again when the palette is opened again; until then it is a form that searches
+      coming = null;
+      const last = held.pop();
+      if (!palette.open || last?.key !== "Enter") return;
+      find("input", palette).value = last.words;
+      find("form", palette).submit();
+    };
+    document.head.append(coming);
+  };
+  const hold = (event, key) => {
+    if (!coming || isHere) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (held.at(-1)?.key !== "Enter") held.push({ key, words: find("input", palette).value });
+  };
+  palette?.addEventListener("submit", (event) => hold(event, "Enter"));
+  palette?.addEventListener("keydown", (event) => { if (/^Arrow(Up|Down)$/.test(event.key)) hold(event, event.key); });
   const openPalette = () => {
-    const open = () => document.dispatchEvent(new CustomEvent("redrive:palette", { detail: pressed }));
+    held.length = 0;
     find("input", palette).value = "";
     palette.showModal();
-    if (!palette.dataset.script) { open(); return; }
-    const script = document.createElement("script");
-    script.src = palette.dataset.script;
-    script.onload = open;
-    palette.removeAttribute("data-script");
-    document.head.append(script);
+    if (isHere) tell(); else fetchPalette();
   };
+  if (palette) addEventListener("load", () => (window.requestIdleCallback ?? setTimeout)(fetchPalette));
   if (/Mac|iP/.test(navigator.platform)) for (const key of all("[data-command]")) key.textContent = "⌘";
 })();

@@ -88,6 +88,66 @@ def test_the_palette_goes_does_and_searches(page):
     assert not page.evaluate("document.querySelector('#palette').open")
 
 
+@pytest.fixture
+def late(page):
+    """The palette's script does not come until it is let through: `late()`, or `late(False)`: it never comes."""
+    routes = []
+    page.route(re.compile(r"/js/palette[^/]*\.js"), lambda route: routes.append(route))
+
+    def let(through: bool = True) -> None:
+        for _ in range(100):
+            if routes:
+                break
+            page.wait_for_timeout(50)
+        (route,) = routes
+        route.continue_() if through else route.abort()
+
+    return let
+
+
+@pytest.mark.parametrize(
+    ("pressed", "where"),
+    [
+        (["q", "u", "e", "Enter"], r"/queues/$"),
+        (["q", "u", "e", "Enter", "x", "Enter"], r"/queues/$"),
+        (["ArrowDown", "ArrowUp", "q", "u", "e", "Enter"], r"/queues/$"),
+        (["q", "Escape", "Control+k", "a", "u", "d", "i", "Enter"], r"/audit/$"),
+        (["z", "z", "z", "Enter"], r"/failures/\?q=zzz$"),
+    ],
+)
+def test_what_is_pressed_before_the_palettes_script_is_here_is_done_when_it_is(page, late, pressed, where):
+    page.goto("/")
+    press(page, "Control+k", *pressed)
+    page.wait_for_timeout(300)
+    assert page.evaluate("location.pathname + location.search") == "/"
+    late()
+    page.wait_for_url(re.compile(where))
+
+
+def test_a_palette_that_was_left_before_its_script_is_here_does_nothing(page, late):
+    page.goto("/")
+    press(page, "Control+k", "q", "u", "e", "Enter", "Escape")
+    late()
+    page.wait_for_timeout(500)
+    assert page.evaluate("location.pathname") == "/" and not page.locator("#palette[open]").count()
+    press(page, "Control+k")
+    page.locator("#palette-more [role=option]").first.wait_for()
+    assert page.locator("#palette-field").input_value() == ""
+
+
+def test_a_palette_whose_script_never_comes_searches(page, late):
+    page.goto("/")
+    press(page, "Control+k", "q", "u", "e", "Enter")
+    late(False)
+    page.wait_for_url(re.compile(r"/failures/\?q=que$"))
+    page.complaints[:] = [said for said in page.complaints if "ERR_FAILED" not in said]
+
+
+def test_the_palettes_script_comes_without_being_asked_for(page):
+    with page.expect_response(re.compile(r"/js/palette[^/]*\.js")):
+        page.goto("/")
+
+
 def test_the_palette_leads_to_a_group_by_what_it_is_called(page):
     page.goto("/")
     press(page, "Control+k")
