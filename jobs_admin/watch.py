@@ -280,6 +280,8 @@ class _Rounds:
 
     def _stop(self, *_: object) -> None:
         self.is_stopping = True
+        # A parent that was killed cannot kill a round that hangs: the kernel ends it as the parent would have.
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
 
     def _sign(self) -> None:
         self.slate.write(self.place, sign=time.monotonic())

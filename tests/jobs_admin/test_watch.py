@@ -183,3 +183,6 @@ def test_a_step_that_hangs_is_killed_and_started_again_and_delays_no_other(envir
     finally:
         watch.kill()
         watch.wait()
+    # Nobody is left to kill what hangs, and yet it ends.
+    hanging = {int(line.split()[0]) for line in file.read_text().splitlines()}
+    until(lambda: not any(map(is_alive, hanging)))
