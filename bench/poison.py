@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -30,11 +29,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import celery
-import kombu
 import redis
 
 from bench import pills
+from bench.machine import machine, versions
 from dashboard.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
@@ -271,8 +269,8 @@ def main() -> None:
 
         try:
             figures: dict[str, Any] = {
-                "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-                "versions": {"celery": celery.__version__, "kombu": kombu.__version__, "redis-py": redis.__version__},
+                "machine": machine(),
+                "versions": versions(),
                 "guarded": [run(k, wanted.pills, wanted.good, emptied()) for k in ks] if wanted.pills else [],
             }
             if wanted.deaths:

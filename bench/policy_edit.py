@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import random
 import secrets
 import statistics
@@ -25,9 +24,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import celery
-import kombu
 import redis
+
+from bench.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 20.0  # for all workers to have made an attempt under a version
@@ -70,13 +69,8 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
         edits = [one_edit(n, seen, len(workers)) for n in range(1, wanted.edits + 1)]
     latencies = sorted(seconds for edit in edits for seconds in edit["workers"])
     return {
-        "machine": {
-            "cpus": os.cpu_count(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "load_average": round(os.getloadavg()[0], 1),
-        },
-        "versions": {"celery": celery.__version__, "kombu": kombu.__version__, "redis-py": redis.__version__},
+        "machine": machine(),
+        "versions": versions(),
         "edits": len(edits),
         "workers": len(workers),
         "brokers": ["redis", "redis"],

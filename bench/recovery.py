@@ -14,9 +14,6 @@ import argparse
 import heapq
 import json
 import math
-import os
-import platform
-import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Callable
@@ -28,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.machine import machine  # noqa: E402
 from demo.temper import Curve, Temper  # noqa: E402
 from jobs_admin.core.pacing import LOOK_S, Bucket, Controller, Judged, Pace, Seen, parse, settled  # noqa: E402
 
@@ -373,13 +371,6 @@ def beside_the_oracle(curve: str, way: str, jobs: int, seeds: range, *, sheds: b
         "oracle_s": known,
         "times_the_oracle": round(slowest / known, 2),
     }
-
-
-def machine() -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return {"cores": os.cpu_count(), "python": platform.python_version(), "commit": commit.stdout.strip()}
 
 
 if __name__ == "__main__":

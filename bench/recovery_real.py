@@ -300,7 +300,7 @@ def main() -> None:
         import django
 
         django.setup()
-        from bench.replay import machine
+        from bench.machine import machine
 
         with Story(Path(folder), chosen.jobs, not chosen.no_sign) as story:
             told = {name: story.tell(name, WAYS[name]) for name in chosen.way or WAYS}

@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -315,6 +314,7 @@ def main() -> None:
         from django.db import connection
 
         django.setup()
+        from bench.machine import machine
         from dashboard.engine import Engine
         from tests.jobs_admin.replays.desk import Desk
 
@@ -351,13 +351,6 @@ def main() -> None:
             indent=1,
         )
     )
-
-
-def machine() -> dict:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return {"cores": os.cpu_count(), "python": platform.python_version(), "commit": commit.stdout.strip()}
 
 
 if __name__ == "__main__":

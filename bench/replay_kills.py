@@ -183,7 +183,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    from bench.replay import machine
+    from bench.machine import machine
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=45_000)

@@ -133,7 +133,7 @@ def by_customer(folder: Path, url: str, jobs: int, limit: int) -> dict:
 
 
 def main() -> None:
-    from bench.replay import machine
+    from bench.machine import machine
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=20, help="How long each pace is held.")

@@ -20,7 +20,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -28,10 +27,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import celery
-import kombu
 import redis
 
+from bench.machine import machine, versions
 from dashboard.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.worker.delays import Delays, Head
@@ -55,13 +53,8 @@ def main() -> None:
         stack.callback(broker.stop)
         stack.callback(store.stop)
         figures: dict[str, Any] = {
-            "machine": {
-                "cpus": os.cpu_count(),
-                "system": platform.platform(),
-                "python": platform.python_version(),
-                "load_average": round(os.getloadavg()[0], 1),
-            },
-            "versions": {"celery": celery.__version__, "kombu": kombu.__version__, "redis-py": redis.__version__},
+            "machine": machine(),
+            "versions": versions(),
             "asked": vars(wanted),
             **waiting(broker, store, wanted),
             "late": late(broker, store, wanted),

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -20,10 +19,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import celery
-import kombu
 import redis
 
+from bench.machine import machine, versions
 from dashboard.engine import Engine
 
 if TYPE_CHECKING:
@@ -41,8 +39,8 @@ def main() -> None:
         broker, store = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()
         try:
             figures = {
-                "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-                "versions": {"celery": celery.__version__, "kombu": kombu.__version__, "redis-py": redis.__version__},
+                "machine": machine(),
+                "versions": versions(),
                 "worker": throughput(broker, store, wanted.jobs, wanted.rounds),
                 "microseconds_in_the_main_process": reporting(store, Path(folder)),
             }

@@ -19,7 +19,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import F
 
-from jobs_admin import config, escalated_notices, poison_notices, statements
+from jobs_admin import config, job_notices, statements
 from jobs_admin.core import terms
 from jobs_admin.counting import in_steps
 from jobs_admin.models import (
@@ -86,8 +86,7 @@ def write(reports: Sequence[Report], now: datetime) -> Written:
     of_failure.update({fresh[name]: mine for name, mine in unknown.items() if name in fresh})
     counted = _attempts(of_failure, marks, now)
     _payloads(of_failure, before)
-    escalated_notices.write([(it.failure, it.report) for it in counted if it.report.escalate])
-    poison_notices.write([(it.failure, it.report) for it in counted if it.report.crashes is not None])
+    job_notices.write((it.failure, it.report) for it in counted)
     _count(counted, marks, {pk: name[:2] for name, pk in {**known, **fresh}.items()}, now)
     return Written(len(fresh), len(counted))
 

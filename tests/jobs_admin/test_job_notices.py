@@ -1,4 +1,4 @@
-"""A report that tells of a poison pill: the failure waits in quarantine, and one notice stands for it."""
+"""Reports that tell of a poison pill, or of a job that needs a person: one notice stands for it."""
 
 from __future__ import annotations
 
@@ -77,3 +77,12 @@ def test_hostile_crashes_are_cut_to_words_and_numbers():
     assert crashes[0] | {"how": ""} == {
         "how": "", "at": None, "seen_at": None, "worker": "a␀b", "said": "", "alone": False, "beside": 0,
     }  # fmt: skip
+
+
+def test_a_job_out_of_attempts_whose_policy_escalates_is_told_once_for_each_run():
+    for _ in range(2):
+        file(report("exception", 3, None, escalate=True, reason="exhausted"))
+    (notice,) = Notice.objects.all()
+    assert (notice.type, notice.severity) == ("job.escalated", "warning")
+    assert "failed all 3 attempts" in notice.body["message"]
+    assert (notice.body["task"], notice.body["error_type"]) == ("shop.resize", "WorkerLostError")
