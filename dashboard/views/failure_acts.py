@@ -154,18 +154,33 @@ def readmit(request: HttpRequest, pk: int) -> HttpResponse:
     return _changed(request, pk, triage.readmit, "Readmitted: it is dead and can be replayed.", NOT_READMITTED)
 
 
-def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
-    """Do a triage act to one failure; `not_done` is the sentence where it was not there to be done."""
-    failure = pages.found(request, pk)
+class NotDone(Exception):
+    """Nothing was changed: the words say why, and `status` is that of the answer."""
+
+    def __init__(self, words: str, status: int) -> None:
+        super().__init__(words)
+        self.words, self.status = words, status
+
+
+def done_to(request: HttpRequest, failure: Failure, act: Callable[..., Acted], not_done: str) -> Acted:
+    """Do a triage act to one failure; `not_done` is the sentence where it was not there to be done. Raises NotDone."""
     form = forms.Reason(request.POST)
     if not form.is_valid():
-        return pages.page(request, failure, status=422, refused="; ".join(form.errors["reason"]))
+        raise NotDone("; ".join(form.errors["reason"]), 422)
     try:
         done = act(request.viewer, selection=[failure.pk], reason=form.cleaned_data["reason"])
     except TriageRefused as refused:
-        return pages.page(request, failure, status=409, refused=refused.message)
+        raise NotDone(refused.message, 409) from refused
     if not done.count:
-        return pages.page(request, pages.found(request, pk), status=409, refused=not_done)
+        raise NotDone(not_done, 409)
+    return done
+
+
+def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
+    try:
+        done = done_to(request, pages.found(request, pk), act, not_done)
+    except NotDone as refused:
+        return pages.page(request, pages.found(request, pk), status=refused.status, refused=refused.words)
     back = [("key", done.key), ("back", reverse("failure-detail", args=[pk]))]
     say(request, said, undo=reverse("failure-undo"), undo_fields=back)
     return _back_to(request, pk)

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import forms, links
+from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import go, render_page
 from dashboard.screens import quarantine as screen
 from dashboard.toasts import say
-from dashboard.views.failure_acts import NOT_DISCARDED, NOT_READMITTED
-from jobs_admin import failures, quarantine, triage
+from dashboard.views.failure_acts import NOT_DISCARDED, NOT_READMITTED, NotDone, done_to
+from dashboard.views.failures import found
+from jobs_admin import quarantine, triage
 from jobs_admin.core.text import whole_number
-from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.triage import Acted, TriageRefused
+from jobs_admin.triage import Acted
 
 
 @require_safe
@@ -44,18 +44,9 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
     try:
-        failure = failures.get(request.viewer, pk)
-    except Failure.DoesNotExist:
-        raise Http404("No failure has this number, or it belongs to a source you may not see.")
-    form = forms.Reason(request.POST)
-    if not form.is_valid():
-        return _answer(request, "; ".join(form.errors["reason"]), level="error", status=422)
-    try:
-        done = act(request.viewer, selection=[failure.pk], reason=form.cleaned_data["reason"])
-    except TriageRefused as refused:
-        return _answer(request, refused.message, level="error", status=409)
-    if not done.count:
-        return _answer(request, not_done, level="error", status=409)
+        done = done_to(request, found(request, pk), act, not_done)
+    except NotDone as refused:
+        return _answer(request, refused.words, level="error", status=refused.status)
     fields = [("key", done.key), ("back", _back_url(request))]
     link = reverse("failure-detail", args=[pk])
     return _answer(request, said, link=link, link_text="The job", undo=reverse("failure-undo"), undo_fields=fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
@@ -129,30 +130,25 @@ class FailureAdmin(Records):
 
     @admin.action(description="Discard", permissions=["operate"])
     def discard(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
-        who, scope = viewer(request), _scope(request)
-        if "confirmed" not in request.POST:
-            return self._confirm(request, "Discard", scope)
-        try:
-            done = triage.discard(who, **scope, reason=request.POST.get("reason", ""))
-        except triage.TriageRefused as refused:
-            self.message_user(request, refused.message, messages.ERROR)
-            return None
-        self.message_user(request, f"{done.count:,} failures discarded. They can be restored.", messages.SUCCESS)
-        return None
+        return self._act(request, "Discard", triage.discard, "discarded. They can be restored.")
 
     @admin.action(description="Readmit (out of quarantine)", permissions=["operate"])
     def readmit(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
-        who, scope = viewer(request), _scope(request)
+        return self._act(request, "Readmit", triage.readmit, "readmitted: they are dead and can be replayed.")
+
+    def _act(
+        self, request: HttpRequest, name: str, act: Callable[..., triage.Acted], came_of_it: str
+    ) -> HttpResponse | None:
+        """Ask, then do it to what was chosen."""
+        scope = _scope(request)
         if "confirmed" not in request.POST:
-            return self._confirm(request, "Readmit", scope)
+            return self._confirm(request, name, scope)
         try:
-            done = triage.readmit(who, **scope, reason=request.POST.get("reason", ""))
+            done = act(viewer(request), **scope, reason=request.POST.get("reason", ""))
         except triage.TriageRefused as refused:
             self.message_user(request, refused.message, messages.ERROR)
-            return None
-        self.message_user(
-            request, f"{done.count:,} failures readmitted: they are dead and can be replayed.", messages.SUCCESS
-        )
+        else:
+            self.message_user(request, f"{done.count:,} failures {came_of_it}", messages.SUCCESS)
         return None
 
     def _confirm(self, request: HttpRequest, act: str, scope: dict[str, Any]) -> HttpResponse:
