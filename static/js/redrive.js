@@ -176,10 +176,13 @@
   };
   searched?.addEventListener("focus", completed);
   if (searched && document.activeElement === searched) completed();
-  // The next person at this screen is not told what this one looked for.
-  document.addEventListener("submit", (event) => {
-    if (/\/logout\/$/.test(event.target.action)) try { localStorage.removeItem("redrive-searches"); } catch { /* nothing was kept */ }
-  });
+  // Kept here, as a quick hand searches before the completion is there. The next person at this screen is not told of it.
+  document.addEventListener("submit", ({ target }) => {
+    try {
+      if (target === searched?.form) localStorage.setItem("redrive-searched", searched.value);
+      else if (/\/logout\/$/.test(target.action)) for (const key of ["redrive-searches", "redrive-searched"]) localStorage.removeItem(key);
+    } catch { /* nothing is kept */ }
+  }, true);
 
   // ---------- theme ----------
   const isDark = () => {

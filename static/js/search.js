@@ -24,17 +24,20 @@
   }
 
   // ---------- searches of before ----------
+  // The last one is left by redrive.js, which alone sees what was sent before this script was here.
   const before = () => {
     try {
-      const kept = JSON.parse(localStorage.getItem(KEY) || "[]");
-      return Array.isArray(kept) ? kept.filter((text) => typeof text === "string").slice(0, MOST) : [];
+      const listed = JSON.parse(localStorage.getItem(KEY) || "[]");
+      const last = localStorage.getItem("redrive-searched")?.trim();
+      const kept = (Array.isArray(listed) ? listed : []).filter((text) => typeof text === "string" && text !== last);
+      if (last) {
+        kept.unshift(last);
+        localStorage.setItem(KEY, JSON.stringify(kept.slice(0, MOST)));
+      }
+      return kept.slice(0, MOST);
     } catch { return []; }
   };
-  const remember = (text) => {
-    if (!text) return;
-    try { localStorage.setItem(KEY, JSON.stringify([text, ...before().filter((other) => other !== text)].slice(0, MOST))); } catch { /* not remembered */ }
-  };
-  form.addEventListener("submit", () => { close(); remember(field.value.trim()); }, true);
+  form.addEventListener("submit", () => { close(); before(); }, true);
 
   // ---------- the list ----------
   const options = () => [...list.querySelectorAll("[role=option]")];

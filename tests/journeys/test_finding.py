@@ -111,6 +111,19 @@ def test_what_was_searched_for_is_offered_on_the_empty_field(found):
     assert asked(page) == "timeout age:<2d"
 
 
+def test_a_search_sent_before_the_completion_came_is_remembered_too(found):
+    page = found
+    page.route("**/search*.js", lambda route: None)  # a slow network
+    press(page, "/")
+    page.keyboard.type("refused age:<2d")
+    press(page, "Enter")
+    page.wait_for_url(re.compile("refused"))
+    page.unroute("**/search*.js")
+    page.goto("/queues/")
+    press(page, "/")
+    page.get_by_role("option", name=re.compile("^refused")).wait_for()
+
+
 def test_the_language_is_one_key_away_and_its_examples_are_searches(found):
     page = found
     press(page, "/")
