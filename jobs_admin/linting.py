@@ -11,10 +11,9 @@ from jobs_admin.configurations import Told
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Case, Check, Finding
 from jobs_admin.core.lint.words import count
-from jobs_admin.core.matching import matches
 from jobs_admin.core.policy import Policy, PolicyRefused
 from jobs_admin.models import PolicyVersion
-from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.access import Viewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,8 @@ def _case(viewer: Viewer, policies: list[Policy], told: Told, now: datetime, out
 def _policies(viewer: Viewer) -> tuple[list[Policy], list[str]]:
     """Those in force that may decide about the viewer's sources, and the names of those that cannot be read."""
     found, unread = [], []
-    theirs = viewer.sources(VIEWER)
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
-        if theirs is not None and not any(matches(version.match_source, one) for one in theirs):
+        if not viewer.sees_any_of(version.match_source):
             continue
         try:
             found.append(version.policy)

@@ -138,7 +138,7 @@ def suspects(viewer: Viewer) -> list[Suspect] | None:
     names = list(sources.order_by("name").values_list("name", flat=True)[:_MOST_SOURCES])
     try:
         found = [one for name in names for one in _of_source(config.store(), name)]
-    except (redis.RedisError, OSError):
+    except (redis.RedisError, OSError, config.BadConfiguration):
         return None
     return sorted(found, key=lambda one: one.died_at, reverse=True)[:_MOST_SUSPECTS]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from django.conf import settings
 from django.db import models
 
+from jobs_admin.core.matching import matches
+
 VIEWER, OPERATOR, ADMIN = "viewer", "operator", "admin"
 RANK = {VIEWER: 1, OPERATOR: 2, ADMIN: 3}
 EVERY_SOURCE = "*"
@@ -75,6 +77,11 @@ class Viewer:
         if self.may(role, EVERY_SOURCE):
             return None
         return sorted(s for s in self.roles if s != EVERY_SOURCE and self.may(role, s))
+
+    def sees_any_of(self, pattern: str) -> bool:
+        """Whether the viewer sees a source that this glob matches. One who sees every source sees also those to come."""
+        theirs = self.sources()
+        return theirs is None or any(matches(pattern, one) for one in theirs)
 
 
 # The engine acting on its own behalf (watch), named as such in the audit.

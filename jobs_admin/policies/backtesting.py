@@ -56,9 +56,13 @@ class Backtest:
         self.lost += ran_well
 
 
+_Row = tuple[int, str, int | None]  # number, source and group of a failure
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     pk: int
+    source: str
     group: int | None
     attempts: Sequence[tuple[str, str, datetime]]  # kind, error, end; of run 1, in their order
 
@@ -69,7 +73,7 @@ def backtest(viewer: Viewer, policy: Policy, since: datetime, now: datetime | No
     found = Backtest(since, untold=_untold(policy))
     others = [one for one in active() if one.name != policy.name]
     rows, found.is_cut = _rows(viewer, policy, others, since)
-    episodes = Episodes({group for _, group in rows if group}, since, now)
+    episodes = Episodes({(source, group) for _, source, group in rows if group}, since, now)
     # waits[n]: from the first failed attempt until its retry n, on average; the runs themselves take no time.
     waits = [0.0, *accumulate(step.mean_s for step in schedule(policy))]
     for job in _jobs(rows):
@@ -77,14 +81,12 @@ def backtest(viewer: Viewer, policy: Policy, since: datetime, now: datetime | No
     return found
 
 
-def _rows(
-    viewer: Viewer, policy: Policy, others: Sequence[Policy], since: datetime
-) -> tuple[list[tuple[int, int | None]], bool]:
-    """Number and group of the failures that the policy would decide about; whether there may be more."""
+def _rows(viewer: Viewer, policy: Policy, others: Sequence[Policy], since: datetime) -> tuple[list[_Row], bool]:
+    """Number, source and group of the failures that the policy would decide about; whether there may be more."""
     visible = Failure.objects.filter(scopes.visible(viewer), failed_at__gte=since).order_by("-failed_at", "-pk")
     looked = visible.values_list("pk", "group_id", "source", "queue", "task")[: LOOKED_AT + 1]
     choices: dict[tuple[str, str, str], bool] = {}
-    found: list[tuple[int, int | None]] = []
+    found: list[_Row] = []
     for n, (pk, group, *place) in enumerate(looked.iterator(chunk_size=2_000)):
         if n == LOOKED_AT:
             return found, True
@@ -94,19 +96,19 @@ def _rows(
         if choices[where]:
             if len(found) == MOST:
                 return found, True
-            found.append((pk, group))
+            found.append((pk, place[0], group))
     return found, False
 
 
-def _jobs(rows: Sequence[tuple[int, int | None]]) -> Iterable[_Job]:
+def _jobs(rows: Sequence[_Row]) -> Iterable[_Job]:
     remaining = iter(rows)
     while some := list(islice(remaining, _AT_ONCE)):
         ended: dict[int, list[tuple[str, str, datetime]]] = defaultdict(list)
-        attempts = Attempt.objects.filter(failure__in=[pk for pk, _ in some], run=1).order_by("attempt", "pk")
+        attempts = Attempt.objects.filter(failure__in=[pk for pk, _, _ in some], run=1).order_by("attempt", "pk")
         for pk, kind, error, at in attempts.values_list("failure_id", "kind", "error_type", "ended_at"):
             ended[pk].append((kind, error, at))
-        for pk, group in some:
-            yield _Job(pk, group, ended[pk])
+        for pk, source, group in some:
+            yield _Job(pk, source, group, ended[pk])
 
 
 def _judge(
@@ -128,7 +130,7 @@ def _judge(
             found.give_up(said.reason, ran_well)
             found.retries += attempt - 1
             return
-    over = failed[-1][2] if ran_well else episodes.over(job.group, failed[-1][2])
+    over = failed[-1][2] if ran_well else episodes.over(job.source, job.group, failed[-1][2])
     needed = bisect_right(waits, (over - first).total_seconds())  # retries until one comes after the error
     found.retries += min(needed, len(waits) - 1)
     if needed == len(waits):

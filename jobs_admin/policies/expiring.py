@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from jobs_admin import audit
+from jobs_admin.core.policy import PolicyRefused
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import ENGINE
 from jobs_admin.policies import pushing, rights, succession
+
+log = logging.getLogger(__name__)
 
 
 def step(now: datetime) -> bool:
@@ -19,16 +23,35 @@ def step(now: datetime) -> bool:
 
 
 def expire(now: datetime) -> bool:
-    """Raises IntegrityError where the version before can not come back; then the expired one stays in force."""
+    """End each version whose time is over; whether there was one. Where the version before cannot come back, because
+    nobody can read it or the database refuses it, the expired one stays in force: the others end all the same."""
     due = PolicyVersion.objects.filter(is_published=True, expires_at__lte=now)
-    names = list(due.values_list("name", flat=True))
-    for name in names:
-        with transaction.atomic():
-            succession.hold()
-            # Asked again: somebody else may have expired or published it meanwhile.
-            if (current := due.filter(name=name).first()) is not None:
-                _revert(current, now)
-    return bool(names)
+    ended = False
+    for name in list(due.values_list("name", flat=True)):
+        try:
+            with transaction.atomic():
+                succession.hold()
+                # Asked again: somebody else may have expired or published it meanwhile.
+                if (current := due.filter(name=name).first()) is not None:
+                    _revert(current, now)
+                    ended = True
+        except (PolicyRefused, PolicyVersion.DoesNotExist, IntegrityError) as error:
+            _tell(name, error)
+    return ended
+
+
+_told: set[str] = set()  # of this process: the step comes back every second
+
+
+def _tell(name: str, error: Exception) -> None:
+    if name not in _told:
+        _told.add(name)
+        log.warning(
+            "The policy %s has expired and stays in force: the version before it cannot come back (%s). Publish another "
+            "version of it, or withdraw it.",
+            name,
+            str(error)[:200],
+        )
 
 
 def _revert(current: PolicyVersion, now: datetime) -> None:
@@ -39,7 +62,7 @@ def _revert(current: PolicyVersion, now: datetime) -> None:
         reason = f"Version {current.version} has expired; there was none before it."
     else:
         reason = f"Version {current.version} has expired: version {former.version} again."
-        policy = succession.again(former, now)
+        policy = succession.again(former.policy, now)
         after = succession.put_in_force(ENGINE, policy, reason, now, former.reverts_to).version
     for source in rights.audited([current.match_source, *([former.match_source] if former else [])]):
         audit.record(

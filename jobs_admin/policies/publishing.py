@@ -49,7 +49,7 @@ def publish(
     def change(before: PolicyVersion | None) -> PolicyVersion:
         if before is not None and before.document == core.document(policy):
             return before
-        _not_stale(before, expected_version, policy)
+        _not_stale(viewer, before, expected_version, policy)
         return _put_in_force(viewer, "policy.publish", policy, before, reason, now)
 
     return _changed(viewer, "policy.publish", name, policy.match.source, change)
@@ -61,13 +61,13 @@ def put_back(
     """What a former version said, in force again, as the next version. Raises PolicyRefused, and NoSuchPolicy."""
     now = timezone.now()
     former = reading.version(viewer, name, version)
-    policy = succession.again(former, now)
+    policy = succession.again(read(former.document), now)
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
         if before is not None and before.version == former.version:
             message = f"{former} is what is in force. Nothing was changed."
             raise PolicyRefused("invalid", message, "version")
-        _not_stale(before, expected_version, policy)
+        _not_stale(viewer, before, expected_version, policy)
         said = f"Version {version} put back. {reason}".strip()
         return _put_in_force(viewer, "policy.put_back", policy, before, said, now)
 
@@ -79,7 +79,7 @@ def withdraw(viewer: Viewer, name: str, *, expected_version: int | None = None, 
     seen = reading.get(viewer, name)
 
     def change(before: PolicyVersion | None) -> PolicyVersion:
-        _not_stale(before, expected_version or seen.version, None)
+        _not_stale(viewer, before, expected_version or seen.version, None)
         assert before is not None  # else it is stale
         succession.end(before, timezone.now())
         _record(viewer, "policy.withdraw", before, None, reason)
@@ -151,7 +151,7 @@ def _invalid(field: str, message: str, bound: str) -> PolicyRefused:
     return PolicyRefused("invalid", f"{message} Nothing was changed.", field, [Problem(field, message, bound)])
 
 
-def _not_stale(before: PolicyVersion | None, expected: int | None, yours: Policy | None) -> None:
+def _not_stale(viewer: Viewer, before: PolicyVersion | None, expected: int | None, yours: Policy | None) -> None:
     stands = before.version if before else 0
     if stands == (expected or 0):
         return
@@ -166,13 +166,15 @@ def _not_stale(before: PolicyVersion | None, expected: int | None, yours: Policy
         )
     named = before.name if before else (yours.name if yours else "")
     was = PolicyVersion.objects.filter(name=named, version=expected or 0).first()
+    if was is not None and not rights.may_see(viewer, was.match_source):
+        was = None  # any number can be asked for, and a version may have been another source's
     sent = core.document(yours) if yours is not None else {}
     raise StaleEdit(message, before, conflicts(was and was.document, before and before.document, sent))
 
 
 def _matches_alone(viewer: Viewer, policy: Policy) -> None:
     """Raises EqualMatch where nobody could say which of two decides, now or when another has expired."""
-    for others, when in ((reading.active(), "matches the same jobs"), (succession.coming_back(), _LATER)):
+    for others, when in ((succession.matching(), "matches the same jobs"), (succession.coming_back(), _LATER)):
         other = equal(policy, [one for one in others if one.name != policy.name])
         if other is not None:
             named = other.name if rights.may_see(viewer, other.match.source) else "A policy that you may not see"

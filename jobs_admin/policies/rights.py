@@ -11,15 +11,13 @@ from collections.abc import Iterable
 from django.db import transaction
 
 from jobs_admin import audit, config
-from jobs_admin.core.matching import matches
-from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.policies.refusals import NoSuchPolicy, PolicyRefused
 
 
 def may_see(viewer: Viewer, source: str) -> bool:
     """`source` is a match's, and may be a pattern."""
-    theirs = viewer.sources(VIEWER)
-    return theirs is None or any(matches(source, one) for one in theirs)
+    return viewer.sees_any_of(source)
 
 
 def must_see(viewer: Viewer, source: str) -> None:

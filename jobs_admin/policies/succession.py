@@ -11,12 +11,11 @@ from datetime import datetime
 from django.db import connection
 from django.db.models import Max
 
-from jobs_admin.core.policy import Policy, document
+from jobs_admin.core.policy import Match, Policy, document
 from jobs_admin.core.text import representable
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.policy import LONGEST_REASON
-from jobs_admin.policies.reading import readable
 
 
 def hold() -> None:
@@ -59,20 +58,32 @@ def follower(expired: PolicyVersion, now: datetime) -> PolicyVersion | None:
     return None
 
 
-def again(former: PolicyVersion, now: datetime) -> Policy:
+def again(policy: Policy, now: datetime) -> Policy:
     """What a former version said. One that would have expired by now stays."""
-    policy = former.policy
     has_passed = policy.expires_at is not None and policy.expires_at <= now
     return replace(policy, expires_at=None) if has_passed else policy
 
 
+def matching() -> list[Policy]:
+    """What is in force, by name and match alone: documents are not read while others wait to publish, nor need they be
+    readable to match."""
+    return [_match(one) for one in _MATCHES.filter(is_published=True).order_by("name")]
+
+
 def coming_back() -> list[Policy]:
-    """What will be in force again when something expires."""
+    """What will be in force again when something expires, as `matching` has it."""
     found = []
-    for current in PolicyVersion.objects.filter(is_published=True, expires_at__isnull=False):
+    for current in _MATCHES.filter(is_published=True, expires_at__isnull=False):
         number = current.reverts_to
-        while number is not None:
-            former = PolicyVersion.objects.get(name=current.name, version=number)
-            found.append(former)
+        # One that a hand in the database deleted brings nothing back.
+        while former := _MATCHES.filter(name=current.name, version=number).first():
+            found.append(_match(former))
             number = former.reverts_to
-    return readable(found)
+    return found
+
+
+_MATCHES = PolicyVersion.objects.only("name", "version", "reverts_to", "match_source", "match_queue", "match_task")
+
+
+def _match(version: PolicyVersion) -> Policy:
+    return Policy(version.name, Match(version.match_source, version.match_queue, version.match_task))

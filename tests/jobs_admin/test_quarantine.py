@@ -106,3 +106,8 @@ class TestSuspects:
         settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
         config.store.cache_clear()
         assert quarantine.suspects(SHOP) is None
+
+    def test_a_store_that_nobody_named_is_said_too(self, settings):
+        settings.REDRIVE_REDIS_URL = ""
+        config.store.cache_clear()
+        assert quarantine.suspects(SHOP) is None

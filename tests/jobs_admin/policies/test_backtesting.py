@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import policies
 from jobs_admin.core.policy import parse
-from jobs_admin.models import Attempt, Group, GroupCounter
+from jobs_admin.models import Attempt, Group, GroupCounter, QueueCounter
 from tests.dashboard.conftest import bury
 from tests.jobs_admin.policies.conftest import ANN, LOOKS
 
@@ -113,5 +113,28 @@ def test_more_failures_than_are_judged_are_said(monkeypatch):
 
 def test_a_backtest_asks_as_much_of_the_database_for_many_jobs_as_for_one(django_assert_num_queries):
     bury(40, group=lasted(minutes=1))
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         judged()
+
+
+class TestAGroupThatOtherSourcesShare:
+    """The group failed for two hours in the bank, and for five minutes in the shop."""
+
+    @pytest.fixture(autouse=True)
+    def group(self):
+        group = lasted(minutes=119)
+        failed((0, "exception", "Timeout"), group=group)
+        failed((0, "exception", "Timeout"), group=group, source="bank")
+        start = BEGAN.replace(second=0, microsecond=0)
+        for source, minutes in (("shop", 5), ("bank", 120)):
+            QueueCounter.objects.bulk_create(
+                QueueCounter(source=source, queue="q", step=60, at=start + timedelta(minutes=n), failed=1)
+                for n in range(minutes)
+            )
+
+    def test_its_error_is_over_in_a_source_when_that_fails_no_more(self):
+        found = judged(max_attempts=8, match={"source": "shop"})
+        assert (found.outlive, found.open) == (1, 0)
+
+    def test_and_goes_on_in_the_other(self):
+        assert judged(max_attempts=500, match={"source": "bank"}).open == 1

@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import policies
+from jobs_admin.core import keys
 from jobs_admin.models import AuditEvent, PolicyVersion
 from tests.jobs_admin.policies.conftest import ANN
 
@@ -83,3 +84,26 @@ def test_a_version_that_has_expired_is_put_back_without_its_end(publish):
     publish(expected=2, max_attempts=5)
     back = policies.put_back(ANN, "emails", 2, expected_version=3)
     assert (back.policy.max_attempts, back.expires_at) == (9, None)
+
+
+def test_one_whose_version_before_cannot_be_read_keeps_no_other_from_ending(publish, caplog):
+    for name, task in (("emails", "shop.mail"), ("webhooks", "shop.deliver")):
+        publish(name, match={"task": task}, max_attempts=3)
+        publish(name, match={"task": task}, expected=1, max_attempts=9, expires_at=after(hours=1).isoformat())
+    first = PolicyVersion.objects.get(name="emails", version=1)
+    PolicyVersion.objects.filter(pk=first.pk).update(document={**first.document, "of_a_newer_redrive": 1})
+    assert policies.expire(after(hours=2))
+    assert policies.get(ANN, "webhooks").policy.max_attempts == 3
+    assert policies.get(ANN, "emails").version == 2 and "emails has expired and stays in force" in caplog.text
+    assert not policies.expire(after(hours=2))  # nothing more to do: `watch` may sleep
+
+
+@pytest.mark.server
+def test_what_cannot_end_does_not_keep_others_from_the_workers(publish, store):
+    publish(max_attempts=3)
+    publish(expected=1, expires_at=after(hours=1).isoformat())
+    PolicyVersion.objects.filter(version=1).delete()
+    publish("webhooks", match={"task": "shop.deliver"})
+    store.delete(keys.policies())
+    assert policies.step(after(hours=2))
+    assert set(store.hkeys(keys.policies())) == {b"emails", b"webhooks"}

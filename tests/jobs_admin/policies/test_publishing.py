@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import policies
@@ -123,6 +125,57 @@ def test_a_withdrawal_of_another_version_is_refused():
     with pytest.raises(policies.StaleEdit):
         policies.withdraw(ANN, "emails", expected_version=1)
     assert policies.get(ANN, "emails").version == 2
+
+
+def test_a_version_of_a_source_out_of_sight_is_not_told_by_a_stale_edit_that_names_it():
+    publish("bills", match={"source": "billing", "task": "bank.transfer"}, note="in billing")
+    publish("bills", expected=1)  # moved to the shop
+    with pytest.raises(policies.StaleEdit) as stale:
+        publish("bills", viewer=SHOP, expected=1, max_attempts=9)
+    told = [(c.field, c.was) for c in stale.value.changes]
+    assert "bank.transfer" not in str(told) and all(was is None for _, was in told)
+    with pytest.raises(policies.StaleEdit) as seen:
+        publish("bills", expected=1, max_attempts=9)
+    assert ("match.task", "bank.transfer") in [(c.field, c.was) for c in seen.value.changes]
+
+
+def test_a_withdrawn_policy_of_a_source_out_of_sight_is_not_told_either():
+    publish("bills", match={"source": "billing", "task": "bank.transfer"})
+    policies.withdraw(ANN, "bills", expected_version=1)
+    with pytest.raises(policies.StaleEdit) as stale:
+        publish("bills", viewer=SHOP, expected=1)
+    assert "bank.transfer" not in str([(c.field, c.was, c.now) for c in stale.value.changes])
+
+
+def unreadable(name, version=1):
+    """As a newer Redrive, or a hand in the database, may have written it."""
+    odd = PolicyVersion.objects.get(name=name, version=version)
+    PolicyVersion.objects.filter(pk=odd.pk).update(document={**odd.document, "of_a_newer_redrive": 1})
+
+
+def test_a_version_that_cannot_be_read_is_not_put_back_and_what_is_wrong_with_it_is_told():
+    publish()
+    publish(expected=1, max_attempts=9)
+    unreadable("emails")
+    with pytest.raises(policies.PolicyRefused, match="Nothing was changed") as refused:
+        policies.put_back(ANN, "emails", 1, expected_version=2)
+    assert (refused.value.code, refused.value.field) == ("invalid", "of_a_newer_redrive")
+    assert policies.get(ANN, "emails").version == 2
+
+
+def test_also_what_nobody_can_read_matches_and_is_not_doubled():
+    publish()
+    unreadable("emails")
+    assert refusal("others").code == "equal_match"
+
+
+def test_documents_of_others_are_not_read_while_others_wait_to_publish():
+    for n in range(3):
+        publish(f"p{n}", match={"task": f"t{n}"})
+    with CaptureQueriesContext(connection) as asked:
+        publish()
+    over_all = [q["sql"] for q in asked if "is_published" in q["sql"] and "WHERE" in q["sql"] and "SELECT" in q["sql"]]
+    assert over_all and not [sql for sql in over_all if "document" in sql.partition("FROM")[0] and 'name" =' not in sql]
 
 
 def test_every_change_stands_in_the_audit_with_what_differs():
