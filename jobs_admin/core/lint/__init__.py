@@ -7,24 +7,17 @@ lint.check(case)        # seed 003's check, with a verdict for every configurati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jobs_admin.core.lint import rules  # noqa: F401  (they add themselves)
 from jobs_admin.core.lint.case import Case, case
 from jobs_admin.core.lint.configuration import Configuration
 from jobs_admin.core.lint.facts import OUTAGE_S, Facts, Outage
-from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, RULES, SEVERITIES, Finding, Where, findings
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, RULES, SEVERITIES, Finding, findings
 from jobs_admin.core.lint.rules.growth import ID as GROWTH
 from jobs_admin.core.lint.rules.growth import VERDICTS, Check, Verdict, check
-from jobs_admin.core.policy import Policy
+from jobs_admin.core.lint.where import Where
 
 __all__ = [
     "GROWTH", "HIGH", "LOW", "MEDIUM", "OUTAGE_S", "RULES", "SEVERITIES", "VERDICTS",
     "Case", "Check", "Configuration", "Facts", "Finding", "Outage", "Verdict", "Where",
-    "case", "check", "findings", "lint",
+    "case", "check", "findings",
 ]  # fmt: skip
-
-
-def lint(policies: Sequence[Policy], found: Sequence[Configuration], facts: Facts) -> list[Finding]:
-    """What is wrong, the worst first."""
-    return findings(case(policies, found, facts))

@@ -10,7 +10,7 @@ from jobs_admin.core.lint import curve as curves
 from jobs_admin.core.lint.configuration import Configuration, Task
 from jobs_admin.core.lint.curve import Curve
 from jobs_admin.core.lint.facts import Facts
-from jobs_admin.core.lint.finding import Where
+from jobs_admin.core.lint.where import Where
 from jobs_admin.core.matching import chosen, matches
 from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.core.policy.shape import REPLACE

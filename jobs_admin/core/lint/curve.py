@@ -14,7 +14,7 @@ from jobs_admin.core import backoff
 from jobs_admin.core.backoff import Range
 from jobs_admin.core.lint import expression
 from jobs_admin.core.lint.configuration import Configuration, RetryCall, Task
-from jobs_admin.core.lint.finding import Where
+from jobs_admin.core.lint.where import Where
 from jobs_admin.core.policy import Policy, document
 
 POLICY, AUTORETRY, CALL = "policy", "autoretry_for", "self.retry"

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.case import Case
+from jobs_admin.core.lint.where import Where
 
 HIGH, MEDIUM, LOW = "high", "medium", "low"
 SEVERITIES = (HIGH, MEDIUM, LOW)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Where:
-    """What a finding is about. "" says nothing: a setting of a whole app has a source and no task."""
-
-    source: str = ""
-    queue: str = ""
-    task: str = ""
-    policy: str = ""  # its name
-
-    def __str__(self) -> str:
-        if self.policy:
-            return f"policy {self.policy}"
-        return " · ".join(filter(None, (self.source, self.task or (f"queue {self.queue}" if self.queue else ""))))
 
 
 @dataclass(frozen=True, slots=True)

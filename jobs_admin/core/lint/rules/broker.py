@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.configuration import Configuration
 from jobs_admin.core.lint.curve import Curve
-from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, Where, rule
+from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, Found, rule
+from jobs_admin.core.lint.where import Where
 from jobs_admin.core.lint.words import count, span
 
 SEVERAL_MINUTES_S = 600.0  # Celery's own default of retry_backoff_max

@@ -18,7 +18,8 @@ from jobs_admin.core.lint.curve import (
     Curve,
     doubles,
 )
-from jobs_admin.core.lint.finding import HIGH, Found, Where, rule
+from jobs_admin.core.lint.finding import HIGH, Found, rule
+from jobs_admin.core.lint.where import Where
 from jobs_admin.core.lint.words import listed, span
 
 ID = "sending-pipeline-infrastructure.retry-error-handling.exponential-backoff"  # as the seed names it

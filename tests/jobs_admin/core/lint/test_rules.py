@@ -40,7 +40,7 @@ def one(task: Task = GOOD, app: App = REDIS, **more) -> Configuration:
 
 def found(*configurations: Configuration, policies=(), **facts) -> list[lint.Finding]:
     parsed = [parse(document) for document in policies]
-    return lint.lint(parsed, list(configurations), lint.Facts(**facts))
+    return lint.findings(lint.case(parsed, list(configurations), lint.Facts(**facts)))
 
 
 def ids(*configurations: Configuration, policies=(), **facts) -> list[str]:
