@@ -1,12 +1,12 @@
 """Retries that wait: what they cost the workers' memory, what a kill of every worker does to them, how late they come.
 
-    python -m bench.waiting_retries [--retries 20000] [--per-second 1000] [--workers 2] [--stock]
+    python -m bench.waiting_retries [--retries 20000] [--per-second 1000] [--workers 2] [--wait 2] [--stock]
 
 No dashboard: a broker (Valkey with an append-only file), a store, guarded prefork workers of two children.
 
 *Waiting*: so many jobs fail once under a policy whose retry is due in an hour, and wait. Memory of the workers before and after.
-*Killed*: every worker is ended by SIGKILL, and others are started. Then the hour passes: the due times are set so that so many are due a
-second. Each job's second attempt writes a line; none may be missing, none may be there twice.
+*Killed*: every worker is ended by SIGKILL half way, and others are started. The due times are set so that after `--wait` seconds so many
+are due a second: 2 stands for the hour, 3600 waits it out. Each job's second attempt writes a line; none may be missing, none twice.
 *Late*: as many jobs that wait for a list which no worker reads, so that only bringing them back is measured: one guarded worker does
 it, and this process reads the list and notes how long after its due time each arrived.
 *Stock*: as many jobs with Celery's own countdown of an hour instead, for the memory beside it.
@@ -38,7 +38,7 @@ from tests.real_celery import RealWorker
 
 HOUR_S = 3600
 SINK = "sink"  # a list that no worker reads
-AHEAD_S = 2.0  # from the setting of due times to the first of them
+AHEAD_S = 2.0  # from the setting of due times to the first of them, where nothing else is asked
 
 
 def main() -> None:
@@ -46,6 +46,7 @@ def main() -> None:
     asked.add_argument("--retries", type=int, default=20_000)
     asked.add_argument("--per-second", type=int, default=1_000)
     asked.add_argument("--workers", type=int, default=2)
+    asked.add_argument("--wait", type=float, default=AHEAD_S, help="seconds until the first is due")
     asked.add_argument("--stock", action="store_true", help="also the memory of Celery's own countdown")
     wanted = asked.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder, contextlib.ExitStack() as stack:
@@ -75,13 +76,17 @@ def waiting(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[s
         time.sleep(3)
         after = memory_mb(workers)
         redis_mb = (client.memory_usage(keys.due_jobs("shop"), samples=100) or 0) / 1024**2
+        due = pass_the_hour(client, wanted.per_second, wanted.wait)
+        time.sleep(max(0, wanted.wait / 2 - AHEAD_S))
+        kept = memory_mb(workers)
         for worker in workers:
             worker.kill()
         for worker in workers:
             worker.start()
-        due = pass_the_hour(client, wanted.per_second)
         until(
-            lambda: attempts(workers)[2] >= wanted.retries, 60 + 20 * wanted.retries / wanted.per_second, "all to run"
+            lambda: attempts(workers)[2] >= wanted.retries,
+            wanted.wait + 60 + 20 * wanted.retries / wanted.per_second,
+            "all to run",
         )
         time.sleep(2)
         began = lines(workers)
@@ -92,6 +97,7 @@ def waiting(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[s
             "retries": wanted.retries,
             "workers_mb_before": before,
             "workers_mb_while_all_wait": after,
+            "workers_mb_before_the_kill": kept,
             "broker_mb_of_waiting_jobs": round(redis_mb, 1),
         },
         "killed": {
@@ -99,6 +105,7 @@ def waiting(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[s
             "lost": len(set(jobs) - set(seconds)),
             "ran_twice": sum(n > 1 for n in seconds.values()),
             "strangers": len(set(seconds) - set(jobs)),
+            "first_due_after_s": wanted.wait,
             "early": sum(seconds < -0.01 for seconds in late_by),
             "start_of_attempt_late_s": told(late_by),
         },
@@ -169,10 +176,10 @@ def send(worker: RealWorker, count: int, task: str, **options: Any) -> list[str]
         return [worker.send(task, "down", 2, producer=producer, **options) for _ in range(count)]
 
 
-def pass_the_hour(client: redis.Redis, per_second: int) -> dict[str, float]:
-    """As if all had waited: so many are due in each second from soon on. Answers when each is, seconds since 1970."""
+def pass_the_hour(client: redis.Redis, per_second: int, ahead_s: float = AHEAD_S) -> dict[str, float]:
+    """So many are due in each second from `ahead_s` on. Answers when each is, seconds since 1970."""
     members: Any = client.zrange(keys.due("shop"), 0, -1)
-    first = time.time() + AHEAD_S
+    first = time.time() + ahead_s
     due = {member: first + n / per_second for n, member in enumerate(members)}
     pipe = client.pipeline(transaction=True)
     for member, at in due.items():
