@@ -120,8 +120,3 @@ def _ship(batch: list[Entry]) -> None:
     for entry in batch:
         pipeline.xadd(keys.failures(), entry)  # type: ignore[arg-type]
     pipeline.execute()
-
-
-def left() -> dict[str, int]:
-    """Source -> how many jobs still wait. Raises redis.RedisError, OSError."""
-    return {name: one.delays.count() for name, one in places().items()}

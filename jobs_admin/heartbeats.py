@@ -128,6 +128,7 @@ class Told:
     mode: str  # the most that it does: off, capture, observe, enforce
     policies: dict[str, int]  # name -> version that it runs
     refused: dict[str, str]  # name -> why it cannot use the version in force, and goes on with the one before
+    uncounted: int = 0  # jobs that it started although a policy counts them: the store did not answer
     tasks: frozenset[str] | None = None  # only where they were asked for; None: not told
 
 
@@ -151,6 +152,7 @@ def _told(source: str, name: str, said: dict[str, Any], names: dict[str, frozens
         _text(said.get("mode"), 10),
         {_text(n, 100): int(_number(v)) for n, v in policies.items()} if isinstance(policies, dict) else {},
         {_text(n, 100): _text(why, 300) for n, why in refused.items()} if isinstance(refused, dict) else {},
+        int(_number(said.get("uncounted"))),
         names.get(_digest(said)),
     )
 

@@ -6,7 +6,7 @@ from django.db.models import Q
 
 from jobs_admin import config
 from jobs_admin.core import priority
-from jobs_admin.core.priority import BULLMQ, LEVELS, RABBITMQ, REDIS
+from jobs_admin.core.priority import BULLMQ, RABBITMQ, REDIS
 
 
 def system_of(source: str) -> str:
@@ -58,4 +58,4 @@ def _within(levels: list[str], system: str) -> Q:
     return found
 
 
-__all__ = ["LEVELS", "level_of", "of_levels", "shown", "system_of"]
+__all__ = ["level_of", "of_levels", "shown", "system_of"]

@@ -24,8 +24,6 @@ from jobs_admin.models.failure import FailureState
 
 PAGE = 50
 LARGEST_PAGE = 500
-# A worker that gave no sign for so long is dead (worker/crashes.lua).
-SILENT_MS = 15_000
 _LOOKED_BACK_MS = 86_400_000
 _MOST_DEATHS = 50  # of a source, the latest
 _MOST_SUSPECTS = 200
@@ -148,7 +146,7 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
     now = seconds * 1000 + micros // 1000
     boots = keys.boots(source)
     died = store.zrevrangebyscore(
-        boots, now - SILENT_MS, now - _LOOKED_BACK_MS, start=0, num=_MOST_DEATHS, withscores=True
+        boots, now - keys.SILENT_MS, now - _LOOKED_BACK_MS, start=0, num=_MOST_DEATHS, withscores=True
     )
     if not died:
         return

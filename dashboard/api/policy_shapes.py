@@ -18,6 +18,7 @@ class Workers(Schema):
     on: dict[str, int]  # version, or "none" -> workers
     held_back: dict[str, int]  # off, capture, observe -> workers that may do no more than this
     refused: dict[str, str]  # worker -> why it cannot use this version
+    uncounted: int | None  # jobs that they started uncounted, while the store did not answer; null: nobody knows
 
 
 class VersionItem(Schema):
@@ -132,6 +133,7 @@ def workers(running: policies.InForce) -> dict[str, Any]:
         "on": {str(number or "none"): n for number, n in running.on.items()},
         "held_back": dict(running.held_back),
         "refused": dict(running.refused),
+        "uncounted": running.uncounted if running.is_known else None,
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dashboard.screens import policy_pictures, policy_words
+from dashboard.screens import policy_pictures, policy_pill, policy_words
 from dashboard.screens.policy_words import curve
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.herd import herd
@@ -45,6 +45,8 @@ def outlook(
         "delays": policy_pictures.delays(steps, old),
         "runs": policy_pictures.runs(steps, old, name=in_force),
         "herd": policy_pictures.herd(crowd, former, jobs),
+        "pill": policy_pill.cost(policy, current),
+        "budget": policy_words.budget(policy),
         "findings": [(one, _LOOK.get(one.severity, "discarded")) for one in findings],
     }
 

@@ -140,7 +140,21 @@ def fleet(told: Any, version: int) -> Fleet:
     workers = f"{told.of:,} worker{'' if told.of == 1 else 's'}"
     words = f"{workers} on v{version}" if on == told.of else f"{on:,} of {workers} on v{version}"
     refused = [f"{name} refuses it: {why}" for name, why in told.refused.items()]
-    return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused]))
+    uncounted = (
+        [f"{told.uncounted:,} job{'' if told.uncounted == 1 else 's'} started uncounted: the store did not answer"]
+        if told.uncounted
+        else []
+    )
+    return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *uncounted]))
+
+
+def budget(policy: Policy) -> str:
+    """How many retries its budget lets through in the worst minute; "" without one."""
+    if policy.budget is None:
+        return ""
+    if not policy.budget.per_minute:
+        return "no retry at all: its budget is empty"
+    return f"at most {number(math.ceil(policy.budget.most_in(60)))} retries of all its jobs in any minute"
 
 
 def budget_left(left: Any) -> str:

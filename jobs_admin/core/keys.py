@@ -110,6 +110,10 @@ def boots(source: str, prefix: str = PREFIX) -> str:
     return f"{prefix}:{{{source}}}:crash:boots"
 
 
+# A worker gives a sign every five seconds; one that has not for so long is dead.
+SILENT_MS = 15_000
+
+
 def boot(source: str, boot: str, prefix: str = PREFIX) -> str:
     """A hash: who this life of a worker is, and how it ended. Beside it, `…:running`: the jobs that are counted and run in
     it, and `…:held`: the places (`leases`) that its jobs hold."""

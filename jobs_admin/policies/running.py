@@ -27,6 +27,9 @@ class InForce:
         default_factory=dict
     )  # `capture`, `observe`, `off` -> workers whose ceiling it is
     refused: Mapping[str, str] = field(default_factory=dict)  # worker -> why it cannot use this version
+    # Jobs that these workers started since they live without counting them, because the store did not answer; of all
+    # policies that count something. 0 where this one counts nothing.
+    uncounted: int = 0
     is_known: bool = True  # False: the store does not answer, and nobody knows
 
     @property
@@ -61,7 +64,9 @@ def _in_force(current: PolicyVersion, told: Sequence[heartbeats.Told]) -> InForc
     ceilings = Counter(one.mode for one in theirs if one.mode not in ("", ENFORCE, current.mode))
     refused = {one.name: why for one in theirs if (why := one.refused.get(current.name))}
     on = Counter(one.policies.get(current.name) for one in theirs)
-    return InForce(current.version, on, dict(ceilings), refused)
+    counts = any(current.document.get(name) for name in ("poison", "concurrency", "rate_limit"))
+    uncounted = sum(one.uncounted for one in theirs) if counts else 0
+    return InForce(current.version, on, dict(ceilings), refused, uncounted)
 
 
 def _is_for(current: PolicyVersion, worker: heartbeats.Told) -> bool:

@@ -4,7 +4,7 @@
     …
     at_start.ended(policy, job)                # whatever way Python saw it end
 
-A store that does not answer stops no job: it starts uncounted.
+A store that does not answer stops no job: it starts uncounted, which is counted here and told by the heartbeat.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jobs_admin.core.envelope import Lineage
 from jobs_admin.core.policy import Policy
 from jobs_admin.worker.calls import Calls, Script
 from jobs_admin.worker.report import lineage_of
+from jobs_admin.worker.tally import Tally
 
 KILLED, HARD_LIMIT, MEMORY, LOST = "killed", "hard_limit", "memory", "lost"
 ALONE = (
@@ -36,7 +37,8 @@ KINDS_OF_CRASHES = {HARD_LIMIT: "hard_limit", MEMORY: "memory"}
 
 def _script(*names: str) -> Script:
     here = Path(__file__).parent
-    return Script("\n".join((here / f"{name}.lua").read_text() for name in names))
+    said = f"local SILENT_MS = {keys.SILENT_MS}"
+    return Script("\n".join([said, *((here / f"{name}.lua").read_text() for name in names)]))
 
 
 START = _script("limits", "crashes", "at_start")
@@ -123,11 +125,6 @@ class Quarantine:
     crashes: tuple[Crash, ...]
 
 
-def kind_of(crashes: Sequence[Crash]) -> str:
-    """How the last of them ended, in the words of an attempt (core.envelope.KINDS)."""
-    return KINDS_OF_CRASHES.get(crashes[-1].how, "worker_lost") if crashes else "worker_lost"
-
-
 def told(crashes: Sequence[Crash]) -> str:
     """As JSON, as a report carries them."""
     return json.dumps([asdict(crash) for crash in crashes])
@@ -148,6 +145,7 @@ class AtStart:
         self._host = host
         self._boots = keys.boots(source)
         self._key = keys.boot(source, boot)
+        self._uncounted = Tally()
         self._untold: list[tuple[list[str], list[str | int]]] = []  # crashes that the store has not heard of
 
     def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
@@ -181,7 +179,14 @@ class AtStart:
                 math.ceil(rate.per_s * 1_000_000) if rate else 0,
             ],
         )
+        if answer is None:
+            self._uncounted.add()
         return _said(answer)
+
+    @property
+    def uncounted(self) -> int:
+        """Jobs that started although a policy counts them, because the store did not answer: of this worker's life."""
+        return self._uncounted.total
 
     def ended(self, policy: Policy, job: Job) -> None:
         """The job ended in order: well, with an error, or to be tried again. What was known against it is forgotten."""

@@ -40,7 +40,6 @@ class Calls:
     """
 
     def __init__(self, url: str, what_for: str) -> None:
-        self.unanswered = 0  # calls of this process that nobody answered
         self._url = url
         self._what_for = what_for  # what is done without while it is away, for the log
         self._begin()
@@ -68,15 +67,12 @@ class Calls:
         """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
         self._here()
         deadline = time.monotonic() + CALL_TIMEOUT
-        answer = None
-        if self._lock.acquire(timeout=CALL_TIMEOUT):
-            try:
-                answer = self._ask(script, keys, args, deadline)
-            finally:
-                self._lock.release()
-        if answer is None:
-            self.unanswered += 1
-        return answer
+        if not self._lock.acquire(timeout=CALL_TIMEOUT):
+            return None
+        try:
+            return self._ask(script, keys, args, deadline)
+        finally:
+            self._lock.release()
 
     def _ask(
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], deadline: float

@@ -5,7 +5,7 @@
 --   lost: its whole worker; found out when the job comes back. Whoever ran in that worker is a suspect, so each has to
 --   run alone before anybody is convicted.
 
-local SILENT_MS = 15000 -- a worker gives a sign every five seconds; after three it is dead
+-- SILENT_MS: a worker that gave no sign for so long is dead (core/keys.py).
 local KEPT_MS = 8 * 86400000
 
 -- Why a start has no end yet: `running`, `crash` or `undecided`; nil where it says nothing. A crash with the ms that the

@@ -167,6 +167,7 @@ class Heartbeat:
             "spooled": guard.store.spool.waiting,
             "dropped": guard.store.dropped,
             "broken": guard.broken,
+            "uncounted": self.at_start.uncounted,
         }
         texts = {keys.tasks(identity.tasks.digest): identity.tasks.text, keys.configuration(has.digest): has.text}
         pipeline = guard.store.background.pipeline(transaction=False)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
-from jobs_admin import policies
+from jobs_admin import heartbeats, policies
+from jobs_admin.core import keys
 from jobs_admin.core.presets import PRESETS
 from jobs_admin.models import Attempt, AuditEvent, Group, PolicyVersion
 from jobs_admin.models.access import ENGINE
@@ -354,3 +356,34 @@ def test_a_search_offers_no_policy_that_is_out_of_sight(vera):
     publish("vault", match={"source": "bank"})
     offered = vera.get("/failures/complete/", {"q": "policy:", "at": "7"}).content.decode()
     assert "webhooks" in offered and "vault" not in offered
+
+
+def test_starts_that_nobody_counted_stand_beside_who_runs_the_policy(vera, watched):
+    publish(poison={"crashes": 3})
+    heartbeats._heard.clear()
+    now = timezone.now()
+    word = {"source": "shop", "name": "w1", "boot": "b", "at": now.timestamp(), "queues": [], "uncounted": 1_200}
+    watched.hset(keys.workers(), "shop/w1", json.dumps(word))
+    heartbeats.fold(now)
+    for page in ("/policies/", "/policies/webhooks/"):
+        assert "1,200 jobs started uncounted: the store did not answer" in text_of(vera.get(page))
+
+
+def test_what_a_poison_pill_costs_is_drawn_beside_the_herd(vera):
+    publish(poison={"crashes": 2})
+    said = text_of(vera.post("/policies/webhooks/preview/", typed(begun="1", poison__crashes="5"), headers=HTMX))
+    assert "Quarantined after 5 crashes ; in force: 2 crashes" in said
+    assert "10 s 50 s 20 s" in said and "1 min 5 min 2 min" in said
+
+
+def test_a_pill_that_nobody_counts_costs_without_end(vera):
+    assert "it takes a worker each time, without end" in text_of(
+        vera.post("/policies/new/preview/", typed(), headers=HTMX)
+    )
+
+
+def test_the_worst_minute_of_a_budget_is_told(vera):
+    said = text_of(
+        vera.post("/policies/new/preview/", typed(budget__per_minute="100", budget__burst="10"), headers=HTMX)
+    )
+    assert "at most 110 retries of all its jobs in any minute" in said

@@ -70,6 +70,16 @@ def test_a_worker_that_cannot_use_a_version_says_why(beat, publish):
     assert policies.in_force(ANN, policies.published(ANN))["emails"].refused == {"w1": "unknown field"}
 
 
+def test_starts_that_were_not_counted_are_told_where_the_policy_counts_something(beat, publish):
+    publish(poison={"crashes": 3})
+    publish("plain", match={"source": "shop", "task": "shop.plain"})
+    beat("w1", uncounted=2)
+    beat("w2", uncounted=1)
+    beat("w3", uncounted="many")
+    found = policies.in_force(ANN, policies.published(ANN))
+    assert (found["emails"].uncounted, found["plain"].uncounted) == (3, 0)
+
+
 def test_without_a_store_nobody_knows(publish, settings):
     made = publish()
     settings.REDRIVE_REDIS_URL = ""

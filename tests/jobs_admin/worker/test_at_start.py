@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from itertools import pairwise
 
 import pytest
@@ -291,3 +292,28 @@ def test_everything_in_the_store_has_a_time_to_live(worker, store):
     one.crashed(rule, job("1"), "killed")
     names = store.keys("redrive:*")
     assert len(names) >= 7 and all(store.ttl(name) > 0 for name in names)
+
+
+def test_starts_that_nobody_counted_are_told_by_the_main_process_also_where_a_child_made_them():
+    away = AtStart(Calls("redis://127.0.0.1:1/0", "counts"), "shop", "w0", "w0@here", "here")
+    assert away.starting(poison(), job()) == Proceed() and away.uncounted == 1
+    for _ in range(2):
+        child = multiprocessing.get_context("fork").Process(target=away.starting, args=(poison(), job()))
+        child.start()
+        child.join()
+    assert away.uncounted == 3
+
+
+def test_what_no_policy_counts_is_not_called_uncounted():
+    away = AtStart(Calls("redis://127.0.0.1:1/0", "counts"), "shop", "w0", "w0@here", "here")
+    assert away.starting(policy(), job()) == Proceed() and away.uncounted == 0
+
+
+def test_a_worker_is_dead_to_the_scripts_when_it_is_to_the_page(worker, store):
+    """Both by one number, which the scripts are given."""
+    one, other, rule = worker(), worker(), poison()
+    one.start(rule, job("j1"))
+    one.falls_silent_for(keys.SILENT_MS - 12_000)  # this machine may be slow
+    assert other.start(rule, job("j1")) == Wait(5.5, "undecided")
+    one.falls_silent_for(12_000)
+    assert other.start(rule, job("j1")) == Alone()
