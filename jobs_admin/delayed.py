@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import redis
 from kombu.connection import Connection
 
 from jobs_admin import config
@@ -13,11 +15,12 @@ from jobs_admin.worker.delays import Delays, Promoted
 from jobs_admin.worker.later import promote
 
 _TIMEOUT_S = 2.0
+_WHERE_LISTS_ARE = ("global_keyprefix", "sep", "priority_steps")  # kombu's options, of a broker on Redis
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Calls raise redis.RedisError, OSError or NotPublished."""
+    """Calls raise redis.RedisError or OSError."""
 
     delays: Delays
     publisher: Publisher | None  # where the place is not the broker itself
@@ -26,11 +29,26 @@ class Place:
         return promote(self.delays, self.publisher, late_by_s)
 
 
-def place(source: SourceConfig) -> Place | None:
-    """As the source's workers choose it (`worker/policing.py`); None for a system whose workers delay nothing through us."""
+def places(source: SourceConfig) -> list[Place]:
+    """Wherever the source's workers may let jobs wait (`worker/policing.py`); none for a system that delays nothing through us.
+
+    In the broker's own Redis where it is one that they can dial by themselves, else in the store. Which of the two that is
+    follows from *their* settings (several servers, credentials that a program provides), so both are looked at. Raises
+    config.BadConfiguration.
+    """
     if source.backend != "celery":
-        return None
-    own = redis_of(source.url, source.options.get("ssl"))
-    if own is not None:
-        return Place(Delays(own(_TIMEOUT_S), source.name), None)
-    return Place(Delays(config.store(), source.name), Publisher(lambda: Connection(source.url)))
+        return []
+    store = config.store()
+    options = {name: source.options[name] for name in _WHERE_LISTS_ARE if name in source.options}
+    in_store = Place(Delays(store, source.name), Publisher(lambda: Connection(source.url, transport_options=options)))
+    dial = redis_of(source.url, source.options.get("ssl"))
+    if dial is None:
+        return [in_store]
+    broker = dial(_TIMEOUT_S)
+    own = Place(Delays(broker, source.name), None)
+    return [own] if _address(broker) == _address(store) else [own, in_store]
+
+
+def _address(client: redis.Redis) -> tuple[Any, ...]:
+    said = client.connection_pool.connection_kwargs
+    return said.get("path"), said.get("host"), said.get("port"), int(said.get("db") or 0)

@@ -14,10 +14,10 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from jobs_admin import config, reconcile
+from jobs_admin import config, delayed, reconcile
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, encode
-from jobs_admin.delayed import Place, place
+from jobs_admin.delayed import Place
 from jobs_admin.models import Failure
 from jobs_admin.models.failure import FailureState
 from jobs_admin.worker.delays import Waiting
@@ -55,14 +55,16 @@ def workers() -> dict[str, Guarded]:
     return found
 
 
-def places() -> dict[str, Place]:
-    """Of every source whose workers may delay jobs."""
-    found = {name: place(source) for name, source in config.sources().items()}
-    return {name: one for name, one in found.items() if one is not None}
+def places() -> list[tuple[str, Place]]:
+    """Source and place, wherever workers may have delayed jobs. Raises config.BadConfiguration."""
+    return [(name, place) for name, source in config.sources().items() for place in delayed.places(source)]
 
 
 def bury(source: str, where: Place) -> int:
-    """A batch of what waits becomes dead, kind `lost`; its messages are kept, and can be replayed. Answers how many."""
+    """A batch of what waits becomes dead, kind `lost`; its messages are kept, and can be replayed. Answers how many.
+
+    What somebody else has claimed is left alone: it is on its way to its queue, or comes back within half a minute.
+    """
     claimed, _ = where.delays.claim(is_due=False)
     if not claimed:
         return 0
@@ -73,7 +75,7 @@ def bury(source: str, where: Place) -> int:
         if job.head.job_id not in known:
             pipeline.xadd(keys.failures(), encode(_report(source, job)))
     pipeline.execute()
-    where.delays.finish([job.member for job in claimed])
+    where.delays.finish(claimed)
     return len(claimed)
 
 

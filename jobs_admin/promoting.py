@@ -12,8 +12,7 @@ import time
 import redis
 
 from jobs_admin import config
-from jobs_admin.delayed import Place, place
-from jobs_admin.worker.broker import NotPublished
+from jobs_admin.delayed import Place, places
 
 LATE_S = 3.0
 _AGAIN_S = 10.0  # after a source that did not answer
@@ -21,7 +20,7 @@ _BATCHES = 20  # of one source in a round: then the others have their turn
 
 log = logging.getLogger(__name__)
 
-_places: dict[str, Place | None] = {}
+_places: dict[str, list[Place]] = {}
 _closed_until: dict[str, float] = {}  # source -> monotonic
 
 
@@ -32,21 +31,36 @@ def step() -> bool:
 
 
 def _of_source(name: str) -> bool:
-    if name not in _places:
-        _places[name] = place(config.sources()[name])
-    found = _places[name]
-    if found is None or time.monotonic() < _closed_until.get(name, 0.0):
+    if time.monotonic() < _closed_until.get(name, 0.0):
         return False
-    jobs = 0
+    jobs, failed = 0, ""
     try:
-        for _ in range(_BATCHES):
-            went = found.promote(LATE_S).jobs
-            jobs += went
-            if not went:
-                break
-    except (redis.RedisError, OSError, NotPublished) as error:
-        _closed_until[name] = time.monotonic() + _AGAIN_S
-        log.warning("Source %s: what waits to be retried cannot be brought back (%s).", name, type(error).__name__)
+        if name not in _places:
+            _places[name] = places(config.sources()[name])
+        for found in _places[name]:
+            went, why = _promote(found)
+            jobs, failed = jobs + went, failed or why
+    except (redis.RedisError, OSError) as error:
+        failed = type(error).__name__
+    except (
+        Exception
+    ) as error:  # the border: the other sources have their turn, whatever we did not think of in this one
+        failed = type(error).__name__
+        log.exception("Source %s: what waits to be retried cannot be brought back.", name)
+    if failed:
+        _closed_until[name] = time.monotonic() + (0.0 if jobs else _AGAIN_S)
+        log.warning("Source %s: something that waits to be retried cannot be brought back (%s).", name, failed)
     if jobs:
         log.info("Source %s: brought back %d jobs that no worker brought back.", name, jobs)
     return jobs > 0
+
+
+def _promote(found: Place) -> tuple[int, str]:
+    """How many jobs went, and why one or more could not. Raises redis.RedisError, OSError."""
+    jobs, failed = 0, ""
+    for _ in range(_BATCHES):
+        promoted = found.promote(LATE_S)
+        jobs, failed = jobs + promoted.jobs, failed or promoted.failed
+        if not promoted.jobs:
+            break
+    return jobs, failed

@@ -95,6 +95,11 @@ def due_jobs(source: str, prefix: str = PREFIX) -> str:
     return f"{prefix}:{{{source}}}:due:jobs"
 
 
+def due_claims(source: str, prefix: str = PREFIX) -> str:
+    """A hash beside `due`: delayed job that somebody took for a while -> whose it is, until `due` says that it is due."""
+    return f"{prefix}:{{{source}}}:due:claims"
+
+
 def budget(source: str, prefix: str = PREFIX) -> str:
     """A hash: budget -> when it will be full again, and what it was like when last spent from (`worker/budget.lua`)."""
     return f"{prefix}:{{{source}}}:budget"

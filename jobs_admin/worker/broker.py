@@ -33,6 +33,18 @@ class NotPublished(Exception):
     """The broker did not confirm the message: it may or may not have it."""
 
 
+class BrokenConnection(NotPublished):
+    """As it says, while the message was on its way."""
+
+
+class BrokerAway(NotPublished):
+    """Nothing was sent: there is no connection, and no other message would go either."""
+
+
+class Unpublishable(NotPublished):
+    """The broker does not take this message. Others may go."""
+
+
 def redis_of(url: str, ssl: Any = None) -> Callable[[float], redis.Redis] | None:
     """Makes clients of a broker's own Redis, given the seconds that each may wait. None: there is none that we can use.
 
@@ -76,45 +88,48 @@ class Publisher:
 
     def publish(self, queue: str, message: bytes) -> None:
         """On the queue itself, whatever exchange it once came through. Raises NotPublished."""
-        said = json.loads(message)
-        properties = dict(said.get("properties") or {})
-        body = said["body"]
-        if properties.get("body_encoding") == "base64":
-            body = base64.b64decode(body)
-        kept = {
-            name: properties[name]
-            for name in ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type")
-            if properties.get(name) is not None
-        }
-        if str(properties.get("expiration") or "").isdecimal():
-            kept["expiration"] = int(properties["expiration"]) / 1000  # kombu takes seconds, and writes milliseconds
+        try:
+            if not queue:
+                raise ValueError("it names no queue")
+            body, options = _parts(message)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise Unpublishable(f"it cannot be read ({type(error).__name__})") from error
         with self._lock:
+            is_used = self._producer is not None
             try:
-                producer = self._open()
-                producer.publish(
-                    body,
-                    routing_key=queue,
-                    exchange="",
-                    headers=said.get("headers") or {},
-                    content_type=said.get("content-type"),
-                    content_encoding=said.get("content-encoding"),
-                    retry=False,
-                    **self._must_arrive,
-                    **_BOUNDED,
-                    **kept,
-                )
-            except Exception as error:  # each transport has errors of its own
-                self._close()
-                raise NotPublished(f"{type(error).__name__}") from error
+                self._send(queue, body, options)
+            except BrokenConnection:
+                if not is_used:
+                    raise
+                # It was idle, and the broker has been restarted since: the message would be half a minute late.
+                self._send(queue, body, options)
+
+    def _send(self, queue: str, body: Any, options: dict[str, Any]) -> None:
+        try:
+            producer = self._producer or self._open()
+        except Exception as error:  # each transport has errors of its own
+            self._close()
+            raise BrokerAway(f"the broker cannot be reached ({type(error).__name__})") from error
+        connection = self._connection
+        try:
+            producer.publish(
+                body, routing_key=queue, exchange="", retry=False, **self._must_arrive, **_BOUNDED, **options
+            )
+        except TimeoutError as error:
+            self._close()
+            raise NotPublished(f"no confirmation within {PUBLISH_SECONDS:g} s") from error
+        except Exception as error:
+            self._close()
+            why = f"{type(error).__name__}: {error}"[:200]
+            raise (BrokenConnection if _is_of_connection(connection, error) else Unpublishable)(why) from error
 
     def _open(self) -> Any:
-        if self._producer is None:
-            connection: Any = self._connect()
-            self._connection = connection
-            connection.transport_options = {**(connection.transport_options or {}), "confirm_publish": True}
-            self._producer = Producer(connection.channel())  # type: ignore[no-untyped-call]
-            # RabbitMQ alone: a message for a queue that is no more comes back as an error, instead of being dropped.
-            self._must_arrive = {"mandatory": True} if connection.transport.driver_type == "amqp" else {}
+        connection: Any = self._connect()
+        self._connection = connection
+        connection.transport_options = {**(connection.transport_options or {}), "confirm_publish": True}
+        self._producer = Producer(connection.channel())  # type: ignore[no-untyped-call]
+        # RabbitMQ alone: a message for a queue that is no more comes back as an error, instead of being dropped.
+        self._must_arrive = {"mandatory": True} if connection.transport.driver_type == "amqp" else {}
         return self._producer
 
     def _close(self) -> None:
@@ -122,3 +137,30 @@ class Publisher:
         if connection is not None:
             with contextlib.suppress(Exception):  # it is broken already
                 connection.release()
+
+
+def _is_of_connection(connection: Any, error: Exception) -> bool:
+    """Whether the connection broke. amqp counts what it says of one message, or of its queue, among neither."""
+    return isinstance(error, tuple(connection.connection_errors))
+
+
+def _parts(kept: bytes) -> tuple[Any, dict[str, Any]]:
+    """Body and options of a kept message, as kombu publishes them."""
+    said = json.loads(kept)
+    properties = dict(said.get("properties") or {})
+    body = said["body"]
+    if properties.get("body_encoding") == "base64":
+        body = base64.b64decode(body)
+    options = {
+        name: properties[name]
+        for name in ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type")
+        if properties.get(name) is not None
+    }
+    if str(properties.get("expiration") or "").isdecimal():
+        options["expiration"] = int(properties["expiration"]) / 1000  # kombu takes seconds, and writes milliseconds
+    return body, {
+        **options,
+        "headers": dict(said.get("headers") or {}),
+        "content_type": said.get("content-type"),
+        "content_encoding": said.get("content-encoding"),
+    }

@@ -1,8 +1,8 @@
 """Jobs that wait for their time in Redis, and go on their queues when it has come. Never in a worker's memory.
 
-They wait in the broker's own Redis where the broker is one: then a job leaves and arrives in one step. For other brokers
-they wait in Redrive's store, are taken for half a minute, published with the broker's confirmation, and only then removed.
-Anybody may promote: what is due goes once, whoever asks, and whatever dies in between.
+They wait in the broker's own Redis where the broker is one: then a job leaves and arrives in one step, once, whoever asks.
+For other brokers they wait in Redrive's store, are taken for half a minute, published with the broker's confirmation, and
+only then removed. Whoever dies between those two leaves a job that is published again: it goes once at least.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import redis
 
@@ -20,7 +21,7 @@ from jobs_admin.core import keys
 MOST_WAITING = 1_000_000  # of one source; beyond it a failed job is dead, and told so
 _AT_ONCE = 100  # jobs of a call: 2 ms of Redis
 _BYTES_AT_ONCE = 4_000_000
-_LEASE_S = 30.0
+LEASE_S = 30.0
 
 _HERE = Path(__file__).parent
 
@@ -52,17 +53,19 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One job that was claimed."""
+    """One job that was claimed. Of an entry that cannot be read: all of it is the message, and the head names no queue."""
 
     member: bytes
     head: Head
     message: bytes
+    claim: str  # whose it is
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
     jobs: int
     next_s: float | None  # until the next is due, 0 for at once; None: nothing waits
+    failed: str = ""  # why one, or more, could not go; they wait on
 
 
 class Delays:
@@ -70,15 +73,17 @@ class Delays:
 
     def __init__(self, client: redis.Redis, source: str, prefix: str = keys.PREFIX) -> None:
         self._client = client
-        self._names = [keys.due(source, prefix), keys.due_jobs(source, prefix)]
-        self._schedule = client.register_script((_HERE / "delays_schedule.lua").read_text())
-        self._promote = client.register_script((_HERE / "delays_promote.lua").read_text())
-        self._claim = client.register_script((_HERE / "delays_claim.lua").read_text())
+        self._names = [name(source, prefix) for name in (keys.due, keys.due_jobs, keys.due_claims)]
+        self._schedule, self._promote, self._claim, self._finish, self._hasten = (
+            client.register_script((_HERE / f"delays_{name}.lua").read_text())
+            for name in ("schedule", "promote", "claim", "finish", "hasten")
+        )
 
     def schedule(self, head: Head, message: bytes, delay_s: float) -> bool:
         """Let a job wait. False where the same attempt of it waits already. Raises TooManyWait.
 
-        May be repeated when nobody knows whether it worked.
+        May be repeated when nobody knows whether it worked. An attempt that somebody has claimed is on its queue by now,
+        since a worker gives it here: it waits anew.
         """
         line = json.dumps({name: value for name, value in asdict(head).items() if value is not None}).encode()
         entry = line + b"\n" + message
@@ -96,27 +101,30 @@ class Delays:
         self, *, most: int = _AT_ONCE, is_due: bool = True, late_by_s: float = 0.0
     ) -> tuple[list[Waiting], float | None]:
         """Take jobs for half a minute, and how long until the next is due. They come back by themselves unless finished."""
-        which = "due" if is_due else "all"
+        which, claim = "due" if is_due else "all", uuid4().hex
         next_ms, *told = self._claim(
-            keys=self._names, args=[which, most, round(_LEASE_S * 1000), round(late_by_s * 1000)]
+            keys=self._names, args=[which, most, round(LEASE_S * 1000), round(late_by_s * 1000), claim]
         )
-        found = [_waiting(member, entry) for member, entry in zip(told[::2], told[1::2], strict=True)]
+        found = [_waiting(member, entry, claim) for member, entry in zip(told[::2], told[1::2], strict=True)]
         return found, None if next_ms < 0 else next_ms / 1000
 
-    def finish(self, members: Sequence[bytes]) -> None:
-        """What was claimed is where it belongs now."""
-        if members:
-            pipeline = self._client.pipeline(transaction=True)
-            pipeline.zrem(self._names[0], *members)
-            pipeline.hdel(self._names[1], *members)
-            pipeline.execute()
+    def finish(self, claimed: Sequence[Waiting]) -> None:
+        """What was claimed is where it belongs now. What began to wait anew since stays."""
+        self._settle("done", claimed)
+
+    def give_back(self, claimed: Sequence[Waiting]) -> None:
+        """What was claimed is due again at once."""
+        self._settle("back", claimed)
+
+    def _settle(self, how: str, claimed: Sequence[Waiting]) -> None:
+        if claimed:
+            self._finish(keys=self._names, args=[claimed[0].claim, how, *(job.member for job in claimed)])
 
     def hasten(self) -> int:
-        """All that wait are due now. Answers how many."""
+        """All that wait are due now, but for what somebody has claimed. Answers how many wait."""
         due: Any = self._client.zrange(self._names[0], 0, -1)
         for at in range(0, len(due), 1_000):
-            # XX: what was promoted meanwhile does not come back.
-            self._client.zadd(self._names[0], dict.fromkeys(due[at : at + 1_000], 0), xx=True)
+            self._hasten(keys=self._names, args=due[at : at + 1_000])
         return len(due)
 
     def count(self) -> int:
@@ -124,8 +132,12 @@ class Delays:
         return int(found)
 
 
-def _waiting(member: bytes, entry: bytes) -> Waiting:
+def _waiting(member: bytes, entry: bytes, claim: str) -> Waiting:
     line, _, message = entry.partition(b"\n")
-    said = json.loads(line)
-    known = {name: said[name] for name in Head.__dataclass_fields__ if name in said}
-    return Waiting(member, Head(**known), message)
+    try:
+        said = json.loads(line)
+        known = {name: said[name] for name in Head.__dataclass_fields__ if name in said}
+        return Waiting(member, Head(**known), message, claim)
+    except (ValueError, TypeError, RecursionError):  # it must not hold up those that were claimed with it
+        job, _, attempt = member.decode("utf-8", "replace").rpartition(":")
+        return Waiting(member, Head(job, int(attempt) if attempt.isdecimal() else 1, "", ""), entry, claim)

@@ -1,20 +1,29 @@
 -- Take jobs for a while, so that nobody else promotes them: for queues that are not in this Redis, and for `drain`.
--- KEYS[1] due, KEYS[2] due:jobs
--- ARGV[1] `due`: only those that are due for ARGV[4] ms; `all`: also those that are not yet due
--- ARGV[2] most jobs, ARGV[3] ms for which they are taken: then they are due again
+-- KEYS[1] due, KEYS[2] due:jobs, KEYS[3] due:claims
+-- ARGV[1] `due`: only those that are due for ARGV[4] ms; `all`: also those that are not yet due, but for what others have taken
+-- ARGV[2] most jobs, ARGV[3] ms for which they are taken: then they are due again, ARGV[5] who takes them
 -- Answers the ms until the next is due (-1: none), then member and entry of each.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local latest = ARGV[1] == 'all' and '+inf' or string.format('%.0f', now - ARGV[4])
+local most = tonumber(ARGV[2])
+-- So many that enough are left beside all that are taken, of which there are some hundreds at most.
+local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', latest, 'WITHSCORES', 'LIMIT', 0, most + redis.call('HLEN', KEYS[3]))
 local answer = {-1}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', latest, 'LIMIT', 0, ARGV[2])) do
+for at = 1, #found, 2 do
+  local member, until_ = found[at], tonumber(found[at + 1])
   local entry = redis.call('HGET', KEYS[2], member)
-  if entry then
+  if not entry then
+    redis.call('ZREM', KEYS[1], member)
+    redis.call('HDEL', KEYS[3], member)
+  elseif until_ <= now or redis.call('HEXISTS', KEYS[3], member) == 0 then
     redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[3]), member)
+    redis.call('HSET', KEYS[3], member, ARGV[5])
     answer[#answer + 1] = member
     answer[#answer + 1] = entry
-  else
-    redis.call('ZREM', KEYS[1], member)
+    if #answer > 2 * most then
+      break
+    end
   end
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')

@@ -16,9 +16,9 @@ from typing import Any
 import redis
 
 from jobs_admin.worker import report
-from jobs_admin.worker.broker import NotPublished, Publisher
+from jobs_admin.worker.broker import BrokerAway, NotPublished, Publisher, Unpublishable
 from jobs_admin.worker.decision import AGAIN, Decision
-from jobs_admin.worker.delays import Delays, Head, Promoted, TooManyWait
+from jobs_admin.worker.delays import LEASE_S, Delays, Head, Promoted, TooManyWait
 from jobs_admin.worker.next_message import NotCelerys, next_message
 from jobs_admin.worker.report import Origin
 
@@ -113,28 +113,50 @@ class Later:
         """One batch; answers the seconds until the next look."""
         try:
             promoted = promote(self._own, self._publisher)
-        except (redis.RedisError, OSError, NotPublished) as error:
-            if not self._is_told:
-                self._is_told = True
-                logger.warning("Redrive cannot bring back what waits to be retried (%r); it tries on.", error)
-            return IDLE_SECONDS * random.uniform(0.8, 1.2)
+        except (redis.RedisError, OSError) as error:
+            return self._failed(repr(error))
         except Exception:  # this thread must outlive everything: without it retries wait for another worker
             logger.exception("Redrive's promoter failed; it goes on.")
             return IDLE_SECONDS
-        if self._is_told:
+        if promoted.failed and not promoted.jobs:
+            return self._failed(promoted.failed)
+        if promoted.failed:
+            logger.warning("Redrive could not bring back what waits to be retried (%s); it tries on.", promoted.failed)
+        if self._is_told and promoted.jobs:
             self._is_told = False
             logger.info("Redrive brings back again what waits to be retried.")
         next_s = IDLE_SECONDS if promoted.next_s is None else min(IDLE_SECONDS, promoted.next_s)
         return max(_LEAST_PAUSE, next_s) + (0.0 if promoted.jobs else random.uniform(0, _SPREAD))
 
+    def _failed(self, why: str) -> float:
+        if not self._is_told:
+            self._is_told = True
+            logger.warning("Redrive cannot bring back what waits to be retried (%s); it tries on.", why)
+        return IDLE_SECONDS * random.uniform(0.8, 1.2)
+
 
 def promote(delays: Delays, publisher: Publisher | None, late_by_s: float = 0.0) -> Promoted:
-    """One batch of what is due, on its queues. Raises redis.RedisError, OSError or NotPublished."""
+    """One batch of what is due, on its queues. Raises redis.RedisError or OSError."""
     if publisher is None:
         return delays.promote(late_by_s)
-    jobs, next_s = delays.claim(late_by_s=late_by_s)
-    for job in jobs:
-        publisher.publish(job.head.queue, job.message)
-        # One by one: were the broker lost here, this one would be published again, and no other.
-        delays.finish([job.member])
-    return Promoted(len(jobs), next_s)
+    claimed, next_s = delays.claim(late_by_s=late_by_s)
+    ends = time.monotonic() + LEASE_S / 2  # later than that somebody else may have them
+    went, failed = 0, ""
+    for at, job in enumerate(claimed):
+        if time.monotonic() > ends:
+            delays.give_back(claimed[at:])
+            break
+        try:
+            publisher.publish(job.head.queue, job.message)
+        except Unpublishable as error:
+            failed = f"job {job.head.job_id}: {error}"  # it comes again when the claim ends, and holds up no other
+        except NotPublished as error:
+            failed = str(error)
+            # What the broker may have comes again when the claim ends, the others at once.
+            delays.give_back(claimed[at + (not isinstance(error, BrokerAway)) :])
+            break
+        else:
+            # One by one: were the broker lost here, this one would be published again, and no other.
+            delays.finish([job])
+            went += 1
+    return Promoted(went, next_s, failed)

@@ -14,12 +14,12 @@ from jobs_admin.core import keys
 from jobs_admin.delayed import Place
 from jobs_admin.draining import Guarded
 from jobs_admin.management.switch import DRAIN, OFF, turn
-from jobs_admin.worker.broker import NotPublished
 from jobs_admin.worker.heartbeat import BEAT_SECONDS
 
 _OBEYED_WITHIN_S = BEAT_SECONDS + 3
 _SPOOLS_WITHIN_S = 60.0
 _TOLD_EVERY_S = 5.0
+_CLAIMED_S = 0.5  # between two looks at what others have claimed
 
 
 class Command(BaseCommand):
@@ -36,10 +36,10 @@ class Command(BaseCommand):
     def handle(self, *args: object, now: bool = False, to_dead: bool = False, **options: object) -> None:
         try:
             alive = self._hold()
-            for source, where in draining.places().items():
+            for source, where in draining.places():
                 self._empty(source, where, now=now, to_dead=to_dead)
             self._fold_in_spools(alive)
-        except (redis.RedisError, OSError, NotPublished, config.BadConfiguration) as error:
+        except (redis.RedisError, OSError, config.BadConfiguration) as error:
             raise CommandError(
                 f"It is not done: {error}. Nothing is lost, and the workers still only record. Run it again."
             ) from error
@@ -67,23 +67,35 @@ class Command(BaseCommand):
         return alive
 
     def _empty(self, source: str, where: Place, *, now: bool, to_dead: bool) -> None:
-        went = draining.bury(source, where) if to_dead else 0
-        while to_dead and (more := draining.bury(source, where)):
-            went += more
-        if to_dead:
-            self.stdout.write(f"{source}: {went:,} retries are dead now, and can be replayed.")
-            return
-        if now:
-            where.delays.hasten()
-        told_at = float("-inf")
+        buried, told_at = 0, float("-inf")
         while left := where.delays.count():
             if time.monotonic() - told_at >= _TOLD_EVERY_S:
                 told_at = time.monotonic()
                 self.stdout.write(f"{source}: {left:,} wait for their next attempt.")
-            promoted = where.promote()
-            if not promoted.jobs:
-                time.sleep(min(1.0, max(0.05, promoted.next_s or 0.0)))
-        self.stdout.write(f"{source}: no retry waits.")
+            if to_dead:
+                buried += (went := draining.bury(source, where))
+                wait_s = 0.0 if went else _CLAIMED_S
+            else:
+                wait_s = self._promoted(source, where, now=now)
+            time.sleep(wait_s)
+        if to_dead:
+            self.stdout.write(f"{source}: {buried:,} retries are dead now, and can be replayed.")
+        else:
+            self.stdout.write(f"{source}: no retry waits.")
+
+    def _promoted(self, source: str, where: Place, *, now: bool) -> float:
+        """A batch of what is due is on its queues; the seconds until there may be more."""
+        promoted = where.promote()
+        if promoted.jobs:
+            return 0.0
+        if promoted.failed:
+            raise CommandError(
+                f"{source}: what waits cannot be put on its queues ({promoted.failed}). Nothing is lost, and the workers still "
+                "only record. Run it again, or with --to-dead."
+            )
+        if now:
+            where.delays.hasten()  # again and again: what a worker had claimed may wait anew since
+        return min(1.0, max(0.05, promoted.next_s or 0.0))
 
     def _fold_in_spools(self, alive: list[Guarded]) -> None:
         shipped = draining.fold_in_spools(os.environ.get("REDRIVE_SPOOL", ""))

@@ -1,0 +1,69 @@
+"""What waits in the store for another broker: published, each by itself, whatever is wrong with the one before it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+from kombu import Connection
+
+from jobs_admin.core import keys
+from jobs_admin.worker.broker import Publisher
+from jobs_admin.worker.delays import Delays, Head
+from jobs_admin.worker.later import promote
+
+pytestmark = pytest.mark.server
+
+MESSAGE = json.dumps({"body": "W10=", "headers": {"task": "send"}, "properties": {"body_encoding": "base64"}}).encode()
+
+
+@pytest.fixture
+def client(broker):
+    found = redis.Redis.from_url(broker.url.removesuffix("/0") + "/2")
+    found.flushdb()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def delays(client):
+    return Delays(client, "shop")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A broker that is not Redis, and real: one file a message."""
+    folder = tmp_path / "queue"
+    (folder / "control").mkdir(parents=True)
+    options = {"data_folder_in": str(folder), "data_folder_out": str(folder), "control_folder": str(folder / "control")}
+    return Publisher(lambda: Connection("filesystem://", transport_options=options)), folder
+
+
+def wait(delays, job: str, message: bytes = MESSAGE, queue: str = "emails") -> None:
+    delays.schedule(Head(job, 2, "send", queue), message, 0)
+
+
+def test_what_cannot_be_published_or_read_waits_on_and_holds_up_no_other(delays, client, files):
+    publisher, folder = files
+    wait(delays, "a", b"no JSON")
+    wait(delays, "b", b"{}")
+    wait(delays, "c", queue="")
+    client.hset(keys.due_jobs("shop"), "d:2", b"[]\nno head")
+    client.zadd(keys.due("shop"), {"d:2": 0})
+    wait(delays, "e")
+    wait(delays, "f", json.dumps({"body": "W", "properties": {"body_encoding": "base64"}}).encode())
+    promoted = promote(delays, publisher)
+    assert promoted.jobs == 1 and "it cannot be read" in promoted.failed
+    assert len(list(folder.glob("*.msg"))) == 1
+    assert sorted(client.hkeys(keys.due_jobs("shop"))) == [b"a:2", b"b:2", b"c:2", b"d:2", b"f:2"]
+    assert promote(delays, publisher).failed == ""  # later again, not at once
+
+
+def test_where_the_broker_is_away_all_are_due_at_once_when_it_is_back(delays, client, files):
+    for n in range(3):
+        wait(delays, str(n))
+    away = promote(delays, Publisher(lambda: Connection("amqp://127.0.0.1:1//", connect_timeout=1)))
+    assert away.jobs == 0 and "cannot be reached" in away.failed
+    assert client.hlen(keys.due_claims("shop")) == 0
+    assert promote(delays, files[0]).jobs == 3
