@@ -139,6 +139,11 @@ def is_complaint(said: Any) -> bool:
     return said.type == "error" and not re.search(r"status of (409|422) |^htmx:(afterRequest|sendAbort),", said.text)
 
 
+def is_mistake(error: Any) -> bool:
+    """htmx rejects the promise of a request that was given up with nothing at all: that is none."""
+    return str(error) != "undefined"
+
+
 @pytest.fixture
 def page(desk, browser, logged_in):
     """A page of an admin who is logged in. Fails at the end if the browser complained: a script, the CSP, a part."""
@@ -146,8 +151,7 @@ def page(desk, browser, logged_in):
     context.set_default_timeout(10_000)
     opened = context.new_page()
     complaints: list[str] = []
-    # htmx rejects the promise of a request that was given up with nothing at all.
-    opened.on("pageerror", lambda error: complaints.append(str(error)) if str(error) != "undefined" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)) if is_mistake(error) else None)
     opened.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
     yield opened
     context.close()

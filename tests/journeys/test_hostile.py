@@ -47,6 +47,7 @@ from jobs_admin.models import (
 )  # fmt: skip
 from jobs_admin.models.access import ADMIN, Viewer
 from tests.dashboard.matrix import Rows, lay_policy, path_of, token
+from tests.journeys.conftest import is_complaint, is_mistake
 from tests.journeys.payloads import PAYLOADS
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(400)]
@@ -268,7 +269,7 @@ class Look:
         self.context.on("request", self._only_here)
         self.page = self.context.new_page()
         self.page.on("dialog", lambda dialog: (self.note(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.page.on("pageerror", lambda error: self.note(f"error {error}"))
+        self.page.on("pageerror", lambda error: self.note(f"error {error}") if is_mistake(error) else None)
         self.page.on("console", self._console)
         self.page.on("popup", lambda page: self.note(f"popup {page.url}"))
 
@@ -278,7 +279,7 @@ class Look:
     def _console(self, message) -> None:
         # A part that is asked for from another page finds no places there for its pieces.
         known = r"status of (4\d\d|503)|Response Status Error Code 4\d\d|htmx:oobErrorNoTarget"
-        if message.type == "error" and not re.search(known, message.text):
+        if is_complaint(message) and not re.search(known, message.text):
             self.note(f"console {message.text}")
 
     def _only_here(self, request) -> None:

@@ -51,7 +51,7 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     page.goto("/demo/")
     press(page, "Mend")  # whatever another journey left
     press(page, re.compile("^Play "))
-    page.locator(".acts [aria-current=step]", has_text="A new group").wait_for(timeout=30_000)
+    page.locator(".acts [aria-current=step]", has_text="A new group").wait_for(timeout=120_000)
     press(page, "Stop it")
     page.get_by_text("Stopped. What was broken is mended").wait_for(timeout=60_000)
     assert desk.get("failures", q=ALL)["count"] > 0
@@ -62,7 +62,7 @@ def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browse
     before = desk.get("failures", q=ALL)["count"]
     page.goto("/demo/")
     press(page, re.compile("^Play "))
-    page.locator(".acts [aria-current=step]", has_text="The condition").wait_for(timeout=60_000)
+    page.locator(".acts [aria-current=step]", has_text="The condition").wait_for(timeout=200_000)
     # Who plays is killed, and the page is loaded anew: it goes on.
     os.kill(player(desk), signal.SIGKILL)
     page.reload()
