@@ -115,7 +115,7 @@ end
 local function note_crash(job, boot, token, how, said, now)
   local start = cjson.decode(redis.call('HGET', job, token))
   start.how, start.said, start.seen = how, said, now
-  redis.call('HDEL', job, token)
+  redis.call('HDEL', job, token, 'look ' .. token) -- nobody will ask any more what became of it
   redis.call('HDEL', boot .. ':running', token)
   redis.call('HSET', job, 'crash ' .. token .. ' ' .. now, cjson.encode(start))
 end

@@ -317,3 +317,14 @@ def test_a_worker_is_dead_to_the_scripts_when_it_is_to_the_page(worker, store):
     assert other.start(rule, job("j1")) == Wait(5.5, "undecided")
     one.falls_silent_for(12_000)
     assert other.start(rule, job("j1")) == Alone()
+
+
+def test_what_was_undecided_is_not_kept_when_it_is_decided(worker, store):
+    """A job that its broker gives away too early again and again, and that ends its process each time."""
+    one, other, rule = worker(), worker(), poison(100)
+    for _ in range(20):
+        one.start(rule, job())
+        assert other.start(rule, job()) == Wait(5.5, "undecided")
+        one.crashed(rule, job(), "killed")
+    kept = [name for name in store.hkeys(keys.crash("shop", "j1")) if name.startswith(b"look ")]
+    assert kept == [] and store.hlen(keys.crash("shop", "j1")) == 20
