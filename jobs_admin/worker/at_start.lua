@@ -21,6 +21,7 @@ if most > 0 and redis.call('EXISTS', KEYS[1]) == 1 then
   end
 end
 if at_once > 0 then
+  drop(KEYS[5], ARGV[1])
   local ms = lease(KEYS[4], at_once, ARGV[1], ARGV[5], now)
   if ms > 0 then
     return { 'wait', ms, 'concurrency' }

@@ -1,4 +1,6 @@
-"""What is counted when a job starts and ends: crashes, places, starts. One call before it, one after, none where no policy asks.
+"""What is counted when a job starts and ends: crashes, places, starts. One call before it; one after, for which nobody waits.
+
+None where no policy asks.
 
     said = at_start.starting(policy, job)      # Proceed, Wait, Alone or Quarantine
     …
@@ -147,6 +149,7 @@ class AtStart:
         self._key = keys.boot(source, boot)
         self._uncounted = Tally()
         self._untold: list[tuple[list[str], list[str | int]]] = []  # crashes that the store has not heard of
+        self._holders: Sequence[bytes] = ()  # tokens that held a place at the last beat
 
     def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
         """Whether the job may start now; if so, it is counted as running."""
@@ -191,7 +194,7 @@ class AtStart:
     def ended(self, policy: Policy, job: Job) -> None:
         """The job ended in order: well, with an error, or to be tried again. What was known against it is forgotten."""
         if policy.poison is not None or policy.concurrency is not None:
-            self._calls.run(END, *self._end(policy, job, self._token()))
+            self._calls.tell(END, *self._end(policy, job, self._token()))
 
     def crashed(self, policy: Policy, job: Job, how: str, said: str = "", pid: int | None = None) -> Quarantine | None:
         """The process that ran the job is no more, or must not count as alive. None: it may come again.
@@ -224,8 +227,11 @@ class AtStart:
 
         `leaving`: it was told to end, and what it leaves open is nobody's crash; `gone`: it has ended.
         """
+        # An end that was lost with its connection, of a process that was then replaced, must hold no place for ever.
+        dead = [token for token in self._holders if not _lives(token)]
         names = [self._boots, self._key, f"{self._key}:held"]
-        self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving])
+        answer = self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving, *dead])
+        self._holders = answer or ()
 
     def tell(self) -> None:
         """Tell the store of crashes that it has not heard of. Called every second."""
@@ -236,6 +242,17 @@ class AtStart:
         """Names a place in which one job at a time runs."""
         is_main = threading.current_thread() is threading.main_thread()
         return f"{self._boot}:{pid or os.getpid()}" + ("" if pid or is_main else f":{threading.get_ident()}")
+
+
+def _lives(token: bytes) -> bool:
+    """Whether the process that a token names is there."""
+    try:
+        os.kill(int(token.split(b":")[1]), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError, IndexError):
+        pass
+    return True
 
 
 def _value(policy: Policy, job: Job) -> str | None:

@@ -1,5 +1,7 @@
 -- A worker lives, or leaves. KEYS[1] all boots, [2] its boot, [3] what it holds
--- ARGV[1] boot, [2] worker's name, [3] host, [4] '' or 'leaving' (told to end) or 'gone' (ended, nothing runs any more)
+-- ARGV[1] boot, [2] worker's name, [3] host, [4] '' or 'leaving' (told to end) or 'gone' (ended, nothing runs any more),
+-- [5…] tokens whose processes are no more
+-- Answers the tokens that hold a place
 local time = redis.call('TIME')
 local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
 redis.call('ZADD', KEYS[1], ARGV[4] == 'gone' and now - SILENT_MS - 1 or now, ARGV[1])
@@ -10,5 +12,7 @@ if ARGV[4] ~= '' then
   redis.call('HSET', KEYS[2], 'leaving', '1')
 end
 redis.call('PEXPIRE', KEYS[2], KEPT_MS)
-renew(KEYS[3], now)
-return { 'go' }
+for i = 5, #ARGV do
+  drop(KEYS[3], ARGV[i])
+end
+return renew(KEYS[3], now)

@@ -11,7 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -32,14 +33,32 @@ class Script:
         self.sha = hashlib.sha1(text.encode()).hexdigest()  # noqa: S324  (the name that Redis gives it)
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[str | bytes | int]
+
+    @property
+    def by_name(self) -> tuple[str | bytes | int, ...]:
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    @property
+    def by_text(self) -> tuple[str | bytes | int, ...]:
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
+
+
 class Calls:
     """One connection a process, shared by its threads. No method raises.
 
     After a call that was not answered in time nobody waits any more, until a thread has dialled anew and had a quick
     answer to a PING.
+
+    What is only told (`tell`) is sent at once, and its answer is read before the next call: a job that has ended waits for nothing.
     """
 
-    def __init__(self, url: str, what_for: str) -> None:
+    def __init__(self, url: str, what_for: str, timeout_s: float = CALL_TIMEOUT) -> None:
+        self._timeout_s = timeout_s
         self._url = url
         self._what_for = what_for  # what is done without while it is away, for the log
         self._begin()
@@ -48,6 +67,7 @@ class Calls:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._line: Line | None = None
+        self._unread: _Call | None = None  # whose answer is still to be read
         self._dial: _Dial | None = None
         self._dial_at = 0.0  # monotonic: not again before
         self._failed = 0  # in a row
@@ -65,42 +85,75 @@ class Calls:
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any | None:
         """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
+        return self._locked(self._ask, _Call(script, keys, args))
+
+    def tell(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> None:
+        """Run a script whose answer nobody needs. It comes before all that is asked later, or not at all."""
+        self._locked(self._send, _Call(script, keys, args))
+
+    def _locked(self, act: Callable[[_Call, float], Any], call: _Call) -> Any:
+        """What `act` answers, while nobody else has the line; None where there is none."""
         self._here()
-        deadline = time.monotonic() + CALL_TIMEOUT
-        if not self._lock.acquire(timeout=CALL_TIMEOUT):
+        deadline = time.monotonic() + self._timeout_s
+        if not self._lock.acquire(timeout=self._timeout_s):
             return None
         try:
-            return self._ask(script, keys, args, deadline)
+            ready_until = self._ready(deadline)
+            return act(call, ready_until) if ready_until else None
+        except (redis.RedisError, OSError, ValueError) as error:
+            self._went_wrong(error)
+            self._dial = _Dial(self._url)  # for those who ask later; nobody waits for it
+            return None
         finally:
             self._lock.release()
 
-    def _ask(
-        self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], deadline: float
-    ) -> Any | None:
+    def _ready(self, deadline: float) -> float | None:
+        """Until when the line may be used; None where there is none now. Raises as `Line.read`."""
+        self._settle(deadline)
         if self._line is not None and self._line.is_stale():
             self._hang_up()
         if self._line is None:
             if not self._dialled(deadline):
                 return None
-            deadline = time.monotonic() + CALL_TIMEOUT  # the first call of a process may take both
-        if self._line is None or deadline - time.monotonic() < CALL_TIMEOUT / 2:
+            deadline = time.monotonic() + self._timeout_s  # the first call of a process may take both
+        if self._line is None or deadline - time.monotonic() < self._timeout_s / 2:
             return None  # spent behind other threads, which says nothing against the store
+        return deadline
+
+    def _settle(self, deadline: float) -> None:
+        """Read the answer to what was told."""
+        told, self._unread = self._unread, None
+        if told is None or self._line is None:
+            return
         try:
-            try:
-                answer = self._line.ask(("EVALSHA", script.sha, len(keys), *keys, *args), deadline)
-            except redis.ResponseError as error:
-                if not str(error).startswith("NOSCRIPT"):
-                    raise
-                answer = self._line.ask(("EVAL", script.text, len(keys), *keys, *args), deadline)
-        except (redis.RedisError, OSError, ValueError) as error:
-            self._went_wrong(error)
-            self._dial = _Dial(self._url)  # for those who ask later; nobody waits for it
-            return None
+            self._answered(self._line, told, deadline)
+        except (redis.ConnectionError, ConnectionError):  # it hung up, and may well be there again
+            self._hang_up()
+
+    def _ask(self, call: _Call, deadline: float) -> Any | None:
+        assert self._line is not None
+        self._line.send(call.by_name, deadline)
+        answer = self._answered(self._line, call, deadline)
         self._failed = 0
         if self._is_told:
             self._is_told = False
             logger.info("Redrive's store answers again: %s.", self._what_for)
         return answer
+
+    def _send(self, call: _Call, deadline: float) -> bool:
+        assert self._line is not None
+        self._line.send(call.by_name, deadline)
+        self._unread = call
+        return True
+
+    def _answered(self, line: Line, call: _Call, deadline: float) -> Any:
+        """The answer to a call that was sent by the script's name. Raises as `Line.read`."""
+        try:
+            return line.read(deadline)
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOSCRIPT"):
+                raise
+        return line.ask(call.by_text, deadline)
 
     def _dialled(self, deadline: float) -> bool:
         """Whether there is a line now. Only who begins to dial waits for it."""
@@ -133,7 +186,7 @@ class Calls:
             )
 
     def _hang_up(self) -> None:
-        line, self._line = self._line, None
+        line, self._line, self._unread = self._line, None, None
         if line is not None:
             line.close()
 

@@ -30,6 +30,15 @@ local function hold(leases, held, token, now)
   redis.call('PEXPIRE', held, FORGOTTEN_MS)
 end
 
+-- Let go of a place whose job's end was never told: its holder begins another, or is no more.
+local function drop(held, token)
+  local leases = string.match(redis.call('HGET', held, token) or '', '^%d+ (.*)$')
+  if leases then
+    redis.call('HDEL', held, token)
+    redis.call('ZREM', leases, token)
+  end
+end
+
 -- Give a place back, and learn from it how long places are held.
 local function release(held, token, now)
   local since, leases = string.match(redis.call('HGET', held, token) or '', '^(%d+) (.*)$')
@@ -41,10 +50,11 @@ local function release(held, token, now)
   end
 end
 
--- A worker lives: what its jobs hold stays theirs, also what ran out while nobody could be reached.
+-- A worker lives: what its jobs hold stays theirs, also what ran out while nobody could be reached. Answers who holds.
 local function renew(held, now)
-  local all = redis.call('HGETALL', held)
+  local all, holders = redis.call('HGETALL', held), {}
   for i = 1, #all, 2 do
+    holders[#holders + 1] = all[i]
     local leases = string.match(all[i + 1], '^%d+ (.*)$')
     redis.call('ZADD', leases, now + LEASE_MS, all[i])
     redis.call('PEXPIRE', leases, 2 * LEASE_MS)
@@ -52,6 +62,7 @@ local function renew(held, now)
   if #all > 0 then
     redis.call('PEXPIRE', held, FORGOTTEN_MS)
   end
+  return holders
 end
 
 -- At most `most` starts in any `per_us`. Answers 0 (this one may start), or in how many ms it is this job's turn.

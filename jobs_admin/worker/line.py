@@ -83,11 +83,18 @@ class Line:
         Raises redis.ResponseError for an answer that is an error; after any other error the line is of no more use.
         By hand, since redis-py's time-outs begin anew with each read and write.
         """
+        self.send(command, deadline)
+        return self.read(deadline)
+
+    def send(self, command: Sequence[str | bytes | int], deadline: float) -> None:
+        """One command, whose answer is to be read before anything else is asked."""
         socket = self._connection._sock
-        for chunk in self._connection.pack_command(*command):
-            socket.settimeout(_left(deadline))
-            socket.sendall(chunk)
-        return _Answer(socket, deadline).read()
+        socket.settimeout(_left(deadline))
+        socket.sendall(b"".join(self._connection.pack_command(*command)))
+
+    def read(self, deadline: float) -> Any:
+        """The answer to the command that was sent; as `ask`."""
+        return _Answer(self._connection._sock, deadline).read()
 
     def close(self) -> None:
         self._connection.disconnect()

@@ -157,7 +157,7 @@ class Retrying:
         if policy.poison is None and policy.concurrency is None and policy.rate_limit is None:
             return None
         try:
-            job = Job.of(request, report.tenant_of(request.args, request.kwargs, self._origin.tenant_paths))
+            job = Job.of(request, self._tenant(policy, request))
             said = self._at_start.starting(policy, job)
         except Exception:  # the border: what cannot be counted holds up no job
             logger.exception("Redrive could not count the start of a job.")
@@ -169,6 +169,12 @@ class Retrying:
         if isinstance(said, Quarantine):
             raise Quarantined(quarantined(chosen, said).text())
         return job
+
+    def _tenant(self, policy: Policy, request: Any) -> str:
+        """ "" also where the policy does not count by it."""
+        if policy.concurrency is None or policy.concurrency.key != "tenant":
+            return ""
+        return report.tenant_of(request.args, request.kwargs, self._origin.tenant_paths)
 
     def _ran_out(self, chosen: Chosen, job: Job | None, error: MemoryError) -> Job | None:
         """Celery's worker ends at a MemoryError: a job that causes them is a poison pill. What is left to be counted off."""

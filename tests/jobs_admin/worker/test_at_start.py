@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -34,12 +37,18 @@ class Worker(AtStart):
     """One life of a worker whose jobs all run in this process; its children are told apart by number."""
 
     def __init__(self, url, store, boot):
-        super().__init__(Calls(url, "counts"), "shop", boot, f"{boot}@here", "here")
-        self.store, self.boot, self.child = store, boot, 1
-        self.beat()
+        # Not a tenth of a second: what a busy machine does not answer is no part of these tests.
+        super().__init__(Calls(url, "counts", timeout_s=10), "shop", boot, f"{boot}@here", "here")
+        self.store, self.boot, self.child, self.pid = store, boot, 1, os.getpid()
+        while not store.zscore(keys.boots("shop"), boot):  # no connection yet
+            self.beat()
 
     def _token(self, pid=None):
-        return f"{self.boot}:{pid or self.child}"
+        return f"{self.boot}:{self.pid}:{pid or self.child}"
+
+    def ended(self, rule, one):
+        super().ended(rule, one)
+        self.beat()  # on the same connection: what a test asks next, by another, comes after both
 
     def start(self, rule, *jobs):
         """Each in a child of its own."""
@@ -246,6 +255,25 @@ def test_a_crash_gives_the_place_back(worker):
     assert one.start(rule, of("a", "2")) == Proceed()
 
 
+def test_a_place_whose_end_was_never_told_is_free_for_the_next_job_of_its_process(worker):
+    one, rule = worker(), limited(limit=1)
+    assert one.start(rule, of("a", "1")) == Proceed()  # whose end the store does not hear
+    one.child -= 1
+    assert one.start(rule, of("a", "2")) == Proceed()
+
+
+def test_a_place_of_a_process_that_is_no_more_is_free_although_its_worker_lives(worker):
+    one, two, rule = worker(), worker(), limited(limit=1)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    one.pid = process.pid
+    assert one.start(rule, of("a", "1")) == Proceed()
+    assert isinstance(two.start(rule, of("a", "2")), Wait)
+    one.beat()  # learns who holds a place
+    one.beat()
+    assert two.start(rule, of("a", "2")) == Proceed()
+
+
 def test_only_so_many_starts_in_a_time_and_each_who_waits_has_a_turn_of_its_own(worker, store):
     one, rule = worker(), policy(rate_limit={"max": 3, "per_s": 60})
     told = one.start(rule, *(job(str(n)) for n in range(6)))
@@ -280,9 +308,9 @@ def test_a_store_that_is_away_stops_no_job(worker):
 
 def test_where_no_policy_asks_nothing_is_called(worker):
     one = worker()
-    one._calls.run = None
+    one._calls.run = one._calls.tell = None
     assert one.start(policy(), job()) == Proceed()
-    one.ended(policy(), job())
+    AtStart.ended(one, policy(), job())
 
 
 def test_everything_in_the_store_has_a_time_to_live(worker, store):

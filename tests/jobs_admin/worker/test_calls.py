@@ -115,3 +115,55 @@ def test_a_full_redis_is_no_answer(engine, store):
         assert calls.run(writes, ["k"], ["v"]) is None
     finally:
         store.config_set("maxmemory", 0)
+
+
+NOTE = Script("redis.call('RPUSH', KEYS[1], ARGV[1]) return {'noted', {ARGV[1]}}")
+
+
+def noted(store) -> list[bytes]:
+    return store.lrange("notes", 0, -1)
+
+
+def test_what_is_told_is_done_before_what_is_asked_and_its_answer_is_nobodys(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    for n in range(3):
+        calls.tell(NOTE, ["notes"], [n])
+        assert calls.run(ECHO, [], [n])[0] == b"%d" % n
+    assert noted(store) == [b"0", b"1", b"2"]
+
+
+def test_what_is_told_twice_in_a_row_is_done_twice(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    calls.tell(NOTE, ["notes"], ["a"])
+    calls.tell(NOTE, ["notes"], ["b"])
+    assert calls.run(ECHO, [], ["x"]) and noted(store) == [b"a", b"b"]
+
+
+def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    store.script_flush()
+    calls.tell(NOTE, ["notes"], ["a"])
+    assert calls.run(ECHO, [], ["x"])[0] == b"x" and noted(store) == [b"a"]
+
+
+def test_a_connection_that_was_closed_after_something_was_told_is_made_anew(engine, store):
+    calls = Calls(engine.url, "things")
+    until_it_answers(calls)
+    calls.tell(NOTE, ["notes"], ["a"])
+    store.client_kill_filter(_type="normal", skipme=True)
+    assert calls.run(ECHO, [], ["x"])[0] == b"x"
+
+
+def test_nobody_waits_for_what_is_told_to_a_redis_that_hangs(road):
+    calls = Calls(road.url, "things")
+    until_it_answers(calls)
+    road.delay = 30
+    began = time.monotonic()
+    calls.tell(NOTE, ["notes"], ["a"])
+    assert time.monotonic() - began < LONGEST / 3
+    assert calls.run(ECHO, [], ["x"]) is None and time.monotonic() - began < LONGEST
+    road.delay = 0
+    until_it_answers(calls)
