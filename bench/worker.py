@@ -1,9 +1,11 @@
 """What the guard costs a worker: jobs a second with and without it, in one run, and the time of one report.
 
-    python -m bench.worker [--jobs 4000] [--rounds 3]
+    python -m bench.worker [--jobs 4000] [--rounds 3] [--milliseconds 0,5,20]
 
-Stock and guarded workers take turns, so that a noisy machine disturbs both alike. Everything (broker, store, worker
-with two children, log at INFO as Celery has it) shares one machine. Prints JSON.
+Stock and guarded workers take turns, so that a noisy machine disturbs both alike: a job that fails, without a policy; then jobs
+that succeed and take so many milliseconds, stock, guarded without a policy, and *full*: under a policy that has a budget, a limit
+for each customer, a rate and a crash count, none of which holds a job up. Everything (broker, store, worker with two children,
+log at INFO as Celery has it) shares one machine. Prints JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import redis
 
@@ -34,16 +36,21 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--jobs", type=int, default=4000)
     asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--milliseconds", default="0,5,20")
+    asked.add_argument("--only-success", action="store_true")
     wanted = asked.parse_args()
+    milliseconds = [int(ms) for ms in wanted.milliseconds.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         broker, store = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()
         try:
-            figures = {
+            figures: dict[str, Any] = {
                 "machine": machine(),
                 "versions": versions(),
-                "worker": throughput(broker, store, wanted.jobs, wanted.rounds),
-                "microseconds_in_the_main_process": reporting(store, Path(folder)),
+                "success": succeeding(broker, store, wanted.jobs, wanted.rounds, milliseconds),
             }
+            if not wanted.only_success:
+                figures["failure"] = failing(broker, store, wanted.jobs, wanted.rounds)
+                figures["microseconds_in_the_main_process"] = reporting(store, Path(folder))
         finally:
             broker.stop()
             store.stop()
@@ -51,29 +58,51 @@ def main() -> None:
     print()
 
 
-def throughput(broker: Engine, store: Engine, jobs: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Jobs a second, and the worker's processor time a job: medians of the rounds, for good and for failing jobs.
+def failing(broker: Engine, store: Engine, jobs: int, rounds: int) -> dict[str, Any]:
+    return compared(broker, store, ("stock", "guarded"), ("fail",), jobs // 2, rounds)
+
+
+def succeeding(broker: Engine, store: Engine, jobs: int, rounds: int, milliseconds: list[int]) -> dict[str, Any]:
+    """For each time that a job takes. Long jobs are fewer: two children, three seconds a round at least."""
+    return {
+        f"{ms}_ms": compared(
+            broker, store, ("stock", "guarded", "full"), ("slow", ms / 1000) if ms else ("ok",),
+            jobs if not ms else min(jobs, max(600, 8000 // ms)), rounds,
+        )
+        for ms in milliseconds
+    }  # fmt: skip
+
+
+def compared(
+    broker: Engine, store: Engine, kinds: tuple[str, ...], job: tuple[Any, ...], count: int, rounds: int
+) -> dict[str, Any]:
+    """Jobs a second and the worker's processor time a job, medians of the rounds; each beside stock in the same round.
 
     The processor time tells the guard's share better than the rate, which other work on the machine disturbs.
     """
-    taken: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for _ in range(rounds):
-        for task in ("ok", "fail"):
-            for kind in ("stock", "guarded"):
-                count = jobs if task == "ok" else jobs // 2
-                taken.setdefault((kind, task), []).append(one_round(broker, store, kind, task, count))
-    medians = {key: [statistics.median(column) for column in zip(*rows, strict=True)] for key, rows in taken.items()}
-    found: dict[str, dict[str, float]] = {}
-    for name, task in (("success", "ok"), ("failure", "fail")):
-        (rate, cpu), (guarded_rate, guarded_cpu) = medians["stock", task], medians["guarded", task]
-        found[name] = {
-            "stock_jobs_per_second": round(rate),
-            "guarded_jobs_per_second": round(guarded_rate),
-            "rate_ratio": round(guarded_rate / rate, 3),
-            "stock_cpu_ms_per_job": round(cpu * 1000, 3),
-            "guarded_cpu_ms_per_job": round(guarded_cpu * 1000, 3),
+    taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    for n in range(rounds):
+        for kind in kinds if n % 2 == 0 else kinds[::-1]:
+            taken[kind].append(one_round(broker, store, kind, job, count))
+    found: dict[str, Any] = {"jobs": count, "rounds": rounds}
+    for kind, rows in taken.items():
+        rates = [rate / stock for (rate, _), (stock, _) in zip(rows, taken["stock"], strict=True)]
+        cpus = [cpu / stock for (_, cpu), (_, stock) in zip(rows, taken["stock"], strict=True)]
+        found[kind] = {
+            "jobs_per_second": round(statistics.median(rate for rate, _ in rows), 1),
+            "cpu_ms_per_job": round(statistics.median(cpu for _, cpu in rows) * 1000, 3),
         }
+        if kind != "stock":
+            found[kind] |= {"rate_to_stock": told(rates), "cpu_to_stock": told(cpus)}
     return found
+
+
+def told(ratios: list[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(ratios), 3),
+        "least": round(min(ratios), 3),
+        "most": round(max(ratios), 3),
+    }
 
 
 def cpu_seconds(group: int) -> float:
@@ -89,7 +118,18 @@ def cpu_seconds(group: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def one_round(broker: Engine, store: Engine, kind: str, task: str, count: int) -> tuple[float, float]:
+FULL = {
+    "max_attempts": 5,
+    "budget": {"per_minute": 100, "burst": 10},
+    "poison": {"crashes": 3, "window_s": 300},
+    "concurrency": {"key": "kwargs.customer", "limit": 50},
+    "rate_limit": {"max": 100_000, "per_s": 1},
+}
+
+
+def one_round(broker: Engine, store: Engine, kind: str, job: tuple[Any, ...], count: int) -> tuple[float, float]:
+    """Jobs a second, and processor seconds a job."""
+    from tests.jobs_admin.worker.policies import policy, published
     from tests.real_celery import RealWorker
 
     environment = {"REAL_STOCK": "1" if kind == "stock" else "", "REAL_MARKS": ""}
@@ -97,7 +137,9 @@ def one_round(broker: Engine, store: Engine, kind: str, task: str, count: int) -
     with redis.Redis.from_url(broker.url) as client, redis.Redis.from_url(store.url) as reports:
         client.flushall()
         reports.flushall()
-        worker.send(task, queue="held")
+        if kind == "full":
+            published(store.url, policy("full", job[0], **FULL))
+        worker.send(*job, queue="held", kwargs={"customer": "acme"})
         message = json.loads(client.lrange("held", 0, -1)[0])
         client.flushall()
         worker.start()
@@ -108,8 +150,11 @@ def one_round(broker: Engine, store: Engine, kind: str, task: str, count: int) -
         client.rename("held", "celery")
         worker.wait(lambda: not client.llen("celery") and not client.hlen("unacked"), 300, "the jobs")
         seconds, cpu = time.perf_counter() - started, cpu_seconds(worker.process.pid) - cpu
-        if kind == "guarded" and task == "fail":
+        if kind == "guarded" and job[0] == "fail":
             worker.wait(lambda: reports.xlen("redrive:failures") == count, 10, f"{count} reports")
+        if kind == "full":
+            calls = reports.info("commandstats")["cmdstat_evalsha"]["calls"]
+            assert calls >= 2 * count, f"{calls} scripts for {count} jobs: not all was on"
     worker.stop()
     return count / seconds, cpu / count
 

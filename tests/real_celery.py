@@ -299,7 +299,7 @@ def _define(app: Celery) -> None:
         raise MemoryError("no room")
 
     @task(name="slow")
-    def slow(seconds):
+    def slow(seconds, **kwargs):
         time.sleep(seconds)
 
     @task(name="fail_slowly")

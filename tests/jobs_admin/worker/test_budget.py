@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from bench.budget import RULES, all_decided, figures, most_within, over
 from jobs_admin.core import keys
 from jobs_admin.worker.budget import SCRIPT, Budgets, arguments
 from jobs_admin.worker.calls import Calls
@@ -84,3 +85,24 @@ def test_looking_spends_nothing(budgets, store):
 def test_a_store_that_is_away_grants_nothing_and_refuses_nothing(store):
     calls = Calls("redis://127.0.0.1:1/0", "budgets")
     assert [Budgets(calls, "shop").spend("p", 1, 10) for _ in range(3)] == [None, None, None]
+
+
+def test_processes_that_ask_all_at_once_are_granted_no_more_in_any_window_and_no_less(engine, store, tmp_path):
+    """A short one of `bench/budget.py`, from the notes of three processes, by the server's clock."""
+    told = figures(all_decided(engine.url, tmp_path, 3, 6_000, 1.5))
+    assert told["decisions"] == 6_000 and told["not_answered"] == 0
+    for name in RULES:
+        rule = told["rules"][name]
+        assert rule["over_in_any_window"] == 0, name
+        assert all(window["most"] <= window["bound"] for window in rule["windows"].values()), name
+    # One less where its moment came after the last that asked for it.
+    assert told["rules"]["seed"]["granted"] >= told["rules"]["seed"]["could"] - 1
+
+
+def test_what_checks_the_windows_sees_one_too_many():
+    # As a counter per minute grants.
+    at_an_edge = [59_990_000 + n for n in range(100)] + [60_010_000 + n for n in range(100)]
+    assert over(at_an_edge, 100, 10) == 190 and most_within(at_an_edge, 60) == 200
+    evenly = [n * 600_000 for n in range(500)]
+    assert over(evenly, 100, 1) == 0 and over([0, *evenly], 100, 1) == 1 and most_within(evenly, 60) == 100
+    assert over([0] * 11, 100, 10) == 1 and over([0] * 10, 100, 10) == 0 and over([], 100, 10) == 0

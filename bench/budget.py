@@ -1,0 +1,198 @@
+"""A retry budget under eight processes: whether any window of time was granted more than its rule allows.
+
+    python -m bench.budget [--decisions 1000000] [--processes 8] [--seconds 240]
+
+The script of `jobs_admin/worker/budget.lua` itself, through the connection that a worker's child has, on a real Valkey. Each process
+asks three budgets in turn, as fast as it can, in surges with pauses between them: so buckets fill up and are emptied by all at
+once. Around the script a line is put that answers the server's own time beside the decision; each process writes its decisions down,
+and what was granted is counted from these notes afterwards: in every window of 1, 10 and 60 s that begins at a granted retry, and in
+every window of any length. `could` is what a perfect counter would have granted at most in that time, so that refusing all is no
+way to pass. Every answer is waited for, however busy the machine is: a decision that nobody noted would be none that was checked.
+Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.figures import spread
+from bench.machine import machine, versions
+from dashboard.engine import Engine
+from jobs_admin.core import keys
+from jobs_admin.worker.budget import SCRIPT, arguments
+from jobs_admin.worker.calls import Calls, Script
+
+# per minute, burst: that of seed 000, one that fills ten times a second, one that is never empty for long
+RULES = {"seed": (100.0, 10), "middle": (600.0, 100), "wide": (60_000.0, 500)}
+WINDOWS_S = (1, 10, 60)
+
+# The decision as it is, and the time by which it was made: inside of a script Redis' clock stands still.
+TIMED = Script(
+    f"local function decided() {SCRIPT.text} end\n"
+    "local answer, now = decided(), redis.call('TIME')\n"
+    "return {answer[1], now[1] * 1000000 + now[2]}"
+)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--decisions", type=int, default=1_000_000)
+    asked.add_argument("--processes", type=int, default=8)
+    asked.add_argument("--seconds", type=float, default=240, help="that all of it is spread over")
+    wanted = asked.parse_args()
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
+        engine = Engine(Path(folder, "engine")).start()
+        try:
+            decided = all_decided(engine.url, Path(folder), wanted.processes, wanted.decisions, wanted.seconds)
+        finally:
+            engine.stop()
+        json.dump({"machine": machine(), "versions": versions(), **figures(decided)}, sys.stdout, indent=2)
+    print()
+
+
+class Decided:
+    """What processes noted: of each rule, when it granted and how often it was asked; and what did not answer."""
+
+    def __init__(self) -> None:
+        self.granted: dict[str, list[int]] = {name: [] for name in RULES}  # µs by the server's clock, in order
+        self.asked = dict.fromkeys(RULES, 0)
+        self.first_us, self.last_us = math.inf, 0.0
+        self.waits_us: list[float] = []
+        self.unanswered = 0
+
+
+def all_decided(url: str, folder: Path, processes: int, decisions: int, seconds: float) -> Decided:
+    spawn = multiprocessing.get_context("spawn")
+    each = math.ceil(decisions / processes)
+    running = [
+        spawn.Process(target=decide, args=(url, folder / f"notes-{n}", each, seconds, n)) for n in range(processes)
+    ]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+    if any(process.exitcode for process in running):
+        raise SystemExit("a process ended with an error")
+    return read([folder / f"notes-{n}" for n in range(processes)])
+
+
+def decide(url: str, notes: Path, count: int, seconds: float, seed: int) -> None:
+    """In one process. Surges begin together in all of them, at times that their shared seed gives; each as fast as it can."""
+    calls = Calls(url, "the bench", timeout_s=10)
+    while calls.run(SCRIPT, [keys.budget("shop")], arguments("none", 1, 1)) is None:
+        calls.connect()
+    surges = _surges(count, seconds)
+    names, draw, began = list(RULES), random.Random(seed), time.monotonic()
+    # One number a decision: server's µs · 8 + rule · 2 + granted. Waits beside it, in µs; -1: no answer.
+    found, waits = array("q"), array("f")
+    for at, size in surges:
+        time.sleep(max(0.0, began + at - time.monotonic()))
+        for _ in range(size):
+            which = draw.randrange(len(names))
+            asked = time.perf_counter()
+            answer = calls.run(TIMED, [keys.budget("shop")], arguments(names[which], *RULES[names[which]], spent=1))
+            waits.append((time.perf_counter() - asked) * 1e6 if answer else -1)
+            if answer:
+                found.append(int(answer[1]) * 8 + which * 2 + int(answer[0]))
+    with notes.open("wb") as file:
+        array("q", [len(found), len(waits)]).tofile(file)
+        found.tofile(file)
+        waits.tofile(file)
+
+
+def _surges(count: int, seconds: float) -> list[tuple[float, int]]:
+    """When each begins and how many decisions of a process it has; the same in every process."""
+    draw = random.Random("surges")
+    starts, at = [0.0], 0.0
+    while (at := at + draw.choice((0.5, 2, 7, 20))) < seconds:
+        starts.append(at)
+    size = count // len(starts)
+    return [(at, size + (count - size * len(starts) if n == 0 else 0)) for n, at in enumerate(starts)]
+
+
+def read(notes: Sequence[Path]) -> Decided:
+    told = Decided()
+    names = list(RULES)
+    for place in notes:
+        sizes, found, waits = array("q"), array("q"), array("f")
+        with place.open("rb") as file:
+            sizes.fromfile(file, 2)
+            found.fromfile(file, sizes[0])
+            waits.fromfile(file, sizes[1])
+        for one in found:
+            at, name = one >> 3, names[(one >> 1) & 3]
+            told.first_us, told.last_us = min(told.first_us, at), max(told.last_us, at)
+            told.asked[name] += 1
+            if one & 1:
+                told.granted[name].append(at)
+        told.waits_us.extend(wait for wait in waits if wait >= 0)
+        told.unanswered += sum(wait < 0 for wait in waits)
+    for times in told.granted.values():
+        times.sort()
+    return told
+
+
+def figures(told: Decided) -> dict[str, Any]:
+    seconds = (told.last_us - told.first_us) / 1e6
+    rules = {}
+    for name, (per_minute, burst) in RULES.items():
+        granted = told.granted[name]
+        rules[name] = {
+            "per_minute": per_minute,
+            "burst": burst,
+            "asked": told.asked[name],
+            "granted": len(granted),
+            "could": math.floor(burst + per_minute * seconds / 60),
+            "windows": {
+                f"{window} s": {
+                    "most": most_within(granted, window),
+                    "bound": math.floor(burst + per_minute * window / 60),
+                }
+                for window in WINDOWS_S
+            },
+            "over_in_any_window": over(granted, per_minute, burst),
+        }
+    return {
+        "decisions": sum(told.asked.values()),
+        "not_answered": told.unanswered,
+        "seconds": round(seconds, 1),
+        "decisions_per_second": round(sum(told.asked.values()) / seconds),
+        "microseconds_a_decision": spread(told.waits_us, 1),
+        "rules": rules,
+    }
+
+
+def most_within(times_us: Sequence[int], window_s: float) -> int:
+    """The most that lie in any window [t, t + window), which may begin at each of them."""
+    most = last = 0
+    for first, at in enumerate(times_us):
+        while last < len(times_us) and times_us[last] < at + window_s * 1e6:
+            last += 1
+        most = max(most, last - first)
+    return most
+
+
+def over(times_us: Sequence[int], per_minute: float, burst: int) -> int:
+    """By how many some window of any length, both ends included, holds more than burst + rate × its length; 0: none does."""
+    interval = 60_000_000 / per_minute
+    # Of grants first … n: n − first + 1 > burst + (times[n] − times[first]) / interval.
+    least, worst = math.inf, -math.inf
+    for n, at in enumerate(times_us):
+        least = min(least, n - at / interval)
+        worst = max(worst, n - at / interval - least + 1 - burst)
+    return max(0, math.ceil(worst - 1e-3)) if times_us else 0
+
+
+if __name__ == "__main__":
+    main()
