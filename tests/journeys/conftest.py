@@ -144,15 +144,23 @@ def is_mistake(error: Any) -> bool:
     return str(error) != "undefined"
 
 
+def complaints_of(page: Any) -> list[str]:
+    """What the browser says against the page from now on: a script, the CSP, a part."""
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)) if is_mistake(error) else None)
+    page.on(
+        "console", lambda said: complaints.append(f"{said.text} {said.location['url']}") if is_complaint(said) else None
+    )
+    return complaints
+
+
 @pytest.fixture
 def page(desk, browser, logged_in):
-    """A page of an admin who is logged in. Fails at the end if the browser complained: a script, the CSP, a part."""
+    """A page of an admin who is logged in. Fails at the end if the browser complained."""
     context = browser.new_context(base_url=desk.url, storage_state=logged_in, viewport={"width": 1440, "height": 900})
     context.set_default_timeout(10_000)
     opened = context.new_page()
-    complaints: list[str] = []
-    opened.on("pageerror", lambda error: complaints.append(str(error)) if is_mistake(error) else None)
-    opened.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
+    complaints = complaints_of(opened)
     yield opened
     context.close()
     assert not complaints, "\n".join(complaints)

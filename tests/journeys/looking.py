@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from dashboard.rights import Address, addresses
-from tests.journeys.conftest import is_complaint, is_mistake
+from tests.journeys.conftest import complaints_of
 
 SIZES = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 # Rules of the levels that count: WCAG 2.2 A and AA.
@@ -34,12 +34,7 @@ def opened(browser, url: str, size: str, **options):
     )
     context.set_default_timeout(10_000)
     page = context.new_page()
-    page.complaints = []
-    page.on("pageerror", lambda error: page.complaints.append(str(error)) if is_mistake(error) else None)
-    page.on(
-        "console",
-        lambda said: page.complaints.append(f"{said.text} {said.location['url']}") if is_complaint(said) else None,
-    )
+    page.complaints = complaints_of(page)
     return page
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.journeys.conftest import is_complaint
+from tests.journeys.conftest import complaints_of
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -17,9 +17,7 @@ def page(desk, browser, logged_in):
     context = browser.new_context(base_url=desk.url, storage_state=logged_in, viewport={"width": 1100, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
-    page.complaints = []
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on("console", lambda said: page.complaints.append(said.text) if is_complaint(said) else None)
+    page.complaints = complaints_of(page)
     yield page
     assert page.complaints == []
     context.close()
