@@ -3,11 +3,12 @@
     python -m bench.budget [--decisions 1000000] [--processes 8] [--seconds 240]
 
 The script of `jobs_admin/worker/budget.lua` itself, through the connection that a worker's child has, on a real Valkey. Each process
-asks three budgets in turn, as fast as it can, in surges with pauses between them: so buckets fill up and are emptied by all at
-once. Around the script a line is put that answers the server's own time beside the decision; each process writes its decisions down,
-and what was granted is counted from these notes afterwards: in every window of 1, 10 and 60 s that begins at a granted retry, and in
-every window of any length. `could` is what a perfect counter would have granted at most in that time, so that refusing all is no
-way to pass. Every answer is waited for, however busy the machine is: a decision that nobody noted would be none that was checked.
+asks three budgets in turn, in surges: one half as fast as it can, the other evenly until the next surge. So buckets fill up and are
+emptied by all at once. Around the script a line is put that answers the server's own time beside the decision; each process writes
+its decisions down, and what was granted is counted from these notes afterwards: in every window of 1, 10 and 60 s that begins at a
+granted retry, and in every window of any length. `could` is what a perfect counter would have granted at most in that time, so that
+refusing all is no way to pass. Every answer is waited for, however busy the machine is: a decision that nobody noted would be none
+that was checked.
 Prints JSON.
 """
 
@@ -88,7 +89,7 @@ def all_decided(url: str, folder: Path, processes: int, decisions: int, seconds:
 
 
 def decide(url: str, notes: Path, count: int, seconds: float, seed: int) -> None:
-    """In one process. Surges begin together in all of them, at times that their shared seed gives; each as fast as it can."""
+    """In one process. Surges begin together in all of them, at times that their shared seed gives."""
     calls = Calls(url, "the bench", timeout_s=10)
     while calls.run(SCRIPT, [keys.budget("shop")], arguments("none", 1, 1)) is None:
         calls.connect()
@@ -96,9 +97,11 @@ def decide(url: str, notes: Path, count: int, seconds: float, seed: int) -> None
     names, draw, began = list(RULES), random.Random(seed), time.monotonic()
     # One number a decision: server's µs · 8 + rule · 2 + granted. Waits beside it, in µs; -1: no answer.
     found, waits = array("q"), array("f")
-    for at, size in surges:
-        time.sleep(max(0.0, began + at - time.monotonic()))
-        for _ in range(size):
+    for at, size, lasts in surges:
+        for n in range(size):
+            # One half at once, the other evenly until the next surge: buckets stay as empty as they can be.
+            share = max(0, n - size // 2) / size * 2
+            time.sleep(max(0.0, began + at + share * lasts - time.monotonic()))
             which = draw.randrange(len(names))
             asked = time.perf_counter()
             answer = calls.run(TIMED, [keys.budget("shop")], arguments(names[which], *RULES[names[which]], spent=1))
@@ -111,14 +114,16 @@ def decide(url: str, notes: Path, count: int, seconds: float, seed: int) -> None
         waits.tofile(file)
 
 
-def _surges(count: int, seconds: float) -> list[tuple[float, int]]:
-    """When each begins and how many decisions of a process it has; the same in every process."""
+def _surges(count: int, seconds: float) -> list[tuple[float, int, float]]:
+    """When each begins, how many decisions of a process it has, and how long it lasts; the same in every process."""
     draw = random.Random("surges")
-    starts, at = [0.0], 0.0
-    while (at := at + draw.choice((0.5, 2, 7, 20))) < seconds:
-        starts.append(at)
-    size = count // len(starts)
-    return [(at, size + (count - size * len(starts) if n == 0 else 0)) for n, at in enumerate(starts)]
+    lengths: list[float] = []
+    while sum(lengths) < seconds:
+        lengths.append(draw.choice((0.5, 2, 7, 20)))
+    begins = [sum(lengths[:n]) for n in range(len(lengths))]
+    size = count // len(lengths)
+    sizes = [count - size * (len(lengths) - 1), *[size] * (len(lengths) - 1)]
+    return list(zip(begins, sizes, lengths, strict=True))
 
 
 def read(notes: Sequence[Path]) -> Decided:

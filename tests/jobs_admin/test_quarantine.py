@@ -12,8 +12,8 @@ from jobs_admin.core.policy import parse
 from jobs_admin.models import Attempt, Failure, Source
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.worker.at_start import AtStart, Job
-from jobs_admin.worker.calls import Calls
 from tests.dashboard.conftest import bury
+from tests.jobs_admin.worker.patience import patient
 
 pytestmark = pytest.mark.django_db
 
@@ -75,7 +75,7 @@ class TestSuspects:
         self.store = store
         for name in ("shop", "bank"):
             Source.objects.create(name=name)
-        self.worker = AtStart(Calls(engine.url, "counts"), "shop", "b1", "w1@a", "a")
+        self.worker = AtStart(patient(engine.url), "shop", "b1", "w1@a", "a")
         self.worker.beat()
         for self.worker._token, one in ((lambda pid=None: "b1:1", "j1"), (lambda pid=None: "b1:2", "j2")):
             self.worker.starting(POISON, Job(one, 1, "shop.resize", "emails"))
@@ -88,7 +88,7 @@ class TestSuspects:
         assert {(one.task, one.queue, one.worker, one.beside) for one in told} == {("shop.resize", "emails", "w1@a", 1)}
 
     def test_whoever_comes_back_is_none_any_more(self, engine):
-        new = AtStart(Calls(engine.url, "counts"), "shop", "b2", "w2@a", "a")
+        new = AtStart(patient(engine.url), "shop", "b2", "w2@a", "a")
         new.beat()
         new.starting(POISON, Job("j1", 1, "shop.resize", "emails"))
         (left,) = quarantine.suspects(SHOP)

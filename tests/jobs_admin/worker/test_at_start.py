@@ -15,6 +15,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.policy import parse
 from jobs_admin.worker.at_start import Alone, AtStart, Job, Proceed, Quarantine, Wait
 from jobs_admin.worker.calls import Calls
+from tests.jobs_admin.worker.patience import patient
 
 pytestmark = pytest.mark.server
 
@@ -37,11 +38,9 @@ class Worker(AtStart):
     """One life of a worker whose jobs all run in this process; its children are told apart by number."""
 
     def __init__(self, url, store, boot):
-        # Not a tenth of a second: what a busy machine does not answer is no part of these tests.
-        super().__init__(Calls(url, "counts", timeout_s=10), "shop", boot, f"{boot}@here", "here")
+        super().__init__(patient(url), "shop", boot, f"{boot}@here", "here")
         self.store, self.boot, self.child, self.pid = store, boot, 1, os.getpid()
-        while not store.zscore(keys.boots("shop"), boot):  # no connection yet
-            self.beat()
+        self.beat()
 
     def _token(self, pid=None):
         return f"{self.boot}:{self.pid}:{pid or self.child}"

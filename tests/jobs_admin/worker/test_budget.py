@@ -10,6 +10,7 @@ from bench.budget import RULES, all_decided, figures, most_within, over
 from jobs_admin.core import keys
 from jobs_admin.worker.budget import SCRIPT, Budgets, arguments
 from jobs_admin.worker.calls import Calls
+from tests.jobs_admin.worker.patience import patient
 
 pytestmark = pytest.mark.server
 
@@ -18,7 +19,7 @@ LONG_AGO = 3600 * 1_000_000
 
 @pytest.fixture
 def budgets(engine, store):
-    return Budgets(Calls(engine.url, "budgets"), "shop")
+    return Budgets(patient(engine.url), "shop")
 
 
 def granted(budgets, name, per_minute, burst, tries) -> int:
