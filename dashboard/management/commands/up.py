@@ -27,6 +27,7 @@ from dashboard import environment, first_run, web
 from dashboard.engine import Engine, EngineFailed, free_port, is_free
 from dashboard.environment import Misconfigured
 from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
+from demo import policies as demo_policies
 from jobs_admin import audit, failures
 from jobs_admin.models import ApiToken
 from jobs_admin.models.access import ADMIN, ENGINE, Viewer
@@ -242,6 +243,8 @@ class Desk:
 
     def _migrate(self) -> None:
         call_command("migrate", interactive=False, verbosity=0)
+        if self.has_demo:
+            demo_policies.publish()
         # A connection that a fork inherits would be shared with the child.
         connections.close_all()
 

@@ -1,0 +1,66 @@
+"""The shop's retry policies, published at the first start of the demo.
+
+Two only observe: what the partner's outages do to webhooks and payments stays the story that docs/demo.md tells, and
+beside each attempt stands what the policy would have done. The newsletters' is enforced. It waits as the task's own
+`autoretry_for` does and gives up where that does, so that an edit of it is what changes something.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from jobs_admin import config, policies
+from jobs_admin.core.presets import PRESETS
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
+
+SOURCE = "shop"  # as in demo/shop.py, whose import makes a Celery app
+SHOP = Viewer("demo", {EVERY_SOURCE: OPERATOR})
+
+log = logging.getLogger(__name__)
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "newsletters": {
+        "match": {"source": SOURCE, "task": "shop.mailer.send_newsletter"},
+        "mode": "enforce",
+        "max_attempts": 4,
+        "backoff": {"kind": "exponential", "first_delay_s": 2},
+        "cap_s": 30,
+        "jitter": {"kind": "full"},
+        "classes": [
+            {"error": "httpx.TransportError", "as": "transient"},
+            {"error": "*.RateLimited", "as": "rate_limited"},
+            {"error": "*", "as": "permanent"},
+        ],
+        "budget": {"per_minute": 600, "burst": 100},
+        "note": "Nobody waits for a newsletter: spread as widely as can be.",
+    },
+    "webhooks": {
+        **PRESETS["webhooks"].document,
+        "match": {"source": SOURCE, "queue": "webhooks"},
+        "mode": "observe",
+        "note": "Watched before it is enforced: customers dislike events out of order.",
+    },
+    "payments": {
+        **PRESETS["payments"].document,
+        "match": {"source": SOURCE, "task": "shop.billing.charge"},
+        "mode": "observe",
+        "classes": [{"error": "CardDeclined", "as": "permanent"}, {"error": "RefundTooLarge", "as": "permanent"}],
+        "note": "A person looks at what is left after three attempts.",
+    },
+}
+
+
+def publish() -> None:
+    """Those of which there has never been a version: what somebody changed or withdrew stays as it is."""
+    if config.is_read_only():
+        return
+    known = set(PolicyVersion.objects.values_list("name", flat=True))
+    for name, document in POLICIES.items():
+        if name in known:
+            continue
+        try:
+            policies.publish(SHOP, name, document, reason="The demo's own.")
+        except policies.PolicyRefused as refused:  # somebody has one of their own for the same jobs
+            log.info("The demo's policy %s is left out: %s", name, refused)
