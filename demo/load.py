@@ -22,6 +22,9 @@ from demo.shop import QUEUES, app
 DEEPEST = 2000  # jobs that may wait in all queues together
 MISHAPS_PER_JOB = 0.01  # calm, but alive: at 5 jobs/s, three failures a minute
 LOOK_EVERY_S = 0.5
+PILLS_EVERY_S = 1200.0
+# Until then the workers of a desk that was just started have its policies: before, nothing counts what a pill does.
+FIRST_PILL_AFTER_S = 20.0
 
 
 class Publisher:
@@ -35,6 +38,7 @@ class Publisher:
         self._owed = 0.0
         self._looked = now - LOOK_EVERY_S
         self._last = now
+        self._next_pill = now + FIRST_PILL_AFTER_S
 
     def step(self, now: float) -> int:
         """Publish what became due since the last step; how many that was."""
@@ -47,7 +51,7 @@ class Publisher:
         self._owed -= due
         with app.producer_pool.acquire(block=True, timeout=5) as producer:
             for _ in range(due):
-                publish(self._next(), producer)
+                publish(self._next(now), producer)
         self.published += due
         return due
 
@@ -61,7 +65,10 @@ class Publisher:
         control.report(self.broker, self.rate, depth if held else None)
         self._looked = now
 
-    def _next(self) -> orders.Job:
+    def _next(self, now: float) -> orders.Job:
+        if now >= self._next_pill:
+            self._next_pill = now + PILLS_EVERY_S
+            return orders.pill(self.random)
         if self.random.random() < MISHAPS_PER_JOB:
             return orders.mishap(self.random).job(self.random)
         return orders.ordinary(self.random)

@@ -71,6 +71,7 @@ _ORDINARY: tuple[tuple[int, str, Arguments], ...] = (
     (4, "reporting.conversion", lambda r: {"report": number(r), "visits": r.randrange(1, 9999), "orders": 7}),
     (2, "reporting.morning_report", lambda r: {"report": number(r), "zone": "Europe/Helsinki", "day": day(r)}),
     (1, "reporting.unpack", lambda r: {"upload": number(r), "packed": GZIPPED}),
+    (1, "reporting.read_scan", lambda r: {"scan": number(r), "pages": r.randrange(1, 5)}),
 )  # fmt: skip
 
 
@@ -223,6 +224,12 @@ MISHAPS: tuple[Mishap, ...] = (
     Mishap("too few sellers", "reporting.top_seller", "IndexError",
            lambda r: {"report": number(r), "sold": {"lamp": 3}, "place": 3}),
 )  # fmt: skip
+
+
+def pill(random: Random) -> Job:
+    """A job that ends the process which runs it, every time: a scan of a whole archive."""
+    return Job("shop.reporting.read_scan", {"tenant": tenant(random), "scan": number(random), "pages": 4_000})
+
 
 BY_NAME = {mishap.name: mishap for mishap in MISHAPS}
 _HEALTHY = [mishap for mishap in MISHAPS if mishap.mode == "well"]

@@ -1,8 +1,9 @@
 """The shop's retry policies, published at the first start of the demo.
 
 Two only observe: what the partner's outages do to webhooks and payments stays the story that docs/demo.md tells, and
-beside each attempt stands what the policy would have done. The newsletters' is enforced. It waits as the task's own
-`autoretry_for` does and gives up where that does, so that an edit of it is what changes something.
+beside each attempt stands what the policy would have done. Two are enforced. The newsletters' waits as the task's own
+`autoretry_for` does and gives up where that does, so that an edit of it is what changes something. The scans' takes
+the one job out of the way that ends every process which runs it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ POLICIES: dict[str, dict[str, Any]] = {
         ],
         "budget": {"per_minute": 600, "burst": 100},
         "note": "Nobody waits for a newsletter: spread as widely as can be.",
+    },
+    "scans": {
+        "match": {"source": SOURCE, "task": "shop.reporting.read_scan"},
+        "mode": "enforce",
+        "max_attempts": 5,
+        "backoff": {"kind": "fixed", "first_delay_s": 1},
+        "jitter": {"kind": "full"},
+        "poison": {"crashes": 3, "window_s": 300},
+        "note": "Now and then a scan is as large as an archive, and no process survives it.",
     },
     "webhooks": {
         **PRESETS["webhooks"].document,

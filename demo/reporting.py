@@ -71,6 +71,25 @@ def read_month(month: int) -> None:
     time.sleep(0.25)
 
 
+@app.task(name="shop.reporting.read_scan", soft_time_limit=1, time_limit=2)
+def read_scan(*, tenant: str, scan: int, pages: int) -> int:
+    """How many pages of a scanned contract can be read. What a page's fault is, nobody looks at: also not when it is the
+    soft time limit, so that a scan of too many pages goes on until the hard one ends the process.
+    """
+    readable = 0
+    for page in range(pages):
+        try:
+            read_page(page)
+            readable += 1
+        except Exception:  # noqa: S112  (the fault that this job is here to show)
+            continue
+    return readable
+
+
+def read_page(page: int) -> None:
+    time.sleep(0.05)
+
+
 @app.task(name="shop.reporting.unpack")
 def unpack(*, tenant: str, upload: int, packed: str) -> int:
     """Unpack an upload (hexadecimal of a gzip file)."""

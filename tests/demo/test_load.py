@@ -10,8 +10,8 @@ from random import Random
 import pytest
 import redis
 
-from demo import control
-from demo.load import DEEPEST, Publisher
+from demo import control, orders
+from demo.load import DEEPEST, FIRST_PILL_AFTER_S, Publisher
 from demo.shop import QUEUES
 
 pytestmark = pytest.mark.server
@@ -50,6 +50,17 @@ def test_a_stall_does_not_end_in_a_burst(broker, publisher):
     control.set_rate(broker, 20)
     assert publisher.step(0.1) <= 2
     assert publisher.step(60) <= 20
+
+
+def test_a_pill_is_published_once_workers_have_the_policies_and_seldom(broker, publisher, monkeypatch):
+    pills = []
+    monkeypatch.setattr("demo.orders.pill", lambda random: pills.append(1) or orders.ordinary(random))
+    for second in range(1, int(FIRST_PILL_AFTER_S)):
+        publisher.step(second)
+    assert not pills
+    for second in range(int(FIRST_PILL_AFTER_S), 1200):
+        publisher.step(second)
+    assert len(pills) == 1
 
 
 def test_it_holds_while_too_many_jobs_wait(broker, publisher):

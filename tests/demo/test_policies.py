@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from demo import orders
 from demo import policies as shop
 from demo.policies import POLICIES
+from demo.shop import app
 from jobs_admin import policies
+from jobs_admin.core.matching import chosen
+from jobs_admin.core.policy import parse
 from jobs_admin.models.access import ENGINE
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +33,7 @@ def test_what_was_changed_or_withdrawn_stays_so():
     policies.withdraw(ENGINE, "payments")
     policies.publish(ENGINE, "webhooks", {**POLICIES["webhooks"], "max_attempts": 9}, expected_version=1)
     shop.publish()
-    assert in_force() == {"newsletters": 1, "webhooks": 2}
+    assert in_force() == {"newsletters": 1, "scans": 1, "webhooks": 2}
 
 
 def test_a_policy_of_ones_own_for_the_same_jobs_goes_first():
@@ -40,3 +46,13 @@ def test_a_desk_that_is_read_only_starts_without_them(settings):
     settings.REDRIVE_READ_ONLY = True
     shop.publish()
     assert in_force() == {}
+
+
+def test_the_shops_pill_is_taken_out_of_the_way_by_a_policy():
+    pill = orders.pill(Random(1))
+    app.loader.import_default_modules()
+    task = app.tasks[pill.task]
+    decides = chosen([parse({"name": n, **d}) for n, d in POLICIES.items()], shop.SOURCE, "reports", pill.task)
+    assert decides is not None and decides.poison is not None and decides.mode == "enforce"
+    # Its soft limit, which the task swallows, comes first; what ends the process is the hard one.
+    assert task.soft_time_limit < task.time_limit < pill.kwargs["pages"] * 0.05
