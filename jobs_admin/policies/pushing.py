@@ -26,7 +26,7 @@ def push_soon() -> None:
     except redis.RedisError as error:
         log.warning("Workers do not have the change yet, the store is away: %s. `watch` brings it.", error)
     except config.BadConfiguration as error:  # `up` itself publishes the demo's, and only its children know the store
-        log.info("Workers do not have the change yet: %s `watch` brings it.", error)
+        log.debug("Workers do not have the change yet: %s `watch` brings it.", error)
 
 
 def push() -> bool:
