@@ -12,6 +12,8 @@ BRIEF = {
     "shop.hooks.order_pickup", "shop.hooks.update_stock",
 }  # fmt: skip
 AUTORETRY = BRIEF - {"shop.mailer.send_receipt", "shop.billing.charge"}
+# A policy in force takes the place of what its own code says: then that is what is found (demo/policies.py).
+REPLACED = {"shop.mailer.send_newsletter": "newsletters"}
 
 
 def test_the_shops_short_retries_are_found_and_nothing_is_invented(desk):
@@ -19,13 +21,15 @@ def test_the_shops_short_retries_are_found_and_nothing_is_invented(desk):
         lambda: (said := desk.get("policies/lint"))["workers"] and said, "a worker tells what it has", within_s=60
     )
     of_shop = [one for one in told["findings"] if one["at"]["source"] == "shop" and not one["at"]["policy"]]
-    assert {one["at"]["task"] for one in of_shop if one["id"] == "gives-up-before-outage"} == BRIEF
+    assert {one["at"]["task"] for one in of_shop if one["id"] == "gives-up-before-outage"} == BRIEF - set(REPLACED)
+    brief = {one["at"]["policy"] for one in told["findings"] if one["id"] == "gives-up-before-outage"}
+    assert brief >= set(REPLACED.values())
     # The incident's partner limits rates: then it is found of those that cannot heed what it asks for, and of no other.
     others = [one for one in of_shop if one["id"] != "gives-up-before-outage"]
     assert {one["id"] for one in others} <= {"ignores-retry-after"}
     assert {one["at"]["task"] for one in others} <= AUTORETRY
     live = [one for one in told["check"]["verdicts"] if one["by"] != "policy"]
-    assert {one["at"]["task"] for one in live if one["verdict"] == "pass"} == BRIEF
+    assert {one["at"]["task"] for one in live if one["verdict"] == "pass"} == BRIEF - set(REPLACED)
     assert not [one for one in live if one["verdict"] in ("fail", "cannot tell")]
     asked = [one["quoted"] for one in live if one["kind"] == "as asked"]
     assert asked.count("self.retry(exc=error, countdown=error.retry_after), max_retries=5") == 1
