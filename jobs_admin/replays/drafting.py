@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs_admin.core import query as language
 from jobs_admin.core.text import representable
-from jobs_admin.models import Failure, Replay, ReplayItem
+from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.replays import approval, controlling, freezing, laying, letters, outcomes, rights, scoping
@@ -48,9 +48,10 @@ def draft(
     """
     now = now or timezone.now()
     scope = scoping.scope_of(query, selection, now)
-    asked = _Asked(query, scope, options, edit)
     rights.must_write(viewer, "replay.draft", selection=scope.selection)
-    read_pace(pace)  # what cannot be is refused before anything is looked at
+    read = read_pace(pace)  # what cannot be is refused before anything is looked at
+    asked_pace = None if pace in (None, {}) else read.as_dict()
+    asked = _Asked(query, scope, options, edit, asked_pace)
     if idempotency_key and (made := _made_before(viewer, idempotency_key, asked)):
         return made
     max_id = scoping.seen_until(snapshot, scope)
@@ -101,7 +102,8 @@ def draft(
                     "pace": seen.pace,
                 }
                 | ({"options": options.as_dict()} if options.as_dict() else {})
-                | ({"edited": True} if edit is not None else {}),
+                | ({"edited": True} if edit is not None else {})
+                | ({_ASKED_PACE: asked.pace} if idempotency_key else {}),
             )
     except IntegrityError:
         # The same request twice at the same moment: the other one made it.
@@ -119,6 +121,7 @@ class _Asked:
     scope: Scope
     options: Options
     edit: dict[str, Any] | None
+    pace: dict[str, Any] | None  # None: the default, whatever that is for so many jobs
 
     def is_of(self, made: Replay) -> bool:
         pinned, asked = language.parse(made.query), language.parse("" if made.selection else self.query)
@@ -127,7 +130,18 @@ class _Asked:
             and made.selection == list(self.scope.selection)
             and self.options == Options.of(made)
             and self.edit == made.edit
+            and self._is_pace_of(made)
         )
+
+    def _is_pace_of(self, made: Replay) -> bool:
+        """As it was asked for, which the audit of its draft says: the replay's own has numbers for what was left open, and
+        may have been changed since. One of a key that an older version drafted does not say."""
+        drafted = AuditEvent.objects.filter(object=f"replay:{made.pk}", act="replay.draft", allowed=True).first()
+        said = drafted.after if drafted is not None and drafted.after else {}
+        return _ASKED_PACE not in said or said[_ASKED_PACE] == self.pace
+
+
+_ASKED_PACE = "asked_pace"
 
 
 def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
@@ -138,7 +152,7 @@ def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
         raise ReplayRefused(
             "key_reused",
             f"This idempotency key was used for replay #{made.pk}, which is another one. Nothing was changed. "
-            "Take a new key for another search, selection, arguments or options.",
+            "Take a new key for another search, selection, arguments, options or pace.",
             field="idempotency_key",
         )
     return made

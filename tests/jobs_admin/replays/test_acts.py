@@ -113,6 +113,8 @@ def test_the_same_idempotency_key_gives_the_same_replay(shop, bury):
         {"query": "queue:emails"},
         {"query": "queue:emails age:<2d", "options": replays.Options(attempts=3)},
         {"selection": [1]},
+        {"query": "queue:emails age:<2d", "pace": {"style": "steady", "rate": 7}},
+        {"query": "queue:emails age:<2d", "pace": {"style": "at_once"}},
     ],
 )
 def test_a_key_that_is_used_again_for_something_else_is_refused(shop, bury, other):
@@ -122,6 +124,16 @@ def test_a_key_that_is_used_again_for_something_else_is_refused(shop, bury, othe
     assert again.pk == one.pk
     said = refusal(replays.draft, ANN, reason="x", idempotency_key="k", **other)
     assert said.code == "key_reused" and f"replay #{one.pk}" in said.message and "Nothing was changed" in said.message
+
+
+def test_the_pace_that_a_key_asked_for_stays_its_own_also_when_the_replay_has_another_by_now(shop, bury):
+    ids = bury(2)
+    asked = {"selection": ids, "reason": "x", "idempotency_key": "k", "pace": {"style": "steady", "rate": 50}}
+    one = replays.draft(ANN, **asked)
+    replays.change_pace(ANN, one, {"style": "steady", "rate": 5})
+    assert replays.draft(ANN, **asked | {"pace": {"every": 0.02}}).pk == one.pk  # which says the same
+    assert refusal(replays.draft, ANN, **asked | {"pace": {"rate": 5}}).code == "key_reused"
+    assert refusal(replays.draft, ANN, **asked | {"pace": None}).code == "key_reused"
 
 
 def test_an_absolute_time_is_another_search_to_the_second(shop, bury):
