@@ -72,7 +72,7 @@ def record_all(viewer: Viewer, act: str, entries: Sequence[Entry]) -> list[Audit
         AuditEvent(
             at=now,
             actor=representable(viewer.name)[:150],
-            user_id=viewer.user_id,
+            user_id=viewer.person_id,
             token_id=viewer.token_id,
             act=act[:60],
             source=representable(entry.source)[:63],

@@ -386,7 +386,7 @@ def _told(viewer: Viewer, receipt: str) -> tuple[dict[str, dict[str, Any]], dict
     for part in receipt.split(","):
         first, last = part.split("-")
         where |= Q(pk__gte=int(first), pk__lte=int(last))
-    me = {"actor": representable(viewer.name)[:150], "user_id": viewer.user_id, "token_id": viewer.token_id}
+    me = {"actor": representable(viewer.name)[:150], "user_id": viewer.person_id, "token_id": viewer.token_id}
     mine = AuditEvent.objects.filter(where, act=ACT, allowed=True, **me)
     before: dict[str, dict[str, Any]] = {}
     after: dict[str, dict[str, Any]] = {}

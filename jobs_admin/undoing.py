@@ -73,7 +73,7 @@ def latest(viewer: Viewer) -> Undoable | Done | None:
 
 def of_events(viewer: Viewer, events: Iterable[AuditEvent]) -> dict[int, Undoable]:
     """Number of an event -> the act of this viewer that it tells of, where that can still be taken back."""
-    wanted = {event.pk for event in events if event.user_id == viewer.user_id and event.token_id == viewer.token_id}
+    wanted = {event.pk for event in events if event.user_id == viewer.person_id and event.token_id == viewer.token_id}
     found: dict[int, Undoable] = {}
     for rows in _acts(_own(viewer)) if wanted else ():
         own = wanted & {row.pk for row in rows}
@@ -86,7 +86,7 @@ def of_events(viewer: Viewer, events: Iterable[AuditEvent]) -> dict[int, Undoabl
 
 
 def _own(viewer: Viewer) -> list[_Row]:
-    me = {"actor": representable(viewer.name)[:150], "user_id": viewer.user_id, "token_id": viewer.token_id}
+    me = {"actor": representable(viewer.name)[:150], "user_id": viewer.person_id, "token_id": viewer.token_id}
     rows = AuditEvent.objects.filter(**me, allowed=True).exclude(act__in=_CHANGES_NOTHING)
     rows = rows.exclude(act__startswith="demo.").order_by("-pk")
     return [_Row(*row) for row in rows.values_list("pk", "act", "object", "reason", "at")[:_LOOKED_AT]]

@@ -20,13 +20,15 @@ class Token(HttpBearer):
 
 
 def viewer_of_token(token: str) -> Viewer | None:
-    """The viewer that a token stands for; None for one that is unknown or revoked."""
+    """The viewer that a token stands for; None for one that is unknown, revoked, or of somebody who may not log in."""
     digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
     # Looked up by its hash: how long that takes tells nothing of the token.
-    found = ApiToken.objects.filter(sha256=digest, revoked_at=None).first()
-    if found is None:
+    found = ApiToken.objects.select_related("owner").filter(sha256=digest, revoked_at=None).first()
+    if found is None or (found.owner is not None and not found.owner.is_active):
         return None
-    return Viewer(name=f"token {found.name}", roles={found.source: found.role}, token_id=found.pk)
+    return Viewer(
+        name=f"token {found.name}", roles={found.source: found.role}, token_id=found.pk, owner_id=found.owner_id
+    )
 
 
 def viewer_of_request(request: HttpRequest) -> Viewer | None:

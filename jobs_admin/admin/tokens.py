@@ -18,7 +18,8 @@ class ApiTokenAdmin(Records):
     """Made by `manage.py token create`, which shows a token once. Here only its hash is known."""
 
     needs = ADMIN_OF_ALL
-    list_display = ("name", "role", "source", "created_at", "revoked_at")
+    list_display = ("name", "role", "source", "owner", "created_at", "revoked_at")
+    list_select_related = ("owner",)
     readonly_fields = ("sha256",)
     actions = ("revoke",)
 

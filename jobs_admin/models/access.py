@@ -44,6 +44,15 @@ class ApiToken(models.Model):
     sha256 = models.CharField(max_length=64, unique=True, editable=False)
     role = models.CharField(max_length=10, choices=RoleName)
     source = models.CharField(max_length=63, default=EVERY_SOURCE)
+    # Without the account there is no token either.
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="redrive_tokens",
+        help_text="The person whom it belongs to, and whom it counts as; empty: nobody in particular.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
 
@@ -57,8 +66,14 @@ class Viewer:
 
     name: str
     roles: dict[str, str] = field(default_factory=dict)  # source or "*" -> role
-    user_id: int | None = None
+    user_id: int | None = None  # of a login
     token_id: int | None = None
+    owner_id: int | None = None  # of a token: the user whom it belongs to
+
+    @property
+    def person_id(self) -> int | None:
+        """The user who acts, logged in or by a token of theirs; None where nobody knows who that is."""
+        return self.owner_id if self.user_id is None else self.user_id
 
     def role_on(self, source: str) -> str | None:
         """The stronger of the role on this source and on every source; None for a stranger."""

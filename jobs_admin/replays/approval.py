@@ -39,21 +39,22 @@ def _dangerous_tasks(ready: QuerySet[Failure]) -> list[str]:
 def why_not_by(viewer: Viewer, replay: Replay, sources: Sequence[str]) -> str:
     """Why this operator of all its `sources` cannot be the second person; empty for one who can.
 
-    A token and a terminal tell no person: the same one may stand behind them and behind a login. So they are never a
-    second person to somebody who is logged in, and nobody is one to them by being logged in alone.
+    A person and the tokens that belong to them are one. A token of nobody and a terminal tell no person: the same one may
+    stand behind them and behind a login. So they are never a second person to somebody who is known, and nobody is one to
+    them by being known alone.
     """
-    name, hands = representable(viewer.name)[:150], _hands(replay)
-    if any(name == actor or (viewer.user_id is not None and viewer.user_id == user) for actor, user in hands):
+    name, person, hands = representable(viewer.name)[:150], viewer.person_id, _hands(replay)
+    if any(name == actor or (person is not None and person == user) for actor, user in hands):
         return f"You started replay #{replay.pk} yourself, so another operator has to approve it."
-    if viewer.user_id is None and any(user is not None for _, user in hands):
+    if person is None and any(user is not None for _, user in hands):
         return (
-            f"Replay #{replay.pk} was started by {replay.actor}, who was logged in, and a token may be theirs too: "
-            "another operator approves it on its page, logged in."
+            f"Replay #{replay.pk} was started by {replay.actor}, who is known, and this token may be theirs too: "
+            "another operator approves it, logged in or with a token that belongs to them."
         )
-    if viewer.user_id is not None and any(user is None for _, user in hands) and not _is_admin(viewer, sources):
+    if person is not None and any(user is None for _, user in hands) and not _is_admin(viewer, sources):
         return (
             f"Replay #{replay.pk} was started by {replay.actor}, and who that was is not known: "
-            "an admin of all its sources approves it, or another token."
+            "an admin of all its sources approves it, or another token that belongs to nobody."
         )
     return ""
 

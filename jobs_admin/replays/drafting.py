@@ -84,7 +84,7 @@ def draft(
         idempotency_key=idempotency_key or None,
         reason=reason,
         actor=viewer.name,
-        created_by_id=viewer.user_id,
+        created_by_id=viewer.person_id,
     )
     try:
         with transaction.atomic():
@@ -337,7 +337,7 @@ def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | No
         approved = Replay.objects.filter(pk=replay.pk, state=ReplayState.AWAITING_APPROVAL).update(
             **begins,
             approver=representable(viewer.name)[:150],
-            approved_by_id=viewer.user_id,
+            approved_by_id=viewer.person_id,
             approved_at=now,
         )
         if not approved:

@@ -173,7 +173,7 @@ def visible(viewer: Viewer) -> QuerySet[Replay]:
     if sources is None:
         return Replay.objects.all()
     theirs = ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=sources)
-    own = Q(created_by_id=viewer.user_id) if viewer.user_id else Q(pk__in=[])
+    own = Q(created_by_id=viewer.person_id) if viewer.person_id else Q(pk__in=[])
     # One that waits for a second person has no item yet; the audit of its start names its sources.
     begun = AuditEvent.objects.filter(
         object=Concat(Value("replay:"), Cast(OuterRef("pk"), TextField())),

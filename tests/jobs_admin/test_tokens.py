@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from django.core.management import CommandError, call_command
 
+from dashboard.api.tokens import viewer_of_token
 from jobs_admin import config
 from jobs_admin.models import ApiToken, AuditEvent, Failure
 from tests.conftest import forget_configuration
@@ -37,6 +38,31 @@ def test_a_token_is_revoked_by_name_once():
     with pytest.raises(CommandError, match="No token 'ci' is in force"):
         run("token", "revoke", "ci")
     assert list(AuditEvent.objects.order_by("id").values_list("act", flat=True)) == ["token.create", "token.revoke"]
+
+
+def test_a_token_may_belong_to_somebody_and_ends_with_their_account(django_user_model):
+    ann = django_user_model.objects.create_user("ann")
+    own, _ = run("token", "create", "anns", "--role", "operator", "--owner", "ann")
+    free, _ = run("token", "create", "ci", "--role", "viewer")
+    assert viewer_of_token(own.strip()).person_id == ann.pk and viewer_of_token(free.strip()).person_id is None
+    run("token", "give", "ci", "ann")
+    assert viewer_of_token(free.strip()).person_id == ann.pk
+    assert run("token", "list")[0].count(" ann ") == 2
+    ann.is_active = False
+    ann.save()
+    assert viewer_of_token(own.strip()) is None is viewer_of_token(free.strip())
+
+
+@pytest.mark.parametrize(
+    "words", [("create", "x", "--role", "viewer", "--owner", "eve"), ("give", "ci", "eve"), ("give", "none", "ann")]
+)
+def test_a_token_is_given_to_nobody_who_is_not_there(words, django_user_model):
+    django_user_model.objects.create_user("ann")
+    django_user_model.objects.create_user("eve", is_active=False)
+    run("token", "create", "ci", "--role", "viewer")
+    with pytest.raises(CommandError, match="Nothing was changed"):
+        run("token", *words)
+    assert ApiToken.objects.get().owner is None
 
 
 @pytest.mark.parametrize(
@@ -111,7 +137,7 @@ def test_tokens_are_listed_without_their_keys():
     run("token", "revoke", "old\x1b[2J")
     out, _ = run("token", "list")
     heading, old, ci = out.splitlines()
-    assert heading.split() == ["NAME", "ROLE", "SOURCE", "CREATED", "REVOKED"]
-    assert ci.split()[:3] == ["ci", "operator", "shop"] and ci.endswith("-")
-    assert "\x1b" not in old and not old.endswith("-")
+    assert heading.split() == ["NAME", "ROLE", "SOURCE", "CREATED", "REVOKED", "OWNER"]
+    assert ci.split()[:3] == ["ci", "operator", "shop"] and ci.split()[-2:] == ["-", "-"]
+    assert "\x1b" not in old and old.split()[-2] != "-"
     assert key.strip() not in out and ApiToken.objects.get(name="ci").sha256 not in out

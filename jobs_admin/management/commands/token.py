@@ -1,4 +1,4 @@
-"""`token create NAME --role ROLE [--source S]` · `token list` · `token revoke NAME`: keys to the API."""
+"""Keys to the API: `token create NAME --role ROLE [--source S] [--owner USER]`, `give NAME USER`, `list`, `revoke NAME`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import secrets
 from argparse import ArgumentParser
 
+from django.contrib.auth import get_user_model
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.management.base import BaseCommand, CommandError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -28,7 +30,11 @@ class Command(BaseCommand):
         create.add_argument("name")
         create.add_argument("--role", required=True, choices=sorted(RANK, key=RANK.__getitem__))
         create.add_argument("--source", default=EVERY_SOURCE, help="Only for this source; every source if left out.")
-        acts.add_parser("list", help="Name, role, source and times of every token; the keys are not kept.")
+        create.add_argument("--owner", default="", help="The user whom it belongs to: the two are one person.")
+        give = acts.add_parser("give", help="Say whom a token belongs to.")
+        give.add_argument("name")
+        give.add_argument("owner", help="The user's name.")
+        acts.add_parser("list", help="Name, role, source, owner and times of every token; the keys are not kept.")
         revoke = acts.add_parser("revoke", help="End a token at once.")
         revoke.add_argument("name")
 
@@ -40,9 +46,12 @@ class Command(BaseCommand):
         if config.is_read_only():
             raise CommandError(config.READ_ONLY)
         if act == "create":
-            self.stdout.write(create(name, options["role"], options["source"]))
+            self.stdout.write(create(name, options["role"], options["source"], owner=options["owner"]))
             self.stderr.write(f"Token {name!r} ({options['role']}) is made. It is not shown again.")
             self._warn_of_unknown(options["source"])
+        elif act == "give":
+            give(name, options["owner"])
+            self.stderr.write(f"Token {name!r} belongs to {options['owner']}: for a second person the two are one.")
         else:
             revoke(name)
             self.stderr.write(f"Token {name!r} is revoked.")
@@ -59,28 +68,30 @@ class Command(BaseCommand):
 
 def listing() -> list[str]:
     """A line for every token, the newest first, below a line of headings."""
-    rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED")]
-    for token in ApiToken.objects.order_by("-created_at", "-pk"):
+    rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED", "OWNER")]
+    for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
         revoked = f"{token.revoked_at:%Y-%m-%d %H:%M}" if token.revoked_at else "-"
         created = f"{token.created_at:%Y-%m-%d %H:%M}"
-        rows.append((shown(token.name, 40), token.role, token.source, created, revoked))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        owner = shown(token.owner.get_username(), 40) if token.owner else "-"
+        rows.append((shown(token.name, 40), token.role, token.source, created, revoked, owner))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "") -> str:
+def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "", owner: str = "") -> str:
     """The new token, or `token` itself where one is given. Raises CommandError; then nothing was changed."""
     if source != EVERY_SOURCE and not keys.valid_source(source):
         raise CommandError(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.")
     if not name.strip() or len(name) > 100:
         raise CommandError("A token's name has 1 to 100 characters. Nothing was changed.")
+    person = _person(owner) if owner else None
     token = token or f"redrive_{secrets.token_urlsafe(32)}"
     try:
         with transaction.atomic():
             ApiToken.objects.create(
-                name=name, sha256=hashlib.sha256(token.encode()).hexdigest(), role=role, source=source
+                name=name, sha256=hashlib.sha256(token.encode()).hexdigest(), role=role, source=source, owner=person
             )
-            after = {"role": role, "source": source}
+            after = {"role": role, "source": source} | ({"owner": owner} if owner else {})
             audit.record(
                 TERMINAL, "token.create", f"token:{name}", after=after, source="" if source == EVERY_SOURCE else source
             )
@@ -89,6 +100,23 @@ def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "")
             f"There is a token {name!r} already. Revoked names stay taken. Nothing was changed."
         ) from error
     return token
+
+
+def give(name: str, owner: str) -> None:
+    """Raises CommandError where there is no such token in force, or no such user."""
+    person = _person(owner)
+    with transaction.atomic():
+        if not ApiToken.objects.filter(name=name, revoked_at=None).update(owner=person):
+            raise CommandError(f"No token {name!r} is in force. Nothing was changed.")
+        audit.record(TERMINAL, "token.give", f"token:{name}", after={"owner": owner})
+
+
+def _person(name: str) -> AbstractBaseUser:
+    users = get_user_model()
+    found = users.objects.filter(**{users.USERNAME_FIELD: name}, is_active=True).first()
+    if found is None:
+        raise CommandError(f"There is no user {name!r} who may log in. Nothing was changed.")
+    return found
 
 
 def revoke(name: str) -> None:

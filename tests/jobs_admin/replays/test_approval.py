@@ -56,20 +56,25 @@ def test_who_drafted_or_started_it_cannot_approve_it(shop, bury, settings):
 
 @pytest.fixture
 def people(django_user_model):
-    """ann and bob are logged in as operators, ada as an admin; a token, another, and a terminal tell no person."""
+    """ann and bob are logged in as operators, ada as an admin. ann has two tokens and bob has one; two more, and a terminal,
+    tell no person."""
     made = {name: django_user_model.objects.create_user(name) for name in ("ann", "bob", "ada")}
     roles = {"ann": OPERATOR, "bob": OPERATOR, "ada": ADMIN}
     found = {name: Viewer(name, {"*": roles[name]}, user_id=user.pk) for name, user in made.items()}
     found |= {f"token {n}": Viewer(f"token {n}", {"*": OPERATOR}, token_id=n) for n in (1, 2)}
+    for n, owner in enumerate(("ann", "ann", "bob"), start=3):
+        name = f"token of {owner}" if n != 4 else "other token of ann"
+        found[name] = Viewer(f"token {n}", {"*": OPERATOR}, token_id=n, owner_id=made[owner].pk)
     return found | {"terminal": Viewer("root (terminal)", {"*": ADMIN})}
 
 
 @pytest.mark.parametrize(
     "starter, may, may_not",
     [
-        ("ann", {"bob", "ada"}, {"ann", "token 1", "token 2", "terminal"}),
-        ("token 1", {"token 2", "ada", "terminal"}, {"token 1", "ann", "bob"}),
-        ("terminal", {"token 1", "token 2", "ada"}, {"terminal", "ann", "bob"}),
+        ("ann", {"bob", "ada", "token of bob"}, {"ann", "token of ann", "token 1", "token 2", "terminal"}),
+        ("token of ann", {"bob", "ada", "token of bob"}, {"ann", "token of ann", "other token of ann", "token 1"}),
+        ("token 1", {"token 2", "ada", "terminal"}, {"token 1", "ann", "bob", "token of ann"}),
+        ("terminal", {"token 1", "token 2", "ada"}, {"terminal", "ann", "bob", "token of bob"}),
     ],
 )
 def test_nobody_is_a_second_person_by_a_token_or_by_a_login_beside_one(
