@@ -35,6 +35,7 @@ from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.models.source import ALIVE_S
+from jobs_admin.policy_marks import PolicyMark, policy_marks
 
 LOUD_PER_MIN = 1.0
 NEW_WITHIN = timedelta(minutes=30)
@@ -109,6 +110,7 @@ class Board:
     at: datetime
     sentence: Sentence
     series: Series
+    policies: list[PolicyMark]  # changed in the time of the series
     sources: list[SourceRow]
     more_sources: int
     dead: list[tuple[str, str, int]]
@@ -146,10 +148,12 @@ def board(viewer: Viewer, now: datetime | None = None) -> Board:
 
 def _board(viewer: Viewer, now: datetime) -> Board:
     dead, more_dead = dead_by_queue(viewer, now)
+    series = failures_over_time(viewer, now)
     return Board(
         at=now,
         sentence=sentence(viewer, now, asked=(None,)),
-        series=failures_over_time(viewer, now),
+        series=series,
+        policies=policy_marks(viewer, datetime.fromtimestamp(series.times[0], UTC), now),
         sources=sources(viewer, now),
         more_sources=more_sources(viewer),
         dead=dead,

@@ -19,6 +19,7 @@ from dashboard.screens import group_list, replay_page
 from jobs_admin import overview, rates
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
+from jobs_admin.policy_marks import PolicyMark
 
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
@@ -65,9 +66,10 @@ def index(request: HttpRequest) -> HttpResponse:
         "sources": [_source_line(row) for row in board.sources],
         "more_sources": board.more_sources,
         "findings": overview.findings(viewer, board.sources, watched.findings),
-        "chart": _chart(series),
+        "chart": _chart(series, board.policies),
         "chart_words": _chart_words(series),
         "picture": _picture(series),
+        "changes": _changes(series, board.policies) if series.queues else [],
         "chart_names": names,
         "chart_rows": rows,
         "dead": _dead(board.dead),
@@ -105,12 +107,44 @@ def _replay_line(replay: Replay) -> ReplayLine:
     return ReplayLine(replay, reverse("replay-detail", args=[replay.pk]), replay.settled, replay_page.parts(replay))
 
 
-def _chart(series: overview.Series) -> str:
+@dataclass(frozen=True, slots=True)
+class ChangeLine:
+    """A change of a policy, as a line in the picture and a link below it."""
+
+    at: datetime
+    x: str  # in the picture, which is 960 wide
+    policy: str
+    words: str
+    url: str
+
+
+def _changes(series: overview.Series, marks: list[PolicyMark]) -> list[ChangeLine]:
+    first, wide = series.times[0], len(series.times) * series.step_s
+    return [
+        ChangeLine(
+            mark.at,
+            f"{(mark.at.timestamp() - first) / wide * 960:.4g}",
+            mark.version.replace("@", " v"),
+            _change_words(mark),
+            links.policy_version(mark.version),
+        )
+        for mark in marks
+    ]
+
+
+def _change_words(mark: PolicyMark) -> str:
+    return {"enforce": "in force", "observe": "observes"}.get(mark.mode, "withdrawn")
+
+
+def _chart(series: overview.Series, marks: list[PolicyMark]) -> str:
     """For charts.js; empty where there is nothing to draw."""
     if not series.queues:
         return ""
     lines = [{"name": name, "state": "dead", "y": y} for name, y in series.queues.items()]
-    return json.dumps({"x": series.times, "series": lines, "kind": "bars", "stacked": True, "height": 208})
+    told = [round(mark.at.timestamp()) for mark in marks]
+    return json.dumps(
+        {"x": series.times, "series": lines, "kind": "bars", "stacked": True, "height": 208, "marks": told}
+    )
 
 
 @dataclass(frozen=True, slots=True)

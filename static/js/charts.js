@@ -2,7 +2,7 @@
 //
 //   <div data-chart="{…}" role="img" aria-label="…"></div>
 //   {"x": [unix seconds], "series": [{"name": "webhooks", "state": "dead", "y": [1, null, 3]}],
-//    "kind": "bars" | "lines", "stacked": true, "unit": "failures", "height": 200}
+//    "kind": "bars" | "lines", "stacked": true, "unit": "failures", "height": 200, "marks": [unix seconds]}
 //
 // The page brings a picture of its own in there. When somebody points at it, or comes to it, the library is fetched
 // (`data-script`, `data-style`) and draws one that answers: hover tells the values, drag zooms, double click goes back, a click in the legend hides a series. Series of one
@@ -90,6 +90,20 @@
         })),
       ],
       hooks: {
+        // Upright lines at moments; the page tells below what they are.
+        draw: [({ ctx, bbox, valToPos, scales }) => {
+          ctx.save();
+          ctx.strokeStyle = colour("var(--ink)");
+          ctx.setLineDash([4, 3]);
+          for (const at of (state.given.marks || []).filter((one) => one >= scales.x.min && one <= scales.x.max)) {
+            const x = Math.round(valToPos(at, "x", true)) + 0.5;
+            ctx.beginPath();
+            ctx.moveTo(x, bbox.top);
+            ctx.lineTo(x, bbox.top + bbox.height);
+            ctx.stroke();
+          }
+          ctx.restore();
+        }],
         setSeries: [(picture, n, change) => {
           if (!n || change.show === undefined) return;
           state.shown[n - 1] = change.show;

@@ -8,9 +8,10 @@ from datetime import timedelta
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import filing, overview
+from jobs_admin import filing, overview, policies
 from jobs_admin.core import keys
 from jobs_admin.models import Replay, Source, Unfiled
+from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import HTMX, bury, group
 from tests.dashboard.test_groups import count_of_link, text_of
 
@@ -188,3 +189,15 @@ def test_who_acts_sees_it_at_once(ann, watched):
     assert "webhooks" in text_of(ann.get("/"))
     ann.post(reverse("failure-discard", args=[one.pk]), {"reason": "not needed"})
     assert "No dead job waits." in text_of(ann.get("/"))
+
+
+def test_a_change_of_a_policy_is_a_line_in_the_picture_and_a_link_below_it(ann, watched):
+    fail_now(5)
+    policies.publish(ENGINE, "webhooks", {"match": {"task": "shop.deliver"}, "mode": "enforce"})
+    page = ann.get("/").content.decode()
+    assert "webhooks v1 in force</title></line>" in page and 'href="/policies/webhooks/versions/#v1"' in page
+    told = json.loads(html.unescape(re.search(r'data-chart="([^"]+)"', page)[1]))
+    assert abs(told["marks"][0] - timezone.now().timestamp()) < 60
+    policies.withdraw(ENGINE, "webhooks")
+    overview.forget()
+    assert "webhooks v1 withdrawn" in text_of(ann.get("/"))

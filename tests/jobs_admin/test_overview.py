@@ -8,7 +8,8 @@ import redis
 
 from jobs_admin import config, filing, overview
 from jobs_admin.core import keys
-from jobs_admin.models import DepthSample, Failure, Group, Replay, ReplayItem, Source, Worker
+from jobs_admin.core.policy import document, parse
+from jobs_admin.models import DepthSample, Failure, Group, PolicyVersion, Replay, ReplayItem, Source, Worker
 from jobs_admin.models.access import ENGINE, Viewer
 
 pytestmark = pytest.mark.django_db
@@ -199,3 +200,29 @@ def test_sources_that_name_themselves_push_no_configured_one_out():
     assert next(iter(overview.sources(ENGINE, NOW))).name == "zoo"
     assert (len(overview.sources(ENGINE, NOW)), overview.more_sources(ENGINE)) == (50, 11)
     assert overview.more_sources(BANKER) == 0
+
+
+def version(name, n, at, *, ended=None, source="shop", mode="enforce"):
+    said = document(parse({"name": name, "mode": mode, "match": {"source": source, "task": name}}))
+    PolicyVersion.objects.create(
+        document=said, version=n, published_at=at, is_published=ended is None, ended_at=ended, published_by="ann"
+    )
+
+
+def test_changes_of_policies_are_marked_in_the_time_of_the_picture():
+    hours = [NOW - timedelta(hours=n) for n in range(30)]
+    version("emails", 1, hours[28], ended=hours[5])
+    version("emails", 2, hours[5])
+    version("webhooks", 1, hours[3], ended=hours[1], mode="observe")  # withdrawn
+    version("old", 1, hours[27])
+    version("bank", 1, hours[2], source="bank")
+    version("wide", 1, hours[4], source="b*")
+    marks = overview.board(ENGINE, NOW).policies
+    assert [(mark.at, mark.version, mark.mode) for mark in marks] == [
+        (hours[5], "emails@2", "enforce"),
+        (hours[4], "wide@1", "enforce"),
+        (hours[3], "webhooks@1", "observe"),
+        (hours[2], "bank@1", "enforce"),
+        (hours[1], "webhooks@1", ""),
+    ]
+    assert [mark.version for mark in overview.board(BANKER, NOW).policies] == ["wide@1", "bank@1"]

@@ -1,0 +1,39 @@
+"""When policies were changed, to be marked in a picture over time: what fails more, or less, may do so since then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import F, Q
+
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import Viewer
+
+MOST = 20
+_LOOKED_AT = 500  # changes: those of sources out of sight are left out
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMark:
+    at: datetime
+    version: str  # `webhooks@7`
+    mode: str  # observe, enforce; "" where it was taken out of force
+
+
+def policy_marks(viewer: Viewer, since: datetime, until: datetime) -> list[PolicyMark]:
+    """The newest MOST changes of policies that may decide about the viewer's sources, the oldest of them first."""
+    within = Q(published_at__gte=since, published_at__lte=until)
+    ended = Q(ended_at__gte=since, ended_at__lte=until)
+    columns = ("name", "version", "mode", "match_source", "published_at", "ended_at")
+    found = PolicyVersion.objects.filter(within | ended).order_by(F("published_at").desc(), "-pk")
+    rows = [row for row in found.values_list(*columns)[:_LOOKED_AT] if viewer.sees_any_of(row[3])]
+    # One version ends at the very moment at which the next one begins.
+    begun = {(name, published) for name, _, _, _, published, _ in rows}
+    marks = [PolicyMark(at, f"{name}@{n}", mode) for name, n, mode, _, at, _ in rows if since <= at <= until]
+    marks += [
+        PolicyMark(at, f"{name}@{n}", "")
+        for name, n, _, _, _, at in rows
+        if at is not None and since <= at <= until and (name, at) not in begun
+    ]
+    return sorted(marks, key=lambda mark: (mark.at, mark.version))[-MOST:]
