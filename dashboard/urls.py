@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path, re_path
 
+from dashboard.api.errors import door
 from dashboard.views import (
     audit,
     demo,
@@ -17,6 +18,7 @@ from dashboard.views import (
     group_rules,
     groups,
     health,
+    metrics,
     overview,
     palette,
     policies,
@@ -104,6 +106,7 @@ urlpatterns = [
     path("logout/", session.Logout.as_view(), name="logout"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
+    path("metrics", door(metrics.metrics_text, {"GET": metrics.metrics_text}), name="metrics"),
     path("api/", include("dashboard.api.urls")),
     path("admin/", admin.site.urls),
 ]

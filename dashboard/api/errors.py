@@ -162,14 +162,16 @@ def unknown_address(request: HttpRequest) -> HttpResponse:
     return answer(404, "not_found", f"There is no call at {request.path}. All calls: /api/openapi.json.")
 
 
-def door(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def door(
+    view: Callable[..., HttpResponse], calls: dict[str, Callable[..., HttpResponse]] | None = None
+) -> Callable[..., HttpResponse]:
     """A view of the API as the site's middleware sees it: no login page, no CSRF token, errors in our shape.
 
     Without a token it tells nothing: neither which methods it knows, nor the description of all calls. With one, each
     call is let in by the right that it declares (`@needs`); one that declares none is closed to everybody.
-    `guarded.calls` has them by method.
+    `guarded.calls` has them by method; of a view that is not the library's they are to be given.
     """
-    calls = {method: op.view_func for op in _operations(view) for method in op.methods}
+    calls = calls or {method: op.view_func for op in _operations(view) for method in op.methods}
 
     @csrf_exempt
     @login_not_required

@@ -1,7 +1,7 @@
 """Retry policies: publish, put back, withdraw; what is in force, and who runs it."""
 
 from jobs_admin.policies.backtesting import Backtest, backtest
-from jobs_admin.policies.budgets import BudgetLeft, budget
+from jobs_admin.policies.budgets import BudgetLeft, budget, budgets
 from jobs_admin.policies.changes import Change, Conflict, conflicts, difference
 from jobs_admin.policies.expiring import expire, step
 from jobs_admin.policies.previewing import JOBS, preview
@@ -28,6 +28,7 @@ __all__ = [
     "active",
     "backtest",
     "budget",
+    "budgets",
     "by_task",
     "check",
     "conflicts",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import redis
 
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.matching import matches
-from jobs_admin.core.policy import Budget
 from jobs_admin.models import PolicyVersion, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.policies.reading import readable
@@ -32,23 +32,41 @@ class BudgetLeft:
 
 def budget(viewer: Viewer, current: PolicyVersion) -> BudgetLeft | None:
     """Of a policy in force, for the sources that the viewer may see; None without a budget. Spends nothing."""
-    rule = next((one.budget for one in readable([current])), None)
-    if rule is None:
-        return None
-    name = rule.group or current.name
-    sources = [
-        source
-        for source in Source.objects.order_by("name").values_list("name", flat=True)
-        if matches(current.match_source, source) and viewer.may(VIEWER, source)
+    return budgets(viewer, [current]).get(current.name)
+
+
+def budgets(viewer: Viewer, found: Sequence[PolicyVersion]) -> dict[str, BudgetLeft]:
+    """Name -> what is left, of those that have a budget; all of them in one round trip."""
+    made = {
+        one.name: BudgetLeft(one.budget.group or one.name, one.budget.per_minute, one.budget.burst)
+        for one in readable(found)
+        if one.budget is not None
+    }
+    if not made:
+        return {}
+    sources = [one for one in Source.objects.order_by("name").values_list("name", flat=True) if viewer.may(VIEWER, one)]
+    asked = [
+        (one.name, source)
+        for one in found
+        if one.name in made
+        for source in sources
+        if matches(one.match_source, source)
     ]
     try:
-        left = {source: _left(source, name, rule) for source in sources}
+        for (name, source), left in zip(asked, _left([(made[name], source) for name, source in asked]), strict=True):
+            made[name].left[source] = left
     except (redis.RedisError, config.BadConfiguration):
-        return BudgetLeft(name, rule.per_minute, rule.burst, is_known=False)
-    return BudgetLeft(name, rule.per_minute, rule.burst, left)
+        return {name: replace(one, left={}, is_known=False) for name, one in made.items()}
+    return made
 
 
-def _left(source: str, name: str, rule: Budget) -> int:
-    how = counted.arguments(name, rule.per_minute, rule.burst)
-    _, left = config.store().eval(counted.SCRIPT.text, 1, keys.budget(source), *how)
-    return int(left)
+def _left(asked: Sequence[tuple[BudgetLeft, str]]) -> list[int]:
+    if not asked:
+        return []
+    store = config.store()
+    script = store.register_script(counted.SCRIPT.text)
+    with store.pipeline(transaction=False) as pipe:
+        for rule, source in asked:
+            how = counted.arguments(rule.name, rule.per_minute, rule.burst)
+            script(keys=[keys.budget(source)], args=how, client=pipe)
+        return [int(left) for _, left in pipe.execute()]
