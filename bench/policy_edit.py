@@ -2,11 +2,11 @@
 
     python -m bench.policy_edit [--edits 60] [--jobs 12]
 
-Two brokers (Valkey), a store of its own, a desk's database (SQLite), two prefork workers of two children on each broker. Jobs that
-always fail go round under the policy, some ten attempts a second in each worker. Each edit is published as the page does it
-(`jobs_admin.policies.publish`: checks, transaction, audit, push); then the reports tell which worker made its first attempt under that
-version, and when it began. Each version has a delay and a number of attempts of its own, so that an attempt under a mix of two
-would show. Workers and bench share one clock. Prints JSON.
+Two brokers (Valkey and, where it is installed, RabbitMQ; else Valkey twice), a store of its own, a desk's database (SQLite), two prefork
+workers of two children on each broker. Jobs that always fail go round under the policy, some ten attempts a second in each worker. Each
+edit is published as the page does it (`jobs_admin.policies.publish`: checks, transaction, audit, push); then the reports tell which worker
+made its first attempt under that version, and when it began. Each version has a delay and a number of attempts of its own, so that an
+attempt under a mix of two would show. Workers and bench share one clock. Prints JSON.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from typing import Any
 import redis
 
 from bench.machine import machine, versions
+from dashboard.engine import Engine
+from tests import rabbitmq
+from tests.real_celery import RealWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 20.0  # for all workers to have made an attempt under a version
@@ -43,15 +46,16 @@ def main() -> None:
 
 
 def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    from dashboard.engine import Engine
-
     with contextlib.ExitStack() as stack:
-        store, *brokers = (Engine(folder / name).start() for name in ("store", "broker-a", "broker-b"))
-        for engine in (store, *brokers):
-            stack.callback(engine.stop)
-        desk(folder, store.url)
-        from tests.real_celery import RealWorker
 
+        def started(server: Any) -> Any:
+            stack.callback(server.stop)
+            return server.start()
+
+        store, one = started(Engine(folder / "store")), started(Engine(folder / "broker-a"))
+        kinds = ["redis", "rabbitmq" if rabbitmq.server() else "redis"]
+        brokers = [one, started((rabbitmq.Node if kinds[1] == "rabbitmq" else Engine)(folder / "broker-b"))]
+        desk(folder, store.url)
         publish(0)
         workers = []
         for n, broker in enumerate(brokers):
@@ -73,7 +77,7 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "versions": versions(),
         "edits": len(edits),
         "workers": len(workers),
-        "brokers": ["redis", "redis"],
+        "brokers": kinds,
         "seconds_from_click_to_first_attempt": {
             "p50": percentile(latencies, 0.5),
             "p99": percentile(latencies, 0.99),

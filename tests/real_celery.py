@@ -56,6 +56,8 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
         worker_hijack_root_logger=False,
         broker_transport_options=_transport_options(broker_url),
     )
+    if broker_url.startswith("amqp://"):  # priorities mean something there only if queue and prefetch are such
+        made.conf.update(task_queue_max_priority=10, worker_prefetch_multiplier=1)
     if os.environ.get("REAL_REQUEST"):
         made.Task.Request = ShopRequest
     _define(made)
@@ -66,6 +68,8 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
     if broker_url.startswith("filesystem://"):  # a broker that is not Redis, and real: `filesystem://` and a folder
         folder = broker_url.removeprefix("filesystem://")
         return {"data_folder_in": folder, "data_folder_out": folder, "control_folder": f"{folder}/control"}
+    if broker_url.startswith("amqp://"):
+        return {}
     return {"visibility_timeout": int(os.environ.get("REAL_VISIBILITY", "3600"))}
 
 
