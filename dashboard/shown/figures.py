@@ -73,13 +73,14 @@ def ago(value, now=None):
     return _time(value, words)
 
 
-def clock(value):
-    """A time as the clock showed it: 02:07 today, else 20 Nov 02:07. UTC."""
+def clock(value, to="minutes"):
+    """A time as the clock showed it: 02:07 today, else 20 Nov 02:07. UTC. `to`: or seconds, 02:07:31."""
     if value is None or value == "":
         return "–"
     value = value.astimezone(dt.UTC)
     today = timezone.now().date() == value.date()
-    return _time(value, value.strftime("%H:%M") if today else value.strftime("%-d %b %H:%M"))
+    time = "%H:%M:%S" if to == "seconds" else "%H:%M"
+    return _time(value, value.strftime(time if today else f"%-d %b {time}"))
 
 
 def _time(value: dt.datetime, words: str):
