@@ -1,4 +1,4 @@
-"""A Celery app with jobs that end their workers in six ways, and good ones. Each job writes down when it begins and ends.
+"""A Celery app with jobs that end their workers in six ways, good ones, and jobs of customers. Each writes down when it begins and ends.
 
 As a module it is the app itself: `celery -A bench.pills worker`, set up by its environment (see `worker_command`).
 """
@@ -42,6 +42,12 @@ def make_app(broker: str) -> Celery:
         line("begin good", n)
         time.sleep(seconds)
         line("end good", n)
+
+    @made.task(name="turn", shared=False)
+    def turn(n, customer, seconds):
+        line(f"begin {customer}", n)
+        time.sleep(seconds)
+        line(f"end {customer}", n)
 
     for kind, act in _ACTS.items():
         made.task(name=f"pill.{kind}", shared=False, time_limit=1 if kind == "hard_limit" else None)(_pill(kind, act))

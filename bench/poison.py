@@ -46,6 +46,8 @@ PATIENCE_S = 1500
 class Fleet:
     """Workers that are started again whenever they die, as a supervisor does."""
 
+    workers, children = WORKERS, CHILDREN
+
     def __init__(self, broker: str, store: str, folder: Path, *, is_stock: bool = False) -> None:
         self.folder, self.deaths = folder, 0
         self._environment = pills.environment(broker, store, folder, is_stock=is_stock)
@@ -53,7 +55,7 @@ class Fleet:
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Fleet:
-        self._workers = [self._start(n) for n in range(WORKERS)]
+        self._workers = [self._start(n) for n in range(self.workers)]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +65,7 @@ class Fleet:
 
     def _start(self, n: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            pills.worker_command(f"w{n}", CHILDREN),
+            pills.worker_command(f"w{n}", self.children),
             cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log, process_group=0,
         )  # fmt: skip
 
