@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import platform
-import secrets
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.desk import desk  # noqa: E402
+
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -32,30 +33,10 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=20)
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-payload-") as place:
-        desk(Path(place))
+        sources = Path(place, "sources.toml")
+        sources.write_text('[sources.shop]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n')  # never dialled
+        desk(Path(place), REDRIVE_SOURCES=str(sources))
         print(json.dumps(figures(round(chosen.megabytes * 1e6), chosen.rounds), indent=1))
-
-
-def desk(place: Path) -> None:
-    """Django on an empty database of its own."""
-    from cryptography.fernet import Fernet
-
-    sources = place / "sources.toml"
-    sources.write_text('[sources.shop]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n')  # never dialled
-    os.environ |= {
-        "REDRIVE_DATA": str(place), "SECRET_KEY": secrets.token_urlsafe(50), "REDRIVE_SOURCES": str(sources),
-        "REDRIVE_PAYLOAD_KEYS": Fernet.generate_key().decode(), "DJANGO_SETTINGS_MODULE": "dashboard.settings",
-    }  # fmt: skip
-    os.environ.pop("DATABASE_URL", None)
-    import django
-
-    django.setup()
-    from django.conf import settings
-    from django.core.management import call_command
-
-    # Nothing collects static files here.
-    settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
-    call_command("migrate", verbosity=0)
 
 
 def figures(size: int, rounds: int) -> dict[str, object]:

@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
-import secrets
 import statistics
 import sys
 import tempfile
@@ -26,6 +24,8 @@ from typing import Any
 
 import redis
 
+from bench.desk import desk
+from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.engine import Engine
 from tests import rabbitmq
@@ -55,7 +55,7 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
         store, one = started(Engine(folder / "store")), started(Engine(folder / "broker-a"))
         kinds = ["redis", "rabbitmq" if rabbitmq.server() else "redis"]
         brokers = [one, started((rabbitmq.Node if kinds[1] == "rabbitmq" else Engine)(folder / "broker-b"))]
-        desk(folder, store.url)
+        desk(folder, REDRIVE_REDIS_URL=store.url)
         publish(0)
         workers = []
         for n, broker in enumerate(brokers):
@@ -71,7 +71,7 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
         seen = Reports(client)
         seen.wait_for(0, len(workers))
         edits = [one_edit(n, seen, len(workers)) for n in range(1, wanted.edits + 1)]
-    latencies = sorted(seconds for edit in edits for seconds in edit["workers"])
+    latencies = [seconds for edit in edits for seconds in edit["workers"]]
     return {
         "machine": machine(),
         "versions": versions(),
@@ -79,9 +79,7 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "workers": len(workers),
         "brokers": kinds,
         "seconds_from_click_to_first_attempt": {
-            "p50": percentile(latencies, 0.5),
-            "p99": percentile(latencies, 0.99),
-            "most": latencies[-1],
+            **spread(latencies),
             "of_the_last_worker_p50": round(statistics.median(max(edit["workers"]) for edit in edits), 3),
         },
         "publish_s_p50": round(statistics.median(edit["publish_s"] for edit in edits), 3),
@@ -89,22 +87,6 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "attempts_under_a_mix_of_versions": seen.mixed,
         "attempts_that_went_back_a_version": seen.back,
     }
-
-
-def desk(folder: Path, store_url: str) -> None:
-    """Django in this process, on a database of its own."""
-    os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "dashboard.settings",
-        "SECRET_KEY": secrets.token_urlsafe(50),
-        "REDRIVE_DATA": str(folder),
-        "REDRIVE_REDIS_URL": store_url,
-    }
-    (folder / "static").mkdir()
-    import django
-    from django.core.management import call_command
-
-    django.setup()
-    call_command("migrate", verbosity=0)
 
 
 def said(n: int) -> dict[str, Any]:
@@ -179,10 +161,6 @@ class Reports:
         # Two children read the board by themselves: what must not be is an attempt under an older one a second later.
         newest = max((v for v, w in self._first.items() if report.worker in w), default=n)
         self.back += newest > n and began > self._first[newest][report.worker] + 1.0
-
-
-def percentile(values: list[float], share: float) -> float:
-    return round(values[min(len(values) - 1, int(share * len(values)))], 3)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from typing import Any
 
 import redis
 
+from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.engine import Engine
 from jobs_admin.core import keys
@@ -107,7 +108,7 @@ def waiting(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[s
             "strangers": len(set(seconds) - set(jobs)),
             "first_due_after_s": wanted.wait,
             "early": sum(seconds < -0.01 for seconds in late_by),
-            "start_of_attempt_late_s": told(late_by),
+            "start_of_attempt_late_s": spread(late_by),
         },
     }
 
@@ -130,7 +131,7 @@ def late(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[str,
             time.sleep(0.002)
         if len(found) < wanted.retries:
             raise SystemExit(f"only {len(found)} of {wanted.retries} arrived")
-    return told(sorted(at - due[name] for name, at in found.items()))
+    return spread(at - due[name] for name, at in found.items())
 
 
 def stock(broker: Engine, store: Engine, wanted: argparse.Namespace) -> dict[str, Any]:
@@ -214,13 +215,6 @@ def memory_mb(workers: list[RealWorker]) -> dict[str, float]:
                 else:
                     children_mb += rss_mb
     return {"main": round(main_mb, 1), "children": round(children_mb, 1)}
-
-
-def told(late_by: list[float]) -> dict[str, float]:
-    def at(share: float) -> float:
-        return round(late_by[min(len(late_by) - 1, int(share * len(late_by)))], 3)
-
-    return {"p50": at(0.5), "p99": at(0.99), "most": round(late_by[-1], 3)}
 
 
 def until(reached: Any, within_s: float, what: str) -> None:

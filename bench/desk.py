@@ -1,0 +1,34 @@
+"""Django in the process of a bench, on an empty database of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+_OF_A_SHELL = ("DATABASE_URL", "CELERY_BROKER_URL", "REDRIVE_SOURCES", "REDRIVE_REDIS_URL")
+
+
+def desk(folder: Path, **environment: str) -> None:
+    """Set up, once in a process. Nothing of the shell's own settings reaches it but what is given here."""
+    from cryptography.fernet import Fernet
+
+    for name in _OF_A_SHELL:
+        os.environ.pop(name, None)
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "dashboard.settings",
+        "SECRET_KEY": secrets.token_urlsafe(50),
+        "REDRIVE_DATA": str(folder),
+        "REDRIVE_PAYLOAD_KEYS": Fernet.generate_key().decode(),
+        **environment,
+    }
+    (folder / "static").mkdir()
+    import django
+
+    django.setup()
+    from django.conf import settings
+    from django.core.management import call_command
+
+    # Nothing collects static files here.
+    settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
+    call_command("migrate", verbosity=0)
