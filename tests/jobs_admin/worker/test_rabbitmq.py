@@ -106,6 +106,16 @@ def test_a_budget_that_is_spent_ends_the_retries_of_all(shop):
     assert kinds == {"retry": 3, "exception": 2}
 
 
+def test_a_pill_starts_as_often_as_the_policy_allows_and_good_jobs_run(shop):
+    obeyed(shop, shop.store.url, policy("pill", "dies", max_attempts=9, poison={"crashes": 3, "window_s": 300}))
+    good = [shop.send("ok", f"beside {n}") for n in range(10)]
+    pill = shop.send("dies")
+    found = shop.wait(lambda: len(told := of_job(shop.store, pill)) == 3 and told, what="its quarantine")
+    assert [(one.kind, one.reason) for one in found] == [("retry", ""), ("retry", ""), ("worker_lost", "poison")]
+    assert found[-1].crashes and len(attempts(shop, pill)) == 3
+    shop.wait(lambda: sum("beside" in line for line in shop.marks("ok")) == len(good), what="the good jobs")
+
+
 def test_what_the_broker_does_not_take_waits_on_and_holds_up_no_other(node, store):
     delays = Delays(store, "other")
     made = []
