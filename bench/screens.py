@@ -30,6 +30,11 @@ PAGES = {
     "views": "/views/",
     "replays": "/replays/",
     "replay-new": "/replays/new/?q=queue%3Awebhooks+state%3Adead",
+    "policies": "/policies/",
+    "policy-new": "/policies/new/",
+    "policy-edited": "/policies/webhooks/",  # the demo's
+    "lint": "/policies/lint/",
+    "quarantine": "/quarantine/",
     "queues": "/queues/",
     "audit": "/audit/",
     "not-found": "/groups/v2-nobody/",
@@ -40,7 +45,10 @@ FIRST = {
     "group": ("/groups/", r"^/groups/v[0-9]-[0-9a-f]+/$"),
     "failure": ("/failures/", r"^/failures/\d+/$"),
     "replay": ("/replays/", r"^/replays/\d+/$"),
+    "versions": ("/policies/", r"^/policies/[a-z0-9._-]+/versions/$"),
 }
+# What is typed there, by the labels of its fields, before the picture is taken: it stands beside what is in force.
+TYPED = {"policy-edited": {"First delay": "10 s", "Attempts in all": "9"}}
 WIDTHS = (1440, 390)
 THEMES = ("light", "dark")
 
@@ -73,6 +81,7 @@ def main() -> int:
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--url", default="http://127.0.0.1:8000")
     arguments.add_argument("--user", default="admin")
+    arguments.add_argument("--height", type=int, help="so much of each page from its top; else all of it")
     arguments.add_argument("--only", default="", help="names of pages, with commas")
     given = arguments.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -91,8 +100,12 @@ def main() -> int:
                 for name, path in addresses(page, given.url, [n for n in given.only.split(",") if n]).items():
                     said.clear()
                     page.goto(given.url + path, wait_until="load")
+                    for label, text in TYPED.get(name, {}).items():
+                        page.get_by_label(label).fill(text)
+                        page.wait_for_timeout(2_000)  # drawn before the next is typed, which would cut it short
                     page.wait_for_timeout(150)
-                    page.screenshot(path=given.folder / f"{name}-{theme}-{width}.png", full_page=True)
+                    clip = {"x": 0, "y": 0, "width": width, "height": given.height} if given.height else None
+                    page.screenshot(path=given.folder / f"{name}-{theme}-{width}.png", full_page=True, clip=clip)
                     over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     # A page that is not there says so in the console: that is the page we asked for.
                     told = [line for line in said if not (name == "not-found" and "404" in line)]
