@@ -197,6 +197,14 @@ def _define_retried(task: Any) -> None:
         if began(self) < well_at:
             time.sleep(30)
 
+    class Fallen(Task):
+        def on_success(self, *args):
+            os.kill(os.getpid(), signal.SIGKILL)  # its SUCCESS stands in the result backend already
+
+    @task(name="falls", bind=True, base=Fallen, acks_late=True)
+    def falls(self):
+        began(self)
+
     @task(name="note")
     def note(*args):
         _mark("notes", str(args))

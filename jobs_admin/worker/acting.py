@@ -5,14 +5,12 @@ In this order, so that a death at any moment loses no job: it waits, durable; th
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
 from celery import signals
 
@@ -23,7 +21,7 @@ from jobs_admin.worker.decision import DEAD, WAIT, Decision, GuardRetry, GuardWa
 from jobs_admin.worker.later import Later, NotHeld
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.notes import Notes
-from jobs_admin.worker.outcome import Outcome, outcome_of, qualified
+from jobs_admin.worker.outcome import Outcome, outcome_of, qualified, raised, with_error
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Spend, decide, quarantined
@@ -63,7 +61,7 @@ class Acting:
         self._spend = spend
 
     def ending(self, request: Any, exc_info: Any) -> Ending:
-        error = _raised(exc_info)
+        error = raised(exc_info)
         outcome = outcome_of(request, exc_info)
         if looks_like_waiting(exc_info):
             return self._hold(request, exc_info, outcome, Decision.from_text(error.decision))
@@ -77,14 +75,14 @@ class Acting:
 
     def given_up(self, request: Any, exc_info: Any, why: str) -> Ending:
         """A job that was to wait, and cannot: dead. In the child it looked like a retry, so Celery is told that it failed."""
-        error = _raised(exc_info)
+        error = raised(exc_info)
         outcome = outcome_of(request, exc_info) or Outcome("exception", qualified(type(error)), why, "")
         kind = _KINDS.get(outcome.error_type, "exception")
         decision = Decision.from_text(getattr(error, "decision", "")) or Decision(DEAD, "")
         return Ending(
             replace(outcome, kind=kind, due_at=None),
             replace(decision, act=DEAD, reason=f"{STORE}: {why}"),
-            _with(
+            with_error(
                 exc_info, getattr(error, "exc", None) or DeadLetter(f"{outcome.error_type}: {outcome.message}"[:500])
             ),
             {"return_ok": False},
@@ -128,7 +126,7 @@ class Acting:
         return Ending(
             replace(outcome, kind="retry", due_at=time.time() + decision.delay_s),
             decision,
-            _with(exc_info, retry),
+            with_error(exc_info, retry),
             is_held=True,
             afterwards=lambda: _tell_of_retry(request, retry, exc_info),
         )
@@ -139,7 +137,7 @@ class Acting:
         if policy.poison is None and policy.concurrency is None:
             return None
         how = HARD_LIMIT if ended.kind == "hard_limit" else KILLED
-        return self._at_start.crashed(policy, Job.of_request(request), how, ended.message, request.worker_pid)
+        return self._at_start.crashed(policy, Job.of_request(request), how, ended.message, request.worker_pid or 0)
 
     def _decided(self, request: Any, error: BaseException, chosen: Chosen) -> Decision:
         said = request.request_dict
@@ -167,18 +165,7 @@ def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
 
 def looks_like_waiting(exc_info: Any) -> bool:
     """Whether Celery was told in the child that the job will come again, and only we can see to it that it does."""
-    return isinstance(_raised(exc_info), GuardRetry | GuardWait)
-
-
-def _raised(exc_info: Any) -> Any:
-    error = exc_info.exception
-    return error.exc if isinstance(error, ExceptionWithTraceback) else error
-
-
-def _with(exc_info: Any, error: BaseException) -> Any:
-    other = copy.copy(exc_info)
-    other.type, other.exception = type(error), error
-    return other
+    return isinstance(raised(exc_info), GuardRetry | GuardWait)
 
 
 def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
@@ -188,7 +175,7 @@ def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
         comes_back = task.acks_late and not acks
     else:
         comes_back = (task.acks_late and task.reject_on_worker_lost) or getattr(task, "retry_on_worker_lost", False)
-    return _with(exc_info, DeadLetter(f"{type(error).__name__}: {error}")) if comes_back else exc_info
+    return with_error(exc_info, DeadLetter(f"{type(error).__name__}: {error}")) if comes_back else exc_info
 
 
 def _tell_of_retry(request: Any, retry: GuardRetry, exc_info: Any) -> None:

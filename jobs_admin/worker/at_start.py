@@ -15,6 +15,8 @@ import json
 import math
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,6 +108,8 @@ class Wait:
 class Alone:
     """It ran in a worker that died: it may start when nothing else runs in this one."""
 
+    deaths: int = 1  # of whole workers, in which it ran
+
 
 @dataclass(frozen=True, slots=True)
 class Crash:
@@ -135,6 +139,10 @@ def told(crashes: Sequence[Crash]) -> str:
 class RunAlone(Ignore):  # type: ignore[misc]
     """Raised for `Alone`: the main process starts the job again when nothing else runs. Nothing is acknowledged."""
 
+    def __init__(self, deaths: int = 1) -> None:
+        super().__init__(deaths)  # so that it can be pickled
+        self.deaths = deaths
+
 
 class AtStart:
     """Made once in a worker's main process, before the pool is forked; used there and in the pool's children."""
@@ -148,7 +156,8 @@ class AtStart:
         self._boots = keys.boots(source)
         self._key = keys.boot(source, boot)
         self._uncounted = Tally()
-        self._untold: list[tuple[list[str], list[str | int]]] = []  # crashes that the store has not heard of
+        # Crashes that the store has not heard of.
+        self._untold: deque[tuple[list[str], list[str | int]]] = deque(maxlen=1000)
         self._holders: Sequence[bytes] = ()  # tokens that held a place at the last beat
 
     def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
@@ -158,10 +167,13 @@ class AtStart:
         at_once = policy.concurrency.limit if policy.concurrency is not None and value is not None else 0
         if poison is None and rate is None and not at_once:
             return Proceed()
+        self.tell()  # a child has nobody else who would
+        key = keys.crash(self._source, job.name)
+        told = {"id": job.id[:255], "task": job.task[:255], "queue": job.queue[:200], "run": job.run, "key": key}
         answer = self._calls.run(
             START,
             [
-                keys.crash(self._source, job.name),
+                key,
                 self._key,
                 self._boots,
                 keys.leases(self._source, policy.name, value or ""),
@@ -172,7 +184,7 @@ class AtStart:
                 self._token(),
                 self._boot,
                 self._worker,
-                json.dumps({"id": job.id[:255], "task": job.task[:255], "queue": job.queue[:200], "run": job.run}),
+                json.dumps(told),
                 job.name,
                 job.alone,
                 poison.crashes if poison else 0,
@@ -199,17 +211,17 @@ class AtStart:
     def crashed(self, policy: Policy, job: Job, how: str, said: str = "", pid: int | None = None) -> Quarantine | None:
         """The process that ran the job is no more, or must not count as alive. None: it may come again.
 
-        `pid` is that process's, where another one tells.
+        `pid` is that process's, where another one tells; 0 where none had taken the job, and it cannot have started.
         """
-        names, args = self._end(policy, job, self._token(pid), how, said[:200])
+        names, args = self._end(policy, job, self._token(pid), how, said[:200], pid)
         answer = self._calls.run(END, names, args)
         if answer is None:
-            self._untold = [*self._untold[-999:], (names, args)]
+            self._untold.append((names, args))
         decided = _said(answer)
         return decided if isinstance(decided, Quarantine) else None
 
     def _end(
-        self, policy: Policy, job: Job, token: str, how: str = "", said: str = ""
+        self, policy: Policy, job: Job, token: str, how: str = "", said: str = "", pid: int | None = None
     ) -> tuple[list[str], list[str | int]]:
         poison = policy.poison
         names = [keys.crash(self._source, job.name), self._key, self._boots, f"{self._key}:held"]
@@ -220,6 +232,8 @@ class AtStart:
             said,
             poison.crashes if poison else 2**31,
             _ms(poison.window_s) if poison else 0,
+            f"{token} {time.time_ns()}",
+            "" if pid == 0 else self._worker,
         ]
 
     def beat(self, leaving: str = "") -> None:
@@ -235,8 +249,11 @@ class AtStart:
 
     def tell(self) -> None:
         """Tell the store of crashes that it has not heard of. Called every second."""
-        while self._untold and self._calls.run(END, *self._untold[0]) is not None:
-            self._untold.pop(0)
+        while self._untold:
+            crash = self._untold.popleft()
+            if self._calls.run(END, *crash) is None:
+                self._untold.appendleft(crash)
+                return
 
     def _token(self, pid: int | None = None) -> str:
         """Names a place in which one job at a time runs."""
@@ -274,8 +291,8 @@ def _said(answer: Sequence[bytes] | None) -> Proceed | Wait | Alone | Quarantine
     word = answer[0] if answer else b"go"
     if answer and word == b"wait":
         return Wait(int(answer[1]) / 1000, answer[2].decode())
-    if word == b"alone":
-        return Alone()
+    if answer and word == b"alone":
+        return Alone(int(answer[1]))
     if answer and word == b"quarantine":
         return Quarantine(tuple(_crash(one) for one in json.loads(answer[1]) or ()))
     return Proceed()

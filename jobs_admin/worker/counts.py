@@ -30,6 +30,11 @@ class Counts:
             self._of(queue).started += 1
             self._late_ack.setdefault(queue, set()).add(late_ack)
 
+    def put_off(self, queue: str) -> None:
+        """What was counted as started did not begin: it waits, or makes way, and starts once more later."""
+        with self._lock:
+            self._of(queue).started -= 1
+
     def ended(self, queue: str, outcome: str, duration: float | None) -> None:
         """`outcome`: succeeded, failed, retried, or "" for one that is none of them (ignored, terminated)."""
         with self._lock:

@@ -84,18 +84,18 @@ end
 local function is_poison(crashes, most)
   local is_proved = false
   for _, crash in ipairs(crashes) do
-    is_proved = is_proved or crash.how ~= 'lost' or crash.alone
+    -- One that began alone may have been joined by another that lost its patience.
+    is_proved = is_proved or crash.how ~= 'lost' or (crash.alone and crash.beside == 0)
   end
   return #crashes >= most and is_proved
 end
 
-local function must_run_alone(crashes)
+local function deaths_among(crashes)
+  local deaths = 0
   for _, crash in ipairs(crashes) do
-    if crash.how == 'lost' then
-      return true
-    end
+    deaths = deaths + (crash.how == 'lost' and 1 or 0)
   end
-  return false
+  return deaths
 end
 
 local function quarantine(job, crashes)
@@ -111,13 +111,28 @@ local function note_start(job, boot, token, start, told)
   redis.call('PEXPIRE', boot .. ':running', KEPT_MS)
 end
 
--- A crash that somebody saw. Under another name than the start had: its process may live and begin the job once more.
-local function note_crash(job, boot, token, how, said, now)
-  local start = cjson.decode(redis.call('HGET', job, token))
+-- A crash that somebody saw, under a name of its own: it may be told twice, and its process may live and begin the job once
+-- more. `unseen`: as a start that was not counted, because nobody answered then; nil where that would be no crash.
+local function note_crash(job, boot, token, name, how, said, unseen, now)
+  local text = redis.call('HGET', job, token)
+  local start = text and cjson.decode(text) or unseen
+  if not start or redis.call('HEXISTS', job, 'crash ' .. name) == 1 then
+    return
+  end
   start.how, start.said, start.seen = how, said, now
   redis.call('HDEL', job, token, 'look ' .. token) -- nobody will ask any more what became of it
   redis.call('HDEL', boot .. ':running', token)
-  redis.call('HSET', job, 'crash ' .. token .. ' ' .. now, cjson.encode(start))
+  redis.call('HSET', job, 'crash ' .. name, cjson.encode(start))
+  redis.call('PEXPIRE', job, KEPT_MS)
+end
+
+-- What this place began before has ended, also where nobody heard of that: it is about to begin something else.
+local function forget_last(boot, token)
+  local text = redis.call('HGET', boot .. ':running', token)
+  local last = text and cjson.decode(text).key
+  if last then
+    redis.call('HDEL', last, token, 'look ' .. token)
+  end
 end
 
 -- In order: what was known is forgotten, but for another delivery of the job that still runs, and for a sentence.

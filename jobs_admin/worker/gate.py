@@ -12,12 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import TaskRevokedError
 
 from jobs_admin.worker.at_start import ALONE, RunAlone
+from jobs_admin.worker.outcome import raised
 
-PATIENCE_S = 30.0  # for those that run already; then it runs beside them, and is convicted of nothing
+# For those that run already, after one death that it shared; after each more, four times as long. Then it runs beside them,
+# and is convicted of nothing: so one job that takes hours does not hold up a worker for another that is only suspected,
+# and one that takes minutes does not save a pill for ever.
+PATIENCE_S = 30.0
+MOST_PATIENCE_S = 3600.0
 
 Go = Callable[[], Any]
 
@@ -55,8 +59,7 @@ class Gate:
 
     def takes_back(self, request: Any, exc_info: Any) -> bool:
         """Whether that was no end: the request is to run alone, and will."""
-        error = exc_info.exception
-        if not isinstance(error.exc if isinstance(error, ExceptionWithTraceback) else error, RunAlone):
+        if not wants_to_be_alone(exc_info):
             return False
         with self._lock:
             way = self._running.pop(id(request), None)
@@ -66,9 +69,13 @@ class Gate:
             request.time_start = request.worker_pid = request._apply_result = None
             self._suspects.append(request)
             self._ways[id(request)] = way
-        self._call_later(PATIENCE_S, lambda: self._is_too_long(request))
+        deaths = raised(exc_info).deaths
+        self._wait(request, min(MOST_PATIENCE_S, PATIENCE_S * 4 ** min(deaths - 1, 9)))
         self._turn()
         return True
+
+    def _wait(self, request: Any, seconds: float) -> None:
+        self._call_later(seconds, lambda: self._is_too_long(request, seconds))
 
     def _turn(self) -> None:
         """Let those in whose turn it is."""
@@ -90,15 +97,22 @@ class Gate:
         request._request_dict = {**request._request_dict, ALONE: how}
         return id(request), self._ways.pop(id(request))
 
-    def _is_too_long(self, request: Any) -> None:
+    def _is_too_long(self, request: Any, seconds: float) -> None:
         with self._lock:
             if request not in self._suspects:
+                return
+            if self._alone is not None:  # beside that one neither would be alone
+                self._wait(request, seconds)
                 return
             self._suspects.remove(request)
             number, go = self._begin(request, "beside")
             self._running[number] = go
         _hand_over(go)
         self._turn()
+
+
+def wants_to_be_alone(exc_info: Any) -> bool:
+    return isinstance(raised(exc_info), RunAlone)
 
 
 def _hand_over(go: Go) -> None:

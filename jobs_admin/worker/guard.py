@@ -10,9 +10,9 @@ from jobs_admin.core import envelope
 from jobs_admin.worker import report
 from jobs_admin.worker.acting import Acting, Ending, looks_like_waiting
 from jobs_admin.worker.counts import Counts
-from jobs_admin.worker.decision import Decision
+from jobs_admin.worker.decision import WAIT, Decision
 from jobs_admin.worker.gate import Gate
-from jobs_admin.worker.outcome import Outcome, hard_limit, outcome_of
+from jobs_admin.worker.outcome import Outcome, hard_limit, outcome_of, ran_well
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
 
@@ -37,6 +37,13 @@ class Guard:
     def job_started(self, request: Any) -> None:
         try:
             self.counts.started(report.queue_of(request, self.origin), late_ack=bool(request.task.acks_late))
+        except Exception as error:
+            self._note(error)
+
+    def job_put_off(self, request: Any) -> None:
+        """What was told as started makes way for others, and starts again."""
+        try:
+            self.counts.put_off(report.queue_of(request, self.origin))
         except Exception as error:
             self._note(error)
 
@@ -72,6 +79,10 @@ class Guard:
     def _end(self, request: Any, exc_info: Any) -> Ending:
         ended = Ending(None, None, exc_info)
         try:
+            if ran_well(request, exc_info):
+                setattr(request, _ENDING, ended)
+                self.job_succeeded(request, _seconds_of(request))
+                return ended
             if self.acting is None:
                 ended = Ending(outcome_of(request, exc_info), None, exc_info)
             else:
@@ -98,10 +109,13 @@ class Guard:
 
     def _report(self, request: Any, outcome: Outcome | None, decision: Decision | None) -> None:
         setattr(request, _KIND, outcome.kind if outcome else None)
-        duration = None if request.time_start is None else max(0.0, time.time() - request.time_start)
+        duration = _seconds_of(request)
         queue = report.queue_of(request, self.origin)
         if outcome is None:
-            self.counts.ended(queue, "", duration)
+            if decision is not None and decision.act == WAIT:
+                self.counts.put_off(queue)
+            else:
+                self.counts.ended(queue, "", duration)
             return
         self.counts.ended(queue, outcome.counts_as, duration)
         if not self.is_silenced:
@@ -129,6 +143,10 @@ class Guard:
                 self.broken,
                 exc_info=error,
             )
+
+
+def _seconds_of(request: Any) -> float | None:
+    return None if request.time_start is None else max(0.0, time.time() - request.time_start)
 
 
 def _follows_trouble(request: Any) -> bool:

@@ -7,6 +7,7 @@ for it.
 
 from __future__ import annotations
 
+import copy
 import re
 import time
 from dataclasses import dataclass, replace
@@ -40,11 +41,22 @@ class Outcome:
         return "retried" if self.kind == "retry" else "failed"
 
 
+def raised(exc_info: Any) -> Any:
+    """What the pool tells a request of its end, without what billiard puts around it."""
+    error = exc_info.exception
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def with_error(exc_info: Any, error: BaseException) -> Any:
+    """The same end, told as another error."""
+    other = copy.copy(exc_info)
+    other.type, other.exception = type(error), error
+    return other
+
+
 def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
     """How a job ended badly; None where it did not: ignored, put back, or ended by an operator."""
-    error = exc_info.exception
-    if isinstance(error, ExceptionWithTraceback):
-        error = error.exc
+    error = raised(exc_info)
     trace = exc_info.traceback if isinstance(exc_info.traceback, str) else ""
     if isinstance(error, Retry):
         return _retry(request, error, trace)
@@ -66,6 +78,16 @@ def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
     if isinstance(error, MemoryError):
         return _outcome("memory", error, trace)
     return _as_raised(exc_info.type, _outcome("exception", error, trace))
+
+
+def ran_well(request: Any, exc_info: Any) -> bool:
+    """Whether the job ran well and its child died only afterwards: Celery acknowledges it then, and it never runs again.
+
+    What Celery asks its result backend for (from 5.7 on), before it does anything else about a child that was lost.
+    """
+    error = raised(exc_info)
+    asks = getattr(request, "_success_was_stored", None)
+    return isinstance(error, WorkerLostError | SystemExit) and asks is not None and bool(asks())
 
 
 def _as_raised(raised: Any, told: Outcome) -> Outcome:

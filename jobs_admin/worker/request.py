@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import cache, wraps
 from typing import Any
 
+from celery.exceptions import Reject
 from celery.worker.request import Request
 
+from jobs_admin.worker.gate import wants_to_be_alone
 from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.outcome import with_error
 
 
 class NotARequest(TypeError):
@@ -33,8 +36,13 @@ class GuardedRequest:
         return super().on_accepted(*args, **options)  # type: ignore[misc]
 
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
-        if self.redrive.gate.takes_back(self, exc_info):
-            return None
+        if wants_to_be_alone(exc_info):
+            self.redrive.job_put_off(self)
+            if self.redrive.gate.takes_back(self, exc_info):
+                return None
+            # The gate does not know it, so it cannot wait there: the broker takes it back, where Celery would acknowledge.
+            exc_info = with_error(exc_info, Reject("it is to run alone, and was not known to run", requeue=True))
+            return super().on_failure(exc_info, *args, **options)  # type: ignore[misc]
         exc_info, more = self.redrive.job_failed(self, exc_info)
         try:
             return super().on_failure(exc_info, *args, **{**options, **more})  # type: ignore[misc]

@@ -21,7 +21,7 @@ from jobs_admin.core import backoff, matching, retry_after
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.policy.shape import ESCALATE, REPLACE
 from jobs_admin.core.randomness import uniform
-from jobs_admin.core.verdict import EXHAUSTED, Again, Dead, Ended, judge
+from jobs_admin.core.verdict import BUDGET, EXHAUSTED, Again, Dead, Ended, judge
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, told
 from jobs_admin.worker.decision import (
@@ -165,7 +165,7 @@ class Retrying:
         if isinstance(said, Wait):
             raise GuardWait(Decision(WAIT, chosen.label, said.why, said.delay_s).text())
         if isinstance(said, Alone):
-            raise RunAlone
+            raise RunAlone(said.deaths)
         if isinstance(said, Quarantine):
             raise Quarantined(quarantined(chosen, said).text())
         return job
@@ -255,28 +255,26 @@ def decide(
 ) -> Decision:
     """What becomes of a job whose attempt (from 1) failed so. Asked in a child, or in the main process where the child died."""
     policy, is_observed = chosen.policy, not chosen.is_enforced
-    unanswered = False
-
-    def budget() -> bool:
-        nonlocal unanswered
-        granted = True if policy.budget is None or is_observed else spend(policy)
-        unanswered = granted is None
-        return granted is not False
-
     ended = Ended(attempt, error_names, retry_after_s, waited_s if attempt > 1 else None)
-    verdict = judge(policy, ended, uniform, budget)
+    # The budget is asked below: what expires before its retry spends none.
+    verdict = judge(policy, ended, uniform, lambda: True)
     decision = Decision(AGAIN, chosen.label, max_attempts=policy.max_attempts, is_observed=is_observed)
     if isinstance(verdict, Dead):
         escalate = verdict.reason == EXHAUSTED and policy.exhausted == ESCALATE and not is_observed
         return replace(decision, act=DEAD, reason=verdict.reason, escalate=escalate)
     delay_s = verdict.delay_s
-    if unanswered:
-        # Nobody knows what is left of the budget. Retries go on while our store is away, as seldom as the policy allows.
-        delay_s = max(delay_s, policy.cap_s or backoff.bounds(policy, attempt).longest_s)
     if _expires_within(expires, delay_s):
         return replace(decision, act=DEAD, reason=EXPIRES)
+    granted = True if policy.budget is None or is_observed else spend(policy)
+    if granted is False:
+        return replace(decision, act=DEAD, reason=BUDGET)
+    if granted is None:
+        # Nobody knows what is left of the budget. Retries go on while our store is away, as seldom as the policy allows.
+        delay_s = max(delay_s, policy.cap_s or backoff.bounds(policy, attempt).longest_s)
+        if _expires_within(expires, delay_s):
+            return replace(decision, act=DEAD, reason=EXPIRES)
     keeps_wait = policy.backoff.kind == "decorrelated"
-    return replace(decision, reason=_because(verdict, unanswered), delay_s=delay_s, keeps_wait=keeps_wait)
+    return replace(decision, reason=_because(verdict, granted is None), delay_s=delay_s, keeps_wait=keeps_wait)
 
 
 def _because(verdict: Again, unanswered: bool) -> str:

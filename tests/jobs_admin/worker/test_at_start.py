@@ -154,7 +154,7 @@ def test_nobody_is_convicted_by_deaths_that_others_shared(worker):
         old = worker()
         assert old.start(rule, job("good", alone="beside"), job("pill", alone="beside")) == [Proceed(), Proceed()]
         old.dies()
-    assert worker().start(rule, job("good")) == Alone()
+    assert worker().start(rule, job("good")) == Alone(deaths=10)
     one = worker()
     one.start(rule, job("good", alone="alone"))
     one.ended(rule, job("good"))
@@ -216,6 +216,77 @@ def test_crashes_that_the_store_did_not_hear_of_are_told_when_it_does(worker, en
         one._calls = there
         one.tell()
     assert isinstance(one.start(rule, job()), Quarantine)
+
+
+def unheard(worker, act):
+    """What `act` tells the store, the store does not hear."""
+    there, worker._calls = worker._calls, Calls("redis://127.0.0.1:1/0", "counts")
+    answer = act()
+    worker._calls = there
+    return answer
+
+
+def test_a_crash_counts_also_where_nobody_heard_of_its_start(worker):
+    one, rule = worker(), poison(2)
+    for _ in range(2):
+        assert unheard(one, lambda: one.start(rule, job())) == Proceed()
+        told = one.crashed(rule, job(), "killed", pid=one.child)
+    assert [crash.worker for crash in told.crashes] == ["w0@here"] * 2
+
+
+def test_a_process_that_died_before_it_took_the_job_is_no_crash(worker, store):
+    one, rule = worker(), poison(1)
+    assert one.crashed(rule, job(), "killed", pid=0) is None
+    assert one.crashed(limited(), job(), "killed", pid=7) is None  # nor where crashes are not counted
+    assert not store.exists(keys.crash("shop", "j1"))
+
+
+def test_a_crash_that_is_told_twice_counts_once(worker, store):
+    """The answer may be lost, not the word; and its process may have begun the job again meanwhile."""
+    one, rule = worker(), poison(2)
+    one.start(rule, job())
+    unheard(one, lambda: one.crashed(rule, job(), "memory"))
+    (twice,) = one._untold
+    one.tell()
+    assert one.starting(rule, job()) == Proceed()
+    one._untold.append(twice)
+    one.tell()
+    assert not one._untold and store.hexists(keys.crash("shop", "j1"), one._token())
+
+
+def test_a_child_tells_what_was_not_heard_before_it_starts_anything(worker):
+    one, rule = worker(), poison(2)
+    for _ in range(2):
+        one.start(rule, job())
+        unheard(one, lambda: one.crashed(rule, job(), "memory"))
+    assert isinstance(one.start(rule, job()), Quarantine)
+
+
+def test_an_end_that_nobody_heard_of_does_not_hold_the_job_up_for_ever(worker, store):
+    one, rule = worker(), poison(1)
+    one.start(rule, job("j1"))
+    unheard(one, lambda: one.ended(rule, job("j1")))
+    assert one.start(rule, job("j1")) == Wait(5.5, "undecided")
+    one.child = 2  # that was its place: it begins something else there, or the job itself again
+    assert one.starting(rule, job("j1")) == Proceed()
+    unheard(one, lambda: one.ended(rule, job("j1")))
+    assert one.starting(rule, job("x" * 300)) == Proceed()
+    assert not store.exists(keys.crash("shop", "j1"))
+    unheard(one, lambda: one.ended(rule, job("x" * 300)))
+    assert one.starting(rule, job("j1")) == Proceed()
+    assert not store.exists(keys.crash("shop", "x" * 300))
+
+
+def test_one_that_began_alone_and_was_joined_is_not_convicted_of_the_death(worker):
+    rule = poison(2)
+    for alone in ("", "alone"):
+        old = worker()
+        assert old.start(rule, job("good", alone=alone), job("pill", alone=alone and "beside")) == [
+            Proceed(),
+            Proceed(),
+        ]
+        old.dies()
+    assert worker().start(rule, job("good")) == Alone(deaths=2)
 
 
 def limited(**said):

@@ -49,6 +49,16 @@ def test_a_retry_that_would_come_after_its_message_expires_is_dead(left_s, act):
     assert decided(chosen(), expires="no time").act == AGAIN
 
 
+def test_a_retry_that_would_come_too_late_spends_no_budget():
+    asked = []
+    expires = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    found = decided(chosen(budget=BUDGET), spend=asked.append, expires=expires)
+    assert (found.act, found.reason, asked) == (DEAD, "expires", [])
+    later = (datetime.now(UTC) + timedelta(seconds=20)).isoformat()
+    # Granted without an answer, it would wait for the cap of 30 s.
+    assert decided(chosen(budget=BUDGET), spend=lambda policy: None, expires=later).reason == "expires"
+
+
 def test_only_what_was_used_up_escalates():
     policy = chosen(exhausted="escalate", classes=[{"error": "ValueError", "as": "permanent"}])
     assert not decided(policy).escalate

@@ -168,3 +168,20 @@ def test_nothing_a_job_says_makes_the_guard_raise(own_store, tmp_path):
         guard.job_timed_out(request, 1)
         guard.job_succeeded(request, None)
     assert guard.broken == 12
+
+
+@pytest.mark.parametrize("is_stock", [True, False])
+def test_what_a_broker_gave_to_a_worker_that_dies_before_it_reads_it_is_gone_with_and_without_us(
+    start, own_store, is_stock
+):
+    """kombu asks by BRPOP, and notes what it got in `unacked` by a second call: what docs/failure-modes.md says of that.
+
+    Should this fail, kombu has closed the window, and the page is to say so.
+    """
+    worker = start(own_store.url, late_ack=True, environment={"REAL_STOCK": "1" if is_stock else ""})
+    with redis.Redis.from_url(worker.broker_url) as broker:
+        os.kill(worker.process.pid, signal.SIGSTOP)  # busy with something else
+        worker.send("ok")
+        worker.wait(lambda: not broker.llen("celery"), what="the broker to have given it away")
+        worker.kill()
+        assert not broker.hvals("unacked") and not broker.zcard("unacked_index")

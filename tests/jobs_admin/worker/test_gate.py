@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import Reject, TaskRevokedError
+from celery.worker.request import Request
 
 from jobs_admin.worker.at_start import ALONE, RunAlone
 from jobs_admin.worker.gate import Gate
+from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.report import Origin
+from jobs_admin.worker.request import guarded
 
 SAYS_ALONE = SimpleNamespace(exception=RunAlone())
 FAILED = SimpleNamespace(exception=ValueError())
@@ -17,7 +22,8 @@ FAILED = SimpleNamespace(exception=ValueError())
 class Worker:
     def __init__(self):
         self.later, self.began = [], []
-        self.gate = Gate(lambda seconds, act: self.later.append(act))
+        self.patience = []
+        self.gate = Gate(lambda seconds, act: (self.patience.append(seconds), self.later.append(act)))
 
     def gets(self, *names, error=None):
         got = [SimpleNamespace(name=name, _request_dict={"id": name}) for name in names]
@@ -76,6 +82,25 @@ def test_a_suspect_that_cannot_be_alone_runs_beside_the_others_and_everything_go
     assert worker.began[2:] == ["pill", "later"] and worker.how(pill) == "beside"
 
 
+def test_a_suspect_never_joins_one_that_runs_alone(worker):
+    """Whichever of them ended the worker then, nobody could tell."""
+    one, two = worker.gets("one", "two")
+    worker.gate.takes_back(one, SAYS_ALONE)
+    worker.gate.takes_back(two, SAYS_ALONE)
+    assert worker.began[2:] == ["one"]
+    worker.later[1]()
+    assert worker.began[2:] == ["one"] and len(worker.later) == 3  # it is looked at again
+    worker.gate.left(one)
+    assert worker.began[2:] == ["one", "two"] and worker.how(two) == "alone"
+
+
+def test_the_more_workers_died_with_a_suspect_the_longer_it_waits_for_the_others(worker):
+    _long, *pills = worker.gets("long", "once", "twice", "often")
+    for pill, deaths in zip(pills, (1, 2, 60), strict=True):
+        worker.gate.takes_back(pill, SimpleNamespace(exception=RunAlone(deaths)))
+    assert worker.patience == [30, 120, 3600]
+
+
 def test_patience_that_ends_after_its_turn_changes_nothing(worker):
     pill = worker.gets("pill")
     worker.gate.takes_back(pill, SAYS_ALONE)
@@ -88,9 +113,26 @@ def test_any_other_end_is_an_end(worker):
     assert not worker.gate.takes_back(one, FAILED)
 
 
-def test_one_that_is_not_known_is_not_taken_back(worker):
-    stranger = SimpleNamespace(_request_dict={})
+def test_one_that_is_not_known_is_not_taken_back_and_goes_back_to_the_broker(worker):
+    """Celery acknowledges an Ignore, and RunAlone is one: the job would be gone."""
+    told = []
+
+    class Plain(Request):
+        def __init__(self):
+            self._request_dict = {}
+
+        def on_failure(self, exc_info, *args, **options):
+            told.append(exc_info.exception)
+
+    stranger = guarded(Plain, Guard(Origin("shop", "", (), {}), None, worker.gate))()
     assert not worker.gate.takes_back(stranger, SAYS_ALONE)
+    stranger.on_failure(SAYS_ALONE)
+    (error,) = told
+    assert isinstance(error, Reject) and error.requeue
+
+
+def test_that_it_wants_to_be_alone_travels_from_the_pool_whole():
+    assert pickle.loads(pickle.dumps(RunAlone(3))).deaths == 3
 
 
 @pytest.mark.parametrize("error", [TaskRevokedError("gone"), RuntimeError("the pool is closed")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 
 import pytest
 import redis
@@ -225,6 +226,40 @@ def test_a_job_whose_process_died_comes_again_under_the_policy(shop, task, error
     job = shop.send(task, 2)
     shop.wait(lambda: of_job(shop.store_engine, job)[-1:] and of_job(shop.store_engine, job)[-1].kind == "success")
     assert len(attempts(shop, job)) == 2  # the pool may give a job to a child that is dying: that attempt never began
+
+
+def test_a_job_that_ran_well_and_whose_process_died_afterwards_does_not_run_again(start, own_store):
+    """Natively neither, from Celery 5.7 on."""
+    published(own_store.url, policy("falls", "falls"))
+    backend = own_store.url.removesuffix("/0") + "/3"
+    worker = start(own_store.url, concurrency=1, environment={"REAL_BACKEND": backend})
+    job = worker.send("falls")
+    worker.wait(lambda: "succeeded before the worker was lost" in worker.text(), what="Celery's word")
+
+    def counts():
+        (said,) = running(own_store.url)
+        return said["counts"].get("celery")
+
+    ends = ("succeeded", "failed", "retried")
+    counted = worker.wait(lambda: (count := counts()) and any(count[end] for end in ends) and count, 30, "the heartbeat")
+    assert [counted[end] for end in ends] == [1, 0, 0]
+    assert len(attempts(worker, job)) == 1 and not of_job(own_store, job)
+
+
+def test_a_job_that_waits_for_its_turn_has_not_started(shop):
+    url = shop.store_engine.url
+    obeyed(shop, url, policy("slow", "ok", rate_limit={"max": 1, "per_s": 1}))
+
+    def more() -> Counter:
+        return Counter(running(url)[0]["counts"].get("emails"))
+
+    before = more()
+    waited = shop.text().count("ignored")
+    for n in range(3):
+        shop.send("ok", n, queue="emails")
+    shop.wait(lambda: (more() - before)["succeeded"] == 3, 30, "three successes")
+    assert shop.text().count("ignored") > waited
+    assert (more() - before)["started"] == 3
 
 
 def test_a_job_that_was_acknowledged_before_it_ran_runs_once_at_most_whatever_the_policy_says(shop):
