@@ -8,8 +8,9 @@ along. Two prefork workers of four children each, started again whenever one die
 while good jobs run; nobody may be convicted. `--stock`: so many seconds of the same without a guard. Prints JSON.
 
 What is counted comes from the jobs' own lines and from the reports in the store, never from the guard's counts. A job that
-is nowhere any more (not ended, not quarantined, not in the broker) was lost between kombu's BRPOP and its note of it, which
-no guard can see: stock Celery loses as many when a whole worker is killed (`killed_from_outside`, `stock`).
+is nowhere any more (not ended, not quarantined, not in the broker) is told with what the broker's MONITOR saw of it
+(`bench/trace.py`): `lost_by_kombu` if the last of that is a push on its list, so that a BRPOP took it and whoever asked died
+before it noted that; else `lost_otherwise`, which would be ours. The same is counted for stock Celery (`killed_from_outside`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import redis
 
 from bench import pills
 from bench.machine import machine, versions
+from bench.trace import Trace
 from dashboard.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
@@ -41,6 +43,7 @@ from tests.jobs_admin.worker.policies import policy, published, running
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS, CHILDREN = 2, 4
 PATIENCE_S = 1500
+WINDOW_S = 3600  # longer than a run takes: a pill that comes back after the window counts anew
 
 
 class Fleet:
@@ -105,7 +108,7 @@ def wait(fleet: Fleet, is_done: Callable[[], bool], seconds: float = PATIENCE_S)
 
 
 def in_force(fleet: Fleet, store: redis.Redis, url: str, k: int) -> None:
-    said = {"max_attempts": 50, "poison": {"crashes": k, "window_s": 300}}
+    said = {"max_attempts": 50, "poison": {"crashes": k, "window_s": WINDOW_S}}
     version = published(url, policy("all", "*", **said, backoff={"kind": "fixed", "first_delay_s": 0.2}))
     told = wait(fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * WORKERS, 60)
     assert told, "the policy did not come into force"
@@ -116,6 +119,7 @@ def run(k: int, each: int, good: int, engines: tuple[Engine, Engine]) -> dict[st
     with (
         tempfile.TemporaryDirectory() as name,
         redis.Redis.from_url(store.url) as kept,
+        Trace(broker.url) as trace,
         Fleet(broker.url, store.url, Path(name)) as fleet,
     ):
         in_force(fleet, kept, store.url, k)
@@ -133,7 +137,22 @@ def run(k: int, each: int, good: int, engines: tuple[Engine, Engine]) -> dict[st
         lost = sorted(open_jobs())
         wait(fleet, lambda: False, 12)  # nothing may start any more
         found = told(k, ids, good, fleet, reports(kept))
-        return found | {"lost_by_the_broker": lost, "over": is_over, "seconds": round(took, 1)}
+        return found | whereabouts(trace, lost) | {"over": is_over, "seconds": round(took, 1), "load": load()}
+
+
+def load() -> list[float]:
+    return [round(one, 1) for one in os.getloadavg()]
+
+
+def whereabouts(trace: Trace, lost: list[str]) -> dict[str, Any]:
+    by_kombu = [job for job in lost if trace.was_popped_and_never_noted(job)]
+    return {
+        "lost_by_kombu": by_kombu,
+        "lost_otherwise": sorted(set(lost) - set(by_kombu)),
+        "seen_of_the_lost": {
+            job: [f"{step.at:.3f} {step.client} {step.command} {step.key}" for step in trace.of(job)] for job in lost
+        },
+    }
 
 
 class Gone:
@@ -185,11 +204,19 @@ def told(k: int, ids: dict[str, tuple[str, int]], good: int, fleet: Fleet, found
         "quarantined": len(held.keys() & ids.keys()),
         "of_pills": len(ids),
         "quarantined_wrongly": sorted(held.keys() - ids.keys()),
+        "other_than_k": {job: story(lines, held.get(job), of, n) for job, (of, n) in ids.items() if starts[of, n] != k},
+        "store_did_not_answer": (fleet.folder / "log").read_text(errors="replace").count("store does not answer"),
         "good_done": len(ended),
         "of_good": good,
         "good_run_twice": sum(1 for n in ended.values() if n > 1),
         "deaths_of_workers": fleet.deaths,
     }
+
+
+def story(lines: list[list[str]], held: Envelope | None, of: str, n: int) -> dict[str, Any]:
+    """Of a pill that started more or less often than it should: when, in which process, and what its records say."""
+    began = [f"{line[4]} in {line[3]}" for line in lines if line[:3] == ["begin", of, str(n)]]
+    return {"began": began, "records": json.loads(held.crashes) if held else None}
 
 
 def outside_deaths(k: int, deaths: int, good: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:
@@ -199,13 +226,14 @@ def outside_deaths(k: int, deaths: int, good: int, engines: tuple[Engine, Engine
     with (
         tempfile.TemporaryDirectory() as name,
         redis.Redis.from_url(store.url) as kept,
+        Trace(broker.url) as trace,
         Fleet(broker.url, store.url, Path(name), is_stock=not k) as fleet,
     ):
         if k:
             in_force(fleet, kept, store.url, k)
         app = pills.make_app(broker.url)
         for n in range(good):
-            app.send_task("good", args=[n, 0.2], queue="jobs", task_id=f"good-{n}")
+            app.send_task("good", args=[n, 0.02], queue="jobs", task_id=f"good-{n}")
 
         def ended() -> set[str]:
             return {f"good-{line[2]}" for line in fleet.lines() if line[:2] == ["end", "good"]}
@@ -226,10 +254,11 @@ def outside_deaths(k: int, deaths: int, good: int, engines: tuple[Engine, Engine
             "deaths_of_workers": fleet.deaths,
             "good_done": len(ended()),
             "of_good": good,
-            "lost_by_the_broker": sorted(open_jobs()),
+            **whereabouts(trace, sorted(open_jobs())),
             "begun_more_than_once": sum(1 for n in began.values() if n > 1),
             "quarantined_wrongly": sorted({one.job_id for one in reports(kept) if one.crashes}),
             "over": is_over,
+            "load": load(),
         }
 
 
@@ -276,7 +305,9 @@ def main() -> None:
                 "guarded": [run(k, wanted.pills, wanted.good, emptied()) for k in ks] if wanted.pills else [],
             }
             if wanted.deaths:
-                figures["killed_from_outside"] = [outside_deaths(k, wanted.deaths, 600, emptied()) for k in [*ks, 0]]
+                figures["killed_from_outside"] = [
+                    outside_deaths(k, wanted.deaths, wanted.good, emptied()) for k in [*ks, 0]
+                ]
             if wanted.stock:
                 figures["stock"] = stock(wanted.stock, wanted.pills, wanted.good, emptied())
         finally:

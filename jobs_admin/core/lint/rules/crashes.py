@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs_admin.core.lint.case import Case, Known
-from jobs_admin.core.lint.finding import HIGH, LOW, Found, rule
+from jobs_admin.core.lint.finding import HIGH, LOW, Found, Where, rule
 
 
 @rule(
@@ -37,3 +37,22 @@ def requeue_without_crash_cap(case: Case) -> Iterator[Found]:
 
 def _is_bounded(known: Known) -> bool:
     return known.enforced is not None and known.enforced.poison is not None
+
+
+@rule(
+    "one-crash-is-two-starts",
+    LOW,
+    title="A job that ends its whole worker starts twice where one crash is allowed",
+    why="With `crashes: 1` a job whose own process dies is in quarantine after one start. Where the worker's main process "
+    "dies too (out of memory, a machine that is gone, a pill that kills its parent), every job that ran in it may be to "
+    "blame, and so may somebody from outside: nothing that is left tells which. Each of them runs once more, alone, and only "
+    "one that ends its worker then is convicted. So it has started twice; from `crashes: 2` on the first of these starts is "
+    "one of those that are allowed, and there are exactly so many.",
+    fix="Nothing, if a second start does no harm; else set `acks_late=False` for the task: then it never starts again "
+    "after a death of its worker, and is lost with it.",
+    source="docs/workers.md, Poison pills",
+)
+def one_crash_is_two_starts(case: Case) -> Iterator[Found]:
+    for policy in case.policies:
+        if policy.poison is not None and policy.poison.crashes == 1:
+            yield Found(Where(policy=policy.name), "It quarantines after 1 crash.", "poison: crashes 1")

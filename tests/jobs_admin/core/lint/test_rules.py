@@ -93,6 +93,7 @@ def test_each_rule_is_tried_here():
         "gives-up-before-outage", "delay-beyond-consumer-timeout", "waits-in-worker-memory", "visibility-timeouts-differ",
         "prefetch-without-bound", "queue-forgets", "no-jitter-at-volume", "no-budget-at-volume", "budget-group-differs", "ignores-retry-after",
         "results-too-short-to-replay", "workers-differ", "rate-limit-per-worker", "policy-held-back", "policy-matches-nothing",
+        "one-crash-is-two-starts",
     }  # fmt: skip
     assert here == set(lint.RULES)
 
@@ -298,3 +299,9 @@ def test_the_worst_come_first_and_the_order_is_always_the_same():
     findings = found(one(task))
     assert [f.severity for f in findings] == sorted((f.severity for f in findings), key=lint.SEVERITIES.index)
     assert findings == found(one(task))
+
+
+def test_one_crash_is_two_starts_where_a_whole_worker_dies():
+    once = GOOD_POLICY | {"poison": {"crashes": 1}}
+    assert ids(policies=[once]) == ["one-crash-is-two-starts"]
+    assert "one-crash-is-two-starts" not in ids(policies=[GOOD_POLICY | {"poison": {"crashes": 2}}])
