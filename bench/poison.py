@@ -43,6 +43,7 @@ from tests.jobs_admin.worker.policies import policy, published, running
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS, CHILDREN = 2, 4
 PATIENCE_S = 1500
+BACKLOG, LIFE_S = 300, 7.0  # jobs that wait while workers are killed, and how long each lives: it is at work by then
 WINDOW_S = 3600  # longer than a run takes: a pill that comes back after the window counts anew
 
 
@@ -56,6 +57,7 @@ class Fleet:
         self._environment = pills.environment(broker, store, folder, is_stock=is_stock)
         self._log = (folder / "log").open("ab")
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._since = [0.0] * WORKERS  # monotonic
 
     def __enter__(self) -> Fleet:
         self._workers = [self._start(n) for n in range(self.workers)]
@@ -67,6 +69,7 @@ class Fleet:
         self._log.close()
 
     def _start(self, n: int) -> subprocess.Popen[bytes]:
+        self._since[n] = time.monotonic()
         return subprocess.Popen(
             pills.worker_command(f"w{n}", self.children),
             cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log, process_group=0,
@@ -79,8 +82,12 @@ class Fleet:
                 self.deaths += 1
                 self._workers[n] = self._start(n)
 
-    def kill_one(self, draw: random.Random) -> None:
-        _end(draw.choice(self._workers))
+    def oldest_s(self) -> float:
+        """The age of the one that lives longest."""
+        return time.monotonic() - min(self._since)
+
+    def kill_oldest(self) -> None:
+        _end(self._workers[self._since.index(min(self._since))])
 
     def lines(self) -> list[list[str]]:
         file = self.folder / "lines"
@@ -219,7 +226,7 @@ def story(lines: list[list[str]], held: Envelope | None, of: str, n: int) -> dic
     return {"began": began, "records": json.loads(held.crashes) if held else None}
 
 
-def outside_deaths(k: int, deaths: int, good: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:
+def outside_deaths(k: int, deaths: int, engines: tuple[Engine, Engine]) -> dict[str, Any]:
     """`k` 0: stock Celery."""
     broker, store = engines
     draw = random.Random(k)
@@ -231,21 +238,27 @@ def outside_deaths(k: int, deaths: int, good: int, engines: tuple[Engine, Engine
     ):
         if k:
             in_force(fleet, kept, store.url, k)
-        app = pills.make_app(broker.url)
-        for n in range(good):
-            app.send_task("good", args=[n, 0.02], queue="jobs", task_id=f"good-{n}")
+        app, sent = pills.make_app(broker.url), 0
+        waiting = redis.Redis.from_url(broker.url)
+
+        def is_old_enough() -> bool:
+            nonlocal sent
+            while waiting.llen("jobs") < BACKLOG:
+                app.send_task("good", args=[sent, 0.02], queue="jobs", task_id=f"good-{sent}")
+                sent += 1
+            return fleet.oldest_s() > LIFE_S
 
         def ended() -> set[str]:
             return {f"good-{line[2]}" for line in fleet.lines() if line[:2] == ["end", "good"]}
 
-        for n in range(deaths):
-            wait(fleet, lambda n=n: len(ended()) > (n + 1) * good // (deaths + 2), 120)
+        for _ in range(deaths):
+            wait(fleet, is_old_enough, 120)
             time.sleep(draw.uniform(0, 1))
-            fleet.kill_one(draw)
+            fleet.kill_oldest()
         gone = Gone(broker.url)
 
         def open_jobs() -> set[str]:
-            return {f"good-{n}" for n in range(good)} - ended()
+            return {f"good-{n}" for n in range(sent)} - ended()
 
         is_over = wait(fleet, lambda: not open_jobs() - gone.among(open_jobs()), 300)
         began = Counter(line[2] for line in fleet.lines() if line[:2] == ["begin", "good"])
@@ -253,7 +266,7 @@ def outside_deaths(k: int, deaths: int, good: int, engines: tuple[Engine, Engine
             "k": k or "stock",
             "deaths_of_workers": fleet.deaths,
             "good_done": len(ended()),
-            "of_good": good,
+            "of_good": sent,
             **whereabouts(trace, sorted(open_jobs())),
             "begun_more_than_once": sum(1 for n in began.values() if n > 1),
             "quarantined_wrongly": sorted({one.job_id for one in reports(kept) if one.crashes}),
@@ -305,9 +318,7 @@ def main() -> None:
                 "guarded": [run(k, wanted.pills, wanted.good, emptied()) for k in ks] if wanted.pills else [],
             }
             if wanted.deaths:
-                figures["killed_from_outside"] = [
-                    outside_deaths(k, wanted.deaths, wanted.good, emptied()) for k in [*ks, 0]
-                ]
+                figures["killed_from_outside"] = [outside_deaths(k, wanted.deaths, emptied()) for k in [*ks, 0]]
             if wanted.stock:
                 figures["stock"] = stock(wanted.stock, wanted.pills, wanted.good, emptied())
         finally:

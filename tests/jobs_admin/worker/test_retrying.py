@@ -241,7 +241,9 @@ def test_a_job_that_ran_well_and_whose_process_died_afterwards_does_not_run_agai
         return said["counts"].get("celery")
 
     ends = ("succeeded", "failed", "retried")
-    counted = worker.wait(lambda: (count := counts()) and any(count[end] for end in ends) and count, 30, "the heartbeat")
+    counted = worker.wait(
+        lambda: (count := counts()) and any(count[end] for end in ends) and count, 30, "the heartbeat"
+    )
     assert [counted[end] for end in ends] == [1, 0, 0]
     assert len(attempts(worker, job)) == 1 and not of_job(own_store, job)
 

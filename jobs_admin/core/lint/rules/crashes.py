@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs_admin.core.lint.case import Case, Known
-from jobs_admin.core.lint.finding import HIGH, LOW, Found, Where, rule
+from jobs_admin.core.lint.finding import HIGH, LOW, Found, rule
+from jobs_admin.core.lint.where import Where
 
 
 @rule(
