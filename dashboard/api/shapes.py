@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,7 @@ from jobs_admin.groups import GroupRow
 from jobs_admin.models import Attempt, AuditEvent, Failure, ReplayItem
 from jobs_admin.nearest import Near
 from jobs_admin.priorities import level_of
+from jobs_admin.quarantine import crashes_of
 from jobs_admin.queues import QueueRow
 
 T = TypeVar("T")
@@ -122,6 +124,17 @@ class Run(Schema):
     attempts: list[AttemptItem]
 
 
+class Crash(Schema):
+    """One start that did not end. Times are by the store's clock."""
+
+    how: str  # killed, hard_limit, memory: its process; lost: its whole worker
+    seen_at: datetime | None
+    worker: str
+    said: str
+    alone: bool  # nothing else ran in that worker when it started
+    beside: int  # counted jobs that did, where the whole worker died
+
+
 class FailureDetail(FailureItem):
     first_job_id: str
     runs: list[Run]
@@ -130,6 +143,7 @@ class FailureDetail(FailureItem):
     headers: Any
     redacted: int
     traceback: str | None
+    crashes: list[Crash]  # why it is, or was, in quarantine: the oldest first; empty where it never was
     url: str
 
 
@@ -287,6 +301,7 @@ def failure_detail(
         "headers": _json(row.headers),
         "redacted": row.redacted,
         "traceback": row.traceback.text if row.traceback else None,
+        "crashes": [asdict(crash) for crash in crashes_of(row)],
         "url": url,
     }
 

@@ -72,9 +72,19 @@ def test_an_unknown_form_and_a_caller_without_a_token_are_refused(ask, client):
     assert client.get("/api/failures/export").status_code == 401
 
 
-def test_a_quarantined_job_is_readmitted_once(ask):
-    bury(1, state="quarantined")
+def test_a_quarantined_job_tells_its_crashes_and_is_readmitted_once(ask):
+    crash = {"how": "killed", "at": 999.0, "seen_at": 1000.0, "worker": "w1@a", "said": "signal 9", "alone": True}
+    bury(1, state="quarantined", crashes=json.dumps([crash]))
     pk = Failure.objects.get().pk
+    (told,) = ask("GET", f"failures/{pk}", role="viewer").json()["crashes"]
+    assert told == {
+        "how": "killed",
+        "seen_at": "1970-01-01T00:16:40Z",
+        "worker": "w1@a",
+        "said": "signal 9",
+        "alone": True,
+        "beside": 0,
+    }
     assert ask("POST", f"failures/{pk}/readmit", {"reason": "fixed"}, role="viewer").status_code == 403
     assert ask("POST", f"failures/{pk}/readmit", {"reason": "fixed"}).json()["state"] == "dead"
     assert ask("POST", f"failures/{pk}/readmit", {}).status_code == 409
