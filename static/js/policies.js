@@ -19,7 +19,7 @@
 
   // What is refused comes beside its input, which is not drawn again: the hand may be in it.
   document.addEventListener("htmx:afterSettle", () => {
-    for (const said of all("[data-refused]")) {
+    for (const said of all("[data-refusals]")) {
       for (const field of all(`[aria-describedby~="${said.id}"]`)) {
         if (said.childElementCount) field.setAttribute("aria-invalid", "true");
         else field.removeAttribute("aria-invalid");

@@ -106,7 +106,7 @@
   // What a person opened stays open when its part is refreshed.
   function prepareMorph() {
     window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
-      !(name === "open" && node.matches("details, dialog"));
+      !(name === "open" && node.matches("details, dialog")) && !(name === "value" && isTyped(node));
     // What was fetched branch by branch stays, as long as it is of the same run.
     window.Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, next) => {
       // A refresh knows nothing of what was drawn in a picture: it stays, and is told the new numbers.
@@ -115,7 +115,7 @@
         node.setAttribute("aria-label", next.getAttribute("aria-label"));
         return false;
       }
-      return !(node.dataset?.still && node.dataset.still === next.dataset?.still) && !isTyped(node);
+      return !(node.dataset?.still && node.dataset.still === next.dataset?.still);
     };
   }
 

@@ -146,7 +146,7 @@ def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_l
 def test_all_that_is_wrong_is_told_at_once_also_while_typing(vera):
     form = typed(max_attempts="0", cap_s="never", **{"class.error": "ValueError", "class.as": "sometimes"})
     part = vera.post("/policies/new/preview/", form, headers=HTMX).content.decode()
-    refused = set(re.findall(r'id="(refused-[\w-]+)" data-refused hx-swap-oob="morph"><p', part))
+    refused = set(re.findall(r'id="(refused-[\w-]+)" data-refusals hx-swap-oob="morph"><p', part))
     assert refused == {"refused-p-max-attempts", "refused-p-cap-s", "refused-p-classes"}
 
 
