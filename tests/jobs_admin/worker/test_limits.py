@@ -1,0 +1,41 @@
+"""So many at once for each customer, in a real worker: by the lines that its jobs write (long and under kills: `bench/limits.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.limits import most_at_once
+from tests.jobs_admin.worker.policies import attempts, obeyed, policy
+
+pytestmark = pytest.mark.server
+
+
+def noted(worker, key: str) -> dict[str, list[float]]:
+    """When each job of a customer started and ended, in order: number -> moments."""
+    found: dict[str, list[float]] = {}
+    for line in worker.marks("noted"):
+        _, at, n, whose, _ = line.split()
+        if whose == key:
+            found.setdefault(n, []).append(float(at))
+    return found
+
+
+def test_no_more_of_a_customer_run_at_once_than_its_limit_and_those_who_wait_hold_no_process(worker):
+    url = worker.store_engine.url
+    obeyed(worker, url, policy("each", "noted", concurrency={"key": "args.2", "limit": 1}))
+    for n in range(5):
+        worker.send("noted", n, 0.2, "large")
+    worker.send("noted", 9, 0.0, "small")
+    worker.wait(lambda: [len(moments) for moments in noted(worker, "large").values()] == [2] * 5, what="all of them")
+    assert most_at_once(noted(worker, "large").values()) == 1
+    assert noted(worker, "small")["9"][0] < max(start for start, _ in noted(worker, "large").values())
+    obeyed(worker, url)
+
+
+def test_the_place_of_a_job_whose_process_was_killed_is_free_long_before_its_lease_ends(worker):
+    url = worker.store_engine.url
+    obeyed(worker, url, policy("one", "dies", concurrency={"key": "task", "limit": 1}))
+    job = worker.send("dies", 2)
+    # Its second attempt needs the one place. Less than the 30 s of a lease.
+    worker.wait(lambda: len(attempts(worker, job)) == 2, deadline_s=20, what="the second attempt")
+    obeyed(worker, url)
