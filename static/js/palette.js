@@ -69,13 +69,21 @@
     const words = encodeURIComponent(field.value.trim());
     if (more.dataset.more && window.htmx) window.htmx.ajax("GET", `${more.dataset.more}${words && `?q=${words}`}`, { source: more, target: more, swap: "innerHTML" });
   };
-  document.addEventListener("htmx:afterSettle", (event) => { if (event.detail.target === more && palette.open) filterPalette(); });
+  // In the same moment: while nothing is chosen, Enter would search. What an arrow chose stays chosen.
+  let byArrow = null;
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target !== more || !palette.open) return;
+    filterPalette();
+    const again = byArrow && optionsOf(":not([hidden])").find((option) => find("span", option).textContent === byArrow);
+    if (again) choose(again);
+  });
   const follow = (option) => {
     if (option.dataset.url) location.assign(option.dataset.url);
     else if (option.dataset.act) { palette.close(); pressed(acts.get(option.dataset.act)); }
     else field.form.requestSubmit();
   };
   field.addEventListener("input", () => {
+    byArrow = null;
     filterPalette();
     clearTimeout(asking);
     asking = setTimeout(askMore, 150);
@@ -85,7 +93,10 @@
     const chosen = list.findIndex((option) => option.getAttribute("aria-selected") === "true");
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      if (list.length) choose(list[(chosen + (event.key === "ArrowDown" ? 1 : list.length - 1)) % list.length]);
+      if (!list.length) return;
+      const next = list[(chosen + (event.key === "ArrowDown" ? 1 : list.length - 1)) % list.length];
+      choose(next);
+      byArrow = find("span", next).textContent;
     } else if (event.key === "Enter" && list[chosen]) {
       event.preventDefault();
       follow(list[chosen]);

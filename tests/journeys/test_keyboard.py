@@ -158,6 +158,36 @@ def test_the_palette_leads_to_a_group_by_what_it_is_called(page):
     assert words.split()[0] in page.locator("h1").inner_text()
 
 
+def test_what_the_palette_was_asked_for_is_chosen_in_the_moment_in_which_it_comes(page):
+    page.goto("/")
+    press(page, "Control+k")
+    option = page.locator("#palette-group-1")
+    option.wait_for()
+    words = option.locator("span").inner_text()
+    page.evaluate("""document.addEventListener("htmx:afterSwap", (event) => {
+        if (event.detail.target.id === "palette-more") document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+    })""")
+    page.keyboard.type(words[:40])
+    page.wait_for_url(re.compile(r"/groups/v\d+-"))
+
+
+def test_what_an_arrow_chose_in_the_palette_stays_chosen_when_more_comes(page):
+    page.goto("/")
+    press(page, "Control+k")
+    page.locator("#palette-group-1").wait_for()
+    with page.expect_response(re.compile(r"/palette/\?q=")) as coming:
+        page.keyboard.type("e")
+        press(page, "ArrowDown")
+        chosen = page.locator("#palette [aria-selected=true] > span, #palette [aria-selected=true] div > span")
+        words = chosen.inner_text()
+        page.evaluate(
+            "document.addEventListener('htmx:afterSettle', () => document.body.dataset.settled = 1, {once: true})"
+        )
+    coming.value.finished()
+    page.locator("body[data-settled]").wait_for()
+    assert chosen.inner_text() == words
+
+
 def test_the_palette_does_what_a_group_page_offers(page):
     page.goto("/groups/")
     press(page, "j", "Enter")
