@@ -14,7 +14,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
 from dashboard.connections import about_database
-from jobs_admin import audit, config, overview
+from jobs_admin import audit, config, liveness
 from jobs_admin.models import Unfiled, Worker
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Finding, Source, SourceError, SourceRefused
@@ -114,7 +114,7 @@ def _about_the_store(source: Source) -> list[Finding]:
 
 
 def _about_the_guard() -> list[Finding]:
-    stands = overview.guard_stands()
+    stands = liveness.guard_stands()
     if stands == "off":
         return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
     if stands == "drain":
@@ -125,10 +125,10 @@ def _about_the_guard() -> list[Finding]:
 
 def check_watch(now: datetime) -> Result:
     found = []
-    stale = overview.stale(now)
+    stale = liveness.stale(now)
     if stale is not None:
         found.append(Finding("watch", HIGH, stale.text, "Start `python3 manage.py watch`, or look at its log."))
-    lag = overview.ingest_lag_s(now)
+    lag = liveness.ingest_lag_s(now)
     if lag > INGEST_LAG_S:
         found.append(
             Finding(
@@ -138,7 +138,7 @@ def check_watch(now: datetime) -> Result:
                 "Look at the log of `watch`; run a second one for ingest: `manage.py watch --only ingest`.",
             )
         )
-    return Result("watch", ", ".join(sorted(overview.steps(now))), found)
+    return Result("watch", ", ".join(sorted(liveness.steps(now))), found)
 
 
 def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Result]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import redis
 
-from jobs_admin import config, overview, policies, queues
+from jobs_admin import config, liveness, policies, queues
 from jobs_admin.models.access import Viewer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -80,7 +80,7 @@ def _of_policies(viewer: Viewer, now: datetime) -> list[Gauge]:
 
 def _of_the_store(now: datetime) -> list[Gauge]:
     try:
-        lag: list[tuple[dict[str, str], float]] = [({}, round(overview.ingest_lag_s(now), 3))]
+        lag: list[tuple[dict[str, str], float]] = [({}, round(liveness.ingest_lag_s(now), 3))]
     except (redis.RedisError, config.BadConfiguration):
         lag = []
     return [

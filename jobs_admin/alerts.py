@@ -175,7 +175,7 @@ def _look_at_store(now: datetime) -> None:
     store = connect("store", "celery", settings.REDRIVE_REDIS_URL)
     try:
         found = [asdict(finding) for finding in store.findings()]
-    except SourceError as error:  # overview.stale says that it does not answer
+    except SourceError as error:  # liveness.stale says that it does not answer
         log.warning("Redrive's store could not be looked at: %s", error)
         return
     finally:

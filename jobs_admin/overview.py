@@ -6,17 +6,14 @@ Everything here reads counters, samples and a bounded number of rows: it costs t
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-import redis
-from django.db.models import Count, Exists, Max, OuterRef, Q, Subquery, Sum
+from django.db.models import Count, Exists, OuterRef, Q, Subquery, Sum
 
-from jobs_admin import config, failures, queues, rates
+from jobs_admin import failures, liveness, queues, rates
 from jobs_admin import scope as scopes
-from jobs_admin.core import keys
 from jobs_admin.core import query as language
 from jobs_admin.counting import StepOf
 from jobs_admin.groups import GroupRow
@@ -44,7 +41,6 @@ MOST_SOURCES = 50
 MOST_QUEUES = 12  # of those with dead jobs
 MOST_SERIES = 6  # queues told apart in the picture; the rest are one
 MOST_LOUD = 100  # queues that are counted as failing
-LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
 NOT_RUNNING = ("draft", "done", "stopped", "cancelled")
 
 
@@ -58,16 +54,6 @@ class Sentence:
 
     def __str__(self) -> str:
         return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """The watch, or the store it works on, is not alive: what the screens show may be old."""
-
-    text: str
-    since: datetime | None  # None: never seen alive
-    steps: tuple[str, ...] = ()  # those that are late
-    next: str = "Start `manage.py watch`, or look at its log; nothing is lost meanwhile."
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +81,6 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """What Redrive's own store says of the desk itself."""
-
-    stale: Stale | None
-    guard_is_off: bool
-    findings: list[dict[str, str]]  # unsafe settings of the store
-
-
-@dataclass(frozen=True, slots=True)
 class Board:
     """All that the overview shows of the sources that somebody may see."""
 
@@ -122,16 +99,14 @@ class Board:
 # A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
 # an act in this process forgets at once (dashboard.identity).
 BOARD_HELD_S = 3.0
-WATCHED_HELD_S = 1.0
 _boards: dict[tuple[str, ...] | None, tuple[float, Board]] = {}  # by the sources that may be seen
-_watched: list[tuple[float, Watched]] = []
 _MOST_BOARDS = 50
 
 
 def forget() -> None:
     """Something changed: what is shown next is looked up anew."""
     _boards.clear()
-    _watched.clear()
+    liveness.forget()
 
 
 def board(viewer: Viewer, now: datetime | None = None) -> Board:
@@ -163,30 +138,12 @@ def _board(viewer: Viewer, now: datetime) -> Board:
     )
 
 
-def watched(now: datetime | None = None) -> Watched:
-    """Asked in one round trip, and as it was at most WATCHED_HELD_S ago."""
-    clock = time.monotonic()
-    held = _watched[-1] if _watched else None
-    if held is None or clock - held[0] > WATCHED_HELD_S:
-        held = clock, _ask_the_store(now or datetime.now(UTC))
-        _watched[:] = [held]
-    return held[1]
-
-
-def _ask_the_store(now: datetime) -> Watched:
-    try:
-        asked = config.store().pipeline(transaction=False)
-        asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
-        ended, switch, found = asked.execute()
-    except (redis.RedisError, config.BadConfiguration):
-        return Watched(_deaf(), False, [])
-    return Watched(_late(_ended(ended), now), switch == b"off", json.loads(found or "[]"))
-
-
-def sentence(viewer: Viewer, now: datetime | None = None, *, asked: tuple[Stale | None] | None = None) -> Sentence:
-    """One sentence for the person who was just woken up. `asked`: what `stale` said, where that is known already."""
+def sentence(
+    viewer: Viewer, now: datetime | None = None, *, asked: tuple[liveness.Stale | None] | None = None
+) -> Sentence:
+    """One sentence for the person who was just woken up. `asked`: what `liveness.stale` said, where that is known already."""
     now = now or datetime.now(UTC)
-    late = asked[0] if asked else stale(now)
+    late = asked[0] if asked else liveness.stale(now)
     if late is not None:
         return Sentence(late.text, "stale")
     loudest = rates.of_queues(viewer, now, most=MOST_LOUD + 1)
@@ -199,7 +156,7 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     parts = [f"{rate.queue}: {_number(rate.failed)} failures a minute, {_beside(rate)}"]
     if began := rates.began(rate, now):
         is_long = now - began >= rates.LOOKED_BACK - timedelta(minutes=rates.CALM_MIN)
-        parts.append("failing so for a day or longer" if is_long else f"failing so since {_when(began, now)}")
+        parts.append("failing so for a day or longer" if is_long else f"failing so since {liveness.when(began, now)}")
     dead = _dead_since(viewer, now)
     if dead:
         parts.append(dead)
@@ -264,12 +221,8 @@ def _dead_since(viewer: Viewer, now: datetime) -> str:
         return ""
     oldest = _oldest_dead(viewer, now)
     where = f" in {queues_hit:,} queues" if queues_hit > 1 else ""
-    since = f", {'' if dead == 1 else 'the oldest '}since {_when(oldest, now)}" if oldest else ""
+    since = f", {'' if dead == 1 else 'the oldest '}since {liveness.when(oldest, now)}" if oldest else ""
     return f"{dead:,} dead{where}{since}"
-
-
-def _when(at: datetime, now: datetime) -> str:
-    return f"{at:%H:%M}" if now - at < timedelta(hours=20) else f"{at:%a %d %b %H:%M}"
 
 
 def _dead(viewer: Viewer) -> tuple[int, int]:
@@ -325,93 +278,6 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# --- is anybody watching ----------------------------------------------------------------------------------------
-
-
-def steps(now: datetime | None = None) -> dict[str, datetime]:
-    """When each step of watch last ended a round. Raises redis.RedisError where the store does not answer."""
-    return _ended(config.store().hgetall(keys.steps()))
-
-
-def _ended(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
-    found = {}
-    for name, value in rounds.items():
-        moment = _moment(value)
-        if moment is not None:
-            found[name.decode("utf-8", "replace")] = moment
-    return found
-
-
-def failed_rounds(step: str) -> int:
-    """Rounds of a step that failed, in a row until now. Raises redis.RedisError where the store does not answer."""
-    try:
-        return int(json.loads(config.store().hget(keys.steps(), step) or b"{}").get("failed_rounds") or 0)
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        return 0
-
-
-def _moment(value: bytes) -> datetime | None:
-    try:
-        read = json.loads(value)
-        read = read.get("at") if isinstance(read, dict) else read
-        return datetime.fromtimestamp(read, UTC) if isinstance(read, int | float) else datetime.fromisoformat(read)
-    except (ValueError, TypeError, OverflowError, OSError):
-        return None
-
-
-def stale(now: datetime | None = None) -> Stale | None:
-    """What is late, or None while everything is watched."""
-    now = now or datetime.now(UTC)
-    try:
-        return _late(steps(now), now)
-    except (redis.RedisError, config.BadConfiguration):
-        return _deaf()
-
-
-def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
-    late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
-    if not ended:
-        return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
-    if not late:
-        return None
-    since = min(late.values())
-    when = _when(since, now)
-    if len(late) == len(ended):
-        return Stale(f"Not watching since {when}.", since, tuple(sorted(late)))
-    return Stale(f"Not watching since {when}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
-
-
-def _deaf() -> Stale:
-    """The store does not answer; what was last sampled through it tells since when."""
-    try:
-        at = config.store().connection_pool.connection_kwargs
-        where = f" ({at['host']}:{at.get('port', 6379)})" if "host" in at else f" ({at.get('path', '')})"
-    except config.BadConfiguration:
-        where = ""
-    heard = Source.objects.aggregate(last=Max("sampled_at"))["last"]
-    since = f" since {heard:%H:%M}" if heard else ""
-    return Stale(
-        f"Redrive's own Redis{where} does not answer{since}: nothing new is seen.",
-        heard,
-        next="Look whether it runs and whether REDRIVE_REDIS_URL names it; workers keep their reports meanwhile.",
-    )
-
-
-def guard_stands() -> str:
-    """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record). `on` too where nobody answers."""
-    try:
-        return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
-    except (redis.RedisError, config.BadConfiguration):
-        return "on"
-
-
-def ingest_lag_s(now: datetime | None = None) -> float:
-    """Age in seconds of the oldest report that is not filed yet; 0 where none waits. Raises redis.RedisError."""
-    now = now or datetime.now(UTC)
-    oldest = config.store().xrange(keys.failures(), count=1)  # what is filed is deleted from the stream
-    return max(0.0, now.timestamp() - int(oldest[0][0].split(b"-")[0]) / 1000) if oldest else 0.0
-
-
 # --- sources -------------------------------------------------------------------------------------------------
 
 
@@ -458,12 +324,12 @@ def findings(
 ) -> list[dict[str, str]]:
     """Unsafe settings of the sources that the viewer sees, and of Redrive's own store: source, id, severity, text, fix.
 
-    The worst first. `rows`: what `sources` gave, and `of_the_store` what `watched` did, where that is known already.
+    The worst first. `rows`: what `sources` gave, and `of_the_store` what `liveness.watched` did, where that is known already.
     """
     rank = {"high": 0, "warning": 1, "info": 2}
     found = [
         {"source": "Redrive’s store", **finding}
-        for finding in (_of_the_store() if of_the_store is None else of_the_store)
+        for finding in (liveness.of_the_store() if of_the_store is None else of_the_store)
     ]
     found += [
         {"source": row.name, **finding}
@@ -471,14 +337,6 @@ def findings(
         for finding in row.findings
     ]
     return sorted(found, key=lambda finding: rank.get(finding.get("severity", ""), 3))
-
-
-def _of_the_store() -> list[dict[str, str]]:
-    """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
-    try:
-        return json.loads(config.store().get(keys.store_findings()) or "[]")
-    except (redis.RedisError, config.BadConfiguration):
-        return []
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------

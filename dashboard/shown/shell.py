@@ -10,7 +10,7 @@ from django.template.loader import get_template
 from django.urls import get_script_prefix, reverse
 
 from dashboard.toasts import toasts as said
-from jobs_admin import config, overview
+from jobs_admin import config, liveness
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
 
 
@@ -92,7 +92,7 @@ def _kept(template_name: str, shell: Shell | None, prefix: str):
 
 def guard_is_off() -> bool:
     """Whether `manage.py off` silences all workers."""
-    return overview.watched().guard_is_off
+    return liveness.watched().guard_is_off
 
 
 def toasts(context):

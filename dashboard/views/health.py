@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
 from dashboard.api.tokens import viewer_of_request
-from jobs_admin import config, overview
+from jobs_admin import config, liveness
 
 LAG_LIMIT_S = 60  # reports that wait longer are not being filed
 FAILED_ROUNDS_LIMIT = 3  # in a row: about two seconds; one alone is a connection that broke
@@ -39,15 +39,15 @@ def readyz(request: HttpRequest) -> HttpResponse:
 def _checks(now: datetime) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {"database": _database()}
     try:
-        lag = overview.ingest_lag_s(now)
+        lag = liveness.ingest_lag_s(now)
         found["redis"] = {"ok": True}
-        failed = overview.failed_rounds("ingest")
+        failed = liveness.failed_rounds("ingest")
         found["ingest"] = {
             "ok": lag <= LAG_LIMIT_S and failed < FAILED_ROUNDS_LIMIT,
             "lag_s": round(lag, 1),
             "failed_rounds": failed,
         }
-        late = overview.stale(now)
+        late = liveness.stale(now)
         found["watch"] = {"ok": late is None, **({"why": late.text} if late else {})}
     except (redis.RedisError, config.BadConfiguration) as error:
         found["redis"] = {"ok": False, "why": f"The store does not answer ({type(error).__name__})."}

@@ -16,7 +16,7 @@ from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import group_list, replay_page
-from jobs_admin import overview, rates
+from jobs_admin import liveness, overview, rates
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
 from jobs_admin.policy_marks import PolicyMark
@@ -54,7 +54,7 @@ class ReplayLine:
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
     viewer, now = request.viewer, timezone.now()
-    watched, board = overview.watched(now), overview.board(viewer, now)
+    watched, board = liveness.watched(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     names, rows = _hours(series)
     context = {

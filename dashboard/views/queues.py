@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from jobs_admin import overview, queues, rates, retention
+from jobs_admin import liveness, overview, queues, rates, retention
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import VIEWER
 from jobs_admin.priorities import level_of
@@ -73,7 +73,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "self_url": _address(after),
         "first_url": _address("") if after else "",
         "next_url": _address(page.next) if page.next else "",
-        "stale": overview.stale(now),
+        "stale": liveness.stale(now),
         "rate_window": rates.WINDOW,
         "kept": retention.in_words(),
     }

@@ -1,0 +1,160 @@
+"""Whether the desk itself is alive: who watches, whether Redrive's own store answers, and what endangers it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import redis
+from django.db.models import Max
+
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.models import Source
+
+LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
+# What is shown may be so old, in seconds: pages of many screens ask again and again.
+WATCHED_HELD_S = 1.0
+_watched: list[tuple[float, Watched]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The watch, or the store it works on, is not alive: what the screens show may be old."""
+
+    text: str
+    since: datetime | None  # None: never seen alive
+    steps: tuple[str, ...] = ()  # those that are late
+    next: str = "Start `manage.py watch`, or look at its log; nothing is lost meanwhile."
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What Redrive's own store says of the desk itself."""
+
+    stale: Stale | None
+    guard_is_off: bool
+    findings: list[dict[str, str]]  # unsafe settings of the store
+
+
+def forget() -> None:
+    """Something changed: what is shown next is looked up anew."""
+    _watched.clear()
+
+
+def watched(now: datetime | None = None) -> Watched:
+    """Asked in one round trip, and as it was at most WATCHED_HELD_S ago."""
+    clock = time.monotonic()
+    held = _watched[-1] if _watched else None
+    if held is None or clock - held[0] > WATCHED_HELD_S:
+        held = clock, _ask_the_store(now or datetime.now(UTC))
+        _watched[:] = [held]
+    return held[1]
+
+
+def _ask_the_store(now: datetime) -> Watched:
+    try:
+        asked = config.store().pipeline(transaction=False)
+        asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
+        ended, switch, found = asked.execute()
+    except (redis.RedisError, config.BadConfiguration):
+        return Watched(_deaf(), False, [])
+    return Watched(_late(_ended(ended), now), switch == b"off", json.loads(found or "[]"))
+
+
+def steps(now: datetime | None = None) -> dict[str, datetime]:
+    """When each step of watch last ended a round. Raises redis.RedisError where the store does not answer."""
+    return _ended(config.store().hgetall(keys.steps()))
+
+
+def _ended(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
+    found = {}
+    for name, value in rounds.items():
+        moment = _moment(value)
+        if moment is not None:
+            found[name.decode("utf-8", "replace")] = moment
+    return found
+
+
+def failed_rounds(step: str) -> int:
+    """Rounds of a step that failed, in a row until now. Raises redis.RedisError where the store does not answer."""
+    try:
+        return int(json.loads(config.store().hget(keys.steps(), step) or b"{}").get("failed_rounds") or 0)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return 0
+
+
+def _moment(value: bytes) -> datetime | None:
+    try:
+        read = json.loads(value)
+        read = read.get("at") if isinstance(read, dict) else read
+        return datetime.fromtimestamp(read, UTC) if isinstance(read, int | float) else datetime.fromisoformat(read)
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+
+
+def stale(now: datetime | None = None) -> Stale | None:
+    """What is late, or None while everything is watched."""
+    now = now or datetime.now(UTC)
+    try:
+        return _late(steps(now), now)
+    except (redis.RedisError, config.BadConfiguration):
+        return _deaf()
+
+
+def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
+    late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
+    if not ended:
+        return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
+    if not late:
+        return None
+    since = min(late.values())
+    moment = when(since, now)
+    if len(late) == len(ended):
+        return Stale(f"Not watching since {moment}.", since, tuple(sorted(late)))
+    return Stale(f"Not watching since {moment}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
+
+
+def _deaf() -> Stale:
+    """The store does not answer; what was last sampled through it tells since when."""
+    try:
+        at = config.store().connection_pool.connection_kwargs
+        where = f" ({at['host']}:{at.get('port', 6379)})" if "host" in at else f" ({at.get('path', '')})"
+    except config.BadConfiguration:
+        where = ""
+    heard = Source.objects.aggregate(last=Max("sampled_at"))["last"]
+    since = f" since {heard:%H:%M}" if heard else ""
+    return Stale(
+        f"Redrive's own Redis{where} does not answer{since}: nothing new is seen.",
+        heard,
+        next="Look whether it runs and whether REDRIVE_REDIS_URL names it; workers keep their reports meanwhile.",
+    )
+
+
+def guard_stands() -> str:
+    """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record). `on` too where nobody answers."""
+    try:
+        return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
+    except (redis.RedisError, config.BadConfiguration):
+        return "on"
+
+
+def ingest_lag_s(now: datetime | None = None) -> float:
+    """Age in seconds of the oldest report that is not filed yet; 0 where none waits. Raises redis.RedisError."""
+    now = now or datetime.now(UTC)
+    oldest = config.store().xrange(keys.failures(), count=1)  # what is filed is deleted from the stream
+    return max(0.0, now.timestamp() - int(oldest[0][0].split(b"-")[0]) / 1000) if oldest else 0.0
+
+
+def of_the_store() -> list[dict[str, str]]:
+    """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
+    try:
+        return json.loads(config.store().get(keys.store_findings()) or "[]")
+    except (redis.RedisError, config.BadConfiguration):
+        return []
+
+
+def when(at: datetime, now: datetime) -> str:
+    return f"{at:%H:%M}" if now - at < timedelta(hours=20) else f"{at:%a %d %b %H:%M}"
