@@ -57,7 +57,7 @@ class Fleet:
         self._environment = pills.environment(broker, store, folder, is_stock=is_stock)
         self._log = (folder / "log").open("ab")
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._since = [0.0] * WORKERS  # monotonic
+        self._since = [0.0] * self.workers  # monotonic
 
     def __enter__(self) -> Fleet:
         self._workers = [self._start(n) for n in range(self.workers)]
@@ -117,7 +117,7 @@ def wait(fleet: Fleet, is_done: Callable[[], bool], seconds: float = PATIENCE_S)
 def in_force(fleet: Fleet, store: redis.Redis, url: str, k: int) -> None:
     said = {"max_attempts": 50, "poison": {"crashes": k, "window_s": WINDOW_S}}
     version = published(url, policy("all", "*", **said, backoff={"kind": "fixed", "first_delay_s": 0.2}))
-    told = wait(fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * WORKERS, 60)
+    told = wait(fleet, lambda: [one["policies"] for one in running(url)] == [{"all": version}] * fleet.workers, 60)
     assert told, "the policy did not come into force"
 
 
@@ -293,6 +293,13 @@ def stock(seconds: float, each: int, good: int, engines: tuple[Engine, Engine]) 
         }
 
 
+def emptied(engines: tuple[Engine, Engine]) -> tuple[Engine, Engine]:
+    for engine in engines:
+        with redis.Redis.from_url(engine.url) as client:
+            client.flushall()
+    return engines
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--pills", type=int, default=20)
@@ -305,22 +312,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         engines = Engine(Path(folder, "broker")).start(), Engine(Path(folder, "store")).start()
 
-        def emptied() -> tuple[Engine, Engine]:
-            for engine in engines:
-                with redis.Redis.from_url(engine.url) as client:
-                    client.flushall()
-            return engines
-
         try:
             figures: dict[str, Any] = {
                 "machine": machine(),
                 "versions": versions(),
-                "guarded": [run(k, wanted.pills, wanted.good, emptied()) for k in ks] if wanted.pills else [],
+                "guarded": [run(k, wanted.pills, wanted.good, emptied(engines)) for k in ks] if wanted.pills else [],
             }
             if wanted.deaths:
-                figures["killed_from_outside"] = [outside_deaths(k, wanted.deaths, emptied()) for k in [*ks, 0]]
+                figures["killed_from_outside"] = [outside_deaths(k, wanted.deaths, emptied(engines)) for k in [*ks, 0]]
             if wanted.stock:
-                figures["stock"] = stock(wanted.stock, wanted.pills, wanted.good, emptied())
+                figures["stock"] = stock(wanted.stock, wanted.pills, wanted.good, emptied(engines))
         finally:
             for engine in engines:
                 engine.stop()
