@@ -2,8 +2,8 @@
 
 Two only observe: what the partner's outages do to webhooks and payments stays the story that docs/demo.md tells, and
 beside each attempt stands what the policy would have done. Two are enforced. The newsletters' waits as the task's own
-`autoretry_for` does and gives up where that does, so that an edit of it is what changes something. The scans' takes
-the one job out of the way that ends every process which runs it.
+`autoretry_for` does, but also after a 503, which its code takes for final. The scans' takes the one job out of the way
+that ends every process which runs it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLICIES: dict[str, dict[str, Any]] = {
         "cap_s": 30,
         "jitter": {"kind": "full"},
         "classes": [
-            {"error": "httpx.TransportError", "as": "transient"},
+            {"error": "httpx.HTTPError", "as": "transient"},
             {"error": "*.RateLimited", "as": "rate_limited"},
             {"error": "*", "as": "permanent"},
         ],

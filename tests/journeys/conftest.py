@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+from celery import Celery
 
 from dashboard.engine import free_port
 
@@ -50,6 +52,12 @@ class Desk:
         )
         assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:300]}"
         return answer.json()
+
+    def send(self, task: str, queue: str, **kwargs: object) -> None:
+        """Put a job on the shop's queue, as its customers do."""
+        made = json.loads((self.folder / "up.json").read_text())
+        with Celery(broker=made["REDRIVE_DEMO_BROKER_URL"], set_as_current=False) as app:
+            app.send_task(task, kwargs=kwargs, queue=queue)
 
     def log(self, name: str) -> str:
         path = self.folder / "log" / f"{name}.log"

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.journeys.looking import SIZES, faults
+from tests.journeys.looking import SIZES, faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -16,6 +16,9 @@ SHOWN = "#outlook .verdict"
 
 def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_back(page, desk):
     page.complaints = []
+    desk.wait_until(
+        lambda: desk.get("failures", q="task:shop.hooks.deliver")["count"] > 100, "the history is in", within_s=60
+    )
     page.goto("/policies/new/?task=shop.hooks.deliver&preset=webhooks")
     expect(page.locator("#backtest")).to_contain_text(re.compile(r"Of [\d,]+ jobs that failed"), timeout=20_000)
 
@@ -80,6 +83,58 @@ def test_a_policy_is_drawn_while_it_is_typed_published_made_stricter_and_put_bac
     page.locator("summary", has_text="Withdraw").click()
     page.get_by_role("button", name="Take journey out of force").click()
     expect(page.locator("#messages")).to_contain_text("journey is no longer in force.")
+
+
+def test_a_job_obeys_what_was_published_a_stale_edit_is_told_and_one_for_a_time_says_when_it_reverts(
+    page, desk, browser, logged_in
+):
+    page.goto("/policies/new/?task=shop.billing.forecast&preset=fixed")
+    page.get_by_label("Name", exact=True).fill("obeyed")
+    page.get_by_label("First delay").fill("100 ms")
+    page.get_by_label(re.compile("^Enforce")).check()
+    page.get_by_role("button", name="Publish", exact=True).click()
+    page.wait_for_url("**/policies/obeyed/")
+    expect(page.locator("#in-force")).to_contain_text(re.compile("(?<!of )1 worker on v1"), timeout=30_000)
+    assert attempts_of_a_job(desk, "obey-1") == ["obeyed@1"] * 3
+
+    stale = opened(browser, desk.url, "wide", storage_state=logged_in)
+    stale.goto("/policies/obeyed/")
+    page.get_by_label("Attempts in all").fill("2")
+    page.get_by_role("button", name="Publish v2 of obeyed").click()
+    expect(page.locator("#in-force")).to_contain_text(re.compile("(?<!of )1 worker on v2"), timeout=30_000)
+    assert attempts_of_a_job(desk, "obey-2") == ["obeyed@2"] * 2
+
+    # Somebody else began at v1: nothing is published, what differs is told, and what they did not touch can be taken over.
+    stale.get_by_label("Never longer than").fill("5 min")
+    stale.get_by_role("button", name="Publish v2 of obeyed").click()
+    expect(stale.locator(".stale")).to_contain_text("admin published version 2 since version 1. Nothing was changed")
+    assert desk.get("policies/obeyed")["version"] == 2
+    for size in SIZES:
+        stale.set_viewport_size(SIZES[size])
+        assert faults(stale, f"stale {size}") == []
+    stale.set_viewport_size(SIZES["wide"])
+    stale.get_by_role("button", name="Take over what you did not change").click()
+    expect(stale.get_by_label("Attempts in all")).to_have_value("2")
+    expect(stale.get_by_label("Never longer than")).to_have_value("5 min")
+    stale.get_by_label("Reverts by itself").select_option(label="in 1 hour")
+    stale.get_by_role("button", name="Publish v3 of obeyed").click()
+    expect(stale.locator("#in-force")).to_contain_text(re.compile(r"reverts in (59 min|1 h)"))
+    expect(stale.locator("#publish")).to_contain_text("v3 is in force again, or what was before it")
+    told = desk.get("policies/obeyed")
+    assert (told["version"], told["max_attempts"], told["cap_s"], told["reverts_to"]) == (3, 2, 300, 2)
+    for size in SIZES:
+        stale.set_viewport_size(SIZES[size])
+        assert faults(stale, f"for a time {size}") == []
+    stale.context.close()
+
+
+def attempts_of_a_job(desk, tenant):
+    """Sends a job that fails whenever it is tried: by which policy each attempt was judged, when it is dead."""
+    desk.send("shop.billing.forecast", "payments", tenant=tenant, account=1, takings=[])
+    query = f"tenant:{tenant} state:dead"
+    (dead,) = desk.wait_until(lambda: desk.get("failures", q=query)["items"], "the job is dead", within_s=60)
+    (run,) = desk.get(f"failures/{dead['id']}")["runs"]
+    return [attempt["policy"] for attempt in run["attempts"]]
 
 
 def test_a_policy_is_tried_out_and_published_without_scripts(desk, browser, logged_in):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from celery import Celery
 from playwright.sync_api import expect
 
 from tests.journeys.looking import SIZES, faults
@@ -18,9 +15,7 @@ TENANT = "pill-journey"
 def pill(desk):
     """One that the shop is sent by hand, for a tenant of its own, once it is in quarantine: the failure, as the API has it."""
     desk.wait_until(lambda: desk.get("policies/scans")["workers"]["current"], "the worker runs the policy", within_s=60)
-    app = Celery(broker=json.loads((desk.folder / "up.json").read_text())["REDRIVE_DEMO_BROKER_URL"])
-    app.send_task("shop.reporting.read_scan", kwargs={"tenant": TENANT, "scan": 1, "pages": 4_000}, queue="reports")
-    app.close()
+    desk.send("shop.reporting.read_scan", "reports", tenant=TENANT, scan=1, pages=4_000)
     query = f"tenant:{TENANT} state:quarantined"
     (found,) = desk.wait_until(lambda: desk.get("failures", q=query)["items"], "it is quarantined", within_s=90)
     return found
