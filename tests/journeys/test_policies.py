@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.journeys.looking import SIZES, faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser]
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
 
 SHOWN = "#outlook .verdict"
 
