@@ -60,7 +60,7 @@ class Desk:
     def url(self) -> str:
         return re.search(r"^Redrive is ready: (\S+)$", self.text, re.M)[1]
 
-    def is_ready(self, within_s: float = 60) -> Desk:
+    def is_ready(self, within_s: float = 120) -> Desk:
         self.wait_until(lambda: "Redrive is ready: " in self.text, within_s)
         return self
 

@@ -162,7 +162,7 @@ def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(up):
 
 
 def test_a_busy_port_gives_the_next_free_one(up):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
         desk = up("--no-demo", "--port", str(port)).is_ready()
     assert f"Port {port} is busy" in desk.text
@@ -223,7 +223,7 @@ def test_a_source_that_cannot_be_reached_is_named(up, tmp_path):
 
 def test_a_redis_cluster_is_refused(up, tmp_path):
     # A cluster's server also listens 10,000 ports higher, which must be a port still.
-    port = next(port for port in iter(free_port, None) if port <= 55_535)
+    port = free_port()
     cluster = ClusterEngine(tmp_path / "cluster", port).start()
     try:
         desk = up("--no-demo", REDRIVE_REDIS_URL=cluster.url)
