@@ -31,7 +31,8 @@ class Gauge:
         yield f"# TYPE {self.name} gauge"
         for labels, value in self.samples:
             said = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in labels.items())
-            yield f"{self.name}{{{said}}} {value:g}" if said else f"{self.name} {value:g}"
+            number = f"{value:.15g}"  # to the last job: with six digits a million and one would be a million
+            yield f"{self.name}{{{said}}} {number}" if said else f"{self.name} {number}"
 
 
 def text(viewer: Viewer, now: datetime | None = None) -> str:

@@ -173,7 +173,8 @@ def visible(viewer: Viewer) -> QuerySet[Replay]:
     if sources is None:
         return Replay.objects.all()
     theirs = ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=sources)
-    own = Q(created_by_id=viewer.person_id) if viewer.person_id else Q(pk__in=[])
+    # Of a login alone: a token may be for one source, and is not to see what its owner did at another.
+    own = Q(created_by_id=viewer.user_id) if viewer.user_id else Q(pk__in=[])
     # One that waits for a second person has no item yet; the audit of its start names its sources.
     begun = AuditEvent.objects.filter(
         object=Concat(Value("replay:"), Cast(OuterRef("pk"), TextField())),

@@ -118,3 +118,8 @@ def test_a_scrape_costs_the_database_the_same_however_many_policies_have_budgets
 def test_what_a_message_named_its_queue_stays_one_label(said):
     lines = list(Gauge("job_queue_depth", "Depth.", [({"queue": said}, 1.0)]).lines())
     assert len(lines) == 3 and "\n" not in lines[2] and LINE.match(lines[2])
+
+
+def test_a_large_number_is_told_as_it_is():
+    *_, line = Gauge("job_queue_dlq_depth", "Depth.", [({}, 1_234_567.0)]).lines()
+    assert line == "job_queue_dlq_depth 1234567"

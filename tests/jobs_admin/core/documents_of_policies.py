@@ -48,7 +48,7 @@ _OPTIONAL = {
         max_size=5,
     ),
     "budget": some.fixed_dictionaries(
-        {"per_minute": some.floats(0, 1e6), "burst": some.integers(1, 100_000)},
+        {"per_minute": some.just(0) | some.floats(0.0001, 1e6), "burst": some.integers(1, 100_000)},
         optional={"group": some.just("partners")},
     ),
     "poison": some.fixed_dictionaries({"crashes": some.integers(1, 100), "window_s": some.floats(1, 600)}),

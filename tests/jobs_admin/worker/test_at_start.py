@@ -362,6 +362,15 @@ def test_who_waits_comes_before_who_is_new(worker, store):
     assert one.start(rule, job("2")) == Proceed()
 
 
+def test_a_rate_that_was_raised_holds_nobody_to_the_turns_of_the_slower_one(worker, store):
+    one = worker()
+    one.start(policy(rate_limit={"max": 1, "per_s": 86_400}), *(job(str(n)) for n in range(6)))
+    raised = policy(rate_limit={"max": 100, "per_s": 1})
+    new = one.start(raised, job("new"))
+    assert new == Proceed() or new.delay_s < 1
+    assert one.start(raised, job("5")) == Proceed()
+
+
 def test_what_is_refused_takes_nothing(worker, store):
     one = worker()
     rule = policy(concurrency={"key": "task", "limit": 1}, rate_limit={"max": 2, "per_s": 60}, poison={"crashes": 1})

@@ -174,6 +174,8 @@ ABSURD = [
     ("classes.0.error", ""),
     ("classes.1.as", "maybe"),
     ("budget.per_minute", -1),
+    ("budget.per_minute", 1e-308),
+    ("budget.per_minute", 0.00009),
     ("budget.burst", 0),
     ("budget.burst", 1.5),
     ("budget.group", "Über"),
