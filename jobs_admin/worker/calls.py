@@ -68,6 +68,7 @@ class Calls:
         self._lock = threading.Lock()
         self._line: Line | None = None
         self._unread: _Call | None = None  # whose answer is still to be read
+        self._known: set[str] = set()  # names of scripts that were run on this line
         self._dial: _Dial | None = None
         self._dial_at = 0.0  # monotonic: not again before
         self._failed = 0  # in a row
@@ -142,18 +143,22 @@ class Calls:
 
     def _send(self, call: _Call, deadline: float) -> bool:
         assert self._line is not None
-        self._line.send(call.by_name, deadline)
+        # By its name alone it would wait for our next call, where that Redis is new or was started anew: for that of a
+        # process that now idles, perhaps an hour.
+        self._line.send(call.by_name if call.script.sha in self._known else call.by_text, deadline)
         self._unread = call
         return True
 
     def _answered(self, line: Line, call: _Call, deadline: float) -> Any:
-        """The answer to a call that was sent by the script's name. Raises as `Line.read`."""
+        """The answer to a call that was sent. Raises as `Line.read`."""
         try:
-            return line.read(deadline)
+            answer = line.read(deadline)
         except redis.ResponseError as error:
             if not str(error).startswith("NOSCRIPT"):
                 raise
-        return line.ask(call.by_text, deadline)
+            answer = line.ask(call.by_text, deadline)
+        self._known.add(call.script.sha)
+        return answer
 
     def _dialled(self, deadline: float) -> bool:
         """Whether there is a line now. Only who begins to dial waits for it."""
@@ -187,6 +192,7 @@ class Calls:
 
     def _hang_up(self) -> None:
         line, self._line, self._unread = self._line, None, None
+        self._known.clear()
         if line is not None:
             line.close()
 

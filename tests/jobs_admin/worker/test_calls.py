@@ -141,12 +141,25 @@ def test_what_is_told_twice_in_a_row_is_done_twice(engine, store):
     assert calls.run(ECHO, [], ["x"]) and noted(store) == [b"a", b"b"]
 
 
+def test_what_is_told_to_a_redis_that_does_not_know_the_script_waits_for_no_other_call(engine, store):
+    calls = Calls(engine.url, "things")
+    store.script_flush()
+    until_it_answers(calls)
+    calls.tell(NOTE, ["notes"], ["a"])
+    ends = time.monotonic() + 20
+    while noted(store) != [b"a"]:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
 def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):
     calls = Calls(engine.url, "things")
     until_it_answers(calls)
-    store.script_flush()
     calls.tell(NOTE, ["notes"], ["a"])
-    assert calls.run(ECHO, [], ["x"])[0] == b"x" and noted(store) == [b"a"]
+    assert calls.run(ECHO, [], ["x"])
+    store.script_flush()
+    calls.tell(NOTE, ["notes"], ["b"])
+    assert calls.run(ECHO, [], ["x"])[0] == b"x" and noted(store) == [b"a", b"b"]
 
 
 def test_a_connection_that_was_closed_after_something_was_told_is_made_anew(engine, store):
