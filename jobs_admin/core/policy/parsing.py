@@ -194,7 +194,9 @@ def _budget(said: Reading | None) -> Budget | None:
     per_minute = said.number("per_minute", 0, shape.MOST_PER_MINUTE, 0, "retries a minute")
     if 0 < per_minute < shape.LEAST_PER_MINUTE:
         # Slower than what is spent is remembered; of 1e-308 the time between two retries is no number any more.
-        said.refuse("per_minute", f"0, or at least {shape.LEAST_PER_MINUTE} retries a minute (one in a week)", per_minute)
+        said.refuse(
+            "per_minute", f"0, or at least {shape.LEAST_PER_MINUTE} retries a minute (one in a week)", per_minute
+        )
     usual = min(shape.MOST_BURST, max(1, round(per_minute / 10))) if per_minute else 0
     burst = said.whole("burst", 0, shape.MOST_BURST, usual, "retries at once")
     if per_minute and not burst and said.is_fine("burst"):

@@ -278,6 +278,17 @@ def test_a_replay_is_shown_to_who_may_see_its_source(shop, bury):
     assert replays.listing(Viewer("x", {"web": VIEWER})).rows == []
 
 
+def test_a_token_sees_nothing_of_what_its_owner_replayed_at_a_source_that_is_not_the_tokens(
+    shop, bury, django_user_model
+):
+    user = django_user_model.objects.create_user("ann")
+    ann = Viewer("ann", {"*": OPERATOR}, user_id=user.pk)
+    draft = replays.draft(ann, selection=bury(), reason="a customer's name")
+    with pytest.raises(Replay.DoesNotExist):
+        replays.find(Viewer("token web", {"web": VIEWER}, token_id=1, owner_id=user.pk), draft.pk)
+    assert replays.find(Viewer("ann", {"web": VIEWER}, user_id=user.pk), draft.pk) == draft  # her own
+
+
 def test_replays_and_items_come_in_pages(shop, bury):
     for pk in bury(3):
         replay = begun([pk])
