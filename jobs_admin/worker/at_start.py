@@ -158,7 +158,7 @@ class AtStart:
         self._uncounted = Tally()
         # Crashes that the store has not heard of.
         self._untold: deque[tuple[list[str], list[str | int]]] = deque(maxlen=1000)
-        self._holders: Sequence[bytes] = ()  # tokens that held a place at the last beat
+        self._open: Sequence[bytes] = ()  # tokens of which no end was told at the last beat
 
     def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
         """Whether the job may start now; if so, it is counted as running."""
@@ -241,11 +241,11 @@ class AtStart:
 
         `leaving`: it was told to end, and what it leaves open is nobody's crash; `gone`: it has ended.
         """
-        # An end that was lost with its connection, of a process that was then replaced, must hold no place for ever.
-        dead = [token for token in self._holders if not _lives(token)]
+        # An end that was lost with its connection, of a process that was then replaced, must hold no place and no job for ever.
+        dead = [token for token in self._open if not _lives(token)]
         names = [self._boots, self._key, f"{self._key}:held"]
         answer = self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving, *dead])
-        self._holders = answer or ()
+        self._open = answer or ()
 
     def tell(self) -> None:
         """Tell the store of crashes that it has not heard of. Called every second."""

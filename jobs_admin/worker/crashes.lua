@@ -126,7 +126,7 @@ local function note_crash(job, boot, token, name, how, said, unseen, now)
   redis.call('PEXPIRE', job, KEPT_MS)
 end
 
--- What this place began before has ended, also where nobody heard of that: it is about to begin something else.
+-- What this place began before has ended, also where nobody heard of that: it is about to begin something else, or is no more.
 local function forget_last(boot, token)
   local text = redis.call('HGET', boot .. ':running', token)
   local last = text and cjson.decode(text).key

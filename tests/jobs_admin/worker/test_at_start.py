@@ -332,16 +332,44 @@ def test_a_place_whose_end_was_never_told_is_free_for_the_next_job_of_its_proces
     assert one.start(rule, of("a", "2")) == Proceed()
 
 
-def test_a_place_of_a_process_that_is_no_more_is_free_although_its_worker_lives(worker):
-    one, two, rule = worker(), worker(), limited(limit=1)
+@pytest.fixture
+def ended_process():
+    """The number of a process that is no more, as one of a pool that was replaced."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    one.pid = process.pid
+    return process.pid
+
+
+def test_a_place_of_a_process_that_is_no_more_is_free_although_its_worker_lives(worker, ended_process):
+    one, two, rule = worker(), worker(), limited(limit=1)
+    one.pid = ended_process
     assert one.start(rule, of("a", "1")) == Proceed()
     assert isinstance(two.start(rule, of("a", "2")), Wait)
     one.beat()  # learns who holds a place
     one.beat()
     assert two.start(rule, of("a", "2")) == Proceed()
+
+
+def test_a_start_of_a_process_that_is_no_more_does_not_hold_its_job_up_although_its_worker_lives(worker, ended_process):
+    one, two, rule = worker(), worker(), poison(1)
+    one.pid = ended_process
+    assert one.start(rule, job()) == Proceed()  # whose end the store does not hear
+    assert two.start(rule, job()) == Wait(5.5, "undecided")
+    one.beat()  # learns what is open
+    one.beat()
+    assert two.start(rule, job()) == Proceed()
+
+
+def test_a_crash_that_is_told_after_its_process_was_missed_counts_all_the_same(worker, ended_process, store):
+    one, rule = worker(), poison(2)
+    one.pid = ended_process
+    for _ in range(2):
+        assert one.start(rule, job()) == Proceed()
+        one.beat()
+        one.beat()
+        assert not store.hkeys(keys.boot("shop", one.boot) + ":running")
+        told = one.crashed(rule, job(), "killed", pid=ended_process)
+    assert isinstance(told, Quarantine) and len(told.crashes) == 2
 
 
 def test_only_so_many_starts_in_a_time_and_each_who_waits_has_a_turn_of_its_own(worker, store):
