@@ -185,6 +185,8 @@ class Policies:
             self._publish()
         except TooLong as error:
             self._documents = before
+            why = f"The policies of this source are too many ({error}). The version before stays in force."
+            self.refused = refused | {name: why for name in taken if taken[name] != before.get(name)}
             logger.error("Redrive's policies are too many for this worker (%s); those before stay in force.", error)
             return False
         return True

@@ -121,12 +121,13 @@ def test_a_policy_reaches_no_higher_than_its_ceilings(own_store, client, folder,
     assert (chosen and chosen.policy.mode) == mode
 
 
-def test_more_than_the_board_holds_leaves_those_before(own_store, client, folder):
+def test_more_than_the_board_holds_leaves_those_before_and_says_why(own_store, client, folder):
     version = published(own_store.url, policy("one"))
     policies = Policies("shop", "enforce", folder)
     asked(policies, client)
     long = [policy(f"p{n}", f"t{n}", note="x" * 2000) for n in range(600)]
     published(own_store.url, *long)
-    assert not asked(policies, client)
+    assert asked(policies, client) and policies.refused.keys() == {one["name"] for one in long}
+    assert "are more than" in policies.refused["p0"]
     assert policies.in_force().choose("q", "try").version == version
     assert policies.versions == {"one": version}
