@@ -29,6 +29,10 @@ def test_the_page_has_the_rules_as_they_are():
         assert after == rules(), "Run this test once with WRITE_DOCS=1 in the environment."
 
 
+def test_the_readme_counts_the_rules_rightly():
+    assert f"holds {len(lint.RULES)} rules against" in (PAGE.parents[1] / "README.md").read_text()
+
+
 def test_every_rule_says_why_what_to_do_and_where_it_is_known_from():
     assert len(lint.RULES) >= 11
     for rule in lint.RULES.values():
