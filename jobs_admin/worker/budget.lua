@@ -1,7 +1,7 @@
 -- Spend one retry from a budget, or look at it. A bucket of `burst` retries that fills by one every `interval`.
 -- KEYS[1] the source's budgets
 -- ARGV[1] name, ARGV[2] interval in µs (0: it never fills, and nothing is granted), ARGV[3] burst,
--- ARGV[4] how many to spend (0: only look), ARGV[5] ms that the record lives
+-- ARGV[4] how many to spend (0: only look), ARGV[5] ms that the record lives at least
 -- Answers 1 (granted) or 0, and how many are left.
 -- It is kept as one moment, when it will be full again (GCRA): whole µs, so that a million grants add up exactly. In any
 -- window of W seconds at most burst + W / interval are granted.
@@ -19,7 +19,11 @@ end
 
 local function write(full_at)
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %.0f %.0f', full_at, interval, burst))
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+  -- All of a source share one life: until the slowest is full again, or forgetting it would fill it.
+  local lives = math.max(tonumber(ARGV[5]), math.ceil((full_at - now) / 1000))
+  if redis.call('PTTL', KEYS[1]) < lives then
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lives))
+  end
 end
 
 local full_at = interval == 0 and 0 or now

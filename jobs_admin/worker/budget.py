@@ -10,7 +10,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker.calls import Calls, Script
 
 SCRIPT = Script((Path(__file__).parent / "budget.lua").read_text())
-KEPT_MS = 8 * 86_400_000  # a budget that nobody spent from for so long is full again
+KEPT_MS = 8 * 86_400_000  # at least, and until it is full again
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,14 @@ def test_it_fills_by_one_each_interval_and_never_above_its_burst(budgets, store)
     assert granted(budgets, "p", 1, 10, 50) == 10
 
 
+def test_one_that_fills_in_weeks_is_not_forgotten_before_whatever_else_is_spent(budgets, store):
+    week_ms = 7 * 86_400_000
+    granted(budgets, "slow", 60 / (week_ms / 1000), 10, 10)
+    granted(budgets, "quick", 60, 10, 1)
+    assert 9.9 * week_ms < store.pttl(keys.budget("shop")) <= 10 * week_ms + 1000
+    assert left(store, "slow", 60 / (week_ms / 1000), 10) == 0
+
+
 def test_a_budget_of_nothing_grants_nothing(budgets):
     assert granted(budgets, "p", 0, 0, 20) == granted(budgets, "p", 0, 100, 20) == 0
 
