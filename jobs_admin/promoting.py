@@ -42,9 +42,7 @@ def _of_source(name: str) -> bool:
             jobs, failed = jobs + went, failed or why
     except (redis.RedisError, OSError) as error:
         failed = type(error).__name__
-    except (
-        Exception
-    ) as error:  # the border: the other sources have their turn, whatever we did not think of in this one
+    except Exception as error:  # the border: whatever we did not think of, the other sources have their turn
         failed = type(error).__name__
         log.exception("Source %s: what waits to be retried cannot be brought back.", name)
     if failed:

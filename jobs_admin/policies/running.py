@@ -23,9 +23,8 @@ class InForce:
 
     version: int
     on: Mapping[int | None, int]  # version -> workers that run it; None: they run none, or do not say
-    held_back: Mapping[str, int] = field(
-        default_factory=dict
-    )  # `capture`, `observe`, `off` -> workers whose ceiling it is
+    # `capture`, `observe`, `off` -> workers whose ceiling it is
+    held_back: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)  # worker -> why it cannot use this version
     # Jobs that these workers started since they live without counting them, because the store did not answer; of all
     # policies that count something. 0 where this one counts nothing.

@@ -33,9 +33,8 @@ from jobs_admin.worker.report import lineage_of
 from jobs_admin.worker.tally import Tally
 
 KILLED, HARD_LIMIT, MEMORY, LOST = "killed", "hard_limit", "memory", "lost"
-ALONE = (
-    "redrive_alone"  # in what the main process hands to the pool: whether the job is `alone` there, or `beside` others
-)
+# In what the main process hands to the pool: whether the job is `alone` there, or `beside` others.
+ALONE = "redrive_alone"
 KINDS_OF_CRASHES = {HARD_LIMIT: "hard_limit", MEMORY: "memory"}
 
 

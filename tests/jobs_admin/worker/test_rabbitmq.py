@@ -129,9 +129,8 @@ def test_what_the_broker_does_not_take_waits_on_and_holds_up_no_other(node, stor
     assert promoted.jobs == 1 and "NO_ROUTE" in promoted.failed
     assert store.hkeys(keys.due_jobs("other")) == [b"a:2"]
     publisher.publish("there", message)
-    made[-1].connection.transport.sock.shutdown(
-        2
-    )  # as after a restart of the broker, or an idle hour behind a firewall
+    # As after a restart of the broker, or an idle hour behind a firewall.
+    made[-1].connection.transport.sock.shutdown(2)
     publisher.publish("there", message)
     assert depth(node, "there") == 3
 
