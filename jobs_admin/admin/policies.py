@@ -8,6 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
+from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
@@ -17,6 +18,19 @@ from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import OPERATOR, Viewer
 
 _REFUSED = (policies.PolicyRefused, policies.NoSuchPolicy)
+
+
+class Document(forms.JSONField):
+    """As Django's, but nothing that is typed fails the page: nested too deep, a number too long, half of a character."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError) as error:
+            raise ValidationError(f"This is not JSON: {error}. Nothing was changed.") from error
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        return None if data is None else InvalidJSONInput(data)  # as it was typed
 
 
 class PolicyForm(forms.ModelForm):
@@ -29,6 +43,7 @@ class PolicyForm(forms.ModelForm):
     class Meta:
         model = PolicyVersion
         fields = ("document", "reason")
+        field_classes = {"document": Document}
         widgets = {"document": forms.Textarea(attrs={"rows": 30, "cols": 100})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -78,6 +78,16 @@ def test_an_absurd_policy_is_refused_with_field_and_bound(as_, emails, document,
     assert attempts() == 9
 
 
+@pytest.mark.parametrize(
+    "typed",
+    ['{"a":' * 3_000 + "1" + "}" * 3_000, '{"max_attempts":' + "9" * 5_000 + "}", r'{"note":"\ud800"}', "{", "[\x00]"],
+)
+def test_what_cannot_be_read_or_shown_as_json_is_refused_and_stands_as_it_was_typed(as_, emails, typed):  # noqa: F811
+    answer = as_("operator").post(change(emails), {"document": typed, "expected_version": "2"})
+    assert answer.status_code == 200 and answer.context["errors"] and attempts() == 9
+    assert answer.context["adminform"].form["document"].value() == typed
+
+
 def test_an_equal_match_is_refused(as_, emails):  # noqa: F811
     client = as_("operator")
     answer = client.post(f"{LIST}add/", {"called": "others", "document": json.dumps(EMAILS)})
