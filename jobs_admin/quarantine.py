@@ -159,7 +159,7 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
     for (_, at), (worker, leaving, died_with), running in zip(died, told[::2], told[1::2], strict=True):
         if leaving is not None:
             continue
-        beside = int(died_with or len(running)) - 1
+        beside = (whole_number(_text(died_with)) or len(running)) - 1
         for text in running.values():
             job = _object(text)
             yield Suspect(
@@ -171,7 +171,7 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
 def _object(text: bytes) -> dict[str, Any]:
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

@@ -99,6 +99,12 @@ class TestSuspects:
         self.store.zincrby(keys.boots("shop"), -60_000, "b1")
         assert quarantine.suspects(SHOP) == []
 
+    @pytest.mark.parametrize("said", [b"{", b"[1]", b"\xff", b'{"id":' * 3_000 + b"1" + b"}" * 3_000])
+    def test_what_cannot_be_read_hides_nothing_else(self, said):
+        self.store.hset(keys.boot("shop", "b1"), "died_with", said)
+        self.store.hset(keys.boot("shop", "b1") + ":running", "b1:3", said)
+        assert {one.job_id for one in quarantine.suspects(SHOP)} == {"j1", "j2", ""}
+
     def test_who_may_not_see_the_source_sees_no_suspects_of_it(self):
         assert quarantine.suspects(Viewer(name="v", roles={"bank": "viewer"})) == []
 
