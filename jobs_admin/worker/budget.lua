@@ -18,6 +18,9 @@ local function left(full_at, interval, burst)
 end
 
 local function write(full_at)
+  if spent == 0 then
+    return -- who only looks may go by another rule than those who spend, and must not change what is left for them
+  end
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %.0f %.0f', full_at, interval, burst))
   -- All of a source share one life: until the slowest is full again, or forgetting it would fill it.
   local lives = math.max(tonumber(ARGV[5]), math.ceil((full_at - now) / 1000))

@@ -63,7 +63,7 @@ def test_a_budget_of_nothing_grants_nothing(budgets):
 @pytest.mark.parametrize("before", [(0, 0), (0, 100), (1, 5)])
 def test_a_limit_that_is_raised_is_no_refill(budgets, store, before):
     granted(budgets, "p", *before, 10)
-    assert left(store, "p", 6, 100) == 0
+    assert left(store, "p", 6, 100) == granted(budgets, "p", 6, 100, 1) == 0
     pass_time(store, "p", 20_000_000)
     assert granted(budgets, "p", 6, 100, 50) == 2
 
@@ -83,6 +83,12 @@ def test_policies_that_name_one_group_spend_from_one_budget_and_others_from_thei
     assert granted(budgets, "mail", 1, 3, 2) == 2
     assert granted(budgets, "mail", 1, 3, 5) == 1
     assert granted(budgets, "web", 1, 3, 5) == 3
+
+
+def test_looking_by_another_rule_takes_nothing_from_those_who_spend(budgets, store):
+    granted(budgets, "p", 1, 100, 10)
+    assert (left(store, "p", 1, 5), left(store, "p", 0, 0)) == (5, 0)
+    assert granted(budgets, "p", 1, 100, 200) == 90
 
 
 def test_looking_spends_nothing(budgets, store):
