@@ -91,6 +91,15 @@ def not_below(path: str, other: str) -> Holds:
     )
 
 
+def not_between(path: str, low: float, high: float) -> Holds:
+    """Either of the two, or beyond them, or nothing."""
+    found = f"json_extract({COLUMN}, '$.{path}')"
+    return Holds(
+        f"NOT jsonb_path_exists({COLUMN}, '$ ? (@.{path} > {low:.12g} && @.{path} < {high:.12g})')",
+        f"COALESCE({found} <= {low:.12g} OR {found} >= {high:.12g},1)",
+    )
+
+
 def _none_but(path: str, condition: str) -> str:
     # Strict, so that a list where a number belongs is not looked into; silent, so that what is not there is no error
     # but NULL, which a constraint lets pass.

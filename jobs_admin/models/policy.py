@@ -6,7 +6,7 @@ from django.db.models.fields.json import KT
 
 from jobs_admin.core import policy as core
 from jobs_admin.core.policy import shape
-from jobs_admin.models.document_bounds import Bound, Holds, at_most, choice, not_below, number, text
+from jobs_admin.models.document_bounds import Bound, Holds, at_most, choice, not_below, not_between, number, text
 
 LONGEST_NAME = 63
 LONGEST_REASON = 500
@@ -87,6 +87,7 @@ class PolicyVersion(models.Model):
             _bound("classes", at_most("classes", shape.MOST_CLASSES)),
             _bound("classes_as", choice("classes[*].as", shape.CLASSES, longest=shape.MOST_CLASSES)),
             _bound("budget_per_minute", number("budget.per_minute", 0, shape.MOST_PER_MINUTE)),
+            _bound("budget_per_minute_least", not_between("budget.per_minute", 0, shape.LEAST_PER_MINUTE)),
             _bound("budget_burst", number("budget.burst", 0, shape.MOST_BURST, whole=True)),
             _bound("poison_crashes", number("poison.crashes", 1, shape.MOST_CRASHES, whole=True)),
             _bound("poison_window_s", number("poison.window_s", 1, shape.LONGEST_WINDOW_S)),

@@ -124,14 +124,20 @@ def _put_in_force(
 
 
 def _record(viewer: Viewer, act: str, before: PolicyVersion | None, after: PolicyVersion | None, reason: str) -> None:
-    """What it was and what it became, as far as that differs: the whole stands in the versions."""
+    """What it was and what it became, as far as that differs: the whole stands in the versions. Where it went from one
+    source to another, each is told of its own.
+    """
     changes = difference(before and before.document, after and after.document)
     was = before and {"version": before.version, **{c.field: c.before for c in changes if c.before is not None}}
     became = after and {"version": after.version, **{c.field: c.after for c in changes if c.after is not None}}
     named = after or before
     assert named is not None
+    told = {"before": (before, was), "after": (after, became)}
     for source in rights.audited(one.match_source for one in (before, after) if one is not None):
-        audit.record(viewer, act, f"policy:{named.name}", source=source, reason=reason, before=was, after=became)
+        of_source = {
+            side: values for side, (one, values) in told.items() if one and source in rights.audited([one.match_source])
+        }
+        audit.record(viewer, act, f"policy:{named.name}", source=source, reason=reason, **of_source)
 
 
 def _read(name: str, document: object, now: datetime) -> Policy:

@@ -61,7 +61,12 @@ def in_force(viewer: Viewer, found: Iterable[PolicyVersion], now: datetime | Non
 def _in_force(current: PolicyVersion, told: Sequence[heartbeats.Told]) -> InForce:
     theirs = [one for one in told if _is_for(current, one)]
     ceilings = Counter(one.mode for one in theirs if one.mode not in ("", ENFORCE, current.mode))
-    refused = {one.name: why for one in theirs if (why := one.refused.get(current.name))}
+    # Two sources may have a worker of the same name.
+    refused = {
+        one.name if one.source == current.match_source else f"{one.source}/{one.name}": why
+        for one in theirs
+        if (why := one.refused.get(current.name))
+    }
     on = Counter(one.policies.get(current.name) for one in theirs)
     counts = any(current.document.get(name) for name in ("poison", "concurrency", "rate_limit"))
     uncounted = sum(one.uncounted for one in theirs) if counts else 0

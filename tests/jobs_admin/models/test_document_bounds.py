@@ -83,6 +83,8 @@ ABSURD = {
     "an unknown class": {"classes": [{"error": "E", "as": "hopeless"}]},
     "51 classes": {"classes": [{"error": f"E{n}", "as": "permanent"} for n in range(51)]},
     "a negative budget": {"budget": {"per_minute": -1, "burst": 1}},
+    "a budget of 1e-308": {"budget": {"per_minute": 1e-308, "burst": 1}},
+    "a budget of a retry in two weeks": {"budget": {"per_minute": 0.00005, "burst": 1}},
     "a budget of 1e308": {"budget": {"per_minute": 1e308, "burst": 1}},
     "a burst of 1e9": {"budget": {"per_minute": 1, "burst": 10**9}},
     "no crash": {"poison": {"crashes": 0, "window_s": 300}},

@@ -191,6 +191,14 @@ def test_every_change_stands_in_the_audit_with_what_differs():
     assert (event.before, event.after) == ({"version": 1, "cap_s": 60}, {"version": 2, "cap_s": 90})
 
 
+def test_each_source_is_told_of_its_own_side_of_a_policy_that_moved():
+    publish()
+    policies.publish(ANN, "emails", {**EMAILS, "match": {"source": "billing"}, "cap_s": 90}, expected_version=1)
+    came, went = (AuditEvent.objects.filter(source=source).latest("pk") for source in ("billing", "shop"))
+    assert came.before is None and came.after["cap_s"] == 90
+    assert went.before["cap_s"] == 60 and went.after is None
+
+
 def test_a_viewer_may_look_and_not_publish_which_is_written_down():
     assert refusal(viewer=LOOKS).code == "forbidden"
     assert AuditEvent.objects.get().allowed is False
