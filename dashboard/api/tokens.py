@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ninja.security import HttpBearer
 
 from jobs_admin.models import ApiToken
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import Viewer, lent, viewer_of
 
 _BEARER = re.compile(r"bearer +(\S+)\Z", re.IGNORECASE)
 
@@ -26,9 +26,10 @@ def viewer_of_token(token: str) -> Viewer | None:
     found = ApiToken.objects.select_related("owner").filter(sha256=digest, revoked_at=None).first()
     if found is None or (found.owner is not None and not found.owner.is_active):
         return None
-    return Viewer(
-        name=f"token {found.name}", roles={found.source: found.role}, token_id=found.pk, owner_id=found.owner_id
-    )
+    roles = {found.source: found.role}
+    if found.owner is not None:
+        roles = lent(found.role, found.source, viewer_of(found.owner))
+    return Viewer(name=f"token {found.name}", roles=roles, token_id=found.pk, owner_id=found.owner_id)
 
 
 def viewer_of_request(request: HttpRequest) -> Viewer | None:

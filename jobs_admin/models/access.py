@@ -113,3 +113,9 @@ def viewer_of(user) -> Viewer:
         return Viewer(name=user.get_username(), roles={EVERY_SOURCE: ADMIN}, user_id=user.pk)
     roles = dict(Role.objects.filter(user=user).values_list("source", "role"))
     return Viewer(name=user.get_username(), roles=roles, user_id=user.pk)
+
+
+def lent(role: str, source: str, owner: Viewer) -> dict[str, str]:
+    """The roles of a token that has this role on this source, or on "*", and an owner: nowhere more than the owner's."""
+    theirs = owner.roles if source == EVERY_SOURCE else {source: owner.role_on(source)}
+    return {name: min(role, held, key=RANK.__getitem__) for name, held in theirs.items() if held in RANK}

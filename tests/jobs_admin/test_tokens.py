@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from dashboard.api.tokens import viewer_of_token
 from jobs_admin import config
-from jobs_admin.models import ApiToken, AuditEvent, Failure
+from jobs_admin.models import ApiToken, AuditEvent, Failure, Role
 from tests.conftest import forget_configuration
 
 pytestmark = pytest.mark.django_db
@@ -51,6 +51,24 @@ def test_a_token_may_belong_to_somebody_and_ends_with_their_account(django_user_
     ann.is_active = False
     ann.save()
     assert viewer_of_token(own.strip()) is None is viewer_of_token(free.strip())
+
+
+@pytest.mark.parametrize(
+    ("source", "theirs", "may"),
+    [
+        ("*", {"shop": "viewer", "billing": "admin"}, {"shop": "viewer", "billing": "operator"}),
+        ("*", {"*": "viewer", "shop": "admin"}, {"*": "viewer", "shop": "operator"}),
+        ("shop", {"*": "viewer"}, {"shop": "viewer"}),
+        ("shop", {"billing": "admin"}, {}),
+        ("*", {}, {}),
+    ],
+)
+def test_a_token_of_somebody_may_nowhere_do_more_than_they(source, theirs, may, django_user_model):
+    ann = django_user_model.objects.create_user("ann")
+    for name, role in theirs.items():
+        Role.objects.create(user=ann, source=name, role=role)
+    own, _ = run("token", "create", "anns", "--role", "operator", "--source", source, "--owner", "ann")
+    assert viewer_of_token(own.strip()).roles == may
 
 
 @pytest.mark.parametrize(
