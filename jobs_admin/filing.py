@@ -13,38 +13,30 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed_copy
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import F
 
-from jobs_admin import config, job_notices, statements
+from jobs_admin import config, counters, group_sightings, job_notices, statements
 from jobs_admin.core import terms
-from jobs_admin.counting import in_steps
+from jobs_admin.group_sightings import Sighting
 from jobs_admin.models import (
     Attempt,
     Failure,
     Group,
     GroupAlias,
-    GroupCounter,
     Payload,
-    QueueCounter,
     Release,
-    ReplayItem,
     Source,
     Traceback,
 )
 from jobs_admin.models import terms as index
-from jobs_admin.models.counter import STEPS_OF_GROUPS, STEPS_OF_QUEUES
 from jobs_admin.models.failure import Caveat, FailureState
-from jobs_admin.models.group import GroupState
 from jobs_admin.report import Report, document, rank
 
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 Rank = tuple[int, int, int]
-
-NEW_FOR = timedelta(hours=1)  # then a group is no longer new
 
 _NAME = ("source", "queue", "first_job_id")
 # What the list shows of a failure: from its latest attempt that failed.
@@ -401,13 +393,7 @@ def _overrules(top: Report, row: dict[str, Any]) -> bool:
 # -- attempts, payloads, counters -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    failure: int
-    report: Report
-
-
-def _attempts(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> list[_Counted]:
+def _attempts(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> list[Sighting]:
     """Write the attempts; answers those that were not there before, each once."""
     first: dict[tuple[int, int, int, str], Report] = {}
     for pk in sorted(of_failure):
@@ -421,7 +407,7 @@ def _attempts(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime)
         for (pk, *_), r in first.items()
     ]  # fmt: skip
     written = statements.insert(Attempt, _ATTEMPT, rows, conflict="DO NOTHING", returning=_ATTEMPT[:4])
-    return [_Counted(row[0], first[row]) for row in written]
+    return [Sighting(row[0], first[row]) for row in written]
 
 
 def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -> None:
@@ -447,10 +433,10 @@ def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -
     statements.insert(Payload, _PAYLOAD, earlier, conflict=f"{replace} WHERE NOT {table}.is_whole")
 
 
-def _count(counted: list[_Counted], marks: _Marks, queues: dict[int, tuple[str, str]], now: datetime) -> None:
+def _count(counted: list[Sighting], marks: _Marks, queues: dict[int, tuple[str, str]], now: datetime) -> None:
     groups: dict[tuple[int, datetime], list[int]] = defaultdict(lambda: [0, 0])
     by_queue: dict[tuple[str, str, datetime], list[int]] = defaultdict(lambda: [0, 0, 0])
-    seen: dict[int, list[_Counted]] = defaultdict(list)
+    seen: dict[int, list[Sighting]] = defaultdict(list)
     for it in counted:
         r = it.report
         minute = r.ended_at.replace(second=0, microsecond=0)
@@ -460,106 +446,8 @@ def _count(counted: list[_Counted], marks: _Marks, queues: dict[int, tuple[str, 
         if group is not None:
             groups[group, minute][place] += 1
             seen[group].append(it)
-    _see(seen)
-    count_groups(groups)
-    count_queues({key: dict(zip(("failed", "retried", "recovered"), n, strict=True)) for key, n in by_queue.items()})
-
-
-def count_groups(counts: dict[tuple[int, datetime], list[int]]) -> None:
-    """Add [failed, retried] to the steps of groups around each moment: {(group, moment): …}."""
-    columns = ("group_id", "step", "at", "failed", "retried")
-    rows = [(group, step, at, *n) for group, step, at, n in in_steps(counts, STEPS_OF_GROUPS)]
-    conflict = statements.add(GroupCounter, columns, key=columns[:3])
-    statements.insert(GroupCounter, columns, rows, conflict=conflict)
-
-
-def count_queues(counts: dict[tuple[str, str, datetime], dict[str, float]]) -> None:
-    """Add numbers to the steps of queues around each moment: {(source, queue, moment): {column: number}}."""
-    columns = (
-        "source",
-        "queue",
-        "step",
-        "at",
-        "started",
-        "succeeded",
-        "failed",
-        "retried",
-        "recovered",
-        "sent",
-        "busy_s",
+    group_sightings.fold(seen)
+    counters.count_groups(groups)
+    counters.count_queues(
+        {key: dict(zip(("failed", "retried", "recovered"), n, strict=True)) for key, n in by_queue.items()}
     )
-    moments = {(key[:2], key[2]): [n.get(column, 0) for column in columns[4:]] for key, n in counts.items()}
-    rows = [(*queue, step, at, *n) for queue, step, at, n in in_steps(moments, STEPS_OF_QUEUES)]
-    conflict = statements.add(QueueCounter, columns, key=columns[:4])
-    statements.insert(QueueCounter, columns, rows, conflict=conflict)
-
-
-def _see(seen: dict[int, list[_Counted]]) -> None:
-    """Groups were seen again: counts, times, and what that means for their state."""
-    rows = Group.objects.filter(pk__in=seen).order_by("pk")
-    if connection.features.has_select_for_update:
-        rows = rows.select_for_update(of=("self",), no_key=True)
-    changed = []
-    for group in rows:
-        mine = seen[group.pk]
-        latest = max(mine, key=lambda it: (it.report.ended_at, it.failure))
-        if group.count == 0 or latest.report.ended_at >= group.last_seen:
-            group.representative_id = latest.failure
-        group.count += len(mine)
-        group.first_seen = min(group.first_seen, *(it.report.ended_at for it in mine))
-        group.last_seen = max(group.last_seen, latest.report.ended_at)
-        if group.state == GroupState.NEW and group.last_seen - group.first_seen >= NEW_FOR:
-            group.state, group.state_since = GroupState.ONGOING, group.first_seen + NEW_FOR
-        elif group.state == GroupState.RESOLVED:
-            _regress(group, mine)
-        changed.append(
-            (group.count, group.first_seen, group.last_seen, group.state, group.state_by, group.state_since,
-             group.regressed_after, group.representative_id, group.pk)
-        )  # fmt: skip
-    columns = (
-        "count", "first_seen", "last_seen", "state", "state_by", "state_since", "regressed_after", "representative_id",
-    )  # fmt: skip
-    statements.update(Group, columns, changed)
-
-
-def _regress(group: Group, seen: list[_Counted]) -> None:
-    """A resolved group came back, unless these failed before it was resolved and only arrived late."""
-    replayed = _replayed(seen)
-    later = [it for it in seen if group.resolved_at is None or _failed_after(group.resolved_at, it, replayed)]
-    if not later:
-        return
-    first = min(later, key=lambda it: it.report.ended_at)
-    group.state, group.state_by, group.state_since = GroupState.REGRESSED, "", first.report.ended_at
-    item, release = replayed.get(first.failure), first.report.release
-    group.regressed_after = f"replay:{item.replay_id}" if item else f"release:{release}" if release else ""
-
-
-def _replayed(seen: list[_Counted]) -> dict[int, ReplayItem]:
-    """failure -> the item of the replay that started the run it failed in."""
-    runs = {it.failure: it.report for it in seen if it.report.item}
-    # By failure and run too: an item's number may be that of another desk, where a database was put back.
-    items = ReplayItem.objects.filter(pk__in=[report.item for report in runs.values()], failure__in=runs)
-    rows = items.only("replay_id", "failure_id", "run", "sent_at", "claimed_at")
-    return {item.failure_id: item for item in rows if item.run == runs[item.failure_id].run}
-
-
-def _failed_after(resolved_at: datetime, it: _Counted, replayed: Mapping[int, ReplayItem]) -> bool:
-    """By the worker's clock; what we sent since it was resolved failed after that, whatever that clock says."""
-    item = replayed.get(it.failure)
-    sent_at = (item.sent_at or item.claimed_at) if item else None
-    return it.report.ended_at > resolved_at or (sent_at is not None and sent_at > resolved_at)
-
-
-def count_lost(lost: Iterable[tuple[int | None, str, str]], now: datetime) -> None:
-    """Count attempts that never reported: (group, source, queue) of each."""
-    minute = now.replace(second=0, microsecond=0)
-    groups: dict[tuple[int, datetime], list[int]] = defaultdict(lambda: [0, 0])
-    queues: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: {"failed": 0})
-    for group, source, queue in lost:
-        queues[source, queue, minute]["failed"] += 1
-        if group is not None:
-            groups[group, minute][0] += 1
-    count_groups(groups)
-    count_queues(queues)
-    for (group, _), (failed, _) in sorted(groups.items()):
-        Group.objects.filter(pk=group).update(count=F("count") + failed)

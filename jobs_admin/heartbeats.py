@@ -14,7 +14,7 @@ from typing import Any
 import redis
 from django.db import connection, transaction
 
-from jobs_admin import config, filing
+from jobs_admin import config, counters
 from jobs_admin.core import keys
 from jobs_admin.core.text import representable
 from jobs_admin.models import DepthSample, Worker
@@ -260,7 +260,7 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
         _describe(worker, h)
         changed.append(worker)
     Worker.objects.bulk_update(changed, _DESCRIBED)
-    filing.count_queues(added)
+    counters.count_queues(added)
 
 
 _DESCRIBED = [

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 from django.db.models import F, Q, QuerySet
 
-from jobs_admin import audit, config, filing
+from jobs_admin import audit, config, counters, group_sightings
 from jobs_admin.models import Attempt, Failure, Group
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
@@ -23,7 +23,7 @@ _AT_ONCE = 500
 def reconcile(now: datetime) -> bool:
     """File overdue retries as lost, let new groups grow old, end mutes. True if there may be more to do at once."""
     lost = overdue(now)
-    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - filing.NEW_FOR).update(
+    Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - group_sightings.NEW_FOR).update(
         state=GroupState.ONGOING, state_since=now
     )
     end_mutes(now)
@@ -105,4 +105,4 @@ def bury(held: Sequence[Failure], why: str, now: datetime) -> None:
     for f in held:
         f.state, f.kind, f.reason, f.attempts, f.due_at = FailureState.DEAD, "lost", why, f.attempts + 1, None
     Failure.objects.bulk_update(held, ["state", "kind", "reason", "attempts", "due_at"])
-    filing.count_lost([(f.group_id, f.source, f.queue) for f in held], now)
+    counters.count_lost([(f.group_id, f.source, f.queue) for f in held], now)

@@ -12,7 +12,7 @@ from itertools import islice
 from django.db import connection, transaction
 from django.db.models import F
 
-from jobs_admin import filing
+from jobs_admin import counters
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import ItemState, ReplayState
@@ -53,7 +53,7 @@ def sent(replay: Replay, items: Sequence[Claimed], now: datetime, batches: Batch
             queues = Counter((item.source, item.queue) for item in gone)
             _renew_failures(replay, gone)
             _move(replay, sent=len(gone))
-            filing.count_queues({(*queue, now): {"sent": n} for queue, n in sorted(queues.items())})
+            counters.count_queues({(*queue, now): {"sent": n} for queue, n in sorted(queues.items())})
 
 
 def doubted(replay: Replay, items: Sequence[Claimed], why: str, now: datetime) -> None:

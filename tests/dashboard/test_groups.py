@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import filing, groups, newest
+from jobs_admin import counters, groups, newest
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Group, GroupAlias
 from tests.dashboard.conftest import HTMX, bury, group
@@ -325,7 +325,7 @@ def test_what_failed_this_hour_is_a_bar_of_full_height_on_the_list_the_page_and_
     where = group()
     bury(group=where)
     now = timezone.now()
-    filing.count_groups({(where.pk, now): [9, 1], (where.pk, now - timedelta(hours=3)): [5, 0]})
+    counters.count_groups({(where.pk, now): [9, 1], (where.pk, now - timedelta(hours=3)): [5, 0]})
     (spark,) = re.findall(r'class="sparkline.*?<path d="([^"]*)"', ann.get("/groups/").content.decode(), re.DOTALL)
     assert [22 - int(top) for top in re.findall(r"V(\d+)h1", spark) if top != "22"] == [11, 22]
     bars = re.findall(

@@ -8,7 +8,7 @@ from datetime import timedelta
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import filing, overview, policies
+from jobs_admin import counters, overview, policies
 from jobs_admin.core import keys
 from jobs_admin.models import Replay, Source, Unfiled
 from jobs_admin.models.access import ENGINE
@@ -18,7 +18,7 @@ from tests.dashboard.test_groups import count_of_link, text_of
 
 def fail_now(n: int, queue: str = "webhooks") -> None:
     at = timezone.now().replace(second=0, microsecond=0)
-    filing.count_queues({("shop", queue, at): {"failed": n}})
+    counters.count_queues({("shop", queue, at): {"failed": n}})
 
 
 def test_it_opens_with_the_sentence(ann, watched):

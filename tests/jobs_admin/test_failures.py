@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import failures, filing, group_changes, indexing
+from jobs_admin import counters, failures, group_changes, indexing
 from jobs_admin.core.query import format, parse
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import ENGINE, Viewer
@@ -292,7 +292,9 @@ def test_pasted_errors_find_the_failure_that_they_came_from():
 def test_groups_come_with_counts_trend_and_places():
     group, other = make_group(count=9), make_group("b", last_seen=NOW - timedelta(hours=1), count=30)
     bury(5, group=group), bury(2, group=group, queue="webhooks", state="recovered"), bury(1, group=other)
-    filing.count_groups({(group.pk, NOW - timedelta(minutes=2)): [9, 1], (group.pk, NOW - timedelta(hours=3)): [4, 0]})
+    counters.count_groups(
+        {(group.pk, NOW - timedelta(minutes=2)): [9, 1], (group.pk, NOW - timedelta(hours=3)): [4, 0]}
+    )
     first, second = failures.groups(ENGINE, now=NOW).rows
     assert (first.group, first.dead, first.jobs_by_state) == (group, 5, {"dead": 5, "recovered": 2})
     assert (first.trend[-1], first.trend[-4], sum(first.trend)) == (10, 4, 14)
@@ -353,7 +355,7 @@ def test_a_group_without_a_visible_failure_does_not_exist():
 def test_of_a_group_of_several_sources_only_the_own_ones_are_told():
     shared, own = make_group("c", count=1000), make_group("d", count=5)
     bury(3, group=shared), bury(40, group=shared, source="other"), bury(5, group=own)
-    filing.count_groups({(g.pk, NOW - timedelta(minutes=2)): [43, 0] for g in (shared, own)})
+    counters.count_groups({(g.pk, NOW - timedelta(minutes=2)): [43, 0] for g in (shared, own)})
     first, second = failures.groups(SHOP_ONLY, order="count", now=NOW).rows
     assert (first.group, first.count, first.is_partial, sum(first.trend)) == (own, 5, False, 43)
     assert (second.count, second.is_partial, second.trend, second.per_minute) == (3, True, [], None)

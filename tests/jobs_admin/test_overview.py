@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs_admin import config, filing, overview
+from jobs_admin import config, counters, overview
 from jobs_admin.core import keys
 from jobs_admin.core.policy import document, parse
 from jobs_admin.models import DepthSample, Failure, Group, PolicyVersion, Replay, ReplayItem, Source, Worker
@@ -30,7 +30,7 @@ def tick(store, at, *names):
 
 def count(failed, minutes_ago, queue="webhooks", source="shop", **more):
     at = (NOW - timedelta(minutes=minutes_ago)).replace(second=0)
-    filing.count_queues({(source, queue, at): {"failed": failed, **more}})
+    counters.count_queues({(source, queue, at): {"failed": failed, **more}})
 
 
 def bury(n=1, **changes):
