@@ -13,21 +13,20 @@ A page costs the same however many failures there are. What drives a statement i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import product
 
 from django.core.exceptions import EmptyResultSet, FullResultSet
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import Q, QuerySet, Sum
 
 from jobs_admin import scope as scopes
-from jobs_admin.asked import Asked, InIndex, all_of, any_of, key, matching, written
+from jobs_admin import slicing
+from jobs_admin.asked import Asked, InIndex, all_of, any_of, by_index_of_terms, key, matching, written
 from jobs_admin.core import query as language
 from jobs_admin.core import terms
-from jobs_admin.core.envelope import KINDS
 from jobs_admin.core.query import Age, Match, Numbers, Query, Term, Text, Time
 from jobs_admin.core.terms import Phrase
 from jobs_admin.models import Attempt, Failure, FailureCount, ReplayItem
@@ -36,10 +35,7 @@ from jobs_admin.models.terms import FAILURES
 
 SEARCHED = 5_000  # failures, the newest, that are looked at for text that no index has
 
-# Fields whose index is (field, state, id): a slice of one value and one state comes sorted from it.
-_SLICED = ("group", "queue", "task", "tenant", "source", "kind", "attempts", "priority")
 _MOST_SLICES = 56
-_MOST_NUMBERS = 8  # values of a number that are told apart
 _FEW = 10_000  # rows that may be looked at one by one
 _MOST_LATE = 5_000
 _SOME = 200_000  # ids that may be held in memory
@@ -61,9 +57,9 @@ class Newest:
         self.now = query.now or datetime.now(UTC)
         self.states = scopes.states_of(query)
         parts = scopes.parts(query, states=False)
-        scanned = [part.alone for term, part in parts if term is not None and _is_scanned(term)]
+        scanned = [part.alone for term, part in parts if term is not None and slicing.is_scanned(term)]
         self.scanned = scopes.every(scanned) if scanned else None
-        self.parts = [(term, part) for term, part in parts if term is not None and not _is_scanned(term)]
+        self.parts = [(term, part) for term, part in parts if term is not None and not slicing.is_scanned(term)]
 
     def also(self, asked: Asked) -> None:
         """Ask the index for this, too."""
@@ -97,7 +93,7 @@ class Newest:
             after -= far
             far = _how_much_further(len(met) / far, limit - len(found), highest)
         statement = self._driven(driver, after, limit - len(found), True)
-        with _by_index_of_terms(self._are_most_in_scope, ordered=True):
+        with by_index_of_terms(self._are_most_in_scope, ordered=True):
             return found if statement is None else [*found, *(row[0] for row in _fetched(statement))]
 
     def count(self, most: int) -> int:
@@ -106,7 +102,7 @@ class Newest:
             return min(len(self._looked_at), most)
         if self.driver is None:
             return self._number_of(most)
-        with _by_index_of_terms(self._are_most_in_scope, ordered=False):
+        with by_index_of_terms(self._are_most_in_scope, ordered=False):
             return self._number_of(most)
 
     def newer(self, last: int, most: int) -> int:
@@ -187,7 +183,7 @@ class Newest:
     def driver(self) -> Asked | None:
         """What the index of terms is asked for; None where it would not help."""
         known = [(term, part) for term, part in self.parts if part.asked is not None or part.but is not None]
-        if all(_is_sliced(term) for term, _ in known):
+        if all(slicing.is_sliced(term) for term, _ in known):
             return None
         asked = [part.asked for _, part in known if part.asked is not None]
         sources = self.viewer.sources()
@@ -259,7 +255,7 @@ class Newest:
     @cached_property
     def _counted(self) -> tuple[int, int]:
         """How many failures counters know of in the states that are asked for, and in any."""
-        known = [term for term, _ in self.parts if _fields(term) <= scopes.COUNTED]
+        known = [term for term, _ in self.parts if slicing.fields(term) <= scopes.COUNTED]
         anywhere = Match("state", (language.Value("*", glob=True),))
         held = scopes.counts(self.viewer, Query((*known, anywhere), now=self.now)).order_by()
         found = held.aggregate(in_scope=Sum("count", filter=Q(state__in=self.states)), in_sight=Sum("count"))
@@ -300,7 +296,7 @@ class Newest:
         some = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {matching()} LIMIT {_FEW + 1}) AS found"
         if _number(some, [written(driver)]) <= _FEW:
             return "", []
-        counted = [part.alone for term, part in self.parts if _fields(term) <= scopes.COUNTED]
+        counted = [part.alone for term, part in self.parts if slicing.fields(term) <= scopes.COUNTED]
         where = _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=self.states))
         if where is None:
             return " AND 1 = 0", []
@@ -342,7 +338,7 @@ class Newest:
         """Columns with their values, which do not overlap and each follow one index, and what else is to be asked."""
         term = self._term_to_slice()
         rest = [part.alone for one, part in self.parts if one is not term]
-        if term is not None and (held := _values(term)) is not None:
+        if term is not None and (held := slicing.values(term)) is not None:
             name, values = held
             return [{name: value, "state": state} for value, state in product(values, self.states)], rest
         sources = self.viewer.sources()
@@ -355,9 +351,9 @@ class Newest:
 
     def _term_to_slice(self) -> Term | None:
         """The term that narrows the most and has an index; None where no term names a few plain values."""
-        values = [(t, _values(t)) for t, _ in self.parts]
+        values = [(t, slicing.values(t)) for t, _ in self.parts]
         few = [t for t, held in values if held is not None and len(held[1]) * len(self.states) <= _MOST_SLICES]
-        return min(few, key=lambda t: _SLICED.index(t.field), default=None)
+        return min(few, key=lambda t: slicing.SLICED.index(t.field), default=None)
 
     # -- by what few have ---------------------------------------------------------------------------------------
 
@@ -369,7 +365,7 @@ class Newest:
 
     def _narrowing(self) -> Iterator[Statement]:
         """Statements that give the ids of a term's failures from an index, in no order."""
-        timed = [part.alone for term, part in self.parts if _is_timed(term)]
+        timed = [part.alone for term, part in self.parts if slicing.is_timed(term)]
         if timed and (where := _where(Failure.objects.filter(*timed))) is not None:
             yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
         for term, part in self.parts:
@@ -389,7 +385,7 @@ class Newest:
 
         None where walking from the newest is as good.
         """
-        timed = [(term, part.alone) for term, part in self.parts if _is_timed(term)]
+        timed = [(term, part.alone) for term, part in self.parts if slicing.is_timed(term)]
         ends = [end for term, _ in timed if (end := _end(term, self.now)) is not None]
         where = _where(Failure.objects.filter(*(alone for _, alone in timed)))
         if not ends or where is None:
@@ -422,32 +418,6 @@ def _how_much_further(share: float, wanted: int, held: int) -> int:
         return 0
     further = int(1.5 * wanted / share)
     return further if further < min(share * held, _FURTHEST) else 0
-
-
-@contextmanager
-def _by_index_of_terms(are_most_in_scope: bool, *, ordered: bool) -> Iterator[None]:
-    """PostgreSQL asks its index of terms, instead of walking through all documents in the hope of meeting the word.
-    Where most failures are in scope it looks up each hit, instead of reading all that are in scope beforehand.
-    """
-    if connection.vendor != "postgresql":
-        yield
-        return
-    joins = "off" if are_most_in_scope else "on"
-    settings = {
-        "enable_seqscan": "off",
-        # Documents could be walked through in order of their ids. What is only counted has no order, and is told its
-        # states by an index alone: without, every failure in another state would be read.
-        "enable_indexscan": "off" if ordered else "on",
-        "work_mem": "'32MB'",
-        "max_parallel_workers_per_gather": "0",  # to start a second process takes longer than most searches
-        "jit": "off",  # and so does compiling
-        "enable_hashjoin": joins,
-        "enable_mergejoin": joins,
-    }
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items()))
-        yield
-        cursor.execute("; ".join(f"RESET {name}" for name in settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,63 +466,6 @@ def _theirs(rows: QuerySet[Attempt] | QuerySet[ReplayItem]) -> Iterator[Statemen
     """The failures of these, as statement; none where nothing can match."""
     if (where := _where(rows)) is not None:
         yield f"SELECT DISTINCT failure_id AS id FROM {rows.model._meta.db_table} WHERE {where[0]}", where[1]
-
-
-def _is_timed(term: Term) -> bool:
-    return isinstance(term, Age | Time) and not term.negated
-
-
-def _is_scanned(term: Term) -> bool:
-    return any(language.is_scanned(leaf) for leaf in language.leaves((term,)))
-
-
-def _fields(term: Term) -> set[str]:
-    return {language.field_of(leaf) for leaf in language.leaves((term,))}
-
-
-def _is_sliced(term: Term) -> bool:
-    """Whether slices serve it. Tenants that begin so are many, and none may be in sight: walking would read every row."""
-    begins = any(_is_pattern(leaf, "tenant") for leaf in language.leaves((term,)))
-    return _fields(term) <= {*_SLICED, "state"} and not begins
-
-
-def _is_pattern(leaf: Term, field: str) -> bool:
-    return isinstance(leaf, Match) and leaf.field == field and any(value.glob for value in leaf.values)
-
-
-def _values(term: Term) -> tuple[str, list[object]] | None:
-    """The column by which a term can be sliced, and every value of it that the term matches; None where it cannot."""
-    if isinstance(term, Numbers) and term.field in _SLICED and not term.negated:
-        numbers = _numbers_in(term)
-        return None if numbers is None else (term.field, numbers)
-    if not isinstance(term, Match) or term.field not in _SLICED:
-        return None
-    if term.field == "kind":
-        named = scopes.kinds_named(term)
-        return "kind", [kind for kind in KINDS if (kind in named) != term.negated]
-    if term.negated or any(v.glob for v in term.values):
-        return None
-    if term.field == "group":
-        return "group_id", [row["pk"] for row in scopes.groups_named(term)]
-    return term.field, sorted({v.text for v in term.values})
-
-
-def _numbers_in(term: Numbers) -> list[object] | None:
-    """The values that a column has in these ranges, one step of its index for each; None where they are too many."""
-    found: set[int] = set()
-    column = connection.ops.quote_name(term.field)
-    for low, high in term.ranges:
-        upper = "" if high is None else f" AND {column} <= {int(high)}"
-        above = f"{column} IS NOT NULL" if low is None else f"{column} >= {int(low)}"
-        while True:
-            [(value,)] = _fetched((f"SELECT MIN({column}) FROM {_TABLE} WHERE {above}{upper}", []))
-            if value is None:
-                break
-            found.add(value)
-            if len(found) > _MOST_NUMBERS:
-                return None
-            above = f"{column} > {int(value)}"
-    return sorted(found)
 
 
 def _where(found: QuerySet[Failure]) -> Statement | None:

@@ -25,8 +25,8 @@ from jobs_admin import indexing, merged_counts, rules_in_force, statements
 from jobs_admin.asked import InIndex, all_of
 from jobs_admin.core.fingerprint import VERSION, Rules, Split, apart
 from jobs_admin.core.terms import Phrase, phrases
+from jobs_admin.counters import count_groups
 from jobs_admin.counting import in_steps
-from jobs_admin.filing import count_groups
 from jobs_admin.group_rules import printed, take_in
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, GroupRule, ReplayItem, Traceback
 from jobs_admin.models.counter import STEPS_OF_GROUPS
