@@ -34,7 +34,7 @@ def places(source: SourceConfig) -> list[Place]:
 
     In the broker's own Redis where it is one that they can dial by themselves, else in the store. Which of the two that is
     follows from *their* settings (several servers, credentials that a program provides), so both are looked at. Raises
-    config.BadConfiguration.
+    config.BadConfiguration, redis.RedisError.
     """
     if source.backend != "celery":
         return []
@@ -46,9 +46,29 @@ def places(source: SourceConfig) -> list[Place]:
         return [in_store]
     broker = dial(_TIMEOUT_S)
     own = Place(Delays(broker, source.name), None)
-    return [own] if _address(broker) == _address(store) else [own, in_store]
+    return [own] if _are_one(broker, store) else [own, in_store]
+
+
+def _are_one(broker: redis.Redis, store: redis.Redis) -> bool:
+    """Whether they are one database: a server may have several names. Seen as two, a delivery that its worker still holds
+    could go again through the other.
+    """
+    if _database(broker) != _database(store):
+        return False
+    try:
+        return _run_id(broker) == _run_id(store)
+    except redis.ResponseError:  # INFO is not allowed here
+        return _address(broker) == _address(store)
+
+
+def _run_id(client: redis.Redis) -> object:
+    return client.info("server")["run_id"]
+
+
+def _database(client: redis.Redis) -> int:
+    return int(client.connection_pool.connection_kwargs.get("db") or 0)
 
 
 def _address(client: redis.Redis) -> tuple[Any, ...]:
     said = client.connection_pool.connection_kwargs
-    return said.get("path"), said.get("host"), said.get("port"), int(said.get("db") or 0)
+    return said.get("path"), said.get("host"), said.get("port")

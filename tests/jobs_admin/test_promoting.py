@@ -9,7 +9,7 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from jobs_admin import config, promoting
+from jobs_admin import config, delayed, promoting
 from jobs_admin.core import keys
 from jobs_admin.management.commands import drain
 from jobs_admin.worker.delays import Delays, Head
@@ -76,6 +76,15 @@ def test_what_workers_of_a_redis_broker_put_into_the_store_comes_back_too(source
     (message,) = other.lrange("emails\x06\x163", 0, -1)
     assert json.loads(message)["headers"] == {"task": "send"}
     assert store.zcard(keys.due("shop")) == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "database", "count"), [("localhost", "0", 1), ("127.0.0.1", "0", 1), ("localhost", "5", 2)]
+)
+def test_a_store_by_another_name_is_no_second_place(engine, store, host, database, count):
+    url = engine.url.replace("127.0.0.1", host).removesuffix("0") + database
+    assert config.store().connection_pool.connection_kwargs["host"] == "127.0.0.1"
+    assert len(delayed.places(config.SourceConfig("shop", "celery", url))) == count
 
 
 @pytest.mark.django_db
