@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 from cryptography.fernet import Fernet
+from django.conf import settings
 from django.db import connection
 from hypothesis import settings as generated
 
@@ -24,6 +25,11 @@ IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`:
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure():
+    # A real hash takes a third of a second, and half of the tests of pages log somebody in. Whole desks keep theirs.
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.hookimpl(wrapper=True)
