@@ -34,10 +34,15 @@ def player(desk):
     raise AssertionError("nobody plays")
 
 
+def warehouse(desk):
+    """What the partner of the played incident says of itself."""
+    made = json.loads((desk.folder / "up.json").read_text())
+    return control.partner(made["REDRIVE_DEMO_PARTNER_URL"] + "/played")
+
+
 def left_as_it_was(desk):
     """Warehouse well, nothing open, nothing dead, its groups resolved."""
-    made = json.loads((desk.folder / "up.json").read_text())
-    assert control.partner(made["REDRIVE_DEMO_PARTNER_URL"] + "/played")["mode"] == "well"
+    assert warehouse(desk)["mode"] == "well"
     for state in ("dead", "retrying", "replaying"):
         assert desk.get("failures", q=f"tenant:lighthouse state:{state}")["count"] == 0
     groups = desk.get("groups", q=ALL)["items"]
@@ -59,7 +64,7 @@ def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
 
 
 def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browser, logged_in):
-    before = desk.get("failures", q=ALL)["count"]
+    before, stood = desk.get("failures", q=ALL)["count"], warehouse(desk)["falls"]
     page.goto("/demo/")
     press(page, re.compile("^Play "))
     page.locator(".acts [aria-current=step]", has_text="The condition").wait_for(timeout=200_000)
@@ -86,7 +91,9 @@ def test_the_incident_is_played_to_its_end_and_told_as_it_was(desk, page, browse
     assert told["Failed again"] == [
         f"{replay['counts']['failed_again']} of {replay['counts']['total']}" for replay in (naive, careful)
     ]
-    assert told["Fell over"][0] != "never" and told["Fell over"][1] == "never"
+    # As often as the partner itself counted: more than twice where a slow machine draws the retries out.
+    falls = warehouse(desk)["falls"] - stood
+    assert falls > 0 and told["Fell over"] == [{1: "once", 2: "twice"}.get(falls, f"{falls} times"), "never"]
     down = [int(figure.replace(",", "")) for figure in told["Requests while it was down"]]
     # Celery tries each job four times: that is the trap.
     assert down[0] >= 3 * naive["counts"]["failed_again"] and down[1] == 0
