@@ -70,6 +70,14 @@ def test_a_worker_that_cannot_use_a_version_says_why(beat, publish):
     assert policies.in_force(ANN, policies.published(ANN))["emails"].refused == {"w1": "unknown field"}
 
 
+def test_workers_of_one_name_in_two_sources_each_say_why(beat, publish):
+    publish("wide", match={"source": "*"})
+    for source, why in (("shop", "unknown field"), ("billing", "too long")):
+        beat("w1", source=source, policies={}, refused={"wide": why})
+    told = policies.in_force(ANN, policies.published(ANN))["wide"].refused
+    assert told == {"shop/w1": "unknown field", "billing/w1": "too long"}
+
+
 def test_starts_that_were_not_counted_are_told_where_the_policy_counts_something(beat, publish):
     publish(poison={"crashes": 3})
     publish("plain", match={"source": "shop", "task": "shop.plain"})

@@ -8,6 +8,7 @@ import redis
 from dashboard.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
+from jobs_admin.worker.delays import Delays
 from tests.real_celery import RealWorker
 
 
@@ -64,3 +65,16 @@ def reports(engine: Engine) -> list[Envelope]:
 
 def of_job(engine: Engine, job_id: str) -> list[Envelope]:
     return [report for report in reports(engine) if report.job_id == job_id]
+
+
+@pytest.fixture
+def client(broker):
+    found = redis.Redis.from_url(broker.url.removesuffix("/0") + "/2")
+    found.flushdb()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def delays(client):
+    return Delays(client, "shop")

@@ -16,19 +16,6 @@ from jobs_admin.worker.delays import Delays, Head, TooManyWait
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture
-def client(broker):
-    found = redis.Redis.from_url(broker.url.removesuffix("/0") + "/2")
-    found.flushdb()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def delays(client):
-    return Delays(client, "shop")
-
-
 def head(job: str, attempt: int = 2, **more) -> Head:
     return Head(job, attempt, "send", "emails", list="emails", **more)
 

@@ -5,30 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-import redis
 from kombu import Connection
 
 from jobs_admin.core import keys
 from jobs_admin.worker.broker import Publisher
-from jobs_admin.worker.delays import Delays, Head
+from jobs_admin.worker.delays import Head
 from jobs_admin.worker.later import promote
 
 pytestmark = pytest.mark.server
 
 MESSAGE = json.dumps({"body": "W10=", "headers": {"task": "send"}, "properties": {"body_encoding": "base64"}}).encode()
-
-
-@pytest.fixture
-def client(broker):
-    found = redis.Redis.from_url(broker.url.removesuffix("/0") + "/2")
-    found.flushdb()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def delays(client):
-    return Delays(client, "shop")
 
 
 @pytest.fixture
