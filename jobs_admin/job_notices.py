@@ -31,10 +31,18 @@ def _of(failure: int, report: Report) -> Iterable[Notice]:
     }
     if report.escalate:
         key = f"escalated:{failure}:{report.run}"
-        yield Notice(key=key, type="job.escalated", severity="warning", body=_escalated(report) | about)
+        yield Notice(
+            key=key, type="job.escalated", severity="warning", source=report.source, body=_escalated(report) | about
+        )
     if report.crashes is not None:
         key = f"poison:{failure}:{report.run}"
-        yield Notice(key=key, type="poison.quarantined", severity="critical", body=_quarantined(report) | about)
+        yield Notice(
+            key=key,
+            type="poison.quarantined",
+            severity="critical",
+            source=report.source,
+            body=_quarantined(report) | about,
+        )
 
 
 def _escalated(report: Report) -> dict[str, Any]:

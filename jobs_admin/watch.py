@@ -74,9 +74,9 @@ def steps() -> dict[str, Step]:
         return ingest.reconcile(timezone.now())
 
     def sample(name: str) -> bool:
-        from jobs_admin import alerts
+        from jobs_admin import sampling
 
-        return alerts.sample(timezone.now())
+        return sampling.sample(timezone.now())
 
     def lay(name: str) -> bool:
         from jobs_admin import replays

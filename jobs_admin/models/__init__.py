@@ -1,7 +1,7 @@
 """The tables, one module a noun (design.md, Data)."""
 
 from jobs_admin.models.access import ApiToken, Role
-from jobs_admin.models.alert import Alert, AlertEvent, Rule, Silence
+from jobs_admin.models.alert import Alert, AlertEvent, Rule, Runbook, Silence
 from jobs_admin.models.audit import AuditEvent
 from jobs_admin.models.counter import GroupCounter, QueueCounter
 from jobs_admin.models.depth import DepthSample
@@ -15,6 +15,7 @@ from jobs_admin.models.release import Release
 from jobs_admin.models.replay import FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.saved_view import SavedView
 from jobs_admin.models.source import Source, Worker
+from jobs_admin.models.total import Total
 from jobs_admin.models.unfiled import Unfiled
 
 __all__ = [
@@ -42,9 +43,11 @@ __all__ = [
     "ReplayItem",
     "Role",
     "Rule",
+    "Runbook",
     "SavedView",
     "Silence",
     "Source",
+    "Total",
     "Traceback",
     "Unfiled",
     "Worker",

@@ -1,10 +1,10 @@
-"""A rule on depth, and the episodes in which it was true."""
+"""A rule on depth, the episodes in which it was true, and what keeps them quiet."""
 
 from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 METRICS = (
     "dead",
@@ -17,6 +17,9 @@ METRICS = (
     "ingest_lag_s",
     "view",
 )
+LONGEST_URL = 500
+LONGEST_FOR_S = 86_400  # of every number of seconds of a rule
+LARGEST_THRESHOLD = 1e12
 
 
 class Severity(models.TextChoices):
@@ -25,7 +28,15 @@ class Severity(models.TextChoices):
     CRITICAL = "critical"
 
 
+class NoData(models.TextChoices):
+    KEEP = "keep"
+    FIRE = "fire"
+    CLEAR = "clear"
+
+
 class Rule(models.Model):
+    """A condition on a metric. `source`, `queue`, `task`, `group` and `tenant` are globs: what it looks at."""
+
     name = models.CharField(max_length=100, unique=True)
     metric = models.CharField(max_length=20, choices=[(m, m) for m in METRICS])
     source = models.CharField(max_length=200, default="*")
@@ -37,51 +48,82 @@ class Rule(models.Model):
     threshold = models.FloatField()
     clear = models.FloatField(null=True, blank=True, help_text="Closes at or below this; the threshold where empty.")
     for_s = models.PositiveIntegerField(default=60)
-    keep_firing_s = models.PositiveIntegerField(default=0)
+    keep_firing_s = models.PositiveIntegerField(
+        default=120, help_text="It closes after so long at or below `clear`, without a break."
+    )
     renotify_s = models.PositiveIntegerField(null=True, blank=True)
     escalate_s = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Without acknowledgement for so long, tell again."
+        null=True, blank=True, help_text="Without acknowledgement for so long, tell `escalate_to`."
     )
-    no_data = models.CharField(
-        max_length=10, default="keep", choices=[("keep", "keep"), ("fire", "fire"), ("clear", "clear")]
-    )
+    no_data = models.CharField(max_length=10, default=NoData.KEEP, choices=NoData)
     severity = models.CharField(max_length=10, choices=Severity, default=Severity.WARNING)
-    runbook_url = models.URLField(max_length=500, blank=True)
+    runbook_url = models.URLField(max_length=LONGEST_URL, blank=True)
     channels = models.ManyToManyField("Channel", blank=True, related_name="rules")
+    escalate_to = models.ManyToManyField(
+        "Channel", blank=True, related_name="escalations", help_text="`channels` where none is named."
+    )
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    changed_at = models.DateTimeField(auto_now=True)
+    changed_by = models.CharField(max_length=150, blank=True)
 
     class Meta:
-        constraints = [models.CheckConstraint(condition=Q(metric__in=METRICS), name="rule_metric_is_known")]
+        constraints = [
+            models.CheckConstraint(condition=Q(metric__in=METRICS), name="rule_metric_is_known"),
+            models.CheckConstraint(
+                condition=Q(threshold__gte=0, threshold__lte=LARGEST_THRESHOLD), name="rule_threshold_is_sane"
+            ),
+            models.CheckConstraint(
+                condition=Q(clear__isnull=True) | Q(clear__gte=0, clear__lte=F("threshold")),
+                name="rule_clears_below_its_threshold",
+            ),
+            models.CheckConstraint(
+                condition=Q(for_s__lte=LONGEST_FOR_S, keep_firing_s__lte=LONGEST_FOR_S),
+                name="rule_does_not_wait_for_ever",
+            ),
+            models.CheckConstraint(condition=~Q(metric="view") | Q(view__isnull=False), name="rule_on_a_view_names_it"),
+        ]
 
     def __str__(self) -> str:
         return self.name
 
 
 class AlertState(models.TextChoices):
-    PENDING = "pending"
+    PENDING = "pending"  # true, not yet for long enough
     FIRING = "firing"
     ACKNOWLEDGED = "acknowledged"
-    SILENCED = "silenced"
+    SILENCED = "silenced"  # true for long enough, and a silence keeps it quiet
     RESOLVED = "resolved"
 
 
 class Alert(models.Model):
-    """One episode of a rule being true for one queue (or source, group, view: `subject`)."""
+    """One episode of a rule being true for one queue (or source, group, view: `subject`).
+
+    Alerts of one rule and source that are open together are told together: `told_with` is the first of them, whose
+    number is in the key of their notices and in the links to them.
+    """
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="alerts")
     source = models.CharField(max_length=63)
     subject = models.CharField(max_length=255, help_text="The queue, group or view; empty for the source itself.")
+    told_with = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="told_together")
     state = models.CharField(max_length=14, choices=AlertState, default=AlertState.PENDING)
     severity = models.CharField(max_length=10, choices=Severity)
-    value = models.FloatField()
+    value = models.FloatField(help_text="As last judged.")
+    peak = models.FloatField(default=0)
     threshold = models.FloatField()
-    opened_at = models.DateTimeField()
+    opened_at = models.DateTimeField(help_text="Since when the condition is true.")
     fired_at = models.DateTimeField(null=True)
+    below_since = models.DateTimeField(null=True, help_text="At or below `clear` without a break.")
+    # The sample that it was judged by last: whoever holds an older one, a watch that was frozen, changes nothing.
+    judged_at = models.DateTimeField(null=True)
+    held_because = models.CharField(max_length=300, blank=True, help_text="What keeps it as it is: its inhibition.")
     acknowledged_at = models.DateTimeField(null=True)
     acknowledged_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    told_at = models.DateTimeField(null=True, help_text="The last notice of it; reminders follow from this.")
+    escalated_at = models.DateTimeField(null=True)
     resolved_at = models.DateTimeField(null=True)
-    transitions = models.PositiveIntegerField(default=0, help_text="Numbers the notices of this episode.")
+    transitions = models.PositiveIntegerField(default=0, help_text="Numbers its events; the last one's.")
 
     class Meta:
         constraints = [
@@ -91,11 +133,18 @@ class Alert(models.Model):
                 name="one_open_alert_per_subject",
             )
         ]
-        indexes = [models.Index(fields=["state", "-opened_at"], name="alert_by_state")]
+        indexes = [
+            models.Index(fields=["state", "-opened_at"], name="alert_by_state"),
+            models.Index(fields=["source", "subject", "-opened_at"], name="alert_by_subject"),
+        ]
+
+    @property
+    def is_open(self) -> bool:
+        return self.state != AlertState.RESOLVED
 
 
 class AlertEvent(models.Model):
-    """A transition of an alert, with the value and the reason."""
+    """A transition of an alert, with the value and the reason. `n` counts from 1 within the alert."""
 
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="events")
     n = models.PositiveIntegerField()
@@ -104,14 +153,35 @@ class AlertEvent(models.Model):
     value = models.FloatField(null=True)
     reason = models.CharField(max_length=500, blank=True)
     actor = models.CharField(max_length=150, blank=True)
+    notice = models.ForeignKey("Notice", models.SET_NULL, null=True, blank=True, related_name="events")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["alert", "n"], name="one_event_per_transition")]
 
 
 class Silence(models.Model):
-    matchers = models.JSONField(help_text='{"source": glob, "queue": glob, "rule": glob, "severity": word}')
+    """Keeps alerts quiet for a time: all that every matcher fits. What fires meanwhile is shown, and not told."""
+
+    matchers = models.JSONField(
+        help_text='Globs: {"source", "queue", "rule"}, and {"severity"}, {"alert": id}; what is left out fits all.'
+    )
     author = models.CharField(max_length=150)
     comment = models.CharField(max_length=500)
+    created_at = models.DateTimeField(auto_now_add=True)
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField(db_index=True)
+    ended_by = models.CharField(max_length=150, blank=True, help_text="Who ended it before its time.")
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gte=F("starts_at")), name="silence_ends_after_it_starts")
+        ]
+
+
+class Runbook(models.Model):
+    """What to do where this task fails. A group's own runbook, and a rule's, go before it."""
+
+    task = models.CharField(max_length=255, unique=True, help_text="A glob; the most particular one counts.")
+    url = models.URLField(max_length=LONGEST_URL)
+    changed_by = models.CharField(max_length=150, blank=True)
+    changed_at = models.DateTimeField(auto_now=True)

@@ -24,8 +24,15 @@ class DepthSample(models.Model):
     guarded_workers = models.PositiveIntegerField(null=True)
     durability = models.CharField(max_length=20, blank=True, help_text="late or early acknowledgement, or mixed.")
     by_priority = models.JSONField(default=dict)
-    # Roll-up keeps the extremes of what it folds: {"waiting": [min, max], "dead": [min, max]}.
-    extremes = models.JSONField(default=dict)
+    # What a roll-up folded, beside its last value. Null in a look of ten seconds, which has one value.
+    waiting_min = models.PositiveBigIntegerField(null=True)
+    waiting_max = models.PositiveBigIntegerField(null=True)
+    active_min = models.PositiveBigIntegerField(null=True)
+    active_max = models.PositiveBigIntegerField(null=True)
+    delayed_min = models.PositiveBigIntegerField(null=True)
+    delayed_max = models.PositiveBigIntegerField(null=True)
+    dead_min = models.PositiveBigIntegerField(null=True)
+    dead_max = models.PositiveBigIntegerField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["source", "queue", "step", "at"], name="one_sample_per_step")]

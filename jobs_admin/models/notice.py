@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
+
+KINDS = ("webhook", "slack", "pagerduty", "email")
+# Types of notices that no rule sends to its channels: a channel asks for them in `events`.
+EVENTS = ("poison.quarantined", "job.escalated", "replay.held", "replay.done")
 
 
 class Channel(models.Model):
+    """Where to tell: an endpoint of a program, a chat, a pager, addresses."""
+
     name = models.CharField(max_length=100, unique=True)
-    kind = models.CharField(max_length=10, choices=[(k, k) for k in ("webhook", "slack", "pagerduty", "email")])
-    url = models.URLField(max_length=1000, blank=True)
+    kind = models.CharField(max_length=10, choices=[(k, k) for k in KINDS])
+    # Of a webhook. Slack's address is a secret itself, and stands there; so does PagerDuty's routing key.
+    url = models.CharField(max_length=1000, blank=True)
     to = models.TextField(blank=True, help_text="Addresses of an e-mail channel, one a line.")
     events = models.JSONField(default=list, blank=True, help_text="Types of notices without a rule that it wants.")
     # Fernet tokens, newest first: two while a secret is being rotated.
     secrets = models.JSONField(default=list, editable=False)
+    rotated_at = models.DateTimeField(null=True, blank=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
     why_disabled = models.CharField(max_length=300, blank=True)
+    # Tries that failed in a row, of any delivery: who fails often waits apart from those that do not.
+    failures = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
+    changed_at = models.DateTimeField(auto_now=True)
+    changed_by = models.CharField(max_length=150, blank=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(kind__in=KINDS), name="channel_kind_is_known")]
 
     def __str__(self) -> str:
         return self.name
 
 
 class Notice(models.Model):
-    """Anyone writes one; `notices` delivers it."""
+    """Anyone writes one; `notices` delivers it.
+
+    Its key is the `webhook-id`, and its body the `data` of the webhook without what belongs to one channel.
+    """
 
     # `alert, transition, number`: a retry keeps it, a reminder gets the next.
     key = models.CharField(max_length=120, unique=True)
     type = models.CharField(max_length=30)
     severity = models.CharField(max_length=10, blank=True)
+    source = models.CharField(max_length=63, blank=True, help_text="Who may not see it does not see the notice.")
     alert = models.ForeignKey("Alert", models.CASCADE, null=True, related_name="notices")
+    # Where it goes; empty with `is_routed_by_event`: to every channel that wants its type.
+    channels = models.ManyToManyField(Channel, blank=True, related_name="notices")
+    is_routed_by_event = models.BooleanField(default=True)
     body = models.JSONField()
     created_at = models.DateTimeField(auto_now_add=True)
     routed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["created_at"], condition=Q(routed_at__isnull=True), name="notice_not_routed"),
+        ]
+
+
+class DeliveryState(models.TextChoices):
+    WAITING = "waiting"
+    SENDING = "sending"
+    DELIVERED = "delivered"
+    PARKED = "parked"  # no more tries by itself
 
 
 class Delivery(models.Model):
@@ -39,17 +74,25 @@ class Delivery(models.Model):
 
     notice = models.ForeignKey(Notice, models.CASCADE, related_name="deliveries")
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="deliveries")
-    state = models.CharField(
-        max_length=10, default="waiting", choices=[(s, s) for s in ("waiting", "sending", "delivered", "parked")]
-    )
+    state = models.CharField(max_length=10, default=DeliveryState.WAITING, choices=DeliveryState)
     tries = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
     next_try_at = models.DateTimeField(null=True)
     claimed_until = models.DateTimeField(null=True)
+    request = models.TextField(blank=True, help_text="The body as it was last sent; secrets are not in it.")
     status = models.PositiveIntegerField(null=True, help_text="HTTP status of the last try.")
     answer = models.TextField(blank=True, help_text="At most 2 kB of what came back.")
     error = models.CharField(max_length=300, blank=True)
+    took_ms = models.PositiveIntegerField(null=True, help_text="The last try.")
+    log = models.JSONField(
+        default=list, help_text='The tries, the newest last: [{"at", "status", "error", "took_ms"}].'
+    )
+    tried_at = models.DateTimeField(null=True)
     delivered_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["notice", "channel"], name="one_delivery_per_channel")]
-        indexes = [models.Index(fields=["state", "next_try_at"], name="delivery_due")]
+        indexes = [
+            models.Index(fields=["state", "next_try_at"], name="delivery_due"),
+            models.Index(fields=["channel", "-id"], name="delivery_by_channel"),
+        ]

@@ -72,14 +72,14 @@ def test_an_adapter_names_its_server_without_the_password(url):
 def test_the_page_of_queues_and_the_doctor_say_no_password(client, django_user_model, store, settings, url):
     from django.core.management import call_command
 
-    from jobs_admin import alerts
+    from jobs_admin import sampling
     from tests.conftest import forget_configuration
 
     settings.REDRIVE_CELERY_BROKER_URL = url
     forget_configuration(config)
     from django.utils import timezone
 
-    alerts.sample(timezone.now())
+    sampling.sample(timezone.now())
     client.force_login(django_user_model.objects.create_superuser("a"))
     page = client.get("/queues/").content.decode()
     is_told(page)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import alerts, ingest, replays
+from jobs_admin import ingest, replays, sampling
 from jobs_admin.models import AuditEvent, DepthSample, Failure
 from tests.jobs_admin.replays.conftest import ANN, buried
 from tests.jobs_admin.replays.test_controlling import died_of
@@ -64,7 +64,7 @@ class Incident:
                 case "settle":
                     replays.settle(self.now())
                 case "sample":
-                    alerts.sample(self.now())
+                    sampling.sample(self.now())
 
     def died(self, customer, count=1):
         """One job really died, and others of the same error: their group, and all of them."""

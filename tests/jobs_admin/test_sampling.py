@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dashboard.engine import free_port
-from jobs_admin import alerts, config, heartbeats, overview
+from jobs_admin import config, heartbeats, overview, sampling
 from jobs_admin.core import keys
 from jobs_admin.models import DepthSample, QueueCounter, Source, Worker
 from jobs_admin.models.access import ENGINE
@@ -33,9 +33,9 @@ def sources(store, engine, settings, tmp_path):
         settings.REDRIVE_SOURCES = str(file)
         config.sources.cache_clear()
         config.adapter.cache_clear()
-        alerts._looked_closer_at.clear()
-        alerts._unguarded.clear()
-        alerts._oldest.clear()
+        sampling._looked_closer_at.clear()
+        sampling._unguarded.clear()
+        sampling._oldest.clear()
 
     yield configure
     config.sources.cache_clear()
@@ -70,7 +70,7 @@ def test_a_sample_says_what_waits_and_what_lies_dead(store, sources, broker):
     client.lpush("emails", "a", "b", "c")
     bury(2)
     beat(store)
-    alerts.sample(NOW)
+    sampling.sample(NOW)
     row = DepthSample.objects.get()
     assert (row.at, row.is_reachable, row.waiting, row.dead, row.guarded_workers) == (AT, True, 3, 2, 1)
     assert row.durability == "late" and row.oldest_dead_at is not None
@@ -80,31 +80,31 @@ def test_a_sample_says_what_waits_and_what_lies_dead(store, sources, broker):
 
 def test_two_samplers_at_once_leave_one_sample(sources, broker):
     sources(shop=broker[0])
-    alerts.sample(NOW)
-    alerts.sample(NOW + timedelta(seconds=1))
+    sampling.sample(NOW)
+    sampling.sample(NOW + timedelta(seconds=1))
     assert DepthSample.objects.count() == 1
 
 
 def test_an_unreachable_source_is_a_sample_with_its_reason_and_the_others_go_on(sources, broker):
     sources(shop=broker[0], gone=f"redis://127.0.0.1:{free_port()}/0")
     bury(1, source="gone")
-    alerts.sample(NOW)
+    sampling.sample(NOW)
     row = DepthSample.objects.get(source="gone")
     assert (row.is_reachable, row.waiting, row.dead, bool(row.why)) == (False, None, 1, True)
     gone = Source.objects.get(name="gone")
     assert (gone.is_reachable, gone.changed_at) == (False, NOW) and gone.why_unreachable
     assert Source.objects.get(name="shop").is_reachable
-    alerts.sample(NOW + timedelta(seconds=10))
+    sampling.sample(NOW + timedelta(seconds=10))
     assert Source.objects.get(name="gone").changed_at == NOW
 
 
 def test_a_source_that_hangs_costs_its_deadline_once_and_delays_no_other(sources, broker, monkeypatch):
-    monkeypatch.setattr(alerts, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(sampling, "_PATIENCE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         sources(shop=broker[0], mute=f"redis://127.0.0.1:{mute.getsockname()[1]}/0")
         began = time.monotonic()
-        alerts.sample(NOW)
-        alerts.sample(NOW + timedelta(seconds=10))
+        sampling.sample(NOW)
+        sampling.sample(NOW + timedelta(seconds=10))
         assert time.monotonic() - began < 3
     assert "did not answer" in Source.objects.get(name="mute").why_unreachable
     assert DepthSample.objects.filter(source="shop", is_reachable=True).count() == 2
@@ -112,9 +112,9 @@ def test_a_source_that_hangs_costs_its_deadline_once_and_delays_no_other(sources
 
 def test_a_source_that_comes_back_says_so(sources, broker):
     sources(shop=f"redis://127.0.0.1:{free_port()}/0")
-    alerts.sample(NOW)
+    sampling.sample(NOW)
     sources(shop=broker[0])
-    alerts.sample(NOW + timedelta(seconds=10))
+    sampling.sample(NOW + timedelta(seconds=10))
     source = Source.objects.get()
     assert (source.is_reachable, source.why_unreachable, source.changed_at) == (True, "", NOW + timedelta(seconds=10))
 
@@ -124,23 +124,23 @@ def test_unsafe_settings_of_the_broker_are_kept_with_the_source(sources, broker)
     client.config_set("maxmemory-policy", "allkeys-lru")
     try:
         sources(shop=url)
-        alerts.sample(NOW)
+        sampling.sample(NOW)
         assert any("allkeys-lru" in finding["text"] for finding in Source.objects.get().findings)
     finally:
         client.config_set("maxmemory-policy", "noeviction")
 
 
 def test_unsafe_settings_of_our_own_store_are_found_and_said(store):
-    alerts._looked_closer_at.clear()
+    sampling._looked_closer_at.clear()
     store.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        alerts.sample(NOW)
+        sampling.sample(NOW)
     finally:
         store.config_set("maxmemory-policy", "noeviction")
     assert any("allkeys-lru" in f["text"] and f["source"] == "Redrive’s store" for f in overview.findings(ENGINE))
-    alerts.sample(NOW + timedelta(seconds=10))
+    sampling.sample(NOW + timedelta(seconds=10))
     assert overview.findings(ENGINE)  # not looked at again within the minute
-    alerts.sample(NOW + timedelta(seconds=60))
+    sampling.sample(NOW + timedelta(seconds=60))
     assert not any(f["id"] == "eviction" for f in overview.findings(ENGINE))
 
 
@@ -151,15 +151,15 @@ def test_who_works_on_a_queue_is_asked_once_a_minute_and_the_guarded_count_even_
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails", "idle"]\n')
     settings.REDRIVE_SOURCES = str(file)
     forget_configuration(config)
-    alerts._looked_closer_at.clear()
+    sampling._looked_closer_at.clear()
     config.adapter("shop").consumers = {"emails": {"w1", "bare"}}
     beat(store), beat(store, name="busy")
-    alerts.sample(NOW)
+    sampling.sample(NOW)
     config.adapter("shop").consumers = {}
-    alerts.sample(NOW + timedelta(seconds=10))
+    sampling.sample(NOW + timedelta(seconds=10))
     rows = DepthSample.objects.order_by("at").values_list("queue", "workers", "guarded_workers")
     assert set(rows) == {("emails", 3, 2), ("idle", 0, 0)}
-    alerts.sample(NOW + timedelta(seconds=60))
+    sampling.sample(NOW + timedelta(seconds=60))
     assert DepthSample.objects.filter(queue="emails").latest("at").workers == 0
 
 
@@ -168,13 +168,13 @@ def test_a_guarded_worker_that_ended_since_it_was_asked_is_no_worker_without_a_g
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\n')
     settings.REDRIVE_SOURCES = str(file)
     forget_configuration(config)
-    alerts._looked_closer_at.clear()
+    sampling._looked_closer_at.clear()
     config.adapter("shop").consumers = {"emails": {"w1", "bare"}}
     beat(store)
-    alerts.sample(NOW)
+    sampling.sample(NOW)
     later = NOW + timedelta(seconds=50)  # it was restarted under another name, and the source is not asked again yet
     beat(store, at=later, name="w2")
-    alerts.sample(later)
+    sampling.sample(later)
     rows = DepthSample.objects.order_by("at").values_list("workers", "guarded_workers")
     assert list(rows) == [(2, 1), (2, 1)]
 
@@ -182,7 +182,7 @@ def test_a_guarded_worker_that_ended_since_it_was_asked_is_no_worker_without_a_g
 def test_a_source_that_cannot_ask_its_workers_has_no_number_of_them(sources):
     sources(gone=f"redis://127.0.0.1:{free_port()}/0")
     bury(1, source="gone")
-    alerts.sample(NOW)
+    sampling.sample(NOW)
     assert DepthSample.objects.get().workers is None
 
 
@@ -249,5 +249,5 @@ def test_workers_that_let_go_early_and_late_are_mixed(store, sources, broker):
     sources(shop=broker[0])
     beat(store)
     beat(store, name="w2", late_ack={"emails": False})
-    alerts.sample(NOW)
+    sampling.sample(NOW)
     assert DepthSample.objects.get().durability == "mixed"
