@@ -73,6 +73,11 @@ def partner(url: str) -> dict[str, Any]:
     return _asked("GET", url + "/state")
 
 
+def pages(url: str) -> dict[str, Any]:
+    """What reached the pager of whoever is on call (see `pager.Pager.seen`)."""
+    return _asked("GET", url + "/pager")
+
+
 def set_mode(url: str, mode: str, **numbers: float) -> dict[str, Any]:
     """Break or mend the partner; answers with what it sees then."""
     if mode not in MODES:

@@ -6,6 +6,8 @@ partner sees, PUT /mode with JSON such as {"mode": "slow", "delay_s": 4} changes
 
 The same again under /played: a warehouse with a temper of its own, which the played incident breaks and mends, so
 that it neither disturbs what people do on /demo/ nor is disturbed by it.
+
+And /pager, which takes what the desk tells whoever is on call (see `pager`), whatever the partner's temper.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from demo.pager import Pager
 from demo.temper import Temper
 
 LARGEST_BODY = 1_000_000
 PLAYED = "/played"
+PAGER = "/pager"
 
 
 class Partner(ThreadingHTTPServer):
@@ -34,8 +38,9 @@ class Partner(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, pager_secret: str = "") -> None:
         super().__init__(("127.0.0.1", port), _Request)
+        self.pager = Pager(pager_secret) if pager_secret else None
         self.temper = Temper(time.monotonic())
         self.played = Temper(time.monotonic())
         self.lock = threading.Lock()
@@ -60,6 +65,9 @@ class _Request(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(self._length())
         temper, path = self._asked()
+        if path == PAGER and self.server.pager is not None:
+            self._say(self.server.pager.take(dict(self.headers), body), b"")
+            return
         with self.server.lock:
             answer = temper.answer(time.monotonic())
         if answer.delay_s:
@@ -114,6 +122,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         temper, path = self._asked()
+        if path == PAGER and self.server.pager is not None:
+            self._say(200, self.server.pager.seen())
+            return
         if path != "/state":
             self._say(404, {"error": "no such page"})
             return
@@ -172,7 +183,7 @@ class _Request(BaseHTTPRequestHandler):
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m demo.partner", description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, required=True)
-    partner = Partner(parser.parse_args().port)
+    partner = Partner(parser.parse_args().port, pager_secret=os.environ.get("REDRIVE_DEMO_PAGER_SECRET", ""))
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=partner.shutdown).start())
     try:
         partner.serve_forever(0.1)

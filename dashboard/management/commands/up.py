@@ -27,6 +27,7 @@ from dashboard import environment, first_run, web
 from dashboard.engine import Engine, EngineFailed, free_port, is_free
 from dashboard.environment import Misconfigured
 from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
+from demo import pager
 from demo import policies as demo_policies
 from jobs_admin import audit, failures
 from jobs_admin.models import ApiToken
@@ -187,6 +188,8 @@ class Desk:
             ours["REDRIVE_DEMO_BROKER_URL"] = f"{engine_url}/1"
             ours["REDRIVE_DEMO_PARTNER_PORT"] = self.partner_port
             ours["REDRIVE_DEMO_PARTNER_URL"] = f"http://127.0.0.1:{self.partner_port}"
+            # Kept: the channel that stands in the database signs with it.
+            ours["REDRIVE_DEMO_PAGER_SECRET"] = self.made.get("REDRIVE_DEMO_PAGER_SECRET") or pager.new_secret()
         for name in ("REDRIVE_URL", "REDRIVE_REDIS_URL", *_DEMO):
             self.made.pop(name, None)
         self.made.update(ours, run=environment.told())
@@ -330,7 +333,9 @@ class Desk:
             self.lock = None
 
 
-_DEMO = ("REDRIVE_DEMO_BROKER_URL", "REDRIVE_DEMO_PARTNER_PORT", "REDRIVE_DEMO_PARTNER_URL")
+_DEMO = (
+    "REDRIVE_DEMO_BROKER_URL", "REDRIVE_DEMO_PARTNER_PORT", "REDRIVE_DEMO_PARTNER_URL", "REDRIVE_DEMO_PAGER_SECRET",
+)  # fmt: skip
 
 
 def python(*arguments: str) -> list[str]:
