@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -19,6 +20,7 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
+from dashboard.screens import demo_pager
 from dashboard.screens import incident as incident_page
 from dashboard.shown.figures import duration, number
 from dashboard.toasts import say
@@ -170,6 +172,8 @@ def _page(request: HttpRequest) -> HttpResponse:
         context["partner"] = _partner(control.partner(settings.REDRIVE_DEMO_PARTNER_URL))
     except control.DemoUnreachable as error:
         context["partner_is_away"] = str(error)
+    with contextlib.suppress(control.DemoUnreachable):  # the partner, whose process it shares, is said to be away
+        context["pager"] = demo_pager.shown(control.pages(settings.REDRIVE_DEMO_PARTNER_URL))
     try:
         context["load"] = _load(control.load(_broker()))
     except control.DemoUnreachable as error:

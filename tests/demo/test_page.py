@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+
 import pytest
 from django.contrib.auth import get_user_model
+from standardwebhooks import Webhook
 
-from demo import control, story
+from demo import control, pager, partner, story
 from demo.story import Second, Side, Story
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import Role
@@ -183,3 +187,26 @@ def test_without_the_demo_there_is_no_such_page(client, store):
     person(client, "operator")
     assert client.get("/demo/").status_code == 404
     assert client.post("/demo/partner/", {"mode": "outage"}).status_code == 404
+
+
+def test_what_reached_the_pager_stands_on_the_page_with_links_to_this_desk_alone(client, store, settings):
+    secret = pager.new_secret()
+    service = partner.Partner(pager_secret=secret).serve_in_thread()
+    settings.REDRIVE_DEMO_BROKER_URL, settings.REDRIVE_DEMO_PARTNER_URL = settings.REDRIVE_REDIS_URL, service.url
+    settings.REDRIVE_URL = "https://desk.example"
+    now = datetime.now(UTC)
+    told = {"title": "Dead <b>", "url": "https://desk.example/alerts/7/", "replay_url": "https://elsewhere.example/"}
+    body = json.dumps({"type": "alert.firing", "timestamp": now.isoformat(), "data": told})
+    signature = Webhook(secret).sign("alert-7-1", now, body)
+    headers = {
+        "webhook-id": "alert-7-1",
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": signature,
+    }
+    assert service.pager.take(headers, body.encode()) == 204
+    page = person(client, "viewer").get("/demo/").content.decode()
+    service.shutdown()
+    service.server_close()
+    assert 'href="/alerts/7/">Open</a>' in page
+    assert "elsewhere.example" not in page
+    assert "Dead &lt;b&gt;" in page

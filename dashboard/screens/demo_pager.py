@@ -1,0 +1,53 @@
+"""What reached the demo's pager, as /demo/ shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+
+SHOWN = 5
+_LOOKS = {"alert.resolved": "recovered", "ping": "replaying", "replay.done": "recovered", "replay.held": "retrying"}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    look: str
+    words: str
+    title: str
+    message: str
+    taken_at: datetime
+    again: str  # how often it came, where that was more than once
+    url: str
+    replay_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    pages: list[Page]
+
+
+def shown(seen: dict[str, Any]) -> Pager:
+    return Pager([_page(one) for one in seen["pages"][:SHOWN]])
+
+
+def _page(one: dict[str, Any]) -> Page:
+    times = one["times"]
+    return Page(
+        look=_LOOKS.get(one["type"], "dead"),
+        words=one["type"].rpartition(".")[2],
+        title=one["title"],
+        message=one["message"],
+        taken_at=datetime.fromtimestamp(one["taken_at"], UTC),
+        again=f"told {times} times with one id, taken once" if times > 1 else "",
+        url=_ours(one["url"]),
+        replay_url=_ours(one["replay_url"]),
+    )
+
+
+def _ours(url: str) -> str:
+    """Only what leads to this desk: its path, so that it opens where the page is open."""
+    base = settings.REDRIVE_URL + "/"
+    return url.removeprefix(settings.REDRIVE_URL) if url.startswith(base) else ""
