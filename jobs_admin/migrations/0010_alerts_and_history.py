@@ -172,6 +172,16 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='depthsample',
+            name='looks',
+            field=models.PositiveIntegerField(default=1, help_text='How many looks it was folded from.'),
+        ),
+        migrations.AlterField(
+            model_name='depthsample',
+            name='step',
+            field=models.PositiveIntegerField(default=10, help_text='Seconds that the row stands for.'),
+        ),
+        migrations.AddField(
+            model_name='depthsample',
             name='waiting_max',
             field=models.PositiveBigIntegerField(null=True),
         ),

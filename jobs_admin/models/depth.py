@@ -4,12 +4,18 @@ from django.db import models
 
 
 class DepthSample(models.Model):
-    """One look at one queue. A queue that could not be reached is a row too, never a zero."""
+    """One look at one queue, or many of them folded (`jobs_admin.depths`). A queue that could not be reached is a row too,
+    never a zero.
+
+    A folded row holds the last value of each number, the mean of what is per minute, and why some of its looks found the
+    source out of reach; workers, acknowledgement and priorities stand only in looks.
+    """
 
     source = models.CharField(max_length=63)
     queue = models.CharField(max_length=200)
     at = models.DateTimeField()
-    step = models.PositiveIntegerField(default=10, help_text="Seconds that the row stands for: 10, 60 or 3600.")
+    step = models.PositiveIntegerField(default=10, help_text="Seconds that the row stands for.")
+    looks = models.PositiveIntegerField(default=1, help_text="How many looks it was folded from.")
     is_reachable = models.BooleanField(default=True)
     why = models.CharField(max_length=300, blank=True)
     waiting = models.PositiveBigIntegerField(null=True)
@@ -24,7 +30,7 @@ class DepthSample(models.Model):
     guarded_workers = models.PositiveIntegerField(null=True)
     durability = models.CharField(max_length=20, blank=True, help_text="late or early acknowledgement, or mixed.")
     by_priority = models.JSONField(default=dict)
-    # What a roll-up folded, beside its last value. Null in a look of ten seconds, which has one value.
+    # The least and the most of what was folded; null where that is the last value, as in most rows of most queues.
     waiting_min = models.PositiveBigIntegerField(null=True)
     waiting_max = models.PositiveBigIntegerField(null=True)
     active_min = models.PositiveBigIntegerField(null=True)
