@@ -221,6 +221,20 @@ class Migration(migrations.Migration):
             field=models.ManyToManyField(blank=True, help_text='`channels` where none is named.', related_name='escalations', to='jobs_admin.channel'),
         ),
         migrations.AddField(
+            model_name='rule',
+            name='deleted_at',
+            field=models.DateTimeField(blank=True, editable=False, null=True),
+        ),
+        migrations.AlterField(
+            model_name='rule',
+            name='name',
+            field=models.CharField(max_length=100),
+        ),
+        migrations.AddConstraint(
+            model_name='rule',
+            constraint=models.UniqueConstraint(condition=models.Q(('deleted_at', None)), fields=('name',), name='one_rule_per_name'),
+        ),
+        migrations.AddField(
             model_name='silence',
             name='created_at',
             field=models.DateTimeField(auto_now_add=True, default=django.utils.timezone.now),
@@ -306,7 +320,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='rule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('metric', 'view'), _negated=True), ('view__isnull', False), _connector='OR'), name='rule_on_a_view_names_it'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('metric', 'view'), _negated=True), ('view__isnull', False), ('deleted_at__isnull', False), _connector='OR'), name='rule_on_a_view_names_it'),
         ),
         migrations.AddConstraint(
             model_name='silence',

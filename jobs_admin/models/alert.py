@@ -37,7 +37,7 @@ class NoData(models.TextChoices):
 class Rule(models.Model):
     """A condition on a metric. `source`, `queue`, `task`, `group` and `tenant` are globs: what it looks at."""
 
-    name = models.CharField(max_length=100, unique=True)
+    name = models.CharField(max_length=100)
     metric = models.CharField(max_length=20, choices=[(m, m) for m in METRICS])
     source = models.CharField(max_length=200, default="*")
     queue = models.CharField(max_length=200, default="*")
@@ -66,9 +66,12 @@ class Rule(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     changed_at = models.DateTimeField(auto_now=True)
     changed_by = models.CharField(max_length=150, blank=True)
+    # It stays, so that links to what it told still open.
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         constraints = [
+            models.UniqueConstraint(fields=["name"], condition=Q(deleted_at=None), name="one_rule_per_name"),
             models.CheckConstraint(condition=Q(metric__in=METRICS), name="rule_metric_is_known"),
             models.CheckConstraint(
                 condition=Q(threshold__gte=0, threshold__lte=LARGEST_THRESHOLD), name="rule_threshold_is_sane"
@@ -81,7 +84,10 @@ class Rule(models.Model):
                 condition=Q(for_s__lte=LONGEST_FOR_S, keep_firing_s__lte=LONGEST_FOR_S),
                 name="rule_does_not_wait_for_ever",
             ),
-            models.CheckConstraint(condition=~Q(metric="view") | Q(view__isnull=False), name="rule_on_a_view_names_it"),
+            models.CheckConstraint(
+                condition=~Q(metric="view") | Q(view__isnull=False) | Q(deleted_at__isnull=False),
+                name="rule_on_a_view_names_it",
+            ),
         ]
 
     def __str__(self) -> str:
