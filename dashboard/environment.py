@@ -33,7 +33,7 @@ def data_folder() -> Path:
 OF_A_RUN = (
     "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
     "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX", "REDRIVE_APPROVE_ABOVE",
-    "REDRIVE_DANGEROUS_TASKS",
+    "REDRIVE_DANGEROUS_TASKS", "REDRIVE_WEBHOOK_ALLOW", "REDRIVE_HEARTBEAT_URL", "EMAIL_URL", "EMAIL_FROM",
 )  # fmt: skip
 # Set for `up` and, by it, for all that it starts: they were told everything themselves.
 IN_RUN = "REDRIVE_IN_RUN"
@@ -187,6 +187,34 @@ def _refuse(options: Mapping[str, str], known: Collection[str]) -> None:
     names = [name for name in unknown if options[name] and re.fullmatch("[a-z_]{3,24}", name)]
     which = f": {', '.join(names)}" if len(names) == len(unknown) else ""
     raise Misconfigured(f"DATABASE_URL has options that are not understood{which}. Nothing was started.")
+
+
+# How mail is sent, by the scheme of EMAIL_URL: its usual port, TLS from the start, TLS after STARTTLS.
+_MAIL = {"smtp": (25, False, False), "smtps": (465, True, False), "smtp+tls": (587, False, True)}
+
+
+def mail(url: str) -> dict[str, object]:
+    """Django's settings for `EMAIL_URL`: `smtps://user:password@host:465`, `smtp+tls://…` (STARTTLS) or `smtp://…` (plain)."""
+    if not url:
+        return {}
+    try:
+        parts = address.split(url)
+        port = parts.port
+    except address.Unreadable as error:
+        raise Misconfigured(f"EMAIL_URL is not a URL that can be used: {error}. Nothing was started.") from error
+    if parts.scheme not in _MAIL or not parts.hostname or parts.path not in ("", "/") or parts.query:
+        raise Misconfigured(
+            "EMAIL_URL must be smtps://user:password@host:port, smtp+tls://… or smtp://…, and end there. Nothing was started."
+        )
+    usual, ssl, starttls = _MAIL[parts.scheme]
+    return {
+        "EMAIL_HOST": parts.hostname,
+        "EMAIL_PORT": port or usual,
+        "EMAIL_HOST_USER": unquote(parts.username or ""),
+        "EMAIL_HOST_PASSWORD": unquote(parts.password or ""),
+        "EMAIL_USE_SSL": ssl,
+        "EMAIL_USE_TLS": starttls,
+    }
 
 
 def is_secret_in(text: str) -> bool:

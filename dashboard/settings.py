@@ -29,6 +29,8 @@ REDRIVE_KEEP_BYTES = env.get("REDRIVE_KEEP_BYTES")
 REDRIVE_APPROVE_ABOVE = env.get("REDRIVE_APPROVE_ABOVE")  # jobs: a larger replay needs a second person
 REDRIVE_DANGEROUS_TASKS = env.get_list("REDRIVE_DANGEROUS_TASKS")  # globs: so does a replay of such a task
 REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
+REDRIVE_WEBHOOK_ALLOW = env.get_list("REDRIVE_WEBHOOK_ALLOW")  # hosts and networks that channels may reach, not public
+REDRIVE_HEARTBEAT_URL = env.get("REDRIVE_HEARTBEAT_URL")  # asked each minute while everything is watched
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
 REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
 REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")
@@ -132,6 +134,12 @@ CONTENT_SECURITY_POLICY = {
         "object-src": [NONE],
     }
 }
+
+_mail = env.mail(env.get("EMAIL_URL"))
+REDRIVE_SENDS_MAIL = bool(_mail)
+globals().update(_mail)
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.get("EMAIL_FROM", "redrive@localhost")
 
 USE_TZ = True
 TIME_ZONE = "UTC"

@@ -9,12 +9,13 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
 
-from jobs_admin.core import keys
+from jobs_admin.core import keys, public_address
 from jobs_admin.core.address import Unreadable
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.core.text import fits, whole_number
@@ -196,6 +197,25 @@ READ_ONLY = "The desk is read-only (REDRIVE_READ_ONLY). Nothing was changed."
 def is_read_only() -> bool:
     """Whether every changing act is refused."""
     return bool(settings.REDRIVE_READ_ONLY)
+
+
+def webhook_allow() -> public_address.Allowed:
+    """What the desk may ask although it is not public: REDRIVE_WEBHOOK_ALLOW, and the demo's pager in its own `up`."""
+    demo = [urlsplit(settings.REDRIVE_DEMO_PARTNER_URL).netloc] if settings.REDRIVE_DEMO_PARTNER_URL else []
+    try:
+        return public_address.allowed([*settings.REDRIVE_WEBHOOK_ALLOW, *demo])
+    except public_address.BadAllowance as error:
+        raise BadConfiguration(f"REDRIVE_WEBHOOK_ALLOW: {error}. Write such as 10.2.0.0/16, hooks.internal.") from error
+
+
+def heartbeat_url() -> str:
+    """What is asked each minute while everything is watched; empty: nothing."""
+    return str(settings.REDRIVE_HEARTBEAT_URL)
+
+
+def sends_mail() -> bool:
+    """Whether a mail server is set."""
+    return bool(settings.REDRIVE_SENDS_MAIL)
 
 
 def page_url(path: str) -> str:

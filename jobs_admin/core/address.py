@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 _SCHEMES = frozenset(
     {
         "redis", "rediss", "redis+socket", "unix", "sentinel", "amqp", "amqps", "pyamqp", "sqs", "filesystem",
-        "memory", "http", "https", "sqlite", "postgres", "postgresql", "mysql",
+        "memory", "http", "https", "smtp", "smtps", "smtp+tls", "sqlite", "postgres", "postgresql", "mysql",
     }
 )  # fmt: skip
 _HOST_AND_PORT = re.compile(r"(?:.*@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")

@@ -1,0 +1,45 @@
+"""Notices told: channels, what goes to which, and each try at telling."""
+
+from jobs_admin.notices.changing import (
+    Saved,
+    delete_channel,
+    enable,
+    end_rotation,
+    resend,
+    rotate,
+    save_channel,
+    test,
+)
+from jobs_admin.notices.reading import (
+    ChannelRow,
+    DeliveryPage,
+    DeliveryRow,
+    channel,
+    channels,
+    deliveries,
+    delivery,
+)
+from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel, NoSuchDelivery
+from jobs_admin.notices.rights import may_change
+
+__all__ = [
+    "ChannelRefused",
+    "ChannelRow",
+    "DeliveryPage",
+    "DeliveryRow",
+    "NoSuchChannel",
+    "NoSuchDelivery",
+    "Saved",
+    "channel",
+    "channels",
+    "delete_channel",
+    "deliveries",
+    "delivery",
+    "enable",
+    "end_rotation",
+    "may_change",
+    "resend",
+    "rotate",
+    "save_channel",
+    "test",
+]

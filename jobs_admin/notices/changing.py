@@ -1,0 +1,234 @@
+"""Make, change, rotate, enable and delete channels; send a test, send again. Each in one transaction with its record."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from jobs_admin import audit, config
+from jobs_admin.models import Channel, Delivery, Notice, Rule
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.notice import DeliveryState
+from jobs_admin.notices import documents, guard, reading, rights, sealing
+from jobs_admin.notices.documents import Wanted
+from jobs_admin.notices.reading import ChannelRow, DeliveryRow
+from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel, invalid
+
+# So many have a thread each while they are asked, so that none waits for another.
+MOST_CHANNELS = 200
+_AT_ONCE = 500  # rows of one statement, when a channel goes with its deliveries
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    channel: ChannelRow
+    secret: str | None = field(repr=False)  # of a signed webhook whose secret was made now: shown this once
+
+
+def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Saved:
+    """Make a channel, or change the one of this number. Raises ChannelRefused, NoSuchChannel.
+
+    The host of its URL is looked up before anything is changed. What a change leaves out stays as it is.
+    """
+    before = reading.find(viewer, pk) if pk is not None else None
+    rights.must_change(viewer, "channel.save", f"channel:{pk}" if pk else "channel")
+    wanted = documents.read(document, before)
+    _reachable(wanted)
+    made = wanted.secret if before is not None or wanted.secret or wanted.kind != "webhook" else sealing.make()
+    is_made = before is None and wanted.kind == "webhook" and wanted.secret is None
+    with transaction.atomic():
+        if before is None and Channel.objects.count() >= MOST_CHANNELS:
+            raise ChannelRefused("too_many", f"There are {MOST_CHANNELS} channels. Delete one first. Nothing was changed.")
+        held = Channel.objects.select_for_update().filter(pk=before.pk).first() if before is not None else Channel()
+        if held is None:
+            raise NoSuchChannel
+        was = _plain(held) if before is not None else None
+        held.name, held.kind, held.url, held.to = wanted.name, wanted.kind, wanted.url, wanted.to
+        held.events = list(wanted.events)
+        if made is not None:
+            held.secrets = [sealing.seal(made)]
+        held.changed_by = viewer.name[:150]
+        _store(held)
+        after = _plain(held) | ({"secret": "changed"} if made is not None and before is not None else {})
+        audit.record(viewer, "channel.save", f"channel:{held.pk}", before=was, after=after)
+    return Saved(reading.row(viewer, held), made if is_made else None)
+
+
+def delete_channel(viewer: Viewer, pk: int) -> None:
+    """With its deliveries. Raises ChannelRefused where a rule still tells it, NoSuchChannel."""
+    found = reading.find(viewer, pk)
+    rights.must_change(viewer, "channel.delete", f"channel:{pk}")
+    _not_used(found)
+    # Bit by bit: nobody waits for a log of a hundred thousand. Without its deliveries it is told nothing more.
+    Channel.objects.filter(pk=pk, disabled_at=None).update(disabled_at=timezone.now(), why_disabled="It is being deleted.")
+    while ids := list(Delivery.objects.filter(channel_id=pk).values_list("pk", flat=True)[:_AT_ONCE]):
+        Delivery.objects.filter(pk__in=ids).delete()
+    links = Notice.channels.through.objects
+    while ids := list(links.filter(channel_id=pk).values_list("pk", flat=True)[:_AT_ONCE]):
+        links.filter(pk__in=ids).delete()
+    with transaction.atomic():
+        held = Channel.objects.select_for_update().filter(pk=pk).first()
+        if held is None:
+            raise NoSuchChannel
+        _not_used(held)
+        audit.record(viewer, "channel.delete", f"channel:{pk}", before=_plain(held))
+        held.delete()
+
+
+def rotate(viewer: Viewer, pk: int) -> str:
+    """A new secret, shown this once; the one before signs beside it until `end_rotation`. Raises ChannelRefused, NoSuchChannel."""
+    made = sealing.make()
+
+    def change(held: Channel) -> dict[str, Any]:
+        if held.kind != "webhook":
+            raise invalid("Only a signed webhook has a secret of ours to rotate.", "kind")
+        if len(held.secrets) > 1:
+            message = "Two secrets sign already. End that rotation first. Nothing was changed."
+            raise ChannelRefused("wrong_state", message)
+        held.secrets = [sealing.seal(made), *held.secrets[:1]]
+        held.rotated_at = timezone.now()
+        return {"secrets": 2}
+
+    _changed(viewer, "channel.rotate", pk, change)
+    return made
+
+
+def end_rotation(viewer: Viewer, pk: int) -> ChannelRow:
+    """From now on only the newest secret signs. Raises ChannelRefused, NoSuchChannel."""
+
+    def change(held: Channel) -> dict[str, Any]:
+        if len(held.secrets) < 2:
+            raise ChannelRefused("wrong_state", "Only one secret signs. Nothing was changed.")
+        held.secrets = held.secrets[:1]
+        return {"secrets": 1}
+
+    return _changed(viewer, "channel.end_rotation", pk, change)
+
+
+def enable(viewer: Viewer, pk: int) -> ChannelRow:
+    """Tell it again from now on. What was parked meanwhile is sent again by hand. Raises ChannelRefused, NoSuchChannel."""
+
+    def change(held: Channel) -> dict[str, Any]:
+        if held.disabled_at is None:
+            raise ChannelRefused("wrong_state", f"{held.name} is not disabled. Nothing was changed.")
+        held.disabled_at, held.why_disabled, held.failures = None, "", 0
+        return {"disabled": False}
+
+    return _changed(viewer, "channel.enable", pk, change)
+
+
+def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
+    """A notice of type `ping`, tried once and at once, also on a disabled channel. Raises ChannelRefused, NoSuchChannel."""
+    found = reading.find(viewer, pk)
+    rights.must_change(viewer, "channel.test", f"channel:{pk}")
+    now = now or timezone.now()
+    with transaction.atomic():
+        Channel.objects.select_for_update().get(pk=pk)
+        under_way = (DeliveryState.WAITING, DeliveryState.SENDING)
+        if Delivery.objects.filter(channel_id=pk, notice__type="ping", state__in=under_way).exists():
+            message = f"A test of {found.name} is under way. Look at it first. Nothing was changed."
+            raise ChannelRefused("wrong_state", message)
+        body = {
+            "title": f"A test of {found.name}",
+            "message": f"{viewer.name[:150]} sent a test: nothing is wrong. What the desk has to say arrives like this.",
+            "url": config.page_url("/alerts/channels/"),
+        }
+        notice = Notice.objects.create(
+            key=f"ping-{secrets.token_hex(8)}",
+            type="ping",
+            severity="info",
+            body=body,
+            is_routed_by_event=False,
+            routed_at=now,
+        )
+        made = Delivery.objects.create(notice=notice, channel=found, next_try_at=now)
+        audit.record(viewer, "channel.test", f"channel:{pk}", after={"delivery": made.pk})
+    return reading.delivery(viewer, made.pk)
+
+
+def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
+    """Send it once more, with the id it had, and from the first try on. Raises ChannelRefused, NoSuchDelivery.
+
+    Takes the role operator on the notice's source; on every source where it is of none or several.
+    """
+    found = reading.find_delivery(viewer, pk)
+    rights.must_resend(viewer, found.notice, f"delivery:{pk}")
+    if found.channel.disabled_at is not None and found.notice.type != "ping":
+        message = f"The channel {found.channel.name} is disabled. Enable it first. Nothing was changed."
+        raise ChannelRefused("wrong_state", message)
+    with transaction.atomic():
+        changed = (
+            Delivery.objects.filter(pk=pk)
+            .exclude(state=DeliveryState.SENDING)
+            .update(state=DeliveryState.WAITING, next_try_at=now or timezone.now(), tries=0, claimed_until=None)
+        )
+        if not changed:
+            raise ChannelRefused("wrong_state", "It is being sent just now. Nothing was changed.")
+        audit.record(
+            viewer,
+            "delivery.resend",
+            f"delivery:{pk}",
+            source=found.notice.source if found.notice.source != "*" else "",
+            before={"state": found.state},
+            after={"key": found.notice.key, "channel": found.channel.name},
+        )
+    return reading.delivery(viewer, pk)
+
+
+def _changed(viewer: Viewer, act: str, pk: int, change: Any) -> ChannelRow:
+    reading.find(viewer, pk)
+    rights.must_change(viewer, act, f"channel:{pk}")
+    with transaction.atomic():
+        held = Channel.objects.select_for_update().filter(pk=pk).first()
+        if held is None:
+            raise NoSuchChannel
+        was = _plain(held)
+        after = change(held)
+        held.changed_by = viewer.name[:150]
+        held.save()
+        audit.record(viewer, act, f"channel:{pk}", before=was, after=after)
+    return reading.row(viewer, held)
+
+
+def _reachable(wanted: Wanted) -> None:
+    """Look up where requests would go, outside of any transaction: a name server may take its time."""
+    if wanted.asked is None:
+        return
+    allowed = config.webhook_allow()
+    if allowed.names(wanted.asked.host, wanted.asked.port):
+        return
+    try:
+        guard.addresses(wanted.asked, allowed)
+    except (guard.NotPublic, guard.Unknown) as error:
+        raise invalid(str(error), "url") from error
+
+
+def _store(held: Channel) -> None:
+    try:
+        with transaction.atomic():
+            held.save()
+    except IntegrityError as error:
+        if not Channel.objects.filter(name=held.name).exclude(pk=held.pk).exists():
+            raise
+        raise ChannelRefused("taken", f"There is a channel {held.name} already. Nothing was changed.", "name") from error
+
+
+def _not_used(found: Channel) -> None:
+    rules = Rule.objects.filter(channels=found) | Rule.objects.filter(escalate_to=found)
+    names = sorted(set(rules.values_list("name", flat=True)))
+    if names:
+        which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        message = f"It is told by rules: {which}. Change them first. Nothing was changed."
+        raise ChannelRefused("in_use", message)
+
+
+def _plain(held: Channel) -> dict[str, Any]:
+    """For the audit: no secret, and of a URL nothing behind its host."""
+    said = {"name": held.name, "kind": held.kind, "url": reading.masked(held.url) if held.url else ""}
+    said |= {"to": held.to.split(), "events": list(held.events), "secrets": len(held.secrets)}
+    return said | {"disabled": held.disabled_at is not None}

@@ -1,0 +1,172 @@
+"""What a channel may say: a document as the API and the form hand it over, read and refused in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import EmailValidator
+
+from jobs_admin import config
+from jobs_admin.core.text import representable
+from jobs_admin.core.web_address import BadAddress, WebAddress, parse
+from jobs_admin.models import Channel
+from jobs_admin.models.notice import EVENTS, KINDS
+from jobs_admin.notices import sealing
+from jobs_admin.notices.refusals import ChannelRefused, invalid
+
+FIELDS = ("name", "kind", "url", "to", "events", "secret")
+LONGEST_NAME = 100
+MOST_ADDRESSES = 20
+PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
+_ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A channel as it is to be. `secret`: None keeps what there is."""
+
+    name: str
+    kind: str
+    url: str = ""  # empty where the address is itself the secret
+    to: str = ""  # one address a line
+    events: tuple[str, ...] = ()
+    secret: str | None = None
+    asked: WebAddress | None = None  # where requests will go, if that was said anew
+
+
+def read(document: object, before: Channel | None = None) -> Wanted:
+    """Raises ChannelRefused for the first thing that is wrong. What a change leaves out stays as it is."""
+    if not isinstance(document, Mapping):
+        raise invalid("A channel is an object of fields.", None)
+    if unknown := [name for name in document if name not in FIELDS]:
+        raise invalid(f"A channel has no field {representable(str(unknown[0]))[:40]!r}; it has {', '.join(FIELDS)}.", "kind")
+    kind = str(document.get("kind") or (before.kind if before else ""))
+    if kind not in KINDS:
+        raise invalid(f"A channel is one of {', '.join(KINDS)}.", "kind")
+    if before is not None and kind != before.kind:
+        raise invalid(f"{before.name} is of kind {before.kind}. Make another channel for {kind}.", "kind")
+    name = _name(document.get("name", before.name if before else ""))
+    events = _events(document.get("events", before.events if before else []))
+    said = _Said(document, before)
+    return Wanted(name, kind, events=events, **_OF_KIND[kind](said))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    document: Mapping[str, Any]
+    before: Channel | None
+
+    def text(self, field: str) -> str:
+        value = self.document.get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise invalid(f"{field} is a text.", field)
+        return representable(value).strip()
+
+    def is_left_out(self, field: str) -> bool:
+        """Whether what there is stays: a form sends what it does not show as an empty text."""
+        return self.before is not None and not self.text(field)
+
+
+def _webhook(said: _Said) -> dict[str, Any]:
+    _nothing(said, "to", "webhook")
+    secret = said.text("secret") or None
+    if secret is not None and not sealing.is_signing_secret(secret):
+        raise invalid("A secret is whsec_ and 24 to 64 bytes in Base64; left out, one is made.", "secret")
+    if said.before is not None and said.is_left_out("url"):
+        return {"url": said.before.url, "secret": secret}
+    asked = _asked(said.text("url"))
+    return {"url": str(asked), "asked": asked, "secret": secret}
+
+
+def _slack(said: _Said) -> dict[str, Any]:
+    """Who knows the address can post: it is the secret."""
+    _nothing(said, "to", "slack")
+    if said.text("secret"):
+        raise invalid("Slack's secret is its URL: write it into url.", "secret")
+    if said.is_left_out("url"):
+        return {}
+    asked = _asked(said.text("url"))
+    return {"secret": str(asked), "asked": asked}
+
+
+def _pagerduty(said: _Said) -> dict[str, Any]:
+    _nothing(said, "to", "pagerduty")
+    key = said.text("secret")
+    if not key and said.before is None:
+        raise invalid("Give PagerDuty's routing key (integration key) as secret.", "secret")
+    if key and not _ROUTING_KEY.fullmatch(key):
+        raise invalid("A routing key of PagerDuty is 32 letters and digits.", "secret")
+    if said.before is not None and said.is_left_out("url"):
+        return {"url": said.before.url, "secret": key or None}
+    asked = _asked(said.text("url") or PAGERDUTY)
+    return {"url": str(asked), "asked": asked, "secret": key or None}
+
+
+def _email(said: _Said) -> dict[str, Any]:
+    _nothing(said, "url", "email")
+    _nothing(said, "secret", "email")
+    if not config.sends_mail():
+        raise invalid("No mail server is set (EMAIL_URL, docs/operations.md): no mail could leave.", "kind")
+    if said.before is not None and "to" not in said.document:
+        return {"to": said.before.to}
+    return {"to": "\n".join(_addresses(said.document.get("to")))}
+
+
+_OF_KIND = {"webhook": _webhook, "slack": _slack, "pagerduty": _pagerduty, "email": _email}
+
+
+def _nothing(said: _Said, field: str, kind: str) -> None:
+    if said.document.get(field):
+        raise invalid(f"A channel of kind {kind} has no {field}.", field)
+
+
+def _asked(url: str) -> WebAddress:
+    if not url:
+        raise invalid("Give the URL that is to be asked.", "url")
+    try:
+        return parse(url)
+    except BadAddress as error:
+        raise invalid(str(error), "url") from error
+
+
+def _name(value: object) -> str:
+    name = " ".join(representable(str(value)).split())
+    if not name or len(name) > LONGEST_NAME:
+        raise invalid(f"Give it a name of 1 to {LONGEST_NAME} characters.", "name")
+    return name
+
+
+def _events(value: object) -> tuple[str, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise invalid(f"events is a list of {', '.join(EVENTS)}.", "events")
+    for one in value:
+        if one not in EVENTS:
+            shown = representable(str(one))[:40]
+            raise invalid(f"There is no event {shown!r}; known: {', '.join(EVENTS)}.", "events")
+    return tuple(event for event in EVENTS if event in value)
+
+
+def _addresses(value: object) -> list[str]:
+    """Of a list, or of a text with one a line or commas between them."""
+    parts = re.split(r"[,\n]", value) if isinstance(value, str) else value
+    if not isinstance(parts, Sequence):
+        raise invalid("to is a list of addresses.", "to")
+    found = list(dict.fromkeys(part for part in (str(part).strip() for part in parts) if part))
+    if not 1 <= len(found) <= MOST_ADDRESSES:
+        raise invalid(f"Give 1 to {MOST_ADDRESSES} addresses.", "to")
+    for one in found:
+        try:
+            if len(one) > 254 or any(c.isspace() for c in one):
+                raise ValidationError("")
+            EmailValidator()(one)
+        except ValidationError as error:
+            raise ChannelRefused(
+                "invalid", f"{representable(one)[:80]!r} is no address of e-mail. Nothing was changed.", "to"
+            ) from error
+    return found

@@ -1,0 +1,156 @@
+"""No request of ours reaches an address that is not public, unless REDRIVE_WEBHOOK_ALLOW names it.
+
+Asked when a channel is saved, and again at the socket: the name is looked up once for a request, every answer is judged,
+and the connection goes to the very address that was. A name that leads elsewhere a moment later leads nowhere.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import httpcore
+
+from jobs_admin import config
+from jobs_admin.core import public_address
+from jobs_admin.core.public_address import Address, Allowed
+from jobs_admin.core.web_address import WebAddress
+
+Resolve = Callable[[str, int], list[str]]  # host and port -> every address, as numbers
+
+_LOOKUP_S = 5.0
+_CONNECT_S = 5.0  # to one of several addresses
+_MOST_ANSWERS = 16
+_SLICE = 4096
+
+
+class Unknown(Exception):
+    """The name leads nowhere, now. The same question may be answered later."""
+
+
+class NotPublic(Exception):
+    """No connection was opened. The text names the address, and says how to allow it."""
+
+
+class TooSlow(Exception):
+    """All the time of a request is up."""
+
+
+def addresses(asked: WebAddress, allowed: Allowed | None = None, resolve: Resolve | None = None) -> list[Address]:
+    """Where the request may go: every address of the host. Raises NotPublic if one of them may not be reached, Unknown."""
+    allowed = config.webhook_allow() if allowed is None else allowed
+    literal = asked.literal
+    answers = [str(literal)] if literal is not None else (resolve or look_up)(asked.host, asked.port)
+    found = []
+    for answer in answers[:_MOST_ANSWERS]:
+        address = public_address.read(answer)
+        if address is None:
+            raise Unknown(f"{asked.host} leads to {answer[:60]!r}, which is no address.")
+        why = public_address.why_not(address)
+        if why and not allowed.names(asked.host, asked.port) and not allowed.holds(address, asked.port):
+            leads = "is" if literal is not None else f"leads to {address}, which is"
+            message = f"{asked.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW."
+            raise NotPublic(message)
+        found.append(address)
+    if not found:
+        raise Unknown(f"{asked.host} leads to no address.")
+    return found
+
+
+def look_up(host: str, port: int) -> list[str]:
+    """By the system's resolver, within a few seconds: its own patience is that of all its servers. Raises Unknown."""
+    box: list[list[str] | OSError | UnicodeError] = []
+
+    def ask() -> None:
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            box.append(list(dict.fromkeys(str(info[4][0]) for info in infos)))
+        except (OSError, UnicodeError) as error:
+            box.append(error)
+
+    asking = threading.Thread(target=ask, name="look up", daemon=True)
+    asking.start()
+    asking.join(_LOOKUP_S)
+    if not box:
+        raise Unknown(f"The name {host} was not looked up within {_LOOKUP_S:.0f} s.")
+    if isinstance(box[0], list):
+        return box[0]
+    raise Unknown(f"The name {host} is not known here ({getattr(box[0], 'strerror', None) or box[0]}).")
+
+
+class Pinned(httpcore.NetworkBackend):
+    """The only way out: to an address that was judged, and to nobody after `ends` (monotonic)."""
+
+    def __init__(self, asked: WebAddress, ends: float, allowed: Allowed, resolve: Resolve | None = None) -> None:
+        self.asked, self.ends, self.allowed, self.resolve = asked, ends, allowed, resolve
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        if (host.strip("[]"), port) != (self.asked.host, self.asked.port):
+            raise NotPublic(f"{host}:{port} is not what was to be asked.")
+        found = addresses(self.asked, self.allowed, self.resolve)
+        for n, address in enumerate(found, 1):
+            try:
+                return self._connect(address, port)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if n == len(found):
+                    raise
+        raise AssertionError
+
+    def _connect(self, address: Address, port: int) -> httpcore.NetworkStream:
+        stream = httpcore.SyncBackend().connect_tcp(str(address), port, timeout=min(_CONNECT_S, left(self.ends)))
+        peer = stream.get_extra_info("server_addr")
+        if public_address.read(str(peer[0]).partition("%")[0]) != address:
+            stream.close()
+            raise NotPublic(f"The connection to {address} ended up at {peer[0]}.")
+        return _Timed(stream, self.ends)
+
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.NetworkStream:
+        raise NotPublic("A socket file is no address of the web.")
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, left(self.ends)))
+
+
+def left(ends: float) -> float:
+    """Seconds. Raises TooSlow."""
+    seconds = ends - time.monotonic()
+    if seconds <= 0:
+        raise TooSlow
+    return seconds
+
+
+class _Timed(httpcore.NetworkStream):
+    """All reads and writes of a request share one time: a byte a second does not make it longer."""
+
+    def __init__(self, stream: httpcore.NetworkStream, ends: float) -> None:
+        self._stream, self._ends = stream, ends
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, left(self._ends))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for start in range(0, len(buffer), _SLICE):
+            self._stream.write(buffer[start : start + _SLICE], left(self._ends))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return _Timed(self._stream.start_tls(ssl_context, server_hostname, left(self._ends)), self._ends)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

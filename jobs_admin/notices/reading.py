@@ -1,0 +1,235 @@
+"""Channels and deliveries, for pages and API. Where a channel leads is for admins of every source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+
+from jobs_admin.core.text import whole_number
+from jobs_admin.core.web_address import BadAddress, parse
+from jobs_admin.models import Channel, Delivery
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.notice import DeliveryState
+from jobs_admin.notices import rights, sealing
+from jobs_admin.notices.refusals import NoSuchChannel, NoSuchDelivery
+
+COUNT_CAP = 10_000
+LARGEST_PAGE = 500
+HIDDEN = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRow:
+    """A channel as its reader may see it. No secret is in it."""
+
+    pk: int
+    name: str
+    kind: str
+    url: str  # as it is for an admin of every source, else without path, else empty; of Slack never with its path
+    to: tuple[str, ...]  # empty for others
+    address: str  # where it leads, in a line: `https://hooks.example/…`, `ops@example.com and 2 more`
+    is_masked: bool  # whether the reader sees less than there is
+    events: tuple[str, ...]
+    is_rotating: bool  # two secrets sign
+    rotated_at: datetime | None
+    disabled_at: datetime | None
+    why_disabled: str
+    failures: int  # tries that failed in a row
+    changed_at: datetime
+    changed_by: str
+    may_change: bool
+
+    @property
+    def is_disabled(self) -> bool:
+        return self.disabled_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    pk: int
+    channel_id: int
+    channel: str  # its name
+    kind: str
+    notice_id: int
+    key: str  # the `webhook-id`
+    type: str
+    source: str
+    alert_id: int | None
+    title: str
+    state: str
+    tries: int
+    created_at: datetime
+    next_try_at: datetime | None  # while it waits
+    tried_at: datetime | None
+    delivered_at: datetime | None
+    status: int | None
+    error: str
+    answer: str  # what came back, at most 2 kB; for admins of every source
+    request: str  # the body as it was last sent, without secrets
+    took_ms: int | None
+    log: tuple[dict[str, Any], ...]  # the tries, newest last
+    may_resend: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    rows: list[DeliveryRow]  # newest first
+    next: str | None  # `after` of the page that follows; None on the last
+    count: int  # at most COUNT_CAP
+    count_is_capped: bool
+
+
+def channels(viewer: Viewer) -> list[ChannelRow]:
+    """By name."""
+    if not viewer.may_anywhere(VIEWER):
+        return []
+    return [row(viewer, one) for one in Channel.objects.order_by("name")]
+
+
+def channel(viewer: Viewer, pk: int) -> ChannelRow:
+    """Raises NoSuchChannel."""
+    return row(viewer, find(viewer, pk))
+
+
+def find(viewer: Viewer, pk: int) -> Channel:
+    """Raises NoSuchChannel."""
+    rights.must_see(viewer)
+    found = Channel.objects.filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
+    if found is None:
+        raise NoSuchChannel
+    return found
+
+
+def row(viewer: Viewer, found: Channel) -> ChannelRow:
+    sees = rights.sees_addresses(viewer)
+    url, to = _url(found, sees), tuple(found.to.split()) if sees else ()
+    return ChannelRow(
+        pk=found.pk,
+        name=found.name,
+        kind=found.kind,
+        url=url,
+        to=to,
+        address=_line(found, url, to, sees),
+        is_masked=not sees,
+        events=tuple(found.events),
+        is_rotating=len(found.secrets) > 1,
+        rotated_at=found.rotated_at,
+        disabled_at=found.disabled_at,
+        why_disabled=found.why_disabled if sees or not found.disabled_at else "An admin of every source sees why.",
+        failures=found.failures,
+        changed_at=found.changed_at,
+        changed_by=found.changed_by,
+        may_change=rights.may_change(viewer),
+    )
+
+
+def _url(found: Channel, sees: bool) -> str:
+    if not sees:
+        return ""
+    if found.kind != "slack":
+        return found.url
+    try:
+        return masked(sealing.unseal(found.secrets[:1])[0])
+    except (sealing.CannotOpen, IndexError):
+        return ""
+
+
+def _line(found: Channel, url: str, to: tuple[str, ...], sees: bool) -> str:
+    if not sees:
+        return HIDDEN
+    if found.kind == "email":
+        return to[0] + (f" and {len(to) - 1} more" if len(to) > 1 else "") if to else ""
+    return masked(url)
+
+
+def masked(url: str) -> str:
+    """Without what may be secret in it."""
+    try:
+        return parse(url).shown
+    except BadAddress:
+        return HIDDEN
+
+
+def deliveries(
+    viewer: Viewer,
+    *,
+    channel: int | None = None,
+    alert: int | None = None,
+    state: str = "",
+    after: str | None = None,
+    limit: int = 50,
+) -> DeliveryPage:
+    """Newest first: those of notices that the viewer may see. `alert` by its number, or that of one told with it."""
+    limit = max(1, min(limit, LARGEST_PAGE))
+    found = _visible(viewer)
+    if channel is not None:
+        found = found.filter(channel_id=channel)
+    if alert is not None:
+        found = found.filter(notice__alert_id=alert)
+    if state:
+        found = found.filter(state=state) if state in DeliveryState.values else found.none()
+    count = found.order_by()[: COUNT_CAP + 1].count()
+    if (below := whole_number(after)) is not None:
+        found = found.filter(pk__lt=below)
+    rows = list(found.order_by("-pk")[: limit + 1])
+    following = str(rows[limit - 1].pk) if len(rows) > limit else None
+    shown = [delivery_row(viewer, one) for one in rows[:limit]]
+    return DeliveryPage(shown, following, min(count, COUNT_CAP), count > COUNT_CAP)
+
+
+def delivery(viewer: Viewer, pk: int) -> DeliveryRow:
+    """Raises NoSuchDelivery."""
+    return delivery_row(viewer, find_delivery(viewer, pk))
+
+
+def find_delivery(viewer: Viewer, pk: int) -> Delivery:
+    """Raises NoSuchDelivery."""
+    found = _visible(viewer).filter(pk=pk).first() if 0 < int(pk) < 2**63 else None
+    if found is None:
+        raise NoSuchDelivery
+    return found
+
+
+def _visible(viewer: Viewer) -> QuerySet[Delivery]:
+    found = Delivery.objects.select_related("notice", "channel")
+    if not viewer.may_anywhere(VIEWER):
+        return found.none()
+    return found.filter(rights.seen(viewer, "notice__"))
+
+
+def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
+    sees = rights.sees_addresses(viewer)
+    # What an endpoint answers, and why it cannot be reached, tells where it is.
+    log = tuple(dict(one) if sees else {**one, "error": _said(one.get("error", ""))} for one in found.log)
+    return DeliveryRow(
+        pk=found.pk,
+        channel_id=found.channel_id,
+        channel=found.channel.name,
+        kind=found.channel.kind,
+        notice_id=found.notice_id,
+        key=found.notice.key,
+        type=found.notice.type,
+        source=found.notice.source,
+        alert_id=found.notice.alert_id,
+        title=str(found.notice.body.get("title", ""))[:300] if isinstance(found.notice.body, dict) else "",
+        state=found.state,
+        tries=found.tries,
+        created_at=found.created_at,
+        next_try_at=found.next_try_at if found.state == DeliveryState.WAITING else None,
+        tried_at=found.tried_at,
+        delivered_at=found.delivered_at,
+        status=found.status,
+        error=found.error if sees else _said(found.error),
+        answer=found.answer if sees else "",
+        request=found.request,
+        took_ms=found.took_ms,
+        log=log,
+        may_resend=rights.may_resend(viewer, found.notice),
+    )
+
+
+def _said(error: str) -> str:
+    return "It failed; an admin of every source sees why." if error else ""
