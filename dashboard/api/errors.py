@@ -21,6 +21,7 @@ from dashboard.api.tokens import viewer_of_request
 from jobs_admin import audit, failures, group_changes, group_rules
 from jobs_admin.models import Failure, Replay, ReplayItem, SavedView
 from jobs_admin.models.access import RANK, Viewer
+from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery
 from jobs_admin.policies import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
 from jobs_admin.saved_views import ViewRefused
@@ -101,6 +102,10 @@ def install(api: NinjaAPI) -> None:
     def _(request: HttpRequest, error: TriageRefused) -> HttpResponse:
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
 
+    @api.exception_handler(ChannelRefused)
+    def _(request: HttpRequest, error: ChannelRefused) -> HttpResponse:
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
+
     @api.exception_handler(ViewRefused)
     def _(request: HttpRequest, error: ViewRefused) -> HttpResponse:
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
@@ -137,6 +142,8 @@ def install(api: NinjaAPI) -> None:
         ReplayItem.DoesNotExist,
         failures.NoSuchGroup,
         NoSuchPolicy,
+        NoSuchChannel,
+        NoSuchDelivery,
     ):
         api.exception_handler(missing)(_not_found)
 

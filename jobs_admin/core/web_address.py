@@ -53,7 +53,9 @@ def parse(url: str) -> WebAddress:
     if len(url) > LONGEST:
         raise BadAddress(f"A URL has at most {LONGEST} characters.")
     if not url.isascii() or any(c <= " " or c == "\x7f" for c in url):
-        raise BadAddress("A URL has neither blanks nor other than ASCII characters: write a name with umlauts as xn--….")
+        raise BadAddress(
+            "A URL has neither blanks nor other than ASCII characters: write a name with umlauts as xn--…."
+        )
     found = _URL.fullmatch(url)
     if found is None or found["scheme"].lower() not in PORTS:
         raise BadAddress("A URL begins with https:// or http://.")
@@ -84,7 +86,9 @@ def _host(host: str) -> str:
         raise BadAddress("Write the host without the dot at its end.")
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise BadAddress("The host of the URL cannot be read: it is a name, or an address such as 203.0.113.7 or [2001:db8::7].")
+        raise BadAddress(
+            "The host of the URL cannot be read: it is a name, or an address such as 203.0.113.7 or [2001:db8::7]."
+        )
     # 0x7f.1, 127.1, 2130706433 and 0177.0.0.1 are 127.0.0.1 to a lenient reader, and a name to another.
     if _NUMBER.fullmatch(labels[-1]) and read(host) is None:
         raise BadAddress("Write an address as four numbers from 0 to 255, without leading noughts.")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from jobs_admin import audit, config
@@ -43,7 +44,9 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
     is_made = before is None and wanted.kind == "webhook" and wanted.secret is None
     with transaction.atomic():
         if before is None and Channel.objects.count() >= MOST_CHANNELS:
-            raise ChannelRefused("too_many", f"There are {MOST_CHANNELS} channels. Delete one first. Nothing was changed.")
+            raise ChannelRefused(
+                "too_many", f"There are {MOST_CHANNELS} channels. Delete one first. Nothing was changed."
+            )
         held = Channel.objects.select_for_update().filter(pk=before.pk).first() if before is not None else Channel()
         if held is None:
             raise NoSuchChannel
@@ -65,7 +68,9 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
     rights.must_change(viewer, "channel.delete", f"channel:{pk}")
     _not_used(found)
     # Bit by bit: nobody waits for a log of a hundred thousand. Without its deliveries it is told nothing more.
-    Channel.objects.filter(pk=pk, disabled_at=None).update(disabled_at=timezone.now(), why_disabled="It is being deleted.")
+    Channel.objects.filter(pk=pk, disabled_at=None).update(
+        disabled_at=timezone.now(), why_disabled="It is being deleted."
+    )
     while ids := list(Delivery.objects.filter(channel_id=pk).values_list("pk", flat=True)[:_AT_ONCE]):
         Delivery.objects.filter(pk__in=ids).delete()
     links = Notice.channels.through.objects
@@ -215,11 +220,14 @@ def _store(held: Channel) -> None:
     except IntegrityError as error:
         if not Channel.objects.filter(name=held.name).exclude(pk=held.pk).exists():
             raise
-        raise ChannelRefused("taken", f"There is a channel {held.name} already. Nothing was changed.", "name") from error
+        raise ChannelRefused(
+            "taken", f"There is a channel {held.name} already. Nothing was changed.", "name"
+        ) from error
 
 
 def _not_used(found: Channel) -> None:
-    rules = Rule.objects.filter(channels=found) | Rule.objects.filter(escalate_to=found)
+    tells = Q(channels=found) | Q(escalate_to=found)
+    rules = Rule.objects.filter(tells, deleted_at=None)
     names = sorted(set(rules.values_list("name", flat=True)))
     if names:
         which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

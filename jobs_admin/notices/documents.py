@@ -43,7 +43,9 @@ def read(document: object, before: Channel | None = None) -> Wanted:
     if not isinstance(document, Mapping):
         raise invalid("A channel is an object of fields.", None)
     if unknown := [name for name in document if name not in FIELDS]:
-        raise invalid(f"A channel has no field {representable(str(unknown[0]))[:40]!r}; it has {', '.join(FIELDS)}.", "kind")
+        raise invalid(
+            f"A channel has no field {representable(str(unknown[0]))[:40]!r}; it has {', '.join(FIELDS)}.", "kind"
+        )
     kind = str(document.get("kind") or (before.kind if before else ""))
     if kind not in KINDS:
         raise invalid(f"A channel is one of {', '.join(KINDS)}.", "kind")

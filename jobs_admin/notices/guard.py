@@ -52,7 +52,9 @@ def addresses(asked: WebAddress, allowed: Allowed | None = None, resolve: Resolv
         why = public_address.why_not(address)
         if why and not allowed.names(asked.host, asked.port) and not allowed.holds(address, asked.port):
             leads = "is" if literal is not None else f"leads to {address}, which is"
-            message = f"{asked.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW."
+            message = (
+                f"{asked.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW."
+            )
             raise NotPublic(message)
         found.append(address)
     if not found:

@@ -30,12 +30,15 @@ from jobs_admin.core import policy
 from jobs_admin.models import (
     ApiToken,
     Attempt,
+    Channel,
+    Delivery,
     DepthSample,
     Failure,
     FailureCount,
     Group,
     GroupCounter,
     GroupRule,
+    Notice,
     Payload,
     PolicyVersion,
     QueueCounter,
@@ -135,9 +138,27 @@ def lay(source: str, word: str) -> Rows:
         event = audit.record(ENGINE, f"{word}.act", f"failure:{failure.pk}", source=source, reason=f"{word} reason")
     more = {"failure": failure, "group": group, "replay": replays[0], "source": Source.objects.get(pk=source)}
     more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
-    more |= {"policyversion": lay_policy(source, word)}
+    more |= {"policyversion": lay_policy(source, word)} | lay_delivery(source, word)
     uncertain = ReplayItem.objects.get(replay=replays[0], state="uncertain")
     return Rows(failure, discarded, quarantined, group, *replays, uncertain, more)
+
+
+def lay_delivery(source: str, word: str) -> dict[str, Any]:
+    """A notice of the source, and its delivery to a channel: of that everybody sees the name, and only admins of all where
+    it leads.
+    """
+    secret = config.payload_keys().encrypt(f"whsec_{word}".encode()).decode()
+    channel = Channel.objects.create(
+        name=f"Channel of {'one' if source == SHOP else 'another'}", kind="webhook", url=f"https://{CANARY}.example/{NUMBER}",
+        secrets=[secret, secret], disabled_at=timezone.now(), why_disabled=f"{CANARY} answered 410",
+    )  # fmt: skip
+    body = {"title": f"{word} title", "message": f"{word} message", "queue": f"{word}-queue"}
+    notice = Notice.objects.create(key=f"k-{word}", type="ping", source=source, body=body, routed_at=timezone.now())
+    delivery = Delivery.objects.create(
+        notice=notice, channel=channel, state="parked", request=json.dumps(body), answer=f"{CANARY} answer",
+        error=f"{CANARY} error", log=[{"at": timezone.now().isoformat(), "status": None, "error": CANARY, "took_ms": 1}],
+    )  # fmt: skip
+    return {"channel": channel, "notice": notice, "delivery": delivery}
 
 
 def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
@@ -303,7 +324,7 @@ _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)
 # What a form of a thing is called, where the address lists no alternatives.
 _FORMS = {"failure-export": "jsonl"}
 # The noun whose number a parameter is: the word before it in the route.
-_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine)s?/$")
+_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|channel|deliver(?:y|ie))s?/$")
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
 _GIVEN_TO = {"failure-opened": {"at": "args", "from": "0"}}
@@ -344,6 +365,7 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
         return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":
         return rows.failure.attempt_set.latest("pk").pk
+    noun = noun.replace("deliverie", "delivery")
     if noun and name in {"pk", f"{noun}_id"}:
         return _one(address, noun, rows).pk
     if name == "form":
@@ -382,18 +404,23 @@ def _unknown(address: Address, name: str) -> Any:
 
 def has_object(address: Address) -> bool:
     """Whether the address names something that belongs to a source; a saved view belongs to a person."""
-    if is_of_person(address):
+    if is_of_person(address) or is_of_desk(address):
         return False
     named = {found[1] or found[2] for found in _PARAMETER.finditer(address.route)}
     return (
         address.name.startswith("demo")
         or is_of_policy(address)
-        or bool(named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id"})
+        or bool(named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id", "delivery_id"})
     )
 
 
 def is_of_policy(address: Address) -> bool:
     return re.search(r"/policies/(<str:|\{|<)?.*name", address.route) is not None
+
+
+def is_of_desk(address: Address) -> bool:
+    """Whether it is about a channel: everybody sees that there is one, an admin of every source changes it."""
+    return "/channels/" in address.route or address.route.endswith("/channels")
 
 
 def is_of_person(address: Address) -> bool:

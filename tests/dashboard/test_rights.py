@@ -29,6 +29,7 @@ from tests.dashboard.matrix import (
     body_of,
     come,
     has_object,
+    is_of_desk,
     is_of_person,
     lay_desk,
     token,
@@ -71,7 +72,7 @@ def expected(address: Address, method: str, person: str) -> str:
         return IN if held else REFUSED
     if not any(RANK[role] >= RANK[right] for role in roles.values()):
         return REFUSED
-    if is_of_person(address) and "<" in address.route and method != "GET":
+    if ((is_of_person(address) and "<" in address.route) or is_of_desk(address)) and method != "GET":
         return IN if person == "root" else REFUSED  # its owner, and an admin of every source
     if not has_object(address) or person == "root":
         return IN
@@ -87,9 +88,8 @@ def _of_call(address: Address, method: str, right: str, person: str) -> str:
     if not roles:
         return TOKEN
     (source, role), *_ = roles.items()
-    if RANK[role] < RANK[right] or (
-        is_of_person(address) and "<" in address.route and method != "GET" and source != "*"
-    ):
+    of_all = (is_of_person(address) and "<" in address.route) or is_of_desk(address)
+    if RANK[role] < RANK[right] or (of_all and method != "GET" and source != "*"):
         return REFUSED
     return MISSING if has_object(address) and source not in {SHOP, "*"} else IN
 
