@@ -18,7 +18,7 @@ from typing import Any
 
 from django.db import connection
 
-from jobs_admin import config, counters, group_sightings, job_notices, statements
+from jobs_admin import config, counters, group_sightings, job_notices, statements, totals
 from jobs_admin.core import terms
 from jobs_admin.group_sightings import Sighting
 from jobs_admin.models import (
@@ -34,6 +34,7 @@ from jobs_admin.models import (
 from jobs_admin.models import terms as index
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.report import Report, document, rank
+from jobs_admin.totals import Counted
 
 Name = tuple[str, str, str]  # source, queue and job id of run 1
 Rank = tuple[int, int, int]
@@ -79,7 +80,9 @@ def write(reports: Sequence[Report], now: datetime) -> Written:
     counted = _attempts(of_failure, marks, now)
     _payloads(of_failure, before)
     job_notices.write((it.failure, it.report) for it in counted)
-    _count(counted, marks, {pk: name[:2] for name, pk in {**known, **fresh}.items()}, now)
+    queues = {pk: name[:2] for name, pk in {**known, **fresh}.items()}
+    _count(counted, marks, queues, now)
+    _count_totals(counted, queues, before)  # the last: see there
     return Written(len(fresh), len(counted))
 
 
@@ -451,3 +454,22 @@ def _count(counted: list[Sighting], marks: _Marks, queues: dict[int, tuple[str, 
     counters.count_queues(
         {key: dict(zip(("failed", "retried", "recovered"), n, strict=True)) for key, n in by_queue.items()}
     )
+
+
+def _count_totals(counted: list[Sighting], queues: dict[int, tuple[str, str]], before: dict[int, _Before]) -> None:
+    """What Prometheus is told of these attempts. One that we had already counted as lost fails no second time."""
+    found: dict[Counted, float] = defaultdict(float)
+    for it in counted:
+        r, (source, queue) = it.report, queues[it.failure]
+        if r.kind == "success":
+            found[Counted(totals.RECOVERED, source, queue)] += 1
+            continue
+        if r.kind == "retry":
+            found[Counted(totals.RETRIES, source, queue)] += 1
+        known = before[it.failure].runs.get(r.run) if it.failure in before else None
+        if known == rank(r.run, r.attempt, "lost"):
+            continue
+        found[Counted(totals.FAILURES, source, queue, r.task, totals.error_label(r.error_type, r.kind))] += 1
+        if _state(r) == FailureState.DEAD:
+            found[Counted(totals.DIED, source, queue, r.task)] += 1
+    totals.add(found)

@@ -14,16 +14,18 @@ from typing import Any
 import redis
 from django.db import connection, transaction
 
-from jobs_admin import config, counters
+from jobs_admin import config, counters, totals
 from jobs_admin.core import keys
 from jobs_admin.core.text import representable
 from jobs_admin.models import DepthSample, Worker
 from jobs_admin.models.source import ALIVE_S
+from jobs_admin.totals import Counted
 
 _FORGOTTEN_AFTER = timedelta(hours=1)
 
 # `failed` and `retried` come with each attempt through the stream; counting them here too would double them.
 _COUNTED = ("started", "succeeded", "busy_s")
+_TOLD = (*_COUNTED, "failed", "retried")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +246,14 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
         rows = rows.select_for_update(no_key=True)
     known = {(w.source, w.name): w for w in rows}
     minute = now.replace(second=0, microsecond=0)
-    added: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_COUNTED, 0))
+    added: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_TOLD, 0))
     changed = []
     for h in heard:
         worker = known[h.source, h.name]
         is_same = worker.boot == h.boot
         for queue, counts in h.counts.items():
             before = worker.counted.get(queue, {}) if is_same else {}
-            for column in _COUNTED:
+            for column in _TOLD:
                 more = counts.get(column, 0) - before.get(column, 0)
                 if more > 0:
                     added[h.source, queue, minute][column] += more
@@ -260,7 +262,13 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
         _describe(worker, h)
         changed.append(worker)
     Worker.objects.bulk_update(changed, _DESCRIBED)
-    counters.count_queues(added)
+    counters.count_queues({place: {column: n[column] for column in _COUNTED} for place, n in added.items()})
+    found: dict[Counted, float] = defaultdict(float)
+    for (source, queue, _), n in added.items():
+        found[Counted(totals.COMPLETED, source, queue)] += n["succeeded"]
+        found[Counted(totals.BUSY_S, source, queue)] += n["busy_s"]
+        found[Counted(totals.ENDED, source, queue)] += n["succeeded"] + n["failed"] + n["retried"]
+    totals.add(found)
 
 
 _DESCRIBED = [
@@ -300,7 +308,7 @@ def _read(text: bytes, now: datetime) -> Heartbeat | None:
         _seen(source, name, boot, told_at, now),
         said,
         {
-            _text(queue, 200): {column: _number(n.get(column)) for column in (*_COUNTED, "failed", "retried")}
+            _text(queue, 200): {column: _number(n.get(column)) for column in _TOLD}
             for queue, n in counts.items()
             if isinstance(n, dict)
         },

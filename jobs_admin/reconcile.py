@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 from django.db.models import F, Q, QuerySet
 
-from jobs_admin import audit, config, counters, group_sightings
+from jobs_admin import audit, config, counters, group_sightings, totals
 from jobs_admin.models import Attempt, Failure, Group
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
+from jobs_admin.totals import Counted
 
 # Celery's default: how long Redis keeps a fetched message from others, so how late a retry may rightly come.
 _VISIBILITY_TIMEOUT_S = 3600
@@ -86,7 +88,7 @@ def held(rows: QuerySet[Failure]) -> list[Failure]:
     """Some of these, with what `bury` needs of them, locked where the database locks rows. Inside a transaction."""
     if connection.features.has_select_for_update:
         rows = rows.select_for_update(of=("self",), no_key=True, skip_locked=True)
-    only = ("pk", "source", "queue", "run", "attempts", "job_id", "group_id", "due_at")
+    only = ("pk", "source", "queue", "task", "run", "attempts", "job_id", "group_id", "due_at")
     return list(rows.order_by("pk").only(*only)[:_AT_ONCE])
 
 
@@ -106,3 +108,8 @@ def bury(held: Sequence[Failure], why: str, now: datetime) -> None:
         f.state, f.kind, f.reason, f.attempts, f.due_at = FailureState.DEAD, "lost", why, f.attempts + 1, None
     Failure.objects.bulk_update(held, ["state", "kind", "reason", "attempts", "due_at"])
     counters.count_lost([(f.group_id, f.source, f.queue) for f in held], now)
+    lost = Counter((f.source, f.queue, f.task) for f in held)
+    totals.add(
+        {Counted(totals.FAILURES, *place, totals.error_label("", "lost")): n for place, n in lost.items()}
+        | {Counted(totals.DIED, *place): n for place, n in lost.items()}
+    )

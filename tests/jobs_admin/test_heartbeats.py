@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs_admin import heartbeats
+from jobs_admin import heartbeats, totals
 from jobs_admin.core import keys
-from jobs_admin.models import DepthSample
+from jobs_admin.models import DepthSample, QueueCounter
+from jobs_admin.models.access import ENGINE
 from jobs_admin.worker.known_tasks import known_tasks as told_by
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
@@ -100,3 +101,18 @@ def test_guarded_are_told_beside_all_that_consume_a_queue(store):
     assert heartbeats.guarded("shop", "emails", NOW) == (1, 3)
     assert heartbeats.guarded("shop", "webhooks", NOW) == (0, 2)
     assert heartbeats.guarded("shop", "emails", NOW + timedelta(minutes=6)) == (0, None)
+
+
+def test_what_workers_did_is_counted_once_over_lost_repeated_and_restarted_heartbeats(store):
+    def beat_with(boot, at, **counts):
+        word = {"source": "shop", "name": "w1", "boot": boot, "at": NOW.timestamp() + at, "queues": ["emails"]}
+        store.hset(keys.workers(), "shop/w1", json.dumps(word | {"counts": {"emails": counts}}))
+        heartbeats.fold(NOW + timedelta(seconds=at))
+
+    beat_with("b1", 1, started=5, succeeded=3, failed=1, retried=1, busy_s=2.5)
+    beat_with("b1", 1, started=5, succeeded=3, failed=1, retried=1, busy_s=2.5)
+    beat_with("b1", 11, started=9, succeeded=7, failed=1, retried=1, busy_s=4.5)
+    beat_with("b2", 21, started=1, succeeded=1, failed=0, retried=0, busy_s=0.5)
+    told = {counted.metric: value for counted, value in totals.read(ENGINE)}
+    assert told == {totals.COMPLETED: 8, totals.BUSY_S: 5, totals.ENDED: 10}
+    assert sum(QueueCounter.objects.filter(step=60).values_list("failed", flat=True)) == 0
