@@ -1,0 +1,62 @@
+"""Alerts: rules on depths, the episodes in which they are true, what keeps them quiet, and what is told of them."""
+
+from jobs_admin.alerts.acknowledging import acknowledge
+from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
+from jobs_admin.alerts.links import Links, links
+from jobs_admin.alerts.reading import (
+    OPEN,
+    AlertPage,
+    Times,
+    earlier,
+    events,
+    firing,
+    get,
+    listing,
+    times,
+    together,
+)
+from jobs_admin.alerts.refusals import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
+from jobs_admin.alerts.risen import RisenGroup, risen_groups
+from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
+from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
+from jobs_admin.alerts.silencing import end_silence, may_end, silence, silences
+
+__all__ = [
+    "DEFAULTS",
+    "FIELDS",
+    "OPEN",
+    "AlertPage",
+    "AlertRefused",
+    "Links",
+    "NoSuchAlert",
+    "NoSuchRule",
+    "NoSuchRunbook",
+    "NoSuchSilence",
+    "RisenGroup",
+    "Times",
+    "acknowledge",
+    "bound",
+    "check_rule",
+    "delete_rule",
+    "delete_runbook",
+    "document",
+    "earlier",
+    "end_silence",
+    "events",
+    "firing",
+    "get",
+    "links",
+    "listing",
+    "may_change",
+    "may_end",
+    "risen_groups",
+    "rule",
+    "rules",
+    "runbooks",
+    "save_rule",
+    "save_runbook",
+    "silence",
+    "silences",
+    "times",
+    "together",
+]

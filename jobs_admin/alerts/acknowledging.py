@@ -1,0 +1,57 @@
+"""Somebody looks at it: reminders and escalation stop."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.utils import timezone
+
+from jobs_admin import audit
+from jobs_admin.alerts import reading, rights
+from jobs_admin.alerts.closing import move
+from jobs_admin.alerts.refusals import AlertRefused
+from jobs_admin.models import Alert
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.alert import AlertState
+
+LONGEST_COMMENT = 400
+_QUIETED = (AlertState.FIRING, AlertState.SILENCED)
+
+
+def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
+    """Acknowledge it and all that were told with it. Of two who do it at once, one has done it.
+
+    Raises AlertRefused, with who did where somebody has, and NoSuchAlert.
+    """
+    found = reading.get(viewer, pk)
+    source = rights.source_of(found)
+    try:
+        rights.must_hold(viewer, [source], "Acknowledging it")
+    except AlertRefused as refused:
+        rights.note(viewer, "alert.acknowledge", f"alert:{pk}", refused, [source])
+        raise
+    said = comment.strip()[:LONGEST_COMMENT]
+    now = timezone.now()
+    with transaction.atomic():
+        held = list(reading.together(found).select_for_update().filter(state__in=_QUIETED))
+        mine = [one for one in held if one.pk == found.pk] and [
+            one for one in held if move(one, AlertState.ACKNOWLEDGED, now, said, viewer.name, acknowledged_at=now,
+                                        acknowledged_by_id=viewer.person_id)
+        ]  # fmt: skip
+        if not mine:
+            raise AlertRefused("wrong_state", _why_not(pk))
+        audit.record(
+            viewer, "alert.acknowledge", f"alert:{pk}", source=found.source, reason=said,
+            after={"alerts": [one.pk for one in mine][:100]},
+        )  # fmt: skip
+    return reading.get(viewer, pk)
+
+
+def _why_not(pk: int) -> str:
+    now = Alert.objects.select_related("acknowledged_by").get(pk=pk)
+    if now.state == AlertState.ACKNOWLEDGED:
+        event = now.events.filter(to=AlertState.ACKNOWLEDGED).order_by("-n").first()
+        by = (event and event.actor) or "Somebody"
+        return f"{by} acknowledged it at {now.acknowledged_at:%H:%M:%S} UTC already. Nothing was changed."
+    if now.state == AlertState.RESOLVED:
+        return f"It is over since {now.resolved_at:%H:%M:%S} UTC. Nothing was changed."
+    return "It has not fired yet: there is nothing to acknowledge. Nothing was changed."

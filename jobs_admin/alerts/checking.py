@@ -1,0 +1,241 @@
+"""What a rule may say: every bound, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import URLValidator
+
+from jobs_admin.alerts import rights
+from jobs_admin.alerts.refusals import AlertRefused
+from jobs_admin.core.text import representable
+from jobs_admin.models import Channel, SavedView
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.alert import LARGEST_THRESHOLD, LONGEST_FOR_S, LONGEST_URL, METRICS, NoData, Severity
+
+LONGEST_NAME = 100
+MOST_CHANNELS = 20
+SHORTEST_REMINDER_S = 60
+A_YEAR_S = 365 * 86_400
+LARGEST_VIEW = 9_999  # what a search finds is counted exactly up to ten thousand
+
+GLOBS = {"source": 200, "queue": 200, "task": 255, "group": 40, "tenant": 200}
+# Failures are counted by these; what is sampled of a whole queue knows no task.
+NARROWED = ("dead", "quarantined")
+SHARES = ("failure_rate", "retry_rate")
+_SECONDS = ("oldest_dead_s", "unreachable", "ingest_lag_s")
+# Of these there is one value a source, or one for the desk.
+_WITHOUT = {"unreachable": ("queue",), "ingest_lag_s": ("source", "queue"), "view": ("queue",)}
+
+FIELDS = (
+    "name", "metric", *GLOBS, "view", "threshold", "clear", "for_s", "keep_firing_s", "renotify_s", "escalate_s",
+    "no_data", "severity", "runbook_url", "channels", "escalate_to", "enabled",
+)  # fmt: skip
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(GLOBS, "*"),
+    "view": None, "clear": None, "for_s": 60, "keep_firing_s": 120, "renotify_s": None, "escalate_s": None,
+    "no_data": NoData.KEEP.value, "severity": Severity.WARNING.value, "runbook_url": "", "channels": [], "escalate_to": [],
+    "enabled": True,
+}  # fmt: skip
+is_web = URLValidator(schemes=["http", "https"])  # it becomes a link: no javascript: address
+
+
+class _Wrong(Exception):
+    pass
+
+
+def values(viewer: Viewer, document: object) -> dict[str, Any]:
+    """The document with its defaults, each value as the table takes it; `channels` and `escalate_to` as rows.
+
+    Raises AlertRefused with all that is wrong.
+    """
+    if not isinstance(document, Mapping):
+        raise AlertRefused("invalid", "A rule is an object with name, metric and threshold. Nothing was changed.")
+    problems: dict[str, str] = {}
+    found: dict[str, Any] = {}
+    for name in document:
+        if name not in FIELDS:
+            problems[str(name)[:60]] = f"A rule has no {str(name)[:60]!r}. Known: {', '.join(FIELDS)}."
+    for name in FIELDS:
+        given = document.get(name)
+        try:
+            found[name] = _READERS[name](viewer, name, DEFAULTS.get(name) if given is None else given)
+        except _Wrong as wrong:
+            problems[name] = str(wrong)
+    if "metric" not in problems:
+        problems |= {k: v for k, v in _of_metric(found, problems).items() if k not in problems}
+    if problems:
+        field, first = next(iter(problems.items()))
+        raise AlertRefused("invalid", f"{first} Nothing was changed.", field, problems)
+    return found
+
+
+def _of_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[str, str]:
+    """What does not go with the metric, and numbers that do not go together."""
+    metric, wrong = found["metric"], {}
+    for name in ("task", "group", "tenant"):
+        if metric not in NARROWED and found.get(name, "*") != "*":
+            wrong[name] = f"{metric} is known of whole queues: {name} narrows only {' and '.join(NARROWED)}."
+    for name in _WITHOUT.get(metric, ()):
+        if found.get(name, "*") != "*":
+            wrong[name] = f"{metric} has no {name}: leave it out."
+    if metric == "view" and found.get("view") is None and "view" not in problems:
+        wrong["view"] = "Name the saved view whose jobs are counted."
+    if metric != "view" and found.get("view") is not None:
+        wrong["view"] = f"{metric} counts no view: leave it out."
+    threshold, clear = found.get("threshold"), found.get("clear")
+    if threshold is not None:
+        largest, words = bound(metric)
+        if threshold > largest or (metric in SHARES and threshold == largest):
+            wrong["threshold"] = f"The threshold of {metric} is {words}."
+        elif clear is not None and clear > threshold:
+            wrong["clear"] = (
+                f"It clears at or below {clear:g}, above its threshold of {threshold:g}: give at most that."
+            )
+    return wrong
+
+
+def bound(metric: str) -> tuple[float, str]:
+    """The largest threshold, and what it may be in words."""
+    if metric in SHARES:
+        return 1, "a share from 0 to below 1: 50 % is 0.5"
+    if metric in _SECONDS:
+        return A_YEAR_S, f"from 0 to {A_YEAR_S:,} seconds, a year"
+    if metric == "view":
+        return LARGEST_VIEW, f"from 0 to {LARGEST_VIEW:,}: what a search finds is counted up to ten thousand"
+    return LARGEST_THRESHOLD, f"from 0 to {LARGEST_THRESHOLD:,.0f}"
+
+
+# -- one value ----------------------------------------------------------------------------------------------------
+
+
+def text(given: object, longest: int, what: str) -> str:
+    """One line of it. Raises ValueError with a sentence."""
+    if not isinstance(given, str):
+        raise ValueError(f"{what} is text.")
+    said = " ".join(representable(given).split())
+    if len(said) > longest:
+        raise ValueError(f"{what} has {len(said):,} characters; at most {longest} are kept.")
+    return said
+
+
+def url(given: object) -> str:
+    """An http or https address, or empty. Raises ValueError with a sentence."""
+    said = text(given, LONGEST_URL, "A runbook's address")
+    try:
+        if said:
+            is_web(said)
+    except ValidationError as error:
+        raise ValueError("Give an http or https address.") from error
+    return said
+
+
+def _sentence(read: Callable[[object], str]) -> Callable[[Viewer, str, object], str]:
+    def reader(viewer: Viewer, name: str, given: object) -> str:
+        try:
+            return read(given)
+        except ValueError as error:
+            raise _Wrong(str(error)) from error
+
+    return reader
+
+
+def _name(given: object) -> str:
+    said = text(given, LONGEST_NAME, "A name") if given is not None else ""
+    if not said:
+        raise ValueError(f"Give the rule a name of 1 to {LONGEST_NAME} characters.")
+    return said
+
+
+def _glob(viewer: Viewer, name: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise _Wrong(f"{name} is a name, or a pattern in which * is anything.")
+    said = representable(given).strip() or "*"  # no other change: names are compared exactly
+    if len(said) > GLOBS[name]:
+        raise _Wrong(f"{name} has {len(said):,} characters; no {name} has more than {GLOBS[name]}.")
+    return said
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[Viewer, str, object], str]:
+    def reader(viewer: Viewer, name: str, given: object) -> str:
+        if given not in choices:
+            raise _Wrong(f"{name} is one of {', '.join(choices)}.")
+        return str(given)
+
+    return reader
+
+
+def _number(viewer: Viewer, name: str, given: object) -> float | None:
+    if given is None and name == "clear":
+        return None
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not -1e15 < given < 1e15 or not math.isfinite(given):
+        raise _Wrong(f"{name} is a number from 0 to {LARGEST_THRESHOLD:,.0f}.")
+    if given < 0 or given > LARGEST_THRESHOLD:
+        raise _Wrong(f"{name} is {given:g}; it is a number from 0 to {LARGEST_THRESHOLD:,.0f}.")
+    return float(given)
+
+
+def _seconds(shortest: int, is_optional: bool) -> Callable[[Viewer, str, object], int | None]:
+    def reader(viewer: Viewer, name: str, given: object) -> int | None:
+        if given is None and is_optional:
+            return None
+        is_whole = isinstance(given, int | float) and not isinstance(given, bool) and given == given
+        if not is_whole or abs(given) > 1e15 or given != int(given):
+            raise _Wrong(f"{name} is a whole number of seconds from {shortest} to {LONGEST_FOR_S:,}, a day.")
+        if not shortest <= given <= LONGEST_FOR_S:
+            raise _Wrong(f"{name} is {int(given):,}; it is from {shortest} to {LONGEST_FOR_S:,} seconds, a day.")
+        return int(given)
+
+    return reader
+
+
+def _view(viewer: Viewer, name: str, given: object) -> SavedView | None:
+    if given is None:
+        return None
+    is_id = isinstance(given, int) and not isinstance(given, bool) and 0 < given < 2**63
+    found = SavedView.objects.filter(pk=given).first() if is_id else None
+    if found is None or not rights.sees_view(viewer, found):
+        raise _Wrong("There is no such saved view, or you may not see it.")
+    return found
+
+
+def _channels(viewer: Viewer, name: str, given: object) -> list[Channel]:
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise _Wrong(f"{name} is a list of names of channels.")
+    wanted = list(dict.fromkeys(given))
+    if len(wanted) > MOST_CHANNELS:
+        raise _Wrong(f"{name} names {len(wanted)} channels; at most {MOST_CHANNELS} are told.")
+    found = {one.name: one for one in Channel.objects.filter(name__in=[representable(one) for one in wanted])}
+    if unknown := [one for one in wanted if one not in found]:
+        raise _Wrong(f"There is no channel {representable(unknown[0])[:100]!r}.")
+    return [found[one] for one in wanted]
+
+
+def _enabled(viewer: Viewer, name: str, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise _Wrong("enabled is true or false.")
+    return given
+
+
+_READERS: dict[str, Callable[[Viewer, str, Any], Any]] = {
+    "name": _sentence(_name),
+    "metric": _one_of(METRICS),
+    **dict.fromkeys(GLOBS, _glob),
+    "view": _view,
+    "threshold": _number,
+    "clear": _number,
+    "for_s": _seconds(0, False),
+    "keep_firing_s": _seconds(0, False),
+    "renotify_s": _seconds(SHORTEST_REMINDER_S, True),
+    "escalate_s": _seconds(SHORTEST_REMINDER_S, True),
+    "no_data": _one_of(tuple(NoData.values)),
+    "severity": _one_of(tuple(Severity.values)),
+    "runbook_url": _sentence(url),
+    "channels": _channels,
+    "escalate_to": _channels,
+    "enabled": _enabled,
+}

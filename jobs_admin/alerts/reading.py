@@ -1,0 +1,155 @@
+"""Alerts to be read: the list, one, what happened to it, and how quickly people were."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
+
+from jobs_admin import scope as scopes
+from jobs_admin.alerts import rights
+from jobs_admin.alerts.refusals import NoSuchAlert
+from jobs_admin.core.text import whole_number
+from jobs_admin.models import Alert, AlertEvent, AuditEvent, Replay
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.alert import AlertState, Severity
+
+COUNT_CAP = 10_000
+MOST_TOGETHER = 200  # alerts told together whose events are shown
+MOST_EVENTS = 500
+_MOST_TIMED = 1_000  # alerts, the newest, that medians are taken of
+_MOST_REPLAYS = 20
+OPEN = "open"  # as a state to ask for: all but resolved
+
+
+@dataclass(frozen=True, slots=True)
+class AlertPage:
+    rows: list[Alert]  # newest first, with rule and told_with
+    next: str | None  # `after` of the page that follows; None on the last
+    count: int  # of all that match, at most COUNT_CAP
+    count_is_capped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Medians in seconds since an alert fired, of those that fired since; None where none got so far."""
+
+    acknowledge_s_median: float | None
+    resolve_s_median: float | None
+    count: int  # that fired
+
+
+def listing(
+    viewer: Viewer,
+    *,
+    state: str = "",
+    source: str = "",
+    queue: str = "",
+    rule: str = "",
+    after: str | None = None,
+    limit: int = 50,
+) -> AlertPage:
+    """Newest first. `state` is one of AlertState or `open`; `rule` a rule's number or name; what is unknown matches nothing."""
+    found = _seen(viewer).order_by("-pk")
+    if state:
+        found = found.exclude(state=AlertState.RESOLVED) if state == OPEN else found.filter(state=state)
+    if source:
+        found = found.filter(source=source)
+    if queue:
+        found = found.filter(subject=queue)
+    if rule:
+        number = whole_number(rule)
+        found = found.filter(Q(rule__name=rule) | Q(rule_id=number) if number is not None else Q(rule__name=rule))
+    total = found[: COUNT_CAP + 1].count()
+    if (below := whole_number(after)) is not None:
+        found = found.filter(pk__lt=below)
+    rows = list(found[: limit + 1])
+    next_after = str(rows[limit - 1].pk) if len(rows) > limit else None
+    return AlertPage(rows[:limit], next_after, min(total, COUNT_CAP), total > COUNT_CAP)
+
+
+def get(viewer: Viewer, pk: int) -> Alert:
+    """One alert with its rule and the one it was told with. Raises NoSuchAlert."""
+    found = _seen(viewer).filter(pk=pk).first() if 0 < pk < 2**63 else None
+    if found is None:
+        raise NoSuchAlert
+    return found
+
+
+def together(alert: Alert) -> QuerySet[Alert]:
+    """All that are told together with it, itself too: they are of one rule and one source."""
+    leader = alert.told_with_id or alert.pk
+    return Alert.objects.filter(Q(pk=leader) | Q(told_with_id=leader)).order_by("pk")
+
+
+def events(viewer: Viewer, alert: Alert) -> list[AlertEvent]:
+    """The transitions of all that were told together, the oldest first: the newest MOST_EVENTS, each with its alert."""
+    whose = list(together(alert).values_list("pk", flat=True)[:MOST_TOGETHER])
+    found = AlertEvent.objects.filter(alert__in=[*whose, alert.pk]).select_related("alert", "notice")
+    return sorted(found.order_by("-at", "-pk")[:MOST_EVENTS], key=lambda event: (event.at, event.pk))
+
+
+def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
+    """What fires now, acknowledged or not: the gravest first, of those the newest."""
+    rank = Case(
+        When(severity=Severity.CRITICAL, then=Value(0)),
+        When(severity=Severity.WARNING, then=Value(1)),
+        default=Value(2),
+        output_field=IntegerField(),
+    )
+    found = _seen(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
+    return list(found.annotate(rank=rank).order_by("rank", "state", "-fired_at", "-pk")[:limit])
+
+
+def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:
+    """Episodes before it of the same rule, source and subject, the newest first. `replays` of each: those that were
+    started for its source while it was open, as far as the viewer may see that.
+    """
+    same = _seen(viewer).filter(rule=alert.rule_id, source=alert.source, subject=alert.subject, pk__lt=alert.pk)
+    rows = list(same.select_related("acknowledged_by").exclude(fired_at=None).order_by("-pk")[:limit])
+    started = _replays(viewer, rows)
+    for row in rows:
+        row.replays = started[row.pk]
+    return rows
+
+
+def _replays(viewer: Viewer, rows: list[Alert]) -> dict[int, list[Replay]]:
+    """The audit knows which sources a replay was started for."""
+    found: dict[int, list[Replay]] = defaultdict(list)
+    ended = [(row, row.resolved_at) for row in rows if row.resolved_at is not None and row.source]
+    if not ended:
+        return found
+    begun = AuditEvent.objects.filter(
+        scopes.visible(viewer),
+        act="replay.start",
+        allowed=True,
+        source=ended[0][0].source,
+        at__gte=min(row.opened_at for row, _ in ended),
+        at__lte=max(end for _, end in ended),
+    )
+    times = [(event.at, whole_number(event.object.rpartition(":")[2])) for event in begun.order_by("-pk")[:200]]
+    replays = Replay.objects.in_bulk([number for _, number in times if number is not None])
+    for row, end in ended:
+        during = [replays[n] for at, n in times if n in replays and row.opened_at <= at <= end]
+        found[row.pk] = during[:_MOST_REPLAYS]
+    return found
+
+
+def times(viewer: Viewer, since: datetime) -> Times:
+    """How long people took with what fired since then: of the newest thousand."""
+    fired = Alert.objects.filter(rights.visible_alerts(viewer), fired_at__gte=since)
+    rows = list(fired.order_by("-pk").values_list("fired_at", "acknowledged_at", "resolved_at")[:_MOST_TIMED])
+    acknowledged = [(known - at).total_seconds() for at, known, _ in rows if known is not None]
+    resolved = [(over - at).total_seconds() for at, _, over in rows if over is not None]
+    return Times(
+        statistics.median(acknowledged) if acknowledged else None,
+        statistics.median(resolved) if resolved else None,
+        len(rows),
+    )
+
+
+def _seen(viewer: Viewer) -> QuerySet[Alert]:
+    return Alert.objects.filter(rights.visible_alerts(viewer)).select_related("rule", "told_with", "acknowledged_by")

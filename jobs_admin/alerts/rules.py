@@ -1,0 +1,161 @@
+"""Rules: read, made, changed, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from jobs_admin import audit
+from jobs_admin.alerts import checking, closing, rights
+from jobs_admin.alerts.refusals import AlertRefused, NoSuchRule
+from jobs_admin.models import Rule
+from jobs_admin.models.access import Viewer
+
+MOST = 1_000  # rules of a desk
+_WHAT = "This rule"
+
+
+def rules(viewer: Viewer) -> list[Rule]:
+    """The rules that may fire about the viewer's sources, by name."""
+    found = Rule.objects.filter(deleted_at=None).select_related("view").prefetch_related("channels", "escalate_to")
+    return [one for one in found.order_by("name") if rights.may_see(viewer, one)]
+
+
+def rule(viewer: Viewer, pk: int) -> Rule:
+    """Raises NoSuchRule."""
+    found = Rule.objects.filter(pk=pk, deleted_at=None).select_related("view")
+    one = found.prefetch_related("channels", "escalate_to").first()
+    if one is None or not rights.may_see(viewer, one):
+        raise NoSuchRule
+    return one
+
+
+def may_change(viewer: Viewer, rule: Rule) -> bool:
+    """Change, delete, or switch it on and off."""
+    return rights.may_change(viewer, rule)
+
+
+def document(rule: Rule) -> dict[str, Any]:
+    """What a rule says, as `save_rule` takes it."""
+    said = {name: getattr(rule, name) for name in checking.FIELDS}
+    said["view"] = rule.view_id
+    for name in ("channels", "escalate_to"):
+        said[name] = sorted(one.name for one in getattr(rule, name).all())
+    return said
+
+
+def check_rule(viewer: Viewer, document: object) -> Rule:
+    """The rule that saving this would make, not saved and without its channels. Raises AlertRefused."""
+    said = checking.values(viewer, _content(document)[0])
+    return Rule(**{name: value for name, value in said.items() if name not in ("channels", "escalate_to")})
+
+
+def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
+    """Make a rule, or change the one of this number; what the document leaves out has its default.
+
+    `changed_at` in the document, as it was read, refuses the edit of a rule that somebody changed since. Raises
+    AlertRefused, and NoSuchRule.
+    """
+    act = "rule.create" if pk is None else "rule.change"
+    before = None if pk is None else rule(viewer, pk)
+    touched = [] if before is None else [before.source]
+    try:
+        rights.must_hold(viewer, touched, _WHAT)
+        content, expected = _content(document)
+        said = checking.values(viewer, content)
+        touched.append(said["source"])
+        rights.must_hold(viewer, touched, _WHAT)
+        with transaction.atomic():
+            made = _store(viewer, pk, said, expected)
+    except AlertRefused as refused:
+        rights.note(viewer, act, f"rule:{pk or ''}", refused, touched)
+        raise
+    return rule(viewer, made.pk)
+
+
+def delete_rule(viewer: Viewer, pk: int) -> None:
+    """It watches no more, and its open alerts are closed. What it told stays. Raises AlertRefused, and NoSuchRule."""
+    found = rule(viewer, pk)
+    try:
+        rights.must_hold(viewer, [found.source], _WHAT)
+    except AlertRefused as refused:
+        rights.note(viewer, "rule.delete", f"rule:{pk}", refused, [found.source])
+        raise
+    now, said = timezone.now(), document(found)
+    with transaction.atomic():
+        gone = Rule.objects.filter(pk=pk, deleted_at=None)
+        if not gone.update(deleted_at=now, enabled=False, view=None, changed_by=viewer.name[:150], changed_at=now):
+            raise NoSuchRule
+        closing.close_rule(found, f"{viewer.name} deleted the rule.", now)
+        _record(viewer, "rule.delete", found.pk, said, None)
+
+
+def _store(viewer: Viewer, pk: int | None, said: Mapping[str, Any], expected: datetime | None) -> Rule:
+    fields = {name: value for name, value in said.items() if name not in ("channels", "escalate_to")}
+    before, now = None, timezone.now()
+    if pk is None:
+        if Rule.objects.filter(deleted_at=None).count() >= MOST:
+            raise AlertRefused("too_many", f"There are {MOST:,} rules. Delete one first. Nothing was changed.")
+        held = Rule()
+    else:
+        held = Rule.objects.select_for_update().get(pk=pk)
+        if held.deleted_at is not None:
+            raise NoSuchRule
+        rights.must_hold(viewer, [held.source], _WHAT)
+        if expected is not None and expected != held.changed_at:
+            by = held.changed_by or "Somebody"
+            message = f"{by} changed this rule at {held.changed_at:%Y-%m-%d %H:%M:%S} UTC. Nothing was changed: look at it again."
+            raise AlertRefused("stale", message)
+        before = document(held)
+    for name, value in fields.items():
+        setattr(held, name, value)
+    held.changed_by = viewer.name[:150]
+    try:
+        with transaction.atomic():
+            held.save()
+    except IntegrityError as error:
+        if not Rule.objects.filter(deleted_at=None, name=held.name).exclude(pk=held.pk).exists():
+            raise
+        raise AlertRefused("taken", f"There is a rule “{held.name}” already. Nothing was changed.", "name") from error
+    held.channels.set(said["channels"])
+    held.escalate_to.set(said["escalate_to"])
+    if before is not None:
+        closing.close_what_it_watches_no_more(held, before, viewer.name, now)
+    _record(viewer, "rule.create" if pk is None else "rule.change", held.pk, before, document(held))
+    return held
+
+
+def _content(document: object) -> tuple[object, datetime | None]:
+    """What the rule says, and when what the edit began from was changed."""
+    if not isinstance(document, Mapping) or "changed_at" not in document:
+        return document, None
+    given = document["changed_at"]
+    try:
+        expected = parse_datetime(given) if isinstance(given, str) else given
+    except ValueError:
+        expected = False
+    if expected is not None and not isinstance(expected, datetime):
+        raise AlertRefused("invalid", "changed_at is a time, as the rule was answered with it. Nothing was changed.")
+    if expected is not None and expected.tzinfo is None:
+        raise AlertRefused("invalid", "changed_at names its time zone, as it was answered. Nothing was changed.")
+    return {name: value for name, value in document.items() if name != "changed_at"}, expected
+
+
+def _record(viewer: Viewer, act: str, pk: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+    """What differs; the name always, so that the row says of which rule it tells. Where it went from one source to
+    another, each is told of its own.
+    """
+    differing = [n for n in checking.FIELDS if n == "name" or (before or {}).get(n) != (after or {}).get(n)]
+    sides = {"before": before, "after": after}
+    for source in rights.audited(side["source"] for side in sides.values() if side):
+        told = {
+            name: {field: side[field] for field in differing}
+            for name, side in sides.items()
+            if side and source in rights.audited([side["source"]])
+        }
+        audit.record(viewer, act, f"rule:{pk}", source=source, **told)

@@ -1,0 +1,79 @@
+"""What to do where a task fails: an address by pattern of the task's name."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from jobs_admin import audit
+from jobs_admin.alerts import checking, rights
+from jobs_admin.alerts.refusals import AlertRefused, NoSuchRunbook
+from jobs_admin.core.matching import matches
+from jobs_admin.models import Runbook
+from jobs_admin.models.access import EVERY_SOURCE, VIEWER, Viewer
+
+MOST = 500
+LONGEST_TASK = 255
+_WHAT = "A runbook of tasks, which may be of any source,"
+
+
+def runbooks(viewer: Viewer) -> list[Runbook]:
+    """By pattern. They are of the whole desk: whoever sees anything of it reads them."""
+    return list(Runbook.objects.order_by("task")[:MOST]) if viewer.may_anywhere(VIEWER) else []
+
+
+def may_change(viewer: Viewer) -> bool:
+    return rights.holds(viewer, EVERY_SOURCE)
+
+
+def save_runbook(viewer: Viewer, task: str, url: str) -> Runbook:
+    """Of this pattern; one that is there already gets the new address. Raises AlertRefused."""
+    _allowed(viewer, "runbook.save", str(task)[:100])
+    pattern = _said("task", lambda: checking.text(task, LONGEST_TASK, "A task"))
+    address = _said("url", lambda: checking.url(url))
+    if not pattern or not address:
+        field = "task" if not pattern else "url"
+        raise AlertRefused("invalid", "Give a task, * is anything, and an address. Nothing was changed.", field)
+    with transaction.atomic():
+        before = Runbook.objects.select_for_update().filter(task=pattern).first()
+        if before is None and Runbook.objects.count() >= MOST:
+            raise AlertRefused("too_many", f"There are {MOST} runbooks. Delete one first. Nothing was changed.")
+        held, _ = Runbook.objects.update_or_create(
+            task=pattern, defaults={"url": address, "changed_by": viewer.name[:150]}
+        )
+        was = before and {"task": before.task, "url": before.url}
+        audit.record(viewer, "runbook.save", f"runbook:{held.pk}", before=was, after={"task": pattern, "url": address})
+    return held
+
+
+def delete_runbook(viewer: Viewer, pk: int) -> None:
+    """Raises AlertRefused, and NoSuchRunbook."""
+    found = Runbook.objects.filter(pk=pk).first()
+    if found is None or not viewer.may_anywhere(VIEWER):
+        raise NoSuchRunbook
+    _allowed(viewer, "runbook.delete", f"runbook:{pk}")
+    with transaction.atomic():
+        if not Runbook.objects.filter(pk=pk).delete()[0]:
+            raise NoSuchRunbook
+        audit.record(viewer, "runbook.delete", f"runbook:{pk}", before={"task": found.task, "url": found.url})
+
+
+def for_task(task: str) -> str:
+    """The address of the most particular pattern that fits: exact before the longest text before its first star."""
+    fitting = [one for one in Runbook.objects.order_by("task")[:MOST] if matches(one.task, task)]
+    best = max(fitting, key=lambda one: ("*" not in one.task, len(one.task.partition("*")[0]), one.task), default=None)
+    return best.url if best is not None else ""
+
+
+def _allowed(viewer: Viewer, act: str, name: str) -> None:
+    try:
+        rights.must_hold(viewer, [EVERY_SOURCE], _WHAT)
+    except AlertRefused as refused:
+        rights.note(viewer, act, name, refused, [EVERY_SOURCE])
+        raise
+
+
+def _said(field: str, read):
+    try:
+        return read()
+    except ValueError as error:
+        raise AlertRefused("invalid", f"{error} Nothing was changed.", field) from error

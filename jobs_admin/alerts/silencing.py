@@ -1,0 +1,179 @@
+"""Silences: what keeps alerts quiet for a time. What fires meanwhile is shown, and not told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+from django.db.models.functions import Least
+from django.utils import timezone
+
+from jobs_admin import audit
+from jobs_admin.alerts import checking, rights
+from jobs_admin.alerts.reading import get
+from jobs_admin.alerts.refusals import AlertRefused, NoSuchAlert, NoSuchSilence
+from jobs_admin.core.matching import matches
+from jobs_admin.core.text import representable
+from jobs_admin.models import Alert, Silence
+from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from jobs_admin.models.alert import Severity
+
+MATCHERS = ("source", "queue", "rule", "severity", "alert")
+LONGEST = timedelta(days=30)
+LONGEST_COMMENT = 500
+MOST = 500  # in force or to come
+MOST_OVER = 200  # of those that ended, the newest, that are listed
+_LONGEST_GLOB = 200
+
+
+def silences(viewer: Viewer, now: datetime, *, over: bool = False) -> list[Silence]:
+    """Those in force and to come, the next to end first; with `over` those that ended, the newest first."""
+    if over:
+        found = Silence.objects.filter(ends_at__lte=now).order_by("-ends_at", "-pk")[:MOST_OVER]
+    else:
+        found = Silence.objects.filter(ends_at__gt=now).order_by("ends_at", "pk")[:MOST]
+    return [one for one in found if may_see(viewer, one)]
+
+
+def in_force(now: datetime) -> list[Silence]:
+    return list(Silence.objects.filter(starts_at__lte=now, ends_at__gt=now).order_by("pk"))
+
+
+def may_see(viewer: Viewer, silence: Silence) -> bool:
+    return viewer.sees_any_of(_source(silence.matchers))
+
+
+def may_end(viewer: Viewer, silence: Silence) -> bool:
+    return may_see(viewer, silence) and rights.holds(viewer, _source(silence.matchers))
+
+
+def silenced_by(found: Iterable[Silence], alert: Alert, rule_name: str) -> Silence | None:
+    """The first that fits an alert."""
+    return next((one for one in found if _fits(one.matchers, alert, rule_name)), None)
+
+
+def silence(
+    viewer: Viewer,
+    matchers: Mapping[str, Any],
+    *,
+    ends_at: datetime,
+    comment: str,
+    starts_at: datetime | None = None,
+    now: datetime | None = None,
+) -> Silence:
+    """Keep quiet what every matcher fits: `source`, `queue` and `rule` are globs. Raises AlertRefused, and NoSuchAlert."""
+    now = now or timezone.now()
+    said = _matchers(viewer, matchers)
+    source = _source(said)
+    try:
+        rights.must_hold(viewer, [source], "This silence")
+    except AlertRefused as refused:
+        rights.note(viewer, "silence.create", "silence", refused, [source])
+        raise
+    starts = _from(starts_at, now)
+    _until(ends_at, starts)
+    why = " ".join(representable(comment).split()) if isinstance(comment, str) else ""
+    if not 1 <= len(why) <= LONGEST_COMMENT:
+        raise _invalid("comment", f"Say why, in 1 to {LONGEST_COMMENT} characters: others will wonder.")
+    with transaction.atomic():
+        if Silence.objects.filter(ends_at__gt=now).count() >= MOST:
+            raise AlertRefused("too_many", f"There are {MOST} silences. End one first. Nothing was changed.")
+        made = Silence.objects.create(
+            matchers=said, author=viewer.name[:150], comment=why, starts_at=starts, ends_at=ends_at
+        )
+        after = {"matchers": said, "starts_at": starts, "ends_at": ends_at}
+        for one in rights.audited([source]):
+            audit.record(viewer, "silence.create", f"silence:{made.pk}", source=one, reason=why, after=after)
+    return made
+
+
+def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Silence:
+    """End it before its time: what still fires is told. Raises AlertRefused, and NoSuchSilence."""
+    now = now or timezone.now()
+    found = Silence.objects.filter(pk=pk).first()
+    if found is None or not may_see(viewer, found):
+        raise NoSuchSilence
+    source = _source(found.matchers)
+    try:
+        rights.must_hold(viewer, [source], "Ending this silence")
+    except AlertRefused as refused:
+        rights.note(viewer, "silence.end", f"silence:{pk}", refused, [source])
+        raise
+    with transaction.atomic():
+        running = Silence.objects.filter(pk=pk, ends_at__gt=now)
+        # One that has not begun ends where it would have begun: at once.
+        if not running.update(ends_at=now, starts_at=Least(F("starts_at"), now), ended_by=viewer.name[:150]):
+            raise AlertRefused("wrong_state", "This silence is over already. Nothing was changed.")
+        for one in rights.audited([source]):
+            audit.record(viewer, "silence.end", f"silence:{pk}", source=one, before={"ends_at": found.ends_at})
+    found.refresh_from_db()
+    return found
+
+
+def _fits(matchers: Mapping[str, Any], alert: Alert, rule_name: str) -> bool:
+    if "alert" in matchers and matchers["alert"] not in (alert.pk, alert.told_with_id):
+        return False
+    if "severity" in matchers and matchers["severity"] != alert.severity:
+        return False
+    known = {"source": alert.source, "queue": alert.subject, "rule": rule_name}
+    return all(matches(str(matchers[name]), text) for name, text in known.items() if name in matchers)
+
+
+def _source(matchers: Mapping[str, Any]) -> str:
+    return str(matchers.get("source") or EVERY_SOURCE)
+
+
+def _matchers(viewer: Viewer, given: object) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise _invalid("matchers", f"Matchers are an object with some of {', '.join(MATCHERS)}.")
+    if unknown := [str(name)[:60] for name in given if name not in MATCHERS]:
+        raise _invalid("matchers", f"There is no matcher {unknown[0]!r}. Known: {', '.join(MATCHERS)}.")
+    said = {name: value for name, value in given.items() if value not in (None, "")}
+    if not said:
+        raise _invalid("matchers", "Give at least one matcher: nothing would be left to be told.")
+    for name in ("source", "queue", "rule"):
+        if name in said:
+            try:
+                said[name] = checking.text(said[name], _LONGEST_GLOB, name)
+            except ValueError as error:
+                raise _invalid("matchers", str(error)) from error
+    if "severity" in said and said["severity"] not in Severity.values:
+        raise _invalid("matchers", f"severity is one of {', '.join(Severity.values)}.")
+    if "alert" in said:
+        said |= _of_alert(viewer, said["alert"])
+    return said
+
+
+def _of_alert(viewer: Viewer, given: object) -> dict[str, Any]:
+    """It and all that were told with it; whose it is follows from it."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise _invalid("matchers", "alert is the number of an alert.")
+    try:
+        found = get(viewer, given)
+    except NoSuchAlert:
+        raise _invalid("matchers", "There is no such alert, or you may not see it.") from None
+    leader = found.told_with_id or found.pk
+    return {"alert": leader, "source": found.source} if found.source else {"alert": leader}
+
+
+def _from(given: datetime | None, now: datetime) -> datetime:
+    starts = given or now
+    if starts.tzinfo is None:
+        raise _invalid("starts_at", "starts_at names its time zone.")
+    if starts > now + LONGEST:
+        raise _invalid("starts_at", f"It begins within {LONGEST.days} days.")
+    return max(starts, now)
+
+
+def _until(ends_at: datetime, starts: datetime) -> None:
+    if not isinstance(ends_at, datetime) or ends_at.tzinfo is None:
+        raise _invalid("ends_at", "ends_at is a time with its time zone.")
+    if not starts < ends_at <= starts + LONGEST:
+        raise _invalid("ends_at", f"It ends after it begins, within {LONGEST.days} days.")
+
+
+def _invalid(field: str, message: str) -> AlertRefused:
+    return AlertRefused("invalid", f"{message} Nothing was changed.", field)

@@ -1,0 +1,75 @@
+"""A link shows the failures that an alert was about, also when they are no longer dead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from jobs_admin import alerts, failures
+from jobs_admin.models import DepthSample, Failure, Replay, ReplayItem
+from tests.jobs_admin.alerts.conftest import ANN, NOW, lay
+from tests.jobs_admin.test_failure_count import bury
+
+pytestmark = pytest.mark.django_db
+
+
+def dead(n, minutes=1, **changes):
+    at = NOW - timedelta(minutes=minutes)
+    return [f.pk for f in bury(n, failed_at=at, first_failed_at=at, **changes)]
+
+
+def found(query):
+    return {row.pk for row in failures.search(ANN, query).rows}
+
+
+def test_a_link_is_a_search_with_absolute_times(rule):
+    links = alerts.links(lay(rule()), NOW)
+    assert links.failures_query == (
+        "source:shop queue:emails since:2026-11-22T01:00:00Z "
+        "(until:2026-11-22T02:00:01Z state:dead,discarded,gone) OR replay:>=1"
+    )
+    address = urlsplit(links.failures_url)
+    assert address.path.endswith("/failures/") and parse_qs(address.query)["q"] == [links.failures_query]
+    assert links.url.endswith(f"/alerts/{alerts.listing(ANN).rows[0].pk}/")
+
+
+def test_it_reaches_back_to_the_oldest_dead_job_of_the_moment(rule):
+    oldest = NOW - timedelta(hours=7)
+    DepthSample.objects.create(source="shop", queue="emails", at=NOW, dead=120, oldest_dead_at=oldest)
+    assert f"since:{oldest:%Y-%m-%dT%H:%M:%SZ}" in alerts.links(lay(rule()), NOW).failures_query
+
+
+def test_it_shows_those_failures_whatever_has_become_of_them(rule):
+    mine = dead(5)
+    dead(1, queue="webhooks"), dead(2, state="recovered"), dead(1, minutes=600)
+    query = alerts.links(lay(rule()), NOW).failures_query
+    assert found(query) == set(mine)
+    ran, again, sent, thrown, kept = mine
+    replay = Replay.objects.create(state="done", scope_max_id=kept, actor="ann")
+    for n, pk in enumerate((ran, again, sent), 1):
+        ReplayItem.objects.create(replay=replay, n=n, failure_id=pk, run=2, state="succeeded")
+    Failure.objects.filter(pk=ran).update(state="recovered")
+    Failure.objects.filter(pk=again).update(failed_at=NOW + timedelta(hours=1), run=2)
+    Failure.objects.filter(pk=sent).update(state="replaying")
+    Failure.objects.filter(pk=thrown).update(state="discarded")
+    dead(3, minutes=-30)  # later, and others
+    assert found(query) == set(mine)
+
+
+def test_the_draft_takes_what_is_still_dead_of_them(rule):
+    (ran, again, kept) = dead(3)
+    query = parse_qs(urlsplit(alerts.links(lay(rule()), NOW).replay_url).query)["q"][0]
+    replay = Replay.objects.create(state="done", scope_max_id=kept, actor="ann")
+    ReplayItem.objects.create(replay=replay, n=1, failure_id=again, run=2, state="failed_again")
+    Failure.objects.filter(pk=ran).update(state="recovered")
+    Failure.objects.filter(pk=again).update(failed_at=NOW + timedelta(hours=1), run=2)
+    assert found(query) == {again, kept}
+
+
+@pytest.mark.parametrize("queue", ['a"b c', "state:dead OR x", "(", "ünï\u202e", "*"])
+def test_a_hostile_name_stays_a_name(rule, queue):
+    mine = dead(2, queue=queue)
+    dead(1)
+    assert found(alerts.links(lay(rule(), subject=queue), NOW).failures_query) == set(mine)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs_admin import alerts
+from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRunbook, NoSuchSilence
+from jobs_admin.alerts.runbooks import for_task
+from jobs_admin.models import AlertEvent, AuditEvent
+from tests.jobs_admin.alerts.conftest import ANN, BEA, LOU, NOW, SAM, lay
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+
+
+def test_alerts_are_listed_newest_first_in_pages(rule):
+    made = rule()
+    laid = [lay(made, subject=f"q{n}") for n in range(5)]
+    first = alerts.listing(ANN, limit=3)
+    assert [row.pk for row in first.rows] == [row.pk for row in laid[:1:-1]] and first.count == 5
+    rest = alerts.listing(ANN, after=first.next, limit=3)
+    assert [row.subject for row in rest.rows] == ["q1", "q0"] and rest.next is None
+
+
+def test_alerts_are_found_by_state_source_queue_and_rule(rule):
+    made, other = rule(), rule(name="other")
+    lay(made), lay(other, "resolved", subject="webhooks", resolved_at=NOW)
+    found = {
+        key: [row.rule.name for row in alerts.listing(ANN, **asked).rows]
+        for key, asked in {
+            "open": {"state": "open"}, "over": {"state": "resolved"}, "queue": {"queue": "webhooks"},
+            "rule": {"rule": "other"}, "number": {"rule": str(made.pk)}, "none": {"source": "bank"},
+        }.items()
+    }  # fmt: skip
+    assert found == {
+        "open": ["Too many dead"], "over": ["other"], "queue": ["other"], "rule": ["other"], "number": ["Too many dead"],
+        "none": [],
+    }  # fmt: skip
+
+
+def test_what_is_out_of_sight_is_not_there(rule):
+    one = lay(rule())
+    assert alerts.listing(BEA).rows == [] and alerts.firing(BEA) == [] and alerts.times(BEA, NOW - HOUR).count == 0
+    for ask in (alerts.get, alerts.acknowledge):
+        with pytest.raises(NoSuchAlert):
+            ask(BEA, one.pk)
+
+
+def test_of_two_who_acknowledge_at_once_one_has_done_it_for_all_told_together(rule):
+    made = rule()
+    one = lay(made)
+    other = lay(made, subject="webhooks", told_with=one)
+    alerts.acknowledge(SAM, one.pk, "looking")
+    with pytest.raises(AlertRefused, match="sam acknowledged it at"):
+        alerts.acknowledge(ANN, one.pk)
+    assert [row.state for row in alerts.listing(ANN).rows] == ["acknowledged"] * 2
+    assert [(e.to, e.actor, e.reason) for e in alerts.events(LOU, other)] == [("acknowledged", "sam", "looking")] * 2
+    assert AuditEvent.objects.get(act="alert.acknowledge").object == f"alert:{one.pk}"
+
+
+@pytest.mark.parametrize("state, words", [("pending", "not fired yet"), ("resolved", "over since")])
+def test_what_does_not_fire_is_not_acknowledged(rule, state, words):
+    one = lay(rule(), state, resolved_at=NOW if state == "resolved" else None)
+    with pytest.raises(AlertRefused, match=words):
+        alerts.acknowledge(ANN, one.pk)
+    assert not AlertEvent.objects.exists()
+
+
+def test_a_viewer_acknowledges_nothing_and_that_is_written_down(rule):
+    one = lay(rule())
+    with pytest.raises(AlertRefused, match="role operator on shop"):
+        alerts.acknowledge(LOU, one.pk)
+    assert AuditEvent.objects.filter(act="alert.acknowledge", allowed=False, source="shop").exists()
+
+
+def test_the_gravest_of_what_fires_is_first_and_medians_are_of_people(rule):
+    made, grave = rule(), rule(name="grave", severity="critical")
+    lay(made, "acknowledged", acknowledged_at=NOW + timedelta(seconds=60)), lay(grave)
+    lay(made, "resolved", subject="x", acknowledged_at=NOW + timedelta(seconds=20), resolved_at=NOW + HOUR)
+    assert [row.rule.name for row in alerts.firing(ANN)] == ["grave", "Too many dead"]
+    assert alerts.times(ANN, NOW - HOUR) == alerts.Times(40, 3600, 3)
+
+
+def test_earlier_episodes_say_what_was_done(rule):
+    made = rule()
+    lay(made, "resolved", resolved_at=NOW + HOUR), lay(made, "resolved", subject="x", resolved_at=NOW)
+    now = lay(made, opened_at=NOW + 2 * HOUR)
+    (before,) = alerts.earlier(ANN, now)
+    assert (before.subject, before.replays) == ("emails", [])
+
+
+def test_a_silence_has_an_author_a_reason_and_an_end(rule):
+    lay(rule())
+    made = alerts.silence(SAM, {"source": "shop", "queue": "em*"}, ends_at=NOW + HOUR, comment="known", now=NOW)
+    assert (made.author, made.comment, made.starts_at) == ("sam", "known", NOW)
+    assert alerts.silences(LOU, NOW) == [made] and alerts.silences(BEA, NOW) == []
+    alerts.end_silence(ANN, made.pk, now=NOW + timedelta(minutes=1))
+    assert alerts.silences(ANN, NOW + timedelta(minutes=2)) == []
+    assert [s.ended_by for s in alerts.silences(ANN, NOW + timedelta(minutes=2), over=True)] == ["ann"]
+    with pytest.raises(AlertRefused, match="over already"):
+        alerts.end_silence(ANN, made.pk, now=NOW + timedelta(minutes=3))
+    with pytest.raises(NoSuchSilence):
+        alerts.end_silence(BEA, made.pk)
+
+
+def test_a_silence_that_has_not_begun_can_be_ended(desk):
+    made = alerts.silence(ANN, {"rule": "*"}, starts_at=NOW + HOUR, ends_at=NOW + 2 * HOUR, comment="deploy", now=NOW)
+    ended = alerts.end_silence(ANN, made.pk, now=NOW)
+    assert (ended.starts_at, ended.ends_at) == (NOW, NOW)
+
+
+@pytest.mark.parametrize(
+    "matchers, more, words",
+    [
+        ({}, {}, "at least one matcher"),
+        ({"colour": "red"}, {}, "no matcher 'colour'"),
+        ({"severity": "fatal"}, {}, "severity is one of"),
+        ({"alert": 4711}, {}, "no such alert"),
+        ({"source": "shop"}, {"comment": " "}, "Say why"),
+        ({"source": "shop"}, {"ends_at": NOW}, "ends after it begins"),
+        ({"source": "shop"}, {"ends_at": NOW + timedelta(days=31)}, "within 30 days"),
+    ],
+)
+def test_a_silence_that_says_nothing_is_refused(desk, matchers, more, words):
+    with pytest.raises(AlertRefused, match=words):
+        alerts.silence(ANN, matchers, **{"ends_at": NOW + HOUR, "comment": "known", "now": NOW} | more)
+
+
+def test_a_silence_belongs_to_the_operators_of_what_it_may_silence(rule):
+    one = lay(rule())
+    for matchers in ({"queue": "emails"}, {"source": "sh*"}, {"source": "bank"}):
+        with pytest.raises(AlertRefused, match="takes the role operator"):
+            alerts.silence(SAM, matchers, ends_at=NOW + HOUR, comment="known", now=NOW)
+    made = alerts.silence(SAM, {"alert": one.pk}, ends_at=NOW + HOUR, comment="known", now=NOW)
+    assert made.matchers == {"alert": one.pk, "source": "shop"} and not alerts.may_end(LOU, made)
+
+
+def test_the_most_particular_runbook_of_a_task_counts(desk):
+    for task, url in (("*", "https://a"), ("shop.*", "https://b"), ("shop.send", "https://c")):
+        alerts.save_runbook(ANN, task, f"{url}.example/")
+    assert [for_task(t) for t in ("shop.send", "shop.pay", "bank")] == [
+        "https://c.example/", "https://b.example/", "https://a.example/",
+    ]  # fmt: skip
+    with pytest.raises(AlertRefused, match="operator on every source"):
+        alerts.save_runbook(SAM, "shop.pay", "https://x.example/")
+    with pytest.raises(AlertRefused, match="http or https"):
+        alerts.save_runbook(ANN, "shop.pay", "javascript:x")
+    alerts.delete_runbook(ANN, alerts.runbooks(LOU)[0].pk)
+    with pytest.raises(NoSuchRunbook):
+        alerts.delete_runbook(ANN, 4711)
