@@ -116,7 +116,8 @@ def opener() -> Opener:
     return Opener(settings.REDRIVE_PAYLOAD_KEYS)
 
 
-# Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed.
+# Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed;
+# "depths": how deep queues were, in hours (what is finer goes sooner: `jobs_admin/depths/ladder.py`).
 KEPT = {
     "recovered": timedelta(days=7),
     "gone": timedelta(days=7),
@@ -124,6 +125,7 @@ KEPT = {
     "dead": timedelta(days=90),
     "quarantined": timedelta(days=90),
     "history": timedelta(days=90),
+    "depths": timedelta(days=400),
 }
 _LENGTH = re.compile(r"(\d{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django.db.models import F, Q
 
+from jobs_admin.core.matching import matches
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
 
@@ -21,19 +22,31 @@ class PolicyMark:
     mode: str  # observe, enforce; "" where it was taken out of force
 
 
-def policy_marks(viewer: Viewer, since: datetime, until: datetime) -> list[PolicyMark]:
-    """The newest MOST changes of policies that may decide about the viewer's sources, the oldest of them first."""
+def policy_marks(
+    viewer: Viewer, since: datetime, until: datetime, *, source: str = "", queue: str = ""
+) -> list[PolicyMark]:
+    """The newest MOST changes of policies that may decide about the viewer's sources, the oldest of them first.
+
+    Of those about one source, and one queue of it, where these are named.
+    """
     within = Q(published_at__gte=since, published_at__lte=until)
     ended = Q(ended_at__gte=since, ended_at__lte=until)
-    columns = ("name", "version", "mode", "match_source", "published_at", "ended_at")
+    columns = ("name", "version", "mode", "published_at", "ended_at")
+    read = ("match_source", "match_queue", *columns)
     found = PolicyVersion.objects.filter(within | ended).order_by(F("published_at").desc(), "-pk")
-    rows = [row for row in found.values_list(*columns)[:_LOOKED_AT] if viewer.sees_any_of(row[3])]
+    rows = [
+        row
+        for match_source, match_queue, *row in found.values_list(*read)[:_LOOKED_AT]
+        if viewer.sees_any_of(match_source)
+        and (not source or matches(match_source, source))
+        and (not queue or matches(match_queue, queue))
+    ]
     # One version ends at the very moment at which the next one begins.
-    begun = {(name, published) for name, _, _, _, published, _ in rows}
-    marks = [PolicyMark(at, f"{name}@{n}", mode) for name, n, mode, _, at, _ in rows if since <= at <= until]
+    begun = {(name, published) for name, _, _, published, _ in rows}
+    marks = [PolicyMark(at, f"{name}@{n}", mode) for name, n, mode, at, _ in rows if since <= at <= until]
     marks += [
         PolicyMark(at, f"{name}@{n}", "")
-        for name, n, _, _, _, at in rows
+        for name, n, _, _, at in rows
         if at is not None and since <= at <= until and (name, at) not in begun
     ]
     return sorted(marks, key=lambda mark: (mark.at, mark.version))[-MOST:]

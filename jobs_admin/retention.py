@@ -22,6 +22,8 @@ from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Sum
 
 from jobs_admin import audit, config
 from jobs_admin.core import query as language
+from jobs_admin.depths import ladder
+from jobs_admin.depths.rolling import rolled_until
 from jobs_admin.models import (
     Attempt,
     AuditEvent,
@@ -255,8 +257,8 @@ class _Run:
         self._rows("group counters", GroupCounter.objects.filter(step=MINUTE, at__lt=self.now - _MINUTES))
         self._rows("queue counters", QueueCounter.objects.filter(step=MINUTE, at__lt=self.now - _MINUTES))
         self._rows("queue counters", QueueCounter.objects.filter(step=QUARTER, at__lt=self.now - _QUARTERS))
-        self._rows("depth samples", DepthSample.objects.filter(step__lt=HOUR, at__lt=self.now - _MINUTES))
         self._rows("workers", Worker.objects.filter(seen_at__lt=self.now - _SILENT_WORKERS))
+        self._depths()
         drafts = Replay.objects.filter(state=ReplayState.DRAFT, created_at__lt=self.now - _DRAFTS)
         self._rows("drafts of replays", drafts.filter(~Exists(ReplayItem.objects.filter(replay=OuterRef("pk")))))
         self._rows("tracebacks", _orphans())
@@ -265,9 +267,28 @@ class _Run:
         before = self.now - history
         self._rows("group counters", GroupCounter.objects.filter(step=HOUR, at__lt=before))
         self._rows("queue counters", QueueCounter.objects.filter(step=HOUR, at__lt=before))
-        self._rows("depth samples", DepthSample.objects.filter(at__lt=before))
         self._rows("unfiled reports", Unfiled.objects.filter(received_at__lt=before))
         self._rows("groups", _empty_groups(before), _forget_groups)
+
+    def _depths(self) -> None:
+        for step, age in ladder.kept().items():
+            rolled = rolled_until(step, self.now)
+            # What is not in a longer step yet stays, however old it is.
+            if age is not None and rolled is not None:
+                self._looks(DepthSample.objects.filter(step=step, at__lt=min(self.now - age, rolled)).order_by("at"))
+
+    def _looks(self, rows: QuerySet[DepthSample]) -> None:
+        """The oldest first, by their times: there are millions of them, and to sort those by id for each part takes long."""
+        if self.dry_run:
+            self.pruned.rows["depth samples"] += rows.count()
+            return
+        at_once = 500
+        while last := rows.values_list("at", flat=True)[:at_once][::-1][:1]:
+            began = time.monotonic()
+            self.pruned.rows["depth samples"] += rows.order_by().filter(at__lte=last[0])._raw_delete(using="default")
+            took = time.monotonic() - began
+            at_once = max(50, at_once // 2) if took > _LONGEST_S * 0.6 else min(5_000, at_once * 3 // 2)
+            self._pace(took)
 
     def _rows(self, name: str, rows: QuerySet[Any], forget_: Callable[[list[Any]], None] | None = None) -> None:
         if self.dry_run:

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 STEP_S = 10
 _PATIENCE_S = 8.0
+_FROZEN_S = 60.0  # this process stood still meanwhile: what it saw was not so at the moment that it looked
 _CLOSER_PATIENCE_S = 1.5  # then what is still being asked is picked up by the next look
 _LOOK_CLOSER_EVERY = timedelta(minutes=1)
 _STORE_FINDINGS_S = 300  # how long what was found at the store is believed, should nobody look again
@@ -42,12 +43,14 @@ def sample(now: datetime) -> bool:
     Several may run at once: a queue has one sample for each ten seconds. Never finds more to do at once (False).
     """
     at = datetime.fromtimestamp(now.timestamp() // STEP_S * STEP_S, UTC)
+    began = time.monotonic()
     looks = _look_at_all(now)
     alive = heartbeats.fold(now)
     for name, look in looks.items():
         _note_source(name, look, now)
     rows = [row for name, look in looks.items() for row in _samples(name, look, alive, at)]
-    DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
+    if time.monotonic() - began < _FROZEN_S:
+        DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
     _look_at_store(now)
     return False
 

@@ -78,6 +78,11 @@ def steps() -> dict[str, Step]:
 
         return sampling.sample(timezone.now())
 
+    def rollup(name: str) -> bool:
+        from jobs_admin import depths
+
+        return depths.roll_up(timezone.now())
+
     def lay(name: str) -> bool:
         from jobs_admin import replays
 
@@ -118,6 +123,7 @@ def steps() -> dict[str, Step]:
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
         Step("reconcile", reconcile, every_s=10, deadline_s=120),
         Step("sample", sample, every_s=10),
+        Step("rollup", rollup, idle_s=10, deadline_s=120),
         Step("lay", lay, idle_s=0.1),
         Step("send", send, idle_s=0.1),  # so soon the first job goes after a start
         Step("settle", settle, idle_s=0.25),

@@ -1,0 +1,22 @@
+"""How deep each queue was, as far back as it is kept: folded as it ages, read as a picture, with what happened meanwhile."""
+
+from jobs_admin.depths.gaps import Gap
+from jobs_admin.depths.ladder import LADDER, LOOK_S
+from jobs_admin.depths.marking import Mark, marks
+from jobs_admin.depths.reading import MOST, History, NoSuchQueue, Point, history, must_see
+from jobs_admin.depths.rolling import roll_up
+
+__all__ = [
+    "LADDER",
+    "LOOK_S",
+    "MOST",
+    "Gap",
+    "History",
+    "Mark",
+    "NoSuchQueue",
+    "Point",
+    "history",
+    "marks",
+    "must_see",
+    "roll_up",
+]

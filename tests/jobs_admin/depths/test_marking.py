@@ -1,0 +1,87 @@
+"""What happened to a queue, for those who may know."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs_admin import depths
+from jobs_admin.core import policy
+from jobs_admin.models import Alert, PolicyVersion, QueueCounter, Release, Replay, ReplayItem, Rule
+from jobs_admin.models.access import Viewer
+from tests.jobs_admin.depths.test_rolling import NOW
+from tests.jobs_admin.test_overview import bury
+
+pytestmark = pytest.mark.django_db
+VERA = Viewer("vera", {"shop": "viewer"})
+HOUR = timedelta(hours=1)
+
+
+def marked(queue="emails", source="shop", viewer=VERA) -> list[tuple[str, str]]:
+    return [(mark.kind, mark.ref) for mark in depths.marks(viewer, source, queue, NOW - HOUR, NOW)]
+
+
+def alert(subject="emails", source="shop", fired_at=NOW - HOUR / 2, **changes) -> Alert:
+    rule = Rule.objects.get_or_create(name="Growing", defaults={"metric": "dead", "threshold": 1})[0]
+    held = {"state": "resolved", "severity": "warning", "value": 5, "threshold": 1, "opened_at": NOW - HOUR / 2}
+    return Alert.objects.create(rule=rule, source=source, subject=subject, fired_at=fired_at, **held | changes)
+
+
+def publish(source="*", queue="*", name="p") -> None:
+    match = {"source": source, "queue": queue, "task": f"{name}.task"}
+    document = policy.document(policy.parse({"name": name, "match": match, "max_attempts": 3}))
+    PolicyVersion.objects.create(document=document, version=1, published_at=NOW - HOUR / 4, published_by="ann")
+
+
+def replay(queue="emails", started_at=NOW - HOUR / 3) -> Replay:
+    (job,) = bury(1, queue=queue)
+    made = Replay.objects.create(state="done", scope_max_id=job.pk, total=1, actor="ann", started_at=started_at)
+    ReplayItem.objects.create(replay=made, n=1, failure=job, run=2, state="succeeded")
+    at = started_at.replace(minute=0, second=0)
+    QueueCounter.objects.get_or_create(source="shop", queue=queue, step=3600, at=at, defaults={"sent": 1})
+    return made
+
+
+def test_alerts_of_the_queue_and_of_its_source_are_marked_when_they_fired():
+    mine, whole = alert(), alert("")
+    alert("webhooks"), alert(source="bank"), alert(fired_at=None, state="pending")
+    alert(fired_at=NOW - 2 * HOUR, opened_at=NOW - 2 * HOUR)
+    assert sorted(marked()) == sorted([("alert", str(mine.pk)), ("alert", str(whole.pk))])
+
+
+def test_replays_of_its_jobs_are_marked_when_they_started():
+    mine = replay()
+    replay("webhooks"), replay(started_at=NOW - 2 * HOUR)
+    assert marked() == [("replay", str(mine.pk))]
+
+
+def test_policies_that_may_decide_about_its_jobs_are_marked():
+    publish("shop", "em*", "mine"), publish("*", "*", "all"), publish("shop", "webhooks", "others"), publish("bank")
+    assert marked() == [("policy", "all@1"), ("policy", "mine@1")]
+
+
+def test_releases_of_its_source_are_marked():
+    Release.objects.create(source="shop", version="v2", at=NOW - HOUR / 2)
+    Release.objects.create(source="shop", version="v1", at=NOW - 2 * HOUR)
+    Release.objects.create(source="bank", version="v9", at=NOW - HOUR / 2)
+    assert marked() == [("release", "v2")]
+
+
+def test_a_thousand_of_a_kind_are_the_newest_twenty():
+    Release.objects.bulk_create(
+        Release(source="shop", version=f"v{n}", at=NOW - timedelta(seconds=n)) for n in range(1000)
+    )
+    assert marked() == [("release", f"v{n}") for n in reversed(range(20))]
+
+
+def test_they_come_in_the_order_of_time_with_words():
+    alert(), publish("shop", "*"), replay()
+    Release.objects.create(source="shop", version="v2", at=NOW - timedelta(minutes=1))
+    found = depths.marks(VERA, "shop", "emails", NOW - HOUR, NOW)
+    assert [mark.words.split(" #")[0] for mark in found] == [
+        "Growing (warning)",
+        "replay",
+        "p v1 observes",
+        "release v2",
+    ]

@@ -1,0 +1,151 @@
+"""A queue over time: at most so many points at any span, and gaps that say why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs_admin import depths
+from jobs_admin.depths import gaps
+from jobs_admin.depths.ladder import kept
+from jobs_admin.models import DepthSample
+from jobs_admin.models.access import ENGINE, Viewer
+from tests.jobs_admin.depths.test_rolling import NOW, lay, look, roll
+
+pytestmark = pytest.mark.django_db
+VERA = Viewer("vera", {"shop": "viewer"})
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+def read(since=HOUR, until=NOW, viewer=VERA, queue="emails", **more) -> depths.History:
+    return depths.history(viewer, "shop", queue, NOW - since, until, now=NOW, **more)
+
+
+def reasons(history) -> list[tuple[int, str]]:
+    return [(gap.until - gap.since, gap.reason) for gap in history.gaps]
+
+
+def test_each_span_takes_the_shortest_step_that_is_kept_and_fits():
+    spans = (HOUR, 6 * HOUR, DAY, 7 * DAY, 14 * DAY, 90 * DAY, 400 * DAY)
+    assert [read(span).step_s for span in spans] == [10, 60, 300, 900, 3600, 21_600, 86_400]
+
+
+def test_an_hour_of_two_days_ago_is_told_in_minutes_and_one_of_last_month_in_hours():
+    for ago, step in ((2 * DAY, 60), (30 * DAY, 3600)):
+        assert depths.history(VERA, "shop", "emails", NOW - ago, NOW - ago + HOUR, now=NOW).step_s == step
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 1200 * 86_400), st.integers(0, 1200 * 86_400), st.sampled_from([1, 2, 100, 999, 1000]))
+def test_no_span_has_more_points_than_asked_for(back, long, most):
+    since = NOW - timedelta(seconds=back)
+    history = depths.history(VERA, "shop", "emails", since, since + timedelta(seconds=long), most=most, now=NOW)
+    steps = -(-(history.until - history.since) // history.step_s)
+    assert 0 <= steps <= most and history.until <= NOW.timestamp()
+
+
+def test_folded_further_the_least_the_most_and_the_last_are_the_same():
+    days = [NOW.replace(hour=0) - DAY * n for n in range(400)]
+    DepthSample.objects.bulk_create(
+        look(at, n, step=86_400, dead_min=n // 2, dead_max=2 * n, why="lost" if n == 9 else "")
+        for n, at in enumerate(days)
+    )
+    whole, few = read(400 * DAY), read(400 * DAY, most=7)
+    assert (whole.step_s, len(whole.points), len(few.points)) == (86_400, 400, 7)
+    for name, choose in (("dead_min", min), ("dead_max", max)):
+        assert choose(getattr(p, name) for p in few.points) == choose(getattr(p, name) for p in whole.points)
+    assert few.points[-1].dead == whole.points[-1].dead == 0 and reasons(few) == [(few.step_s, gaps.PARTLY)]
+
+
+def test_a_point_tells_the_step_and_the_age_of_the_oldest_dead_job_at_its_end():
+    look(NOW - 2 * HOUR, 4, step=3600, oldest_dead_at=NOW - 3 * HOUR, dead_min=1, dead_max=9, source_dead=2).save()
+    (point,) = depths.history(VERA, "shop", "emails", NOW - 30 * DAY, NOW, most=800, now=NOW).points
+    assert (point.at, point.dead, point.dead_min, point.dead_max) == ((NOW - 2 * HOUR).timestamp(), 4, 1, 9)
+    assert point.oldest_dead_age_s == 2 * 3600 and (point.waiting_min, point.source_dead) == (4, 2)
+
+
+def test_unreachable_is_a_gap_with_what_the_source_said():
+    lay(NOW - HOUR, 360)
+    away = DepthSample.objects.filter(at__gte=NOW - HOUR / 2, at__lt=NOW - HOUR / 3)
+    away.update(is_reachable=False, why="connection refused", waiting=None)
+    (gap,) = read().gaps
+    assert (gap.until - gap.since, gap.reason, gap.why) == (600, gaps.UNREACHABLE, "connection refused")
+    assert gap.words == "The source did not answer: connection refused"
+
+
+def test_a_minute_in_which_the_source_answered_at_times_is_no_gap_and_says_so():
+    lay(NOW - 3 * HOUR, 1080)
+    DepthSample.objects.filter(at=NOW - HOUR).update(is_reachable=False, why="timed out", waiting=None)
+    roll()
+    history = read(3 * HOUR)
+    assert history.step_s == 60 and reasons(history) == [(60, gaps.PARTLY)]
+    assert all(point.waiting is not None for point in history.points)
+
+
+def test_while_nobody_watched_is_a_gap_of_its_own_kind():
+    lay(NOW - HOUR, 180), lay(NOW - HOUR / 4, 90)
+    assert reasons(read()) == [(900, gaps.UNWATCHED)]
+
+
+def test_a_look_that_came_late_is_no_gap():
+    lay(NOW - HOUR, 360)
+    DepthSample.objects.filter(at=NOW - HOUR / 2).delete()
+    assert read().gaps == []
+
+
+def test_nobody_watches_now_either():
+    lay(NOW - HOUR, 300)
+    assert reasons(read()) == [(600, gaps.UNWATCHED)]
+
+
+def test_a_queue_that_was_not_there_yet_is_told_from_a_desk_that_slept():
+    lay(NOW - HOUR, 360, "older"), lay(NOW - HOUR / 2, 180)
+    assert reasons(read()) == [(1800, gaps.UNSEEN)]
+
+
+def test_before_the_first_look_nothing_is_known():
+    lay(NOW - HOUR / 2, 180)
+    assert reasons(read()) == [(1800, gaps.BEFORE)]
+
+
+def test_a_queue_nobody_knows_is_one_gap():
+    assert reasons(read(queue="nothing")) == [(3600, gaps.BEFORE)]
+
+
+def test_thousands_of_holes_are_told_by_the_longest():
+    lay(NOW - HOUR, 70, every_s=50)
+    assert len(read().gaps) == gaps.MOST
+
+
+def test_who_may_not_see_the_source_is_told_what_who_asks_for_nothing_is():
+    lay(NOW - HOUR, 6)
+    for ask in (depths.history, depths.marks):
+        with pytest.raises(depths.NoSuchQueue):
+            ask(Viewer("bo", {"bank": "admin"}), "shop", "emails", NOW - HOUR, NOW)
+    with pytest.raises(depths.NoSuchQueue):
+        depths.must_see(Viewer("bo", {"bank": "admin"}), "shop", "emails")
+    with pytest.raises(depths.NoSuchQueue):
+        depths.must_see(VERA, "shop", "nothing")
+    depths.must_see(VERA, "shop", "emails")
+
+
+def test_a_picture_reads_no_more_rows_than_it_has_points_by_one_statement():
+    lay(NOW - DAY, 8640)
+    roll()
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        history = read(DAY)
+    assert len(asked) == 1 and len(history.points) == 288 and not history.gaps
+
+
+def test_what_is_kept_for_ever_is_still_a_picture(settings):
+    settings.REDRIVE_KEEP = "depths=ever"
+    assert kept()[86_400] is None and kept()[10] == DAY
+    history = depths.history(ENGINE, "shop", "emails", datetime(2000, 1, 1, tzinfo=UTC), NOW, now=NOW)
+    assert history.step_s % 86_400 == 0
