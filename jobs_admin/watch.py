@@ -118,6 +118,11 @@ def steps() -> dict[str, Step]:
 
         return policies.step(timezone.now())
 
+    def deliver(name: str) -> bool:
+        from jobs_admin import notices
+
+        return notices.deliver(timezone.now())  # waits for answers itself
+
     known = (
         # Two, so that one reads and encrypts while the other writes.
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
@@ -131,6 +136,7 @@ def steps() -> dict[str, Step]:
         Step("prune", prune, idle_s=5, deadline_s=300),
         Step("regroup", regroup, idle_s=2),
         Step("policies", policies, idle_s=1),
+        Step("deliver", deliver, idle_s=0.25),
     )
     return {step.name: step for step in known}
 

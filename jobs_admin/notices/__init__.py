@@ -10,6 +10,7 @@ from jobs_admin.notices.changing import (
     save_channel,
     test,
 )
+from jobs_admin.notices.delivering import deliver
 from jobs_admin.notices.reading import (
     ChannelRow,
     DeliveryPage,
@@ -33,6 +34,7 @@ __all__ = [
     "channel",
     "channels",
     "delete_channel",
+    "deliver",
     "deliveries",
     "delivery",
     "enable",

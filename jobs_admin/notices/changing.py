@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q
+from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin import audit, config
@@ -141,7 +142,7 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
         body = {
             "title": f"A test of {found.name}",
             "message": f"{viewer.name[:150]} sent a test: nothing is wrong. What the desk has to say arrives like this.",
-            "url": config.page_url("/alerts/channels/"),
+            "url": config.page_url(f"{reverse('failure-list').removesuffix('failures/')}alerts/channels/"),
         }
         notice = Notice.objects.create(
             key=f"ping-{secrets.token_hex(8)}",

@@ -83,11 +83,29 @@ def look_up(host: str, port: int) -> list[str]:
     raise Unknown(f"The name {host} is not known here ({getattr(box[0], 'strerror', None) or box[0]}).")
 
 
-class Pinned(httpcore.NetworkBackend):
-    """The only way out: to an address that was judged, and to nobody after `ends` (monotonic)."""
+class Time:
+    """What is left for a request, of which all that it does takes its share."""
 
-    def __init__(self, asked: WebAddress, ends: float, allowed: Allowed, resolve: Resolve | None = None) -> None:
-        self.asked, self.ends, self.allowed, self.resolve = asked, ends, allowed, resolve
+    def __init__(self, seconds: float) -> None:
+        self.ends = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds. Raises TooSlow."""
+        seconds = self.ends - time.monotonic()
+        if seconds <= 0:
+            raise TooSlow
+        return seconds
+
+    def shorten(self, seconds: float) -> None:
+        """At most so many from now on."""
+        self.ends = min(self.ends, time.monotonic() + seconds)
+
+
+class Pinned(httpcore.NetworkBackend):
+    """The only way out: to an address that was judged, and only while there is time."""
+
+    def __init__(self, asked: WebAddress, time: Time, allowed: Allowed, resolve: Resolve | None = None) -> None:
+        self.asked, self.time, self.allowed, self.resolve = asked, time, allowed, resolve
 
     def connect_tcp(
         self,
@@ -109,12 +127,12 @@ class Pinned(httpcore.NetworkBackend):
         raise AssertionError
 
     def _connect(self, address: Address, port: int) -> httpcore.NetworkStream:
-        stream = httpcore.SyncBackend().connect_tcp(str(address), port, timeout=min(_CONNECT_S, left(self.ends)))
+        stream = httpcore.SyncBackend().connect_tcp(str(address), port, timeout=min(_CONNECT_S, self.time.left()))
         peer = stream.get_extra_info("server_addr")
         if public_address.read(str(peer[0]).partition("%")[0]) != address:
             stream.close()
             raise NotPublic(f"The connection to {address} ended up at {peer[0]}.")
-        return _Timed(stream, self.ends)
+        return _Timed(stream, self.time)
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
@@ -122,29 +140,21 @@ class Pinned(httpcore.NetworkBackend):
         raise NotPublic("A socket file is no address of the web.")
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, left(self.ends)))
-
-
-def left(ends: float) -> float:
-    """Seconds. Raises TooSlow."""
-    seconds = ends - time.monotonic()
-    if seconds <= 0:
-        raise TooSlow
-    return seconds
+        time.sleep(min(seconds, self.time.left()))
 
 
 class _Timed(httpcore.NetworkStream):
     """All reads and writes of a request share one time: a byte a second does not make it longer."""
 
-    def __init__(self, stream: httpcore.NetworkStream, ends: float) -> None:
-        self._stream, self._ends = stream, ends
+    def __init__(self, stream: httpcore.NetworkStream, time: Time) -> None:
+        self._stream, self._time = stream, time
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, left(self._ends))
+        return self._stream.read(max_bytes, self._time.left())
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _SLICE):
-            self._stream.write(buffer[start : start + _SLICE], left(self._ends))
+            self._stream.write(buffer[start : start + _SLICE], self._time.left())
 
     def close(self) -> None:
         self._stream.close()
@@ -152,7 +162,7 @@ class _Timed(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        return _Timed(self._stream.start_tls(ssl_context, server_hostname, left(self._ends)), self._ends)
+        return _Timed(self._stream.start_tls(ssl_context, server_hostname, self._time.left()), self._time)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

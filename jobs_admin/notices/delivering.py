@@ -1,0 +1,215 @@
+"""Tells what is due, at least once: the step `deliver` of watch.
+
+A delivery is claimed by a conditional update before its request leaves. Who is killed in between leaves a claim that
+runs out; then it is sent again with the id it had, and a receiver takes each id once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import F
+
+from jobs_admin import audit, config
+from jobs_admin.core.public_address import Allowed
+from jobs_admin.core.text import representable
+from jobs_admin.core.web_address import BadAddress
+from jobs_admin.models import Channel, Delivery
+from jobs_admin.models.access import ENGINE
+from jobs_admin.models.notice import DeliveryState
+from jobs_admin.notices import formats, heartbeat, mail, posting, sealing, wording
+from jobs_admin.notices.changing import MOST_CHANNELS
+from jobs_admin.notices.judging import Fate, Verdict, judge
+from jobs_admin.notices.lanes import Lanes
+from jobs_admin.notices.posting import Answer
+from jobs_admin.notices.routing import route
+
+# Longer than any try takes: nobody else sends it meanwhile.
+_CLAIMED = timedelta(seconds=30)
+_CLAIMED_MAIL = timedelta(seconds=120)  # a mail server has its time at each of its words
+_WAIT_S = 0.1  # for an answer, in a round with nothing else to do
+_LOOKED_AT = 100
+_KEPT_TRIES = 20
+_OPEN = (DeliveryState.WAITING, DeliveryState.SENDING)
+_HEARTBEAT = 0  # the lane of what is no channel
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A delivery that is being sent; None: the heartbeat."""
+
+    delivery: Delivery | None
+    request: str = ""
+
+
+_lanes: list[Lanes[_Asked, Answer]] = []
+
+
+def deliver(now: datetime) -> bool:
+    """A round: notices get their deliveries, what is due is begun, what came back is recorded.
+
+    True while anything is on its way. Waits for nobody longer than a moment: each channel is asked in its own thread.
+    """
+    lanes = _own_lanes()
+    is_busy = _record_all(lanes, now)
+    is_busy = route(now) or is_busy
+    is_busy = _begin_all(lanes, now) or is_busy
+    if heartbeat.is_due(now) and _HEARTBEAT not in lanes.busy:
+        lanes.start(_HEARTBEAT, _Asked(None), heartbeat.asker())
+    if not is_busy and lanes.busy:
+        is_busy = _record_all(lanes, now, _WAIT_S)
+    return is_busy or bool(lanes.busy - {_HEARTBEAT})
+
+
+def _own_lanes() -> Lanes[_Asked, Answer]:
+    if not _lanes or _lanes[0].pid != os.getpid():
+        _lanes[:] = [Lanes(MOST_CHANNELS + 1)]
+    return _lanes[0]
+
+
+# -- what is due --------------------------------------------------------------------------------------------------
+
+
+def _begin_all(lanes: Lanes[_Asked, Answer], now: datetime) -> bool:
+    """One delivery of each channel that has one, and none on its way. Whether any was begun."""
+    began = False
+    allowed: Allowed | None = None
+    passed = set(lanes.busy)
+    while lanes.has_room and (due := _due(now, passed)):
+        for one in due:
+            if one.channel_id in passed or not lanes.has_room:
+                continue
+            passed.add(one.channel_id)  # in order: a channel's next waits for this
+            if _is_over(one, now) or not _claim(one, now):
+                began = True
+                continue
+            allowed = allowed or config.webhook_allow()
+            about, ask = _question(one, now, allowed)
+            lanes.start(one.channel_id, about, ask)
+            began = True
+    return began
+
+
+def _due(now: datetime, passed: set[int]) -> list[Delivery]:
+    """`next_try_at` of what is being sent is the end of its claim."""
+    sending = Delivery.objects.filter(state=DeliveryState.SENDING, next_try_at__gt=now)
+    busy = passed | set(sending.values_list("channel_id", flat=True))  # by another watch
+    due = Delivery.objects.filter(state__in=_OPEN, next_try_at__lte=now).exclude(channel_id__in=busy)
+    return list(due.select_related("notice", "channel").order_by("next_try_at", "pk")[:_LOOKED_AT])
+
+
+def _is_over(one: Delivery, now: datetime) -> bool:
+    """Parks what is not to be sent any more. Whether it was."""
+    why = ""
+    if one.channel.disabled_at is not None and one.notice.type != "ping":
+        why = f"The channel is disabled: {one.channel.why_disabled}"
+    elif one.notice.type == wording.FIRING and one.channel.kind != "webhook" and one.tries:
+        # A pager would open again what is resolved. Programs get all, and sort it by its time.
+        later = Delivery.objects.filter(
+            channel_id=one.channel_id,
+            notice__alert_id=one.notice.alert_id,
+            notice_id__gt=one.notice_id,
+            state=DeliveryState.DELIVERED,
+        )
+        why = "A later notice of the same alert has arrived already." if later.exists() else ""
+    if not why:
+        return False
+    held = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
+    held.update(state=DeliveryState.PARKED, error=why[:300], next_try_at=None, claimed_until=None)
+    return True
+
+
+def _claim(one: Delivery, now: datetime) -> bool:
+    """Whether it is ours to send; then the row says so, and for how long."""
+    until = now + (_CLAIMED_MAIL if one.channel.kind == "email" else _CLAIMED)
+    held = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
+    claimed = held.update(
+        state=DeliveryState.SENDING, claimed_until=until, next_try_at=until, tries=F("tries") + 1, tried_at=now
+    )
+    one.tries, one.claimed_until, one.tried_at = one.tries + 1, until, now
+    return bool(claimed)
+
+
+def _question(one: Delivery, now: datetime, allowed: Allowed) -> tuple[_Asked, Callable[[], Answer]]:
+    try:
+        if one.channel.kind == "email":
+            message = mail.written(one.notice, one.channel)
+            return _Asked(one, f"{message.subject}\n\n{message.body}"), mail.sender(message)
+        request = formats.request(one.notice, one.channel, now)
+    except (sealing.CannotOpen, BadAddress, ValueError) as error:
+        answer = Answer(None, error=representable(str(error))[:300])
+        return _Asked(one), lambda: answer
+    return _Asked(one, request.kept), lambda: posting.send(request, allowed)
+
+
+# -- what came back -----------------------------------------------------------------------------------------------
+
+
+def _record_all(lanes: Lanes[_Asked, Answer], now: datetime, wait_s: float = 0.0) -> bool:
+    ended = lanes.ended(wait_s)
+    for about, answer in ended:
+        if isinstance(answer, Exception):
+            answer = Answer(None, error=f"Redrive could not ask: {type(answer).__name__}. Its log says more.")
+        if about.delivery is None:
+            heartbeat.ended(answer)
+        else:
+            _record(about.delivery, about.request, answer, now)
+    return bool(ended)
+
+
+def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
+    """Under the claim that it was sent with: another who took it over records what became of his own try.
+
+    But what has arrived has arrived, whoever sent it.
+    """
+    is_test = one.notice.type == "ping"
+    verdict = judge(one.channel.kind, answer, one.tries, now, random.random, only_once=is_test)
+    tried = {
+        "at": (one.tried_at or now).isoformat(),
+        "status": answer.status,
+        "error": verdict.error,
+        "took_ms": answer.took_ms,
+    }
+    columns = {
+        "state": {Fate.DELIVERED: DeliveryState.DELIVERED, Fate.AGAIN: DeliveryState.WAITING}.get(
+            verdict.fate, DeliveryState.PARKED
+        ),
+        "next_try_at": verdict.next_try_at,
+        "claimed_until": None,
+        "request": representable(request),
+        "status": answer.status,
+        "answer": answer.text,
+        "error": verdict.error[:300],
+        "took_ms": answer.took_ms,
+        "log": [*one.log, tried][-_KEPT_TRIES:],
+    }
+    if verdict.fate is Fate.DELIVERED:
+        columns["delivered_at"] = now
+    with transaction.atomic():
+        held = Delivery.objects.filter(pk=one.pk, state=DeliveryState.SENDING, claimed_until=one.claimed_until)
+        recorded = held.update(**columns)
+        if not recorded and verdict.fate is Fate.DELIVERED:
+            recorded = Delivery.objects.filter(pk=one.pk).exclude(state=DeliveryState.DELIVERED).update(**columns)
+        if recorded:
+            _tell_channel(one.channel, verdict, now)
+
+
+def _tell_channel(channel: Channel, verdict: Verdict, now: datetime) -> None:
+    held = Channel.objects.filter(pk=channel.pk)
+    if verdict.fate is Fate.DELIVERED:
+        held.exclude(failures=0).update(failures=0)
+        return
+    held.update(failures=F("failures") + 1)
+    if verdict.fate is not Fate.DISABLED:
+        return
+    if held.filter(disabled_at=None).update(disabled_at=now, why_disabled=verdict.error[:300]):
+        waiting = Delivery.objects.filter(channel=channel, state=DeliveryState.WAITING).exclude(notice__type="ping")
+        why = f"The channel was disabled: {verdict.error}"[:300]
+        waiting.update(state=DeliveryState.PARKED, error=why, next_try_at=None)
+        after = {"name": channel.name, "disabled": True}
+        audit.record(ENGINE, "channel.disable", f"channel:{channel.pk}", reason=verdict.error, after=after)

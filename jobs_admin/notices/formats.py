@@ -1,0 +1,106 @@
+"""A notice as each kind of channel takes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from standardwebhooks import Webhook
+
+from jobs_admin.core.web_address import parse
+from jobs_admin.models import Channel, Notice
+from jobs_admin.notices import sealing, wording
+from jobs_admin.notices.posting import Request
+
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
+# PagerDuty knows critical, error, warning and info.
+_SEVERITIES = {"critical": "critical", "warning": "warning", "info": "info"}
+_ENDS = (wording.RESOLVED, "replay.done")
+
+
+def request(notice: Notice, channel: Channel, now: datetime) -> Request:
+    """Raises sealing.CannotOpen, web_address.BadAddress. Not for e-mail, which is no request (`mail`)."""
+    return _OF_KIND[channel.kind](notice, channel, now)
+
+
+def _webhook(notice: Notice, channel: Channel, now: datetime) -> Request:
+    """Standard Webhooks 1.0. While a secret is rotated both sign."""
+    text = wording.encoded(wording.body(notice)).decode()
+    signatures = [Webhook(secret).sign(notice.key, now, text) for secret in sealing.unseal(channel.secrets)]
+    headers = {
+        **_JSON,
+        "webhook-id": notice.key,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
+    return Request(parse(channel.url), headers, text.encode(), text)
+
+
+def _slack(notice: Notice, channel: Channel, now: datetime) -> Request:
+    told = wording.said(notice)
+    mark = {"critical": "🔴", "warning": "🟠"}.get(notice.severity, "🔵")
+    mark = "🟢" if notice.type in _ENDS else mark
+    lines = [_mrkdwn(told.message)]
+    lines += [f"• {_mrkdwn(group)}" for group in told.groups]
+    links = " · ".join(f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in told.links)
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": {"type": "plain_text", "text": f"{mark} {told.title}"[:150]}},
+        *_section("\n".join(filter(None, lines))),
+        *_section(links),
+    ]
+    said = {"text": _mrkdwn(f"{told.title}: {told.message}")[:3_000], "blocks": blocks}
+    text = json.dumps(said, ensure_ascii=False)
+    (url, *_) = sealing.unseal(channel.secrets[:1])
+    return Request(parse(url), _JSON, text.encode(), text)
+
+
+def _pagerduty(notice: Notice, channel: Channel, now: datetime) -> Request:
+    """Events v2: what ends resolves the incident of the same key; one incident for alerts that are told together."""
+    told = wording.said(notice)
+    event: dict[str, Any] = {
+        "routing_key": "",
+        "event_action": "resolve" if notice.type in _ENDS else "trigger",
+        "dedup_key": wording.dedup_key(notice),
+    }
+    if event["event_action"] == "trigger":
+        event |= {
+            "payload": {
+                "summary": f"{told.title}: {told.message}"[:1_024],
+                "source": notice.source or "redrive",
+                "severity": _SEVERITIES.get(notice.severity, "warning"),
+                "timestamp": notice.created_at.isoformat(),
+                "class": notice.type,
+                "custom_details": dict(told.facts) | ({"Failing": list(told.groups)} if told.groups else {}),
+            },
+            "client": "Redrive",
+            "links": [{"href": address, "text": words} for words, address in told.links],
+        }
+        if told.links:
+            event["client_url"] = told.links[0][1]
+    (key, *_) = sealing.unseal(channel.secrets[:1])
+    body = json.dumps(event | {"routing_key": key}, ensure_ascii=False)
+    return Request(
+        parse(channel.url), _JSON, body.encode(), json.dumps(event | {"routing_key": "…"}, ensure_ascii=False)
+    )
+
+
+_OF_KIND: dict[str, Callable[[Notice, Channel, datetime], Request]] = {
+    "webhook": _webhook,
+    "slack": _slack,
+    "pagerduty": _pagerduty,
+}
+
+
+def _section(text: str) -> list[dict[str, Any]]:
+    return [{"type": "section", "text": {"type": "mrkdwn", "text": text[:3_000]}}] if text else []
+
+
+def _mrkdwn(text: str) -> str:
+    """Slack's own escapes: without < there is no mention of a channel, and no link."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _address(url: str) -> str:
+    return _mrkdwn(url).replace("|", "%7C").replace(" ", "%20")

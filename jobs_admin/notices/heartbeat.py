@@ -1,0 +1,63 @@
+"""A dead man's switch: somebody outside is asked each minute, as long as everything is watched, and calls when that ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from jobs_admin import config, liveness
+from jobs_admin.core.web_address import BadAddress, parse
+from jobs_admin.notices import guard, posting
+from jobs_admin.notices.posting import Answer, Request
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 60.0
+
+
+class _Last:
+    began = float("-inf")
+    error = ""
+
+
+def is_due(now: datetime) -> bool:
+    """Whether a minute has passed since the last, a URL is set, and every step of watch is alive."""
+    if time.monotonic() - _Last.began < EVERY_S or not config.heartbeat_url():
+        return False
+    _Last.began = time.monotonic()
+    return liveness.stale(now) is None
+
+
+def asker() -> Callable[[], Answer]:
+    """Asks once. What is wrong with the setting is an answer too."""
+    try:
+        request = Request(parse(config.heartbeat_url()), {}, b"", method="GET")
+        allowed = config.webhook_allow()
+    except (BadAddress, config.BadConfiguration) as error:
+        answer = Answer(None, error=str(error))
+        return lambda: answer
+    return lambda: posting.send(request, allowed)
+
+
+def ended(answer: Answer) -> None:
+    """Into the log, once for each thing that is wrong."""
+    is_heard = answer.status is not None and 200 <= answer.status < 300
+    error = "" if is_heard else answer.error or f"it answered {answer.status}"
+    if error and error != _Last.error:
+        log.error("The heartbeat (REDRIVE_HEARTBEAT_URL) was not heard: %s", error)
+    elif not error and _Last.error:
+        log.info("The heartbeat is heard again.")
+    _Last.error = error
+
+
+def why_refused() -> str:
+    """What keeps the heartbeat from being sent at all; empty where nothing does, or none is set. Looks its host up."""
+    if not config.heartbeat_url():
+        return ""
+    try:
+        guard.addresses(parse(config.heartbeat_url()), config.webhook_allow())
+    except (BadAddress, guard.NotPublic, guard.Unknown) as error:
+        return str(error)
+    return ""

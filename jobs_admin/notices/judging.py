@@ -1,0 +1,85 @@
+"""What an answer means for a delivery: it arrived, it is tried again later, or never by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from jobs_admin.core import backoff, retry_after
+from jobs_admin.core.policy import parse
+from jobs_admin.notices.posting import Answer
+
+# Standard Webhooks 1.0: at once, then after each of these.
+WAITS_S = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
+MOST_TRIES = len(WAITS_S) + 1
+LONGEST_ASKED_S = 86_400.0
+_POLICY = parse(
+    {
+        "name": "deliveries",
+        "max_attempts": MOST_TRIES,
+        "backoff": {"kind": "table", "delays_s": list(WAITS_S)},
+        "cap_s": WAITS_S[-1],
+        "jitter": {"kind": "down", "fraction": 0.1},
+        "retry_after": {"respect": True, "jitter": 0.1, "cap_s": LONGEST_ASKED_S},
+    }
+)
+_GONE = {
+    "webhook": {410: "it answered 410 (gone)"},
+    "slack": {
+        403: "Slack refuses the address for good (403)",
+        404: "Slack knows the address no more (404)",
+        410: "Slack's channel is archived or gone (410)",
+    },
+    "pagerduty": {410: "it answered 410 (gone)"},
+}
+# What would be answered to the same request for ever, and is no fault of the channel.
+_NEVER = {"slack": {400}, "pagerduty": {400}}
+_ASKS = (429, 503)
+
+
+class Fate(Enum):
+    DELIVERED = "delivered"
+    AGAIN = "again"
+    PARKED = "parked"
+    DISABLED = "disabled"  # and the channel with it
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    fate: Fate
+    error: str = ""
+    next_try_at: datetime | None = None
+
+
+def judge(
+    kind: str, answer: Answer, tries: int, now: datetime, random: Callable[[], float], *, only_once: bool = False
+) -> Verdict:
+    """`tries` counts this one, from 1. `only_once`: a test is not repeated."""
+    if answer.status is not None and 200 <= answer.status < 300:
+        return Verdict(Fate.DELIVERED)
+    said = _said(answer)
+    if why := _GONE.get(kind, {}).get(answer.status or 0):
+        return Verdict(Fate.DISABLED, f"{why[0].upper()}{why[1:]}.")
+    if answer.is_for_good or answer.status in _NEVER.get(kind, ()):
+        return Verdict(Fate.PARKED, f"{said} The same would be refused again.")
+    if only_once or tries >= MOST_TRIES:
+        return Verdict(Fate.PARKED, said if only_once else f"{said} That was the last of {MOST_TRIES} tries.")
+    asked = (
+        retry_after.seconds(answer.retry_after, now.timestamp())
+        if answer.status in _ASKS and answer.retry_after
+        else None
+    )
+    if asked is not None:
+        asked = min(asked, LONGEST_ASKED_S)
+    wait = backoff.delay(_POLICY, tries, random, asked_s=asked)
+    return Verdict(Fate.AGAIN, said, now + timedelta(seconds=wait))
+
+
+def _said(answer: Answer) -> str:
+    if answer.status is None:
+        return answer.error or "It did not answer."
+    if 300 <= answer.status < 400:
+        return f"It answered {answer.status}: redirects are not followed."
+    return f"It answered {answer.status}."

@@ -1,0 +1,62 @@
+"""Many endpoints asked at once, each in a thread of its own: one that hangs keeps only itself waiting.
+
+The threads touch no table: what came back is handed to whoever began them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+log = logging.getLogger(__name__)
+
+
+class Lanes(Generic[T, A]):
+    """One question at a time for each key, at most `most` keys at once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._busy: set[int] = set()
+        self._ended: queue.SimpleQueue[tuple[int, T, A | Exception]] = queue.SimpleQueue()
+        self.pid = os.getpid()  # threads do not live on in a fork
+
+    @property
+    def busy(self) -> frozenset[int]:
+        return frozenset(self._busy)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._busy) < self._most
+
+    def start(self, key: int, about: T, ask: Callable[[], A]) -> None:
+        assert key not in self._busy
+
+        def run() -> None:
+            try:
+                answer: A | Exception = ask()
+            except Exception as error:  # one question must not take the others with it; it is told as its answer
+                log.exception("A question of %s failed.", about)
+                answer = error
+            self._ended.put((key, about, answer))
+
+        self._busy.add(key)
+        threading.Thread(target=run, name=f"lane {key}", daemon=True).start()
+
+    def ended(self, wait_s: float = 0.0) -> list[tuple[T, A | Exception]]:
+        """What has come back since. Where nothing has, and something is asked, waits so long for the first."""
+        found: list[tuple[T, A | Exception]] = []
+        while True:
+            try:
+                may_wait = wait_s > 0 and not found and bool(self._busy)
+                key, about, answer = self._ended.get(block=may_wait, timeout=wait_s if may_wait else None)
+            except queue.Empty:
+                return found
+            self._busy.discard(key)
+            found.append((about, answer))

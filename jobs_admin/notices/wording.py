@@ -1,0 +1,133 @@
+"""What a notice says, the same facts for every kind of channel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+
+from jobs_admin import config
+from jobs_admin.core.text import representable
+from jobs_admin.models import Notice
+
+LARGEST = 20_000  # bytes of a webhook's body
+FIRING, RESOLVED = "alert.firing", "alert.resolved"
+_LONGEST_TEXT, _MOST_ITEMS = 1_000, 20
+# What goes first where a body is too large.
+_SPARED = ("also", "top_groups", "crashes", "workers", "failures_url", "replay_url")
+_FACTS = {
+    "source": "Source", "queue": "Queue", "task": "Task", "value": "Value", "threshold": "Threshold", "since": "Since",
+    "job_id": "Job", "error_type": "Error", "policy": "Policy", "replay": "Replay", "reason": "Reason",
+}  # fmt: skip
+_LINKS = {
+    "url": "Open", "failures_url": "Open failures", "replay_url": "Draft a replay", "runbook": "Runbook",
+    "runbook_url": "Runbook",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A notice, for people."""
+
+    title: str  # one line
+    message: str
+    facts: tuple[tuple[str, str], ...]
+    groups: tuple[str, ...]  # what fails most, a line each
+    links: tuple[tuple[str, str], ...]  # words and address
+
+
+def body(notice: Notice) -> dict[str, Any]:
+    """The whole body of the webhook: type, timestamp, data. The same at every try, and at most LARGEST bytes."""
+    told = {"type": notice.type, "timestamp": notice.created_at.isoformat(), "data": data(notice)}
+    for spared in (None, *_SPARED):
+        told["data"].pop(spared, None)
+        if len(encoded(told)) <= LARGEST:
+            return told
+    about = told["data"]
+    told["data"] = {name: about[name] for name in ("title", "message", "url", "severity") if name in about}
+    return told
+
+
+def encoded(told: Mapping[str, Any]) -> bytes:
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def data(notice: Notice) -> dict[str, Any]:
+    """What was written down, each text and list of a bounded length, with the addresses of the pages it is about."""
+    said = notice.body if isinstance(notice.body, Mapping) else {}
+    about = {str(name): _bounded(value) for name, value in said.items()}
+    about.setdefault("severity", notice.severity or "info")
+    if notice.source and notice.source != "*":
+        about.setdefault("source", notice.source)
+    for name, page in (("failure", "failure-detail"), ("replay", "replay-detail")):
+        if isinstance(about.get(name), int) and "url" not in about:
+            about["url"] = config.page_url(reverse(page, args=[about[name]]))
+    return about
+
+
+def said(notice: Notice) -> Said:
+    about = data(notice)
+    groups = about.get("top_groups")
+    return Said(
+        title=_line(about.get("title") or notice.type),
+        message=_text(about.get("message")),
+        facts=tuple((word, _line(_number(about[name]))) for name, word in _FACTS.items() if _is_fact(about.get(name))),
+        groups=tuple(
+            f"{_number(group.get('count', '?'))} × {_line(group.get('title', ''))}"
+            for group in (groups if isinstance(groups, list) else ())
+            if isinstance(group, Mapping)
+        )[:5],
+        links=tuple(
+            (words, address)
+            for name, words in _LINKS.items()
+            if isinstance(address := about.get(name), str) and address.startswith(("https://", "http://"))
+        ),
+    )
+
+
+def dedup_key(notice: Notice) -> str:
+    """What notices of one thing have in common: an alert with those told with it, a replay, else the notice itself."""
+    about = notice.body if isinstance(notice.body, Mapping) else {}
+    if isinstance(about.get("dedup_key"), str) and about["dedup_key"]:
+        return about["dedup_key"][:250]
+    if notice.type.startswith("replay.") and "replay" in about:
+        return f"redrive-replay-{about['replay']}"[:250]
+    return f"redrive-{notice.key}"[:250]
+
+
+def _bounded(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        value = representable(value)
+        return value if len(value) <= _LONGEST_TEXT else value[: _LONGEST_TEXT - 1] + "…"
+    if isinstance(value, Mapping) and depth < 4:
+        return {str(name)[:100]: _bounded(one, depth + 1) for name, one in list(value.items())[:50]}
+    if isinstance(value, list | tuple) and depth < 4:
+        return [_bounded(one, depth + 1) for one in value[:_MOST_ITEMS]]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return _bounded(str(value), depth)
+
+
+def _is_fact(value: Any) -> bool:
+    return value not in (None, "") and isinstance(value, str | int | float)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def _line(value: Any) -> str:
+    """One line: what would break it, or hide in it, is a blank."""
+    text = "".join(c if c.isprintable() else " " for c in representable(str(value)))
+    return " ".join(text.split())[:300]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in representable(str(value)))[:_LONGEST_TEXT]

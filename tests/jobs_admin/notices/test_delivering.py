@@ -1,0 +1,291 @@
+"""Notices arrive: signed, once by their id however often they are tried, and nobody waits for somebody else's endpoint."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from jobs_admin import notices
+from jobs_admin.models import AuditEvent, Channel, Delivery
+from jobs_admin.notices import delivering, judging, posting
+from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice, webhook
+from tests.jobs_admin.notices.endpoints import HOSTILE, answering, certified, hang, opened, reset
+
+pytestmark = pytest.mark.django_db
+
+
+def of(channel: Channel) -> Delivery:
+    return Delivery.objects.get(channel=channel)
+
+
+def test_a_notice_arrives_signed_as_the_library_verifies(endpoint):
+    there = endpoint(answering(204))
+    channel, secret = webhook("pager", there.url)
+    told = notice(channel)
+    deliver()
+    (seen,) = there.seen
+    found = Webhook(secret).verify(seen.body, seen.headers)
+    assert (found["type"], found["timestamp"]) == ("alert.firing", told.created_at.isoformat())
+    assert found["data"]["message"] == "emails has 1,243 dead jobs" and found["data"]["source"] == "shop"
+    row = of(channel)
+    assert (row.state, row.status, row.tries, row.request) == ("delivered", 204, 1, seen.body.decode())
+    assert secret not in str(Delivery.objects.values()) + str(AuditEvent.objects.values())
+
+
+def test_of_a_thousand_bit_flips_a_thousand_are_refused(endpoint):
+    there = endpoint(answering(204))
+    channel, secret = webhook("pager", there.url)
+    notice(channel)
+    deliver()
+    (seen,), draw, refused = there.seen, random.Random(1), 0
+    for _ in range(1_000):
+        body = bytearray(seen.body)
+        body[draw.randrange(len(body))] ^= 1 << draw.randrange(8)
+        try:
+            Webhook(secret).verify(bytes(body), seen.headers)
+        except (WebhookVerificationError, UnicodeDecodeError):
+            refused += 1
+    assert refused == 1_000
+
+
+def test_while_a_secret_is_rotated_both_verify_and_afterwards_only_the_new_one(endpoint):
+    there = endpoint(answering(204))
+    channel, old = webhook("pager", there.url)
+    new = notices.rotate(ANN, channel.pk)
+    notice(channel)
+    deliver()
+    for secret in (old, new):
+        Webhook(secret).verify(there.seen[0].body, there.seen[0].headers)
+    notices.end_rotation(ANN, channel.pk)
+    notice(channel, key="alert-1-2")
+    deliver()
+    Webhook(new).verify(there.seen[1].body, there.seen[1].headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(old).verify(there.seen[1].body, there.seen[1].headers)
+
+
+def test_every_retry_has_the_same_id_and_body_and_the_last_is_parked(endpoint):
+    there = endpoint(answering(500))
+    channel, secret = webhook("pager", there.url)
+    notice(channel)
+    waits = []
+    for _ in range(judging.MOST_TRIES):
+        deliver()
+        row = of(channel)
+        waits.append(round((row.next_try_at - row.tried_at).total_seconds()) if row.next_try_at else None)
+        due_now()
+    assert len(there.seen) == judging.MOST_TRIES == 10
+    assert {seen.headers["webhook-id"] for seen in there.seen} == {"alert-1-1"}
+    assert len({seen.body for seen in there.seen}) == 1
+    for seen in there.seen:
+        Webhook(secret).verify(seen.body, seen.headers)
+    for wait, wanted in zip(waits[:-1], judging.WAITS_S, strict=True):
+        assert 0.9 * wanted - 1 <= wait <= wanted + 2
+    row = of(channel)
+    assert (row.state, waits[-1], len(row.log)) == ("parked", None, 10)
+    assert row.error == "It answered 500. That was the last of 10 tries."
+
+
+def test_who_is_killed_between_the_request_and_its_record_has_it_sent_again_with_the_same_id(endpoint):
+    there = endpoint(answering(204))
+    channel, _ = webhook("pager", there.url)
+    notice(channel)
+    now = timezone.now()
+    notices.deliver(now)  # begun
+    until = time.monotonic() + 5
+    while not there.seen and time.monotonic() < until:
+        time.sleep(0.01)
+    delivering._lanes.clear()  # as a killed process: what came back is recorded by nobody
+    assert of(channel).state == "sending"
+    deliver(now)
+    assert len(there.seen) == 1  # the claim still stands
+    deliver(now + timedelta(seconds=31))
+    assert [seen.headers["webhook-id"] for seen in there.seen] == ["alert-1-1"] * 2
+    assert (of(channel).state, of(channel).tries) == ("delivered", 2)
+
+
+def test_two_watches_send_a_delivery_once(endpoint):
+    there = endpoint(answering(204))
+    channel, _ = webhook("pager", there.url)
+    notice(channel)
+    now = timezone.now()
+    notices.deliver(now)
+    mine = list(delivering._lanes)
+    delivering._lanes.clear()  # the other watch
+    for _ in range(5):
+        notices.deliver(now)
+    delivering._lanes[:] = mine
+    deliver(now)
+    assert len(there.seen) == 1 and of(channel).state == "delivered"
+
+
+def test_a_watch_that_slept_beyond_its_claim_does_not_undo_what_another_has_recorded(endpoint):
+    there = endpoint(reset)
+    channel, _ = webhook("pager", there.url)
+    notice(channel)
+    now = timezone.now()
+    notices.deliver(now)
+    slept = list(delivering._lanes)
+    delivering._lanes.clear()
+    there.behave = answering(204)
+    deliver(now + timedelta(seconds=31))
+    assert of(channel).state == "delivered"
+    delivering._lanes[:] = slept
+    deliver(now + timedelta(seconds=32))
+    assert of(channel).state == "delivered" and Channel.objects.get(pk=channel.pk).failures == 0
+
+
+def test_fourteen_hostile_endpoints_and_more_are_delivered_or_parked_and_a_healthy_one_does_not_wait(
+    endpoint, tmp_path
+):
+    bad_tls, _ = certified(tmp_path)
+    with opened(*HOSTILE.values()) as hostile, opened(answering(204), tls=bad_tls) as (untrusted,):
+        channels = [webhook(name, one.url)[0] for name, one in zip(HOSTILE, hostile, strict=True)]
+        channels.append(webhook("bad TLS", untrusted.url)[0])
+        there = endpoint(answering(204))
+        healthy, _ = webhook("healthy", there.url)
+        notice(*channels, healthy)
+        began = time.monotonic()
+        deliver(until=lambda: there.seen)
+        assert there.seen[0].at - began < 1
+        for n in range(2, 6):  # in the middle of it
+            written = time.monotonic()
+            notice(healthy, key=f"alert-1-{n}")
+            deliver(until=lambda n=n: len(there.seen) == n)
+            assert there.seen[-1].at - written < 1
+        deliver()
+        assert time.monotonic() - began < 18
+        states = {row.channel.name: row for row in Delivery.objects.select_related("channel") if row.channel != healthy}
+    assert {states[name].state for name in ("204", "a byte a second")} == {"delivered", "waiting"}
+    assert states["410"].state == "parked" and Channel.objects.get(name="410").disabled_at
+    others = {name: row for name, row in states.items() if name not in ("204", "410")}
+    assert {row.state for row in others.values()} == {"waiting"}
+    assert max(row.took_ms for row in states.values()) < 16_000
+    assert all(len(row.answer.encode()) <= 2_000 and "\x00" not in row.answer for row in states.values())
+    assert (others["429"].next_try_at - others["429"].tried_at) >= timedelta(hours=2)
+    assert (
+        timedelta(hours=2, minutes=58) < others["503 until a date"].next_try_at - timezone.now() < timedelta(hours=3.4)
+    )
+    assert others["301"].error == "It answered 301: redirects are not followed."
+    assert "not opened" in others["gzip bomb"].answer
+    assert "certificate" in others["bad TLS"].error and not untrusted.seen
+    # Again and again, and in the end nothing is left that still waits.
+    for _ in range(2):
+        Delivery.objects.filter(state="waiting").update(tries=judging.MOST_TRIES - 1)
+        due_now()
+        deliver()
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered", "parked"}
+
+
+def test_a_hundred_channels_that_hang_keep_nobody_else_waiting(endpoint):
+    with opened(hang) as (one,):
+        hanging = [
+            Channel.objects.create(
+                name=f"h{n}", kind="webhook", url=one.url, secrets=webhook(f"s{n}", one.url)[0].secrets
+            )
+            for n in range(2)
+        ]
+        hanging += [
+            Channel.objects.create(name=f"x{n}", kind="webhook", url=one.url, secrets=hanging[0].secrets)
+            for n in range(98)
+        ]
+        there = endpoint(answering(204))
+        healthy, _ = webhook("healthy", there.url)
+        notice(*hanging)
+        deliver(until=lambda: len(one.seen) == 100)
+        written = time.monotonic()
+        notice(healthy, key="alert-2-1")
+        deliver(until=lambda: bool(there.seen))
+        assert there.seen[0].at - written < 1
+
+
+def test_a_compressed_answer_is_not_opened_and_a_script_in_one_is_text():
+    assert posting._kept(b"\x1f\x8b", "gzip") == "(2 bytes or more, compressed: not opened)"
+    assert posting._kept(b"<script>\x00\xff" + "é".encode() * 2_000, "").startswith("<script>␀�é")
+    assert len(posting._kept("é".encode() * 2_000, "").encode()) <= 2_000
+
+
+def test_a_name_is_verified_in_the_certificate_though_the_connection_goes_to_a_pinned_address(
+    endpoint, tmp_path, monkeypatch
+):
+    tls, trusted = certified(tmp_path, "localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    posting._trust.cache_clear()
+    there = endpoint(answering(204), tls)
+    good, _ = webhook("by name", f"https://localhost:{there.port}/")
+    other, _ = webhook("by address", there.url)
+    notice(good, other)
+    deliver()
+    posting._trust.cache_clear()
+    assert (of(good).state, there.seen[0].headers["host"]) == ("delivered", f"localhost:{there.port}")
+    assert of(other).state == "waiting" and "certificate" in of(other).error
+
+
+def test_a_permanent_refusal_disables_the_channel_says_so_and_parks_what_waits(endpoint):
+    there = endpoint(answering(500))
+    channel, _ = webhook("pager", there.url)
+    notice(channel)
+    deliver()
+    there.behave = answering(410, b"gone")
+    notice(channel, key="alert-1-2")
+    deliver()
+    channel.refresh_from_db()
+    assert channel.disabled_at is not None and channel.why_disabled == "It answered 410 (gone)."
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"parked"}
+    event = AuditEvent.objects.get(act="channel.disable")
+    assert (event.actor, event.object, event.reason) == ("redrive", f"channel:{channel.pk}", "It answered 410 (gone).")
+    notice(channel, key="alert-1-3")
+    deliver()
+    assert Delivery.objects.get(notice__key="alert-1-3").error.startswith("The channel is disabled: It answered 410")
+    assert len(there.seen) == 2
+    notices.enable(ANN, channel.pk)
+    there.behave = answering(204)
+    notices.resend(ANN, Delivery.objects.get(notice__key="alert-1-3").pk)
+    deliver()
+    assert (
+        there.seen[-1].headers["webhook-id"] == "alert-1-3" and Delivery.objects.filter(state="delivered").count() == 1
+    )
+
+
+def test_a_test_is_tried_at_once_and_once(endpoint):
+    there = endpoint(answering(500, b"no"))
+    channel, secret = webhook("pager", there.url)
+    row = notices.test(ANN, channel.pk)
+    deliver()
+    told = Webhook(secret).verify(there.seen[0].body, there.seen[0].headers)
+    assert told["type"] == "ping" and told["data"]["title"] == "A test of pager"
+    row = notices.delivery(ANN, row.pk)
+    assert (row.state, row.status, row.answer, row.error) == ("parked", 500, "no", "It answered 500.")
+    assert len(there.seen) == 1
+
+
+def test_the_deliveries_of_a_channel_go_in_order(endpoint):
+    there = endpoint(answering(204))
+    channel, _ = webhook("pager", there.url)
+    for n in range(1, 21):
+        notice(channel, key=f"alert-1-{n}")
+    deliver()
+    assert [seen.headers["webhook-id"] for seen in there.seen] == [f"alert-1-{n}" for n in range(1, 21)]
+
+
+def test_a_round_with_nothing_to_do_asks_little_and_writes_nothing(django_assert_num_queries):
+    notices.deliver(timezone.now())
+    with django_assert_num_queries(3):
+        assert notices.deliver(timezone.now()) is False
+
+
+def test_a_connection_that_nobody_answers_is_an_error_in_words(endpoint):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    channel, _ = webhook("away", f"http://127.0.0.1:{port}/")
+    notice(channel)
+    deliver()
+    row = of(channel)
+    assert row.state == "waiting" and row.status is None and row.error.startswith("No connection: ")
+    assert row.log == [{"at": row.tried_at.isoformat(), "status": None, "error": row.error, "took_ms": row.took_ms}]
