@@ -19,7 +19,7 @@ from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
 from jobs_admin.models import Replay
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ReplayState
-from jobs_admin.replays import evidence, rights, seeing
+from jobs_admin.replays import evidence, rights, seeing, telling
 from jobs_admin.replays.leaving_out import leave_out
 from jobs_admin.replays.seeing import Staffing
 
@@ -184,6 +184,7 @@ def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: dateti
             before, after = {"state": replay.state}, {"state": ReplayState.HELD, "sent": seeing.sent(replay)}
             reason = columns["held_because"]
             rights.record(CONTROLLER, "replay.hold", replay, sources, reason=reason, before=before, after=after)
+            telling.held(replay, sources, reason, memory.n + 1)
     return True
 
 

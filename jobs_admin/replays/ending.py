@@ -11,7 +11,7 @@ from jobs_admin import config
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import outcomes, rights
+from jobs_admin.replays import outcomes, rights, telling
 
 # Also one that stands: there is nothing to go on with.
 _OPEN = (*SENDING, ReplayState.WAITING, ReplayState.HELD, ReplayState.PAUSED)
@@ -44,4 +44,5 @@ def _close(replay: Replay, now: datetime) -> bool:
         if closed:
             before = {"state": replay.state}
             rights.record(CONTROLLER, "replay.done", replay, sources, before=before, after=told)
+            telling.done(replay, sources)
     return bool(closed)

@@ -1,0 +1,44 @@
+"""Tells that a replay is held, or done: a notice each, in the transaction of the very transition. Who wants it is another's
+matter (`notices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobs_admin.models import Notice, Replay
+from jobs_admin.models.access import EVERY_SOURCE
+
+_COUNTS = ("total", "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")
+
+
+def held(replay: Replay, sources: Sequence[str], why: str, n: int) -> None:
+    """`n` numbers the verdicts on this replay: each is told once."""
+    _write(replay, sources, "replay.held", f"held:{n}", "warning", f"Replay #{replay.pk} is held", why)
+
+
+def done(replay: Replay, sources: Sequence[str]) -> None:
+    again, unknown = replay.failed_again, replay.uncertain
+    ran = [f"{replay.succeeded:,} of {replay.total:,} ran"]
+    ran += [f"{again:,} failed again"] if again else []
+    ran += [f"{unknown:,} are uncertain"] if unknown else []
+    ran += [f"{replay.sent:,} were sent, and nobody reports how they end"] if replay.sent else []
+    severity = "warning" if again or unknown else "info"
+    _write(replay, sources, "replay.done", "done", severity, f"Replay #{replay.pk} is done", f"{', '.join(ran)}.")
+
+
+def _write(
+    replay: Replay, sources: Sequence[str], type_: str, number: str, severity: str, title: str, message: str
+) -> None:
+    body = {
+        "title": title,
+        "message": message[:1_000],
+        "replay": replay.pk,
+        "reason": replay.reason,
+        "by": replay.actor,
+        "counts": {name: getattr(replay, name) for name in _COUNTS},
+    }
+    # What is said of jobs of several sources is for those who see them all.
+    source = sources[0] if len(sources) == 1 else EVERY_SOURCE
+    notice = Notice(key=f"replay:{replay.pk}:{number}", type=type_, severity=severity, source=source, body=body)
+    Notice.objects.bulk_create([notice], ignore_conflicts=True)
