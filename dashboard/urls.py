@@ -5,6 +5,7 @@ from django.urls import include, path, re_path
 
 from dashboard.api.errors import door
 from dashboard.views import (
+    alerts,
     audit,
     demo,
     errors,
@@ -29,6 +30,7 @@ from dashboard.views import (
     replays,
     saved_views,
     session,
+    silences,
     undo,
 )
 
@@ -100,6 +102,14 @@ urlpatterns = [
     path("policies/<str:name>/withdraw/", policies.withdraw, name="policy-withdraw"),
     path("policies/<str:name>/versions/", policies.versions, name="policy-versions"),
     path("policies/<str:name>/versions/<int:version>/put-back/", policies.put_back, name="policy-put-back"),
+    path("alerts/", alerts.index, name="alert-list"),
+    path("alerts/<int:pk>/", alerts.detail, name="alert-detail"),
+    path("alerts/<int:pk>/acknowledge/", alerts.acknowledge, name="alert-acknowledge"),
+    path("alerts/<int:pk>/silence/", alerts.silence, name="alert-silence"),
+    path("alerts/silences/", silences.index, name="silence-list"),
+    path("alerts/silences/fitting/", silences.fitting, name="silence-fitting"),
+    path("alerts/silences/save/", silences.save, name="silence-save"),
+    path("alerts/silences/<int:pk>/end/", silences.end, name="silence-end"),
     path("undo/", undo.index, name="undo"),
     path("audit/", audit.index, name="audit-list"),
     path("login/", session.Login.as_view(), name="login"),

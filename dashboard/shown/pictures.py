@@ -21,6 +21,8 @@ STATES = {
     "ramping": "replaying", "running": "replaying", "held": "retrying", "paused": "retrying", "done": "recovered",
     "stopped": "dead", "cancelled": "discarded", "planned": "discarded", "sent": "replaying",
     "succeeded": "recovered", "failed_again": "dead", "uncertain": "quarantined",
+    # alerts
+    "pending": "discarded", "firing": "dead", "acknowledged": "retrying", "silenced": "discarded",
     # sources and steps
     "reachable": "recovered", "unreachable": "dead", "unknown": "discarded", "late": "retrying",
     # attempts

@@ -36,6 +36,7 @@ class Shell:
 
 _PLACES = (
     ("Overview", "overview", "overview", "o", ()),
+    ("Alerts", "alert-list", "warning", "l", ("alert-", "silence-", "channel-", "delivery-", "runbook-")),
     ("Groups", "group-list", "groups", "u", ("group-",)),
     ("Failures", "failure-list", "failures", "f", ("failure-", "view-", "search-")),
     ("Replays", "replay-list", "replays", "r", ("replay-",)),

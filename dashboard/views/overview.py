@@ -15,12 +15,13 @@ from django.views.decorators.http import require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import group_list, replay_page
-from jobs_admin import liveness, overview, rates
+from dashboard.screens import alert_list, group_list, replay_page
+from jobs_admin import alerts, liveness, overview, rates
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
 from jobs_admin.policy_marks import PolicyMark
 
+ALERTS_SHOWN = 5
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
 
@@ -57,7 +58,11 @@ def index(request: HttpRequest) -> HttpResponse:
     watched, board = liveness.watched(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     names, rows = _hours(series)
+    firing = alerts.firing(viewer, limit=ALERTS_SHOWN + 1)
     context = {
+        "alerts": alert_list.lines(firing[:ALERTS_SHOWN], now, alert_list.may_act(viewer, firing)),
+        "more_alerts": len(firing) > ALERTS_SHOWN,
+        "back": reverse("overview"),
         "now": now,
         "sentence": sentence,
         "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",

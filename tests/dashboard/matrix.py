@@ -28,6 +28,8 @@ from dashboard.rights import Address
 from jobs_admin import audit, config
 from jobs_admin.core import policy
 from jobs_admin.models import (
+    Alert,
+    AlertEvent,
     ApiToken,
     Attempt,
     Channel,
@@ -46,7 +48,9 @@ from jobs_admin.models import (
     Replay,
     ReplayItem,
     Role,
+    Rule,
     SavedView,
+    Silence,
     Source,
     Traceback,
     Unfiled,
@@ -139,6 +143,7 @@ def lay(source: str, word: str) -> Rows:
     more = {"failure": failure, "group": group, "replay": replays[0], "source": Source.objects.get(pk=source)}
     more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
     more |= {"policyversion": lay_policy(source, word)} | lay_delivery(source, word)
+    more |= lay_alert(source, word, more["notice"])
     uncertain = ReplayItem.objects.get(replay=replays[0], state="uncertain")
     return Rows(failure, discarded, quarantined, group, *replays, uncertain, more)
 
@@ -159,6 +164,26 @@ def lay_delivery(source: str, word: str) -> dict[str, Any]:
         error=f"{CANARY} error", log=[{"at": timezone.now().isoformat(), "status": None, "error": CANARY, "took_ms": 1}],
     )  # fmt: skip
     return {"channel": channel, "notice": notice, "delivery": delivery}
+
+
+def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
+    """One that fires, with what was told of it, one that is over, and a silence that fits another queue."""
+    now = timezone.now()
+    rule = Rule.objects.create(
+        name=f"{word} rule", metric="dead", source=source, threshold=5, severity="critical",
+        runbook_url=f"https://{word}.example/alert",
+    )  # fmt: skip
+    said = {"rule": rule, "source": source, "subject": f"{word}-queue", "severity": "critical", "value": NUMBER if source == SHOP else 7, "threshold": 5}  # fmt: skip
+    began = now - timedelta(minutes=20)
+    Alert.objects.create(**said, state="resolved", opened_at=began, fired_at=began, resolved_at=now)
+    alert = Alert.objects.create(**said, state="firing", opened_at=now, fired_at=now, transitions=1, held_because=f"{word} held")  # fmt: skip
+    AlertEvent.objects.create(alert=alert, n=1, at=now, to="firing", value=7, reason=f"{word} reason", actor=f"{word}-actor", notice=notice)  # fmt: skip
+    Notice.objects.filter(pk=notice.pk).update(alert=alert)
+    silence = Silence.objects.create(
+        matchers={"source": source, "queue": f"{word}-other"}, author=f"{word}-author", comment=f"{word} comment",
+        starts_at=now, ends_at=now + timedelta(hours=1),
+    )  # fmt: skip
+    return {"alert": alert, "silence": silence, "rule": rule}
 
 
 def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
@@ -324,7 +349,7 @@ _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)
 # What a form of a thing is called, where the address lists no alternatives.
 _FORMS = {"failure-export": "jsonl"}
 # The noun whose number a parameter is: the word before it in the route.
-_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|channel|deliver(?:y|ie))s?/$")
+_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|alert|silence|channel|deliver(?:y|ie))s?/$")
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
 _GIVEN_TO = {"failure-opened": {"at": "args", "from": "0"}}
@@ -437,7 +462,10 @@ def form_for(address: Address, rows: Rows) -> dict[str, Any]:
         "kind": "ignore", "frame": "app.py in main", "group": rows.group.fingerprint, "by": "task",
         "fingerprint": rows.group.fingerprint, "groups": rows.group.fingerprint, "seen": '{"replayable": 1}',
         "username": "p-root", "password": "x", "action": "discard", "_selected_action": str(rows.failure.pk),
-        "confirmed": "yes", "user": "1", "source": SHOP, "role": "viewer", "post": "yes",
+        "for": "3600", "queue": "x", "comment": "because",
+        # What somebody says of a source that they may not see is said back to them, and is no leak.
+        "source": "" if address.name == "silence-save" else SHOP,
+        "confirmed": "yes", "user": "1", "role": "viewer", "post": "yes",
     }  # fmt: skip
 
 

@@ -1,0 +1,96 @@
+"""Lines of alerts, and what a list of them may be narrowed to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from dashboard.screens import alert_words
+from jobs_admin import config
+from jobs_admin.models import Alert
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
+from jobs_admin.models.alert import AlertState
+
+FILTERS = ("state", "source", "queue", "rule")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    alert: Alert
+    url: str
+    says: str
+    rule: str
+    value: str
+    threshold: str
+    peak: str
+    state: str
+    look: str
+    severity: str
+    severity_look: str
+    for_s: float
+    by: str  # who acknowledged, "" for nobody
+    acknowledge_url: str  # "" where the viewer may not, or nothing is to be acknowledged
+    others: int  # told together with it
+
+
+def lines(
+    alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None, others: dict[int, int] | None = None
+) -> list[Line]:
+    """`may_act`: for each source whether the viewer may act there. `others`: how many more each alert stands for."""
+    return [
+        line(alert, now, (may_act or {}).get(alert.source, False), (others or {}).get(alert.pk, 0)) for alert in alerts
+    ]
+
+
+def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) -> Line:
+    name, stands = alert.rule.metric, alert_words.stands(alert, now)
+    is_open_call = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
+    return Line(
+        alert,
+        reverse("alert-detail", args=[alert.pk]),
+        alert_words.says(alert),
+        alert.rule.name,
+        alert_words.in_unit(alert.value, name),
+        alert_words.in_unit(alert.threshold, name),
+        alert_words.in_unit(alert.peak, name),
+        stands.word,
+        stands.look,
+        alert.severity,
+        alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
+        stands.for_s,
+        alert.acknowledged_by.get_username() if alert.acknowledged_by else "",
+        reverse("alert-acknowledge", args=[alert.pk]) if is_open_call else "",
+        others,
+    )
+
+
+def may_act(viewer: Viewer, shown: Iterable[Alert]) -> dict[str, bool]:
+    """For each source of these whether the viewer may acknowledge and silence there."""
+    may = not config.is_read_only()
+    return {name: may and viewer.may(OPERATOR, name or EVERY_SOURCE) for name in {one.source for one in shown}}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    words: str
+    url: str
+    is_now: bool
+    value: str = ""
+
+
+def states(chosen: dict[str, str]) -> list[Choice]:
+    """The states to choose from, each as an address that keeps the other filters."""
+    named = [("", "All")] + [(state.value, state.label) for state in AlertState]
+    return [
+        Choice(words, address({**chosen, "state": value}), chosen.get("state", "") == value, value)
+        for value, words in named
+    ]
+
+
+def address(chosen: dict[str, str], **more: str) -> str:
+    pairs = {name: value for name, value in {**chosen, **more}.items() if value}
+    return f"{reverse('alert-list')}?{urlencode(pairs)}" if pairs else reverse("alert-list")

@@ -1,0 +1,161 @@
+"""What the page of one alert tells: its state in a sentence, what came of it, who was told, and what one may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.urls import reverse
+
+from dashboard import links
+from dashboard.screens import alert_words
+from dashboard.shown.figures import duration, number
+from dashboard.shown.pictures import share
+from jobs_admin.alerts import RisenGroup
+from jobs_admin.models import Alert, AlertEvent
+from jobs_admin.models.alert import AlertState
+from jobs_admin.notices import DeliveryRow
+
+# What a transition is called on the timeline.
+_TO = {
+    AlertState.PENDING: "true, not yet for long enough",
+    AlertState.FIRING: "fired",
+    AlertState.ACKNOWLEDGED: "acknowledged",
+    AlertState.SILENCED: "silenced",
+    AlertState.RESOLVED: "resolved",
+}
+# How a delivery stands: (look, words).
+_DELIVERIES = {
+    "waiting": ("retrying", "not sent yet"),
+    "sending": ("replaying", "being sent"),
+    "delivered": ("recovered", "arrived"),
+    "parked": ("dead", "did not arrive"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One delivery of a notice."""
+
+    channel: str
+    look: str
+    words: str
+    at: datetime | None
+    why: str  # it did not arrive, hostile text
+
+
+@dataclass(slots=True)
+class Step:
+    """A line of the timeline."""
+
+    at: datetime
+    words: str
+    look: str
+    value: str
+    reason: str
+    actor: str
+    about: str  # whose, where several are told together
+    told: list[Told] = field(default_factory=list)
+
+
+def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[DeliveryRow], now: datetime) -> list[Step]:
+    """The transitions and the reminders, the newest first, each with who was told of it and whether it arrived."""
+    by_notice: dict[int, list[DeliveryRow]] = {}
+    for delivery in deliveries:
+        by_notice.setdefault(delivery.notice_id, []).append(delivery)
+    shown = []
+    for event in events:
+        # A notice about several stands by the first of them that it tells of.
+        told = by_notice.pop(event.notice_id, []) if event.notice_id is not None else []
+        shown.append(_step(event, alert, [_told(one, now) for one in told]))
+    shown += [_again(found, now) for found in by_notice.values()]
+    shown.sort(key=lambda step: step.at, reverse=True)
+    return shown
+
+
+def _step(event: AlertEvent, alert: Alert, told: list[Told]) -> Step:
+    state = AlertState(event.to)
+    about = alert_words.where(event.alert) if event.alert_id != alert.pk else ""
+    # Those told together are of one rule.
+    value = alert_words.in_unit(event.value, alert.rule.metric) if event.value is not None else ""
+    return Step(event.at, _TO[state], alert_words.LOOKS[state], value, event.reason, event.actor, about, told)
+
+
+def _again(found: list[DeliveryRow], now: datetime) -> Step:
+    """A notice that belongs to no transition: a reminder, or an escalation."""
+    at = min(one.created_at for one in found)
+    return Step(at, "told again", "replaying", "", "", "", "", [_told(one, now) for one in found])
+
+
+def _told(delivery: DeliveryRow, now: datetime) -> Told:
+    look, words = _DELIVERIES.get(delivery.state, ("discarded", delivery.state))
+    tries = f" after {number(delivery.tries)} tries" if delivery.tries > 1 else ""
+    if delivery.state == "waiting" and delivery.tries:
+        words, tries = f"not arrived{tries or ' after 1 try'}", ""
+        if delivery.next_try_at and delivery.next_try_at > now:
+            words += f", again in {duration((delivery.next_try_at - now).total_seconds())}"
+    why = delivery.error if delivery.state != "delivered" else ""
+    return Told(delivery.channel, look, f"{words}{tries}", delivery.delivered_at or delivery.tried_at, why)
+
+
+def sentence(alert: Alert, now: datetime) -> str:
+    """How it stands, below what it says: `Firing for 5 min. Nobody has acknowledged it.`"""
+    lasts = duration((now - (alert.fired_at or alert.opened_at)).total_seconds()) if alert.is_open else ""
+    if alert.state == AlertState.PENDING:
+        left = alert.opened_at + timedelta(seconds=alert.rule.for_s) - now
+        soon = f" It fires in {duration(left)} if that stays so." if left > timedelta() else ""
+        return f"True for {duration((now - alert.opened_at).total_seconds())}.{soon}"
+    if alert.state == AlertState.FIRING:
+        return f"Firing for {lasts}. Nobody has acknowledged it."
+    if alert.state == AlertState.ACKNOWLEDGED:
+        return f"Firing for {lasts}. {_who(alert)} has taken it."
+    if alert.state == AlertState.SILENCED:
+        return f"True for {lasts}, and silenced: nobody is told."
+    assert alert.resolved_at is not None
+    return f"Over. It lasted {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
+
+
+def _who(alert: Alert) -> str:
+    return alert.acknowledged_by.get_username() if alert.acknowledged_by else "Somebody"
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """An earlier episode, and what was done then."""
+
+    alert: Alert
+    url: str
+    says: str
+    lasted_s: float | None
+    acknowledged: str
+    replays: list[tuple[str, str]]  # words, url
+
+
+def before(found: Iterable[Any]) -> list[Before]:
+    """`found`: earlier alerts of the same rule, source and subject; `replays` on each where some were started then."""
+    shown = []
+    for alert in found:
+        ended = alert.resolved_at
+        lasted = (ended - alert.opened_at).total_seconds() if ended else None
+        replays: Sequence[Any] = getattr(alert, "replays", ()) or ()
+        named = [(f"replay #{one.pk}", reverse("replay-detail", args=[one.pk])) for one in replays]
+        by = _who(alert) if alert.acknowledged_at else ""
+        shown.append(
+            Before(alert, reverse("alert-detail", args=[alert.pk]), alert_words.says(alert), lasted, by, named)
+        )
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Risen:
+    title: str
+    url: str
+    count: int
+    part: str  # 0 to 100, of the one that rose most
+
+
+def risen(found: Sequence[RisenGroup]) -> list[Risen]:
+    most = max((one.count for one in found), default=0)
+    return [Risen(one.title, links.group_page(one.fingerprint), one.count, share(one.count, most)) for one in found]

@@ -1,0 +1,62 @@
+"""Silences in words: what each keeps quiet, and whether it is at work, coming or over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+
+from jobs_admin.models import Silence
+
+# The fields of a form, in its order; `alert` is given by an alert's own page only.
+FIELDS = (("rule", "Rule"), ("source", "Source"), ("queue", "Queue"), ("severity", "Severity"))
+NOT_BEGUN, AT_WORK, OVER = "coming", "at work", "over"
+_LOOKS = {AT_WORK: "silenced", NOT_BEGUN: "waiting", OVER: "gone"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    silence: Silence
+    matchers: list[tuple[str, str]]  # name, glob
+    stands: str
+    look: str  # for {% state %}
+    end_url: str  # "" where it is over or the viewer may not end it
+
+
+def line(silence: Silence, now: datetime, may_end: bool) -> Line:
+    stands = OVER if silence.ends_at <= now else NOT_BEGUN if silence.starts_at > now else AT_WORK
+    url = reverse("silence-end", args=[silence.pk]) if may_end and stands != OVER else ""
+    return Line(silence, matchers(silence.matchers), stands, _LOOKS[stands], url)
+
+
+def lines(silences: Iterable[Silence], now: datetime, may_end: bool) -> list[Line]:
+    return [line(one, now, may_end) for one in silences]
+
+
+def matchers(given: Any) -> list[tuple[str, str]]:
+    """As they are shown; what fits everything says so."""
+    held = given if isinstance(given, Mapping) else {}
+    named = [(name, str(held[name])) for name, _ in FIELDS if held.get(name)]
+    if held.get("alert"):
+        named.append(("alert", f"#{held['alert']}"))
+    return named or [("everything", "*")]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    label: str
+    value: str
+
+
+def fields(given: Mapping[str, Any]) -> list[Field]:
+    return [Field(name, label, str(given.get(name, "") or "")) for name, label in FIELDS]
+
+
+def asked(given: Mapping[str, Any]) -> dict[str, str]:
+    """The matchers of a form: its fields that are filled in."""
+    said = {name: str(given.get(name, "")).strip()[:255] for name, _ in FIELDS}
+    return {name: value for name, value in said.items() if value}

@@ -1,0 +1,49 @@
+"""What pages ask about alerts beside the list: their history over time, and which of them a silence is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from jobs_admin.alerts import rights
+from jobs_admin.alerts.silencing import in_force, may_see, silenced_by
+from jobs_admin.core.text import whole_number
+from jobs_admin.models import Alert, Silence
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.alert import AlertState
+
+MOST_OPEN = 2_000  # looked at, for those that a silence fits
+
+
+def episodes(
+    viewer: Viewer, since: datetime, *, source: str = "", queue: str = "", rule: str = "", limit: int = 2_000
+) -> list[Alert]:
+    """All that fired and were not over before `since`, the newest first, with their rules. `rule`: its number or name."""
+    fired = Alert.objects.filter(rights.visible_alerts(viewer), fired_at__isnull=False)
+    found = fired.filter(Q(resolved_at=None) | Q(resolved_at__gte=since))
+    if source:
+        found = found.filter(source=source)
+    if queue:
+        found = found.filter(subject=queue)
+    if rule:
+        number = whole_number(rule)
+        found = found.filter(Q(rule__name=rule) | Q(rule_id=number) if number is not None else Q(rule__name=rule))
+    return list(found.select_related("rule").order_by("-pk")[:limit])
+
+
+def silencing(viewer: Viewer, alert: Alert, now: datetime) -> list[Silence]:
+    """The silences in force that fit it, as far as the viewer may see them."""
+    fitting = [one for one in in_force(now) if silenced_by([one], alert, alert.rule.name)]
+    return [one for one in fitting if may_see(viewer, one)]
+
+
+def fitting(viewer: Viewer, matchers: Mapping[str, Any], limit: int = 20) -> tuple[list[Alert], int]:
+    """Open alerts that a silence with these matchers would keep quiet: the first of them, and how many. Changes nothing."""
+    would = Silence(matchers=dict(matchers))
+    opened = Alert.objects.filter(rights.visible_alerts(viewer)).exclude(state=AlertState.RESOLVED)
+    rows = opened.select_related("rule", "acknowledged_by").order_by("-pk")[:MOST_OPEN]
+    found = [one for one in rows if silenced_by([would], one, one.rule.name)]
+    return found[:limit], len(found)

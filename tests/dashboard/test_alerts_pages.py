@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import html
+import json
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.utils import timezone
+
+from jobs_admin.core import keys
+from jobs_admin.models import Alert, AuditEvent, Rule, Silence
+from tests.dashboard.alarming import episode, rule, samples, tell
+from tests.dashboard.conftest import HTMX, bury, group
+from tests.dashboard.matrix import digest
+from tests.dashboard.test_groups import text_of
+
+pytestmark = pytest.mark.django_db
+
+
+def page_of(alert: Alert) -> str:
+    return f"/alerts/{alert.pk}/"
+
+
+# --- the list ----------------------------------------------------------------------------------------------------
+
+
+def test_a_desk_on_which_nothing_ever_fired_says_what_is_watched(ann, watched):
+    text = text_of(ann.get("/alerts/"))
+    assert "Nothing fires" in text and "Nothing has ever fired here." in text
+    assert "2 rules watch what you see: Dead Letter Queue Growing, Quarantine" in text
+
+
+def test_what_fires_stands_first_and_says_that_nobody_has_taken_it(otto, watched):
+    episode("emails")
+    page = otto.get("/alerts/").content.decode()
+    assert "<h1>1 alert fires, and nobody has acknowledged it</h1>" in page
+    assert "emails has 1,243 dead jobs (threshold: 100)" in html.unescape(page)
+    assert "Acknowledge<span" in page
+
+
+def test_who_has_taken_it_is_said_and_it_is_not_offered_again(otto, watched):
+    episode("emails", state="acknowledged", acknowledged_by=get_user_model().objects.get(username="otto"))
+    text = text_of(otto.get("/alerts/"))
+    assert "1 alert is open, and somebody knows" in text and "acknowledged by otto" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("state=firing", "emails"), ("state=resolved", "webhooks"), ("source=shop", "emails webhooks"), ("queue=emails", "emails")],
+)  # fmt: skip
+def test_the_list_is_narrowed_by_state_source_and_queue(ann, watched, asked, found):
+    episode("emails")
+    episode("webhooks", state="resolved", ago_s=9_000)
+    episode("ledger", source="bank", state="pending")
+    rows = re.findall(r'<a class="row-link" href="/alerts/\d+/">(\w+)', ann.get(f"/alerts/?{asked}").content.decode().split('id="all"')[1])  # fmt: skip
+    assert sorted(rows) == found.split()
+
+
+def test_the_list_is_narrowed_by_rule(ann, watched):
+    episode("emails")
+    other = rule("Old dead", metric="oldest_dead_s", threshold=3600)
+    episode("webhooks", of=other, value=18_000)
+    listed = text_of(ann.get(f"/alerts/?rule={other.pk}")).split("All alerts")[1]
+    assert "The oldest dead job of webhooks is 5 h old (threshold: 1 h)" in listed and "emails has" not in listed
+
+
+def test_a_long_list_goes_on_where_it_ended(ann, watched):
+    for n in range(60):
+        episode(f"q{n}", state="resolved", ago_s=9_000 + n)
+    page = ann.get("/alerts/").content.decode()
+    next_url = html.unescape(re.search(r'rel="next" href="([^"]+)"', page)[1]).partition("#")[0]
+    first, second = (
+        set(re.findall(r'data-row="(/alerts/\d+/)"', text)) for text in (page, ann.get(next_url).content.decode())
+    )
+    assert len(first) == 50 and len(second) == 10 and not first & second
+
+
+def test_the_strip_has_a_line_a_subject_and_a_bar_an_episode_with_its_values(ann, watched):
+    for days in (1, 3, 5):
+        episode("emails", state="resolved", ago_s=days * 86_400, value=400 + days)
+    episode("webhooks", ago_s=7_200)
+    page = html.unescape(ann.get("/alerts/").content.decode())
+    strips = re.findall(r'<svg class="strip" .*?aria-label="([^"]+)">(.*?)</svg>', page)
+    assert [words for words, _ in strips] == [
+        "webhooks, Dead Letter Queue Growing: 1 time, 1 h 59 min in all; firing now",
+        "emails, Dead Letter Queue Growing: 3 times, 57 min in all",
+    ]
+    assert strips[1][1].count("<rect") == 3 and "at most 403, threshold 100" in strips[1][1]
+
+
+def test_what_ended_before_the_time_shown_is_not_in_the_strip(ann, watched):
+    episode("emails", state="resolved", ago_s=3 * 86_400)
+    assert "fired in the last 24 h" in text_of(ann.get("/alerts/?days=1"))
+    assert 'class="strip" viewBox' in ann.get("/alerts/?days=7").content.decode()
+
+
+def test_how_quickly_people_are_is_told_as_medians(ann, watched, otto):
+    by = get_user_model().objects.get(username="otto")
+    for n in range(3):
+        episode(f"q{n}", state="resolved", ago_s=9_000, lasted_s=660, acknowledged_by=by)
+    assert "Acknowledged after 40 s Resolved after 10 min Fired in 30 days 3" in text_of(ann.get("/alerts/"))
+
+
+def test_those_of_other_sources_are_seen_by_nobody_else(vera, watched):
+    episode("ledger", source="bank")
+    page = vera.get("/alerts/").content.decode()
+    assert "ledger" not in page and "Nothing fires" in page
+
+
+def test_an_unknown_filter_or_cursor_finds_nothing_or_is_left_out(ann, watched):
+    episode("emails")
+    for asked in ("state=nonsense", "rule=nobody", "after=x", "days=12345678901234567890", "after=99999999999999999999999", "source=%00"):  # fmt: skip
+        assert ann.get(f"/alerts/?{asked}").status_code == 200
+
+
+def test_a_watch_that_stopped_is_said_on_every_page_about_alerts(ann, watched):
+    ended = timezone.now() - timedelta(minutes=7)
+    for step in ("ingest", "sample"):
+        watched.hset(keys.steps(), step, json.dumps({"at": ended.timestamp()}))
+    for address in ("/alerts/", page_of(episode("emails")), "/alerts/silences/"):
+        assert f"Not watching since {ended:%H:%M}" in text_of(ann.get(address)), address
+
+
+@pytest.mark.parametrize("many", [5, 200])
+def test_the_list_costs_the_same_for_many(ann, watched, django_assert_max_num_queries, many):
+    for n in range(many):
+        episode(f"q{n}", state="firing" if n % 3 else "resolved", ago_s=9_000 + n)
+    with django_assert_max_num_queries(16):
+        assert ann.get("/alerts/").status_code == 200
+
+
+# --- one alert ---------------------------------------------------------------------------------------------------
+
+
+def test_its_page_says_what_how_many_since_when_and_the_threshold(otto, watched):
+    alert = episode("emails", ago_s=360)
+    text = text_of(otto.get(page_of(alert)))
+    assert "emails has 1,243 dead jobs (threshold: 100)" in text
+    assert "Firing for 5 min. Nobody has acknowledged it." in text
+    assert f"true since {alert.opened_at:%H:%M:%S} UTC" in text
+
+
+def test_its_picture_is_the_depth_with_the_threshold_and_a_table(otto, watched):
+    alert = episode("emails", ago_s=360)
+    samples(alert, [10, 20, 90, 150, 400, 800, 1243])
+    page = html.unescape(otto.get(page_of(alert)).content.decode())
+    chart = json.loads(re.search(r'data-chart="(\{.*?\})" data-script', page)[1])
+    assert [one["name"] for one in chart["series"]] == ["Dead jobs", "threshold"] and 1243 in chart["series"][0]["y"]
+    assert 'class="threshold"' in page and '<td class="number">1,243</td>' in page
+    assert "true since then" in page
+
+
+def test_groups_that_rose_are_named_with_links(otto, watched):
+    found = group("SMTPServerDisconnected", "gone")
+    bury(7, queue="emails", group=found)
+    page = text_of(otto.get(page_of(episode("emails"))))
+    assert "SMTPServerDisconnected" in page and "Groups that rose" in page
+
+
+def test_the_story_tells_who_was_told_and_whether_it_arrived(ann, watched):
+    alert = episode("emails")
+    tell(alert, "ops")
+    tell(alert, "pager", "waiting", tries=3, error="<b>connection refused</b>", next_try_at=timezone.now() + timedelta(minutes=5))  # fmt: skip
+    page = ann.get(page_of(alert)).content.decode()
+    text = text_of(ann.get(page_of(alert)))
+    assert "ops: arrived" in text and "pager: not arrived after 3 tries, again in" in text
+    assert "&lt;b&gt;connection refused" in page
+
+
+def test_a_rule_that_names_no_channel_is_said(ann, watched):
+    assert "its rule names no channel" in text_of(ann.get(page_of(episode("emails"))))
+
+
+def test_earlier_ones_tell_what_was_done_then(ann, watched, otto):
+    by = get_user_model().objects.get(username="otto")
+    episode("emails", state="resolved", ago_s=90_000, acknowledged_by=by, value=512)
+    text = text_of(ann.get(page_of(episode("emails"))))
+    assert "emails had up to 512 dead jobs (threshold: 100)" in text and "lasted 20 min · acknowledged by otto" in text
+
+
+def test_the_links_lead_to_the_failures_and_to_a_draft_with_absolute_times(otto, watched):
+    alert = episode("emails")
+    page = html.unescape(otto.get(page_of(alert)).content.decode())
+    links = re.findall(r'href="(/(?:failures|replays/new)/\?q=[^"]+)"', page)
+    assert len(links) == 2 and all("queue%3Aemails" in link and "since%3A20" in link for link in links)
+    assert [otto.get(link).status_code for link in links] == [200, 200]
+
+
+def test_a_viewer_sees_and_cannot_act_and_is_told_why(vera, watched):
+    alert = episode("emails")
+    page = vera.get(page_of(alert)).content.decode()
+    assert "You look on: to acknowledge or silence it takes the role operator on shop." in page
+    assert "acknowledge/" not in page and "/silence/" not in page and "Draft replay" not in page
+    assert vera.post(f"{page_of(alert)}acknowledge/").status_code == 403
+    assert vera.post(f"{page_of(alert)}silence/").status_code == 403
+
+
+def test_on_a_read_only_desk_nobody_can_act_and_it_says_so(otto, watched, settings):
+    alert = episode("emails")
+    settings.REDRIVE_READ_ONLY = True
+    page = otto.get(page_of(alert)).content.decode()
+    assert "The desk is read-only: nothing can be acknowledged or silenced." in page and "acknowledge/" not in page
+    assert otto.post(f"{page_of(alert)}acknowledge/").status_code == 403 and Alert.objects.get().state == "firing"
+
+
+def test_what_is_out_of_sight_is_answered_like_what_is_not_there(otto, watched):
+    alert = episode("ledger", source="bank")
+    for method in (otto.get, otto.post):
+        assert method(f"{page_of(alert)}{'' if method == otto.get else 'acknowledge/'}").status_code == 404
+    assert otto.get("/alerts/999999/").status_code == 404
+    assert otto.post(f"{page_of(alert)}silence/", {"for": "3600", "comment": "x", "source": "bank"}).status_code == 404
+
+
+def test_a_link_in_a_notice_leads_through_the_login_to_the_same_page(watched, django_user_model, otto):
+    alert = episode("emails")
+    stranger = Client()
+    answer = stranger.get(page_of(alert))
+    assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={page_of(alert)}")
+    came = stranger.post(
+        answer["Location"], {"username": "otto", "password": "correct horse battery", "next": page_of(alert)}
+    )
+    assert came["Location"] == page_of(alert)
+
+
+def test_the_login_leads_to_no_other_desk(watched, otto):
+    form = {"username": "otto", "password": "correct horse battery", "next": "https://evil.example/alerts/1/"}
+    assert Client().post("/login/", form)["Location"] == "/"
+
+
+def test_ten_prefetches_change_no_row(otto, vera, watched):
+    alert = episode("emails")
+    bury(3, queue="emails", group=group())
+    before = digest()
+    ahead = {"Sec-Purpose": "prefetch;prerender", "Purpose": "prefetch", "User-Agent": "Slackbot-LinkExpanding 1.0"}
+    page = html.unescape(otto.get(page_of(alert)).content.decode())
+    links = {page_of(alert), *re.findall(r'href="(/(?:failures|replays|alerts)/[^"#]*)"', page)}
+    for _ in range(10):
+        for client in (otto, vera, Client()):
+            for link in links:
+                client.get(link, headers=ahead)
+                client.head(link, headers=ahead)
+    assert len(links) >= 4 and digest() == before
+
+
+def test_the_acts_take_no_get(otto, watched):
+    alert = episode("emails")
+    assert [otto.get(f"{page_of(alert)}{act}/").status_code for act in ("acknowledge", "silence")] == [405, 405]
+    assert Alert.objects.get(pk=alert.pk).state == "firing"
+
+
+@pytest.mark.parametrize("many", [2, 120])
+def test_its_page_costs_the_same_for_many(otto, watched, django_assert_max_num_queries, many):
+    leader = episode("emails")
+    for n in range(many):
+        episode(f"q{n}", told_with=leader)
+        episode("emails", state="resolved", ago_s=90_000 + n)
+    current = episode("emails2")
+    for each in (leader, current):
+        with django_assert_max_num_queries(30):
+            assert otto.get(page_of(each)).status_code == 200
+
+
+# --- acts --------------------------------------------------------------------------------------------------------
+
+
+def test_acknowledging_stops_the_calls_says_so_and_is_written_down(otto, watched):
+    alert = episode("emails")
+    answer = otto.post(f"{page_of(alert)}acknowledge/", {"comment": "I look at the mail server"})
+    assert answer["Location"] == page_of(alert)
+    text = text_of(otto.get(page_of(alert)))
+    assert "You have taken it" in text and "otto has taken it." in text and "I look at the mail server" in text
+    assert AuditEvent.objects.filter(act="alert.acknowledge", actor="otto", reason="I look at the mail server").exists()
+
+
+def test_who_comes_second_is_told_who_was_first(otto, ann, watched):
+    alert = episode("emails")
+    ann.post(f"{page_of(alert)}acknowledge/")
+    otto.post(f"{page_of(alert)}acknowledge/")
+    assert "ann acknowledged it at" in text_of(otto.get(page_of(alert)))
+
+
+def test_acknowledged_from_the_list_one_stays_there(otto, watched):
+    alert = episode("emails")
+    assert (
+        otto.post(f"{page_of(alert)}acknowledge/", {"back": "/alerts/?state=firing"})["Location"]
+        == "/alerts/?state=firing"
+    )
+
+
+def test_silenced_for_an_hour_it_is_kept_quiet_and_can_be_taken_back(otto, watched):
+    alert = episode("emails")
+    form = {"rule": alert.rule.name, "source": "shop", "queue": "emails", "comment": "known", "for": "3600"}
+    assert otto.post(f"{page_of(alert)}silence/", form)["Location"] == page_of(alert)
+    made = Silence.objects.get()
+    assert made.matchers == {"rule": alert.rule.name, "source": "shop", "queue": "emails"}
+    assert abs((made.ends_at - timezone.now()).total_seconds() - 3600) < 10
+    text = text_of(otto.get(page_of(alert)))
+    assert "Silenced until" in text and "by otto: “known”" in text and "Undo" in text
+
+
+@pytest.mark.parametrize("form", [{"for": "until", "until": "soon"}, {"for": "3600"}, {"for": "until", "until": "2020-01-01T00:00", "comment": "x"}, {"for": "9999999999", "comment": "x"}])  # fmt: skip
+def test_a_silence_without_an_end_or_a_reason_is_refused(otto, watched, form):
+    alert = episode("emails")
+    otto.post(f"{page_of(alert)}silence/", {"source": "shop", "queue": "emails"} | form)
+    assert not Silence.objects.exists() and "Nothing was changed." in text_of(otto.get(page_of(alert)))
+
+
+# --- silences ----------------------------------------------------------------------------------------------------
+
+
+def test_silences_stand_by_what_they_are_at_work_coming_over(otto, watched):
+    now = timezone.now()
+    for begins, ends, why in ((-1, 1, "running"), (1, 2, "planned"), (-3, -1, "gone by")):
+        hours = {"starts_at": now + timedelta(hours=begins), "ends_at": now + timedelta(hours=ends)}
+        Silence.objects.create(matchers={"source": "shop", "queue": "emails"}, author="ann", comment=why, **hours)
+    text = text_of(otto.get("/alerts/silences/"))
+    assert text.index("At work") < text.index("running") < text.index("To come") < text.index("planned")
+    assert text.index("Over") < text.index("gone by")
+
+
+def test_what_a_silence_would_fit_is_shown_before_it_is_made(otto, watched):
+    episode("emails")
+    episode("webhooks")
+    text = text_of(otto.get("/alerts/silences/fitting/?source=shop&queue=em*"))
+    assert "Keeps 1 open alert quiet now:" in text and "emails has" in text and "webhooks has" not in text
+    assert "fits no alert that is open now" in text_of(otto.get("/alerts/silences/fitting/?source=shop&queue=nothing"))
+    assert "Fill in at least one field" in text_of(otto.get("/alerts/silences/fitting/"))
+
+
+def test_a_silence_is_made_and_ended_early(otto, watched):
+    otto.post("/alerts/silences/save/", {"source": "shop", "queue": "emails", "comment": "move", "for": "14400"})
+    made = Silence.objects.get()
+    assert "move" in text_of(otto.get("/alerts/silences/"))
+    otto.post(f"/alerts/silences/{made.pk}/end/")
+    made.refresh_from_db()
+    assert made.ends_at <= timezone.now() and made.ended_by == "otto"
+
+
+def test_a_refused_silence_comes_back_as_it_was_filled_in(otto, watched):
+    answer = otto.post(
+        "/alerts/silences/save/", {"source": "bank", "queue": "<b>x", "comment": "why not", "for": "3600"}
+    )
+    page = answer.content.decode()
+    assert answer.status_code == 422 and "takes the role operator on bank" in page
+    assert 'value="&lt;b&gt;x"' in page and 'value="why not"' in page and not Silence.objects.exists()
+
+
+def test_a_silence_of_another_source_is_neither_seen_nor_ended(otto, watched):
+    now = timezone.now()
+    other = Silence.objects.create(matchers={"source": "bank"}, author="ann", comment="zz", starts_at=now, ends_at=now + timedelta(hours=1))  # fmt: skip
+    assert "zz" not in text_of(otto.get("/alerts/silences/"))
+    assert otto.post(f"/alerts/silences/{other.pk}/end/").status_code == 404
+
+
+def test_a_viewer_sees_silences_and_makes_none(vera, watched):
+    page = vera.get("/alerts/silences/").content.decode()
+    assert "to make a silence it takes the role operator" in page and "silences/save/" not in page
+    assert vera.post("/alerts/silences/save/", {"source": "shop", "comment": "x", "for": "3600"}).status_code == 403
+
+
+# --- elsewhere ---------------------------------------------------------------------------------------------------
+
+
+def test_what_fires_stands_on_the_overview_before_any_picture(otto, watched):
+    alert = episode("emails")
+    page = otto.get("/").content.decode()
+    assert page.index("emails has 1,243 dead jobs") < page.index('id="chart-title"')
+    assert f'action="/alerts/{alert.pk}/acknowledge/"' in page
+
+
+def test_the_overview_shows_some_and_says_how_many_more(ann, watched):
+    for n in range(9):
+        episode(f"q{n}", ago_s=900 + n)
+    page = ann.get("/").content.decode()
+    assert page.count('class="alert-says"') == 5 and "All alerts" in page
+
+
+def test_a_calm_overview_has_no_panel_of_alerts(ann, watched):
+    episode("emails", state="resolved", ago_s=9_000)
+    assert "alerts-title" not in ann.get("/").content.decode()
+
+
+def test_the_live_part_is_the_page_without_its_shell_and_is_not_sent_twice(otto, watched):
+    alert = episode("emails", state="resolved", ago_s=90_000)
+    part = otto.get(page_of(alert), headers=HTMX)
+    assert b"<html" not in part.content and b'id="alert"' in part.content
+    assert otto.get(page_of(alert), headers=HTMX | {"If-None-Match": part["ETag"]}).status_code == 304
+
+
+def test_a_deleted_rules_alerts_still_open(otto, watched):
+    alert = episode("emails", state="resolved", ago_s=9_000)
+    Rule.objects.filter(pk=alert.rule_id).update(deleted_at=timezone.now())
+    assert otto.get(page_of(alert)).status_code == 200
