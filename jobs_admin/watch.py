@@ -83,6 +83,11 @@ def steps() -> dict[str, Step]:
 
         return depths.roll_up(timezone.now())
 
+    def judge(name: str) -> bool:
+        from jobs_admin import alerts
+
+        return alerts.judge(timezone.now(), clock=timezone.now)
+
     def lay(name: str) -> bool:
         from jobs_admin import replays
 
@@ -129,6 +134,7 @@ def steps() -> dict[str, Step]:
         Step("reconcile", reconcile, every_s=10, deadline_s=120),
         Step("sample", sample, every_s=10),
         Step("rollup", rollup, idle_s=10, deadline_s=120),
+        Step("judge", judge, every_s=5),
         Step("lay", lay, idle_s=0.1),
         Step("send", send, idle_s=0.1),  # so soon the first job goes after a start
         Step("settle", settle, idle_s=0.25),

@@ -2,6 +2,7 @@
 
 from jobs_admin.alerts.acknowledging import acknowledge
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
+from jobs_admin.alerts.judging import EVERY_S, judge
 from jobs_admin.alerts.links import Links, links
 from jobs_admin.alerts.reading import (
     OPEN,
@@ -23,6 +24,7 @@ from jobs_admin.alerts.silencing import end_silence, may_end, silence, silences
 
 __all__ = [
     "DEFAULTS",
+    "EVERY_S",
     "FIELDS",
     "OPEN",
     "AlertPage",
@@ -45,6 +47,7 @@ __all__ = [
     "events",
     "firing",
     "get",
+    "judge",
     "links",
     "listing",
     "may_change",

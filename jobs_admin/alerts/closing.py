@@ -1,36 +1,24 @@
-"""Transitions of alerts, each a conditional update with its event, and the end of those that nobody watches any more."""
+"""The end of alerts that nobody watches any more: their rule was switched off, deleted, or looks elsewhere."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from jobs_admin.alerts import telling
+from jobs_admin.alerts.transitions import move
 from jobs_admin.core.matching import matches
-from jobs_admin.models import Alert, AlertEvent, Rule
+from jobs_admin.models import Alert, Rule
 from jobs_admin.models.alert import AlertState
 
-LONGEST_REASON = 500
-
-
-def move(alert: Alert, to: str, now: datetime, reason: str, actor: str = "", **changes: Any) -> bool:
-    """Make one transition, if it still stands as it was read; whether that was so. Writes its event."""
-    n = alert.transitions + 1
-    stands = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state)
-    if not stands.update(state=to, transitions=n, **changes):
-        return False
-    alert.state, alert.transitions = to, n
-    for name, value in changes.items():
-        setattr(alert, name, value)
-    AlertEvent.objects.create(
-        alert=alert, n=n, at=now, to=to, value=alert.value, reason=reason[:LONGEST_REASON], actor=actor[:150]
-    )
-    return True
+_SAME = ("metric", "task", "group", "tenant")
 
 
 def close_rule(rule: Rule, reason: str, now: datetime) -> None:
-    """In the transaction that ends the rule."""
-    _close(Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED), reason, now)
+    """In the transaction that ends the rule, which has locked it."""
+    _close(rule, Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED), reason, now)
 
 
 def close_what_it_watches_no_more(rule: Rule, before: Mapping[str, Any], by: str, now: datetime) -> None:
@@ -39,18 +27,25 @@ def close_what_it_watches_no_more(rule: Rule, before: Mapping[str, Any], by: str
         if before["enabled"]:
             close_rule(rule, f"{by} switched the rule off.", now)
         return
-    same = all(before[name] == getattr(rule, name) for name in ("metric", "task", "group", "tenant", "view_id")
-               if name != "view_id") and before["view"] == rule.view_id  # fmt: skip
-    open_ = list(Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED))
-    gone = [
-        one for one in open_ if not (same and matches(rule.source, one.source) and matches(rule.queue, one.subject))
-    ]
-    _close(gone, f"{by} changed the rule: it does not look at this any more.", now)
+    is_same = before["view"] == rule.view_id and all(before[name] == getattr(rule, name) for name in _SAME)
+    open_ = Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED)
+    gone = [one for one in open_ if not (is_same and _looks_at(rule, one))]
+    open_.update(threshold=rule.threshold, severity=rule.severity)
+    _close(rule, gone, f"{by} changed the rule: it does not look at this any more.", now)
 
 
-def _close(alerts: Iterable[Alert], reason: str, now: datetime) -> None:
+def _looks_at(rule: Rule, alert: Alert) -> bool:
+    queue = rule.queue == "*" or matches(rule.queue, alert.subject)
+    return queue and (rule.source == "*" or matches(rule.source, alert.source))
+
+
+def _close(rule: Rule, alerts: Iterable[Alert], reason: str, now: datetime) -> None:
+    over: dict[str, list[Alert]] = defaultdict(list)
     for alert in alerts:
+        alert.rule = rule
         if alert.state == AlertState.PENDING:
             alert.delete()
-        else:
-            move(alert, AlertState.RESOLVED, now, reason, resolved_at=now, held_because="")
+        elif move(alert, AlertState.RESOLVED, now, reason, resolved_at=now, held_because=""):
+            over[alert.source].append(alert)
+    for source in over:
+        telling.tell(rule, source, now, why=reason)

@@ -1,0 +1,384 @@
+"""Judge what the queues hold by the rules: alerts begin, fire, are kept quiet, end, and what happened is told.
+
+Several watches may judge at once. Each round is of one moment, a multiple of EVERY_S; whoever comes second, or late with
+what it read long ago, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from django.db import connection, transaction
+from django.db.models import Q
+
+from jobs_admin.alerts import silencing, telling
+from jobs_admin.alerts.measuring import Key, Measured, Values
+from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
+from jobs_admin.core import threshold
+from jobs_admin.core.threshold import QUIET, Act, Phase, Stand
+from jobs_admin.models import Alert, AlertEvent, Rule, Silence
+from jobs_admin.models.alert import AlertState
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5
+OLD_S = 10.0  # what was read longer ago than this changes nothing
+MOST_OPEN = 100  # alerts of one rule: names come with messages, and can be made by the thousand
+_SET_BACK = timedelta(minutes=1)  # a clock that was set back: what was judged later than this has not happened yet
+_AT_ONCE = 500
+
+
+class _TooOld(Exception):
+    """What was read is too old by the time it would be written: the process stood still."""
+
+
+@dataclass(slots=True)
+class Look:
+    """What was seen of one subject of a rule."""
+
+    value: float | None
+    held: str = ""  # why it may neither fire nor end
+    is_due: bool = False  # something changes but for the value
+
+
+@dataclass(slots=True)
+class Round:
+    """What was seen of one rule and source, and is to be settled in one transaction."""
+
+    rule: Rule
+    source: str
+    looks: dict[str, Look] = field(default_factory=dict)
+    left_out: int = 0  # subjects over the threshold, beyond the bound of open alerts
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    at: datetime  # of the round
+    silences: list[Silence]
+    must_be_fresh: Callable[[], None]  # raises _TooOld
+
+
+def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool:
+    """One round over all rules; whether an alert changed its state.
+
+    `clock` tells the time as it goes on, so that a process that stood still since `now` notices; without one, only the
+    time since the call counts.
+    """
+    began = time.monotonic()
+
+    def must_be_fresh() -> None:
+        age = (clock() - now).total_seconds() if clock is not None else 0.0
+        if max(age, time.monotonic() - began) > OLD_S:
+            raise _TooOld
+
+    at = datetime.fromtimestamp(now.timestamp() // EVERY_S * EVERY_S, UTC)
+    measured = Measured(now)
+    moment = Moment(at, silencing.in_force(now), must_be_fresh)
+    open_ = _open_alerts()
+    rules = Rule.objects.filter(enabled=True, deleted_at=None).select_related("view__owner")
+    changed, same = False, []
+    try:
+        for rule in sorted(rules, key=Measured.waited_longest):
+            values = measured.of(rule)
+            if values is None:
+                continue
+            alerts = open_.get(rule.pk, {})
+            for one in _rounds(rule, values, alerts, measured, moment):
+                changed |= _settle(one, moment)
+            same += _unchanged(rule, values, alerts, measured, moment)
+        _touch(same, moment)
+    except _TooOld:
+        log.warning("What was read at %s is too old by now: nothing more is judged by it.", at)
+    return changed
+
+
+def _open_alerts() -> dict[int, dict[Key, Alert]]:
+    found: dict[int, dict[Key, Alert]] = defaultdict(dict)
+    for one in Alert.objects.exclude(state=AlertState.RESOLVED).select_related("told_with"):
+        found[one.rule_id][one.source, one.subject] = one
+    return found
+
+
+# -- what has to be settled ---------------------------------------------------------------------------------------
+
+
+def _rounds(rule: Rule, values: Values, alerts: Mapping[Key, Alert], measured: Measured, moment: Moment) -> list[Round]:
+    found: dict[str, Round] = {}
+
+    def of(source: str) -> Round:
+        return found.setdefault(source, Round(rule, source))
+
+    over = _over(rule, values, alerts)
+    room = max(0, MOST_OPEN - len(alerts))
+    if len(over) > room:
+        over.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
+    for key, value in over[:room]:
+        of(key[0]).looks[key[1]] = Look(value, measured.why_held(rule.metric, *key), True)
+    for key, _ in over[room:]:
+        if key[0] in found:
+            found[key[0]].left_out += 1
+    absent = measured.absent(rule)
+    for key, alert in alerts.items():
+        look = _look(rule, alert, values.get(key, absent), measured, moment)
+        if look.is_due or key[0] in found:
+            of(key[0]).looks[key[1]] = look
+    for source in {alert.source for alert in alerts.values()} - found.keys():
+        if _is_something_to_tell(rule, [one for one in alerts.values() if one.source == source], moment.at):
+            of(source)
+    for source, one in found.items():  # those of a source that is settled are settled together
+        for key, alert in alerts.items():
+            if key[0] == source and key[1] not in one.looks:
+                one.looks[key[1]] = _look(rule, alert, values.get(key, absent), measured, moment)
+    return list(found.values())
+
+
+def _over(rule: Rule, values: Values, alerts: Mapping[Key, Alert]) -> list[tuple[Key, float | None]]:
+    """What is over the threshold and has no open alert."""
+    limit, fires_on_nothing = rule.threshold, rule.no_data == threshold.FIRE
+    return [
+        (key, value)
+        for key, value in values.items()
+        if (value > limit if value is not None else fires_on_nothing) and key not in alerts
+    ]
+
+
+def _look(rule: Rule, alert: Alert, value: float | None, measured: Measured, moment: Moment) -> Look:
+    held = measured.why_held(rule.metric, alert.source, alert.subject)
+    _, act = threshold.step(_stand(alert, moment.at), value, moment.at.timestamp(), _numbers(rule), is_held=bool(held))
+    flips = _flips(rule, alert, moment.silences)
+    return Look(value, held, act is not None or flips or held != alert.held_because)
+
+
+def _flips(rule: Rule, alert: Alert, silences: Sequence[Silence]) -> bool:
+    """Whether a silence began or ended for it."""
+    if alert.state not in (AlertState.FIRING, AlertState.SILENCED):
+        return False
+    is_silenced = silencing.silenced_by(silences, alert, rule.name) is not None
+    return is_silenced != (alert.state == AlertState.SILENCED)
+
+
+def _is_something_to_tell(rule: Rule, alerts: Sequence[Alert], now: datetime) -> bool:
+    loud = [one for one in alerts if one.state == AlertState.FIRING]
+    if any(one.told_at is None for one in loud):
+        return True
+    leaders = {one.told_with or one for one in loud}
+    return any(
+        telling.is_reminder_due(rule, leader, loud, now) or telling.is_escalation_due(rule, leader, loud, now)
+        for leader in leaders
+    )
+
+
+def _unchanged(
+    rule: Rule, values: Values, alerts: Mapping[Key, Alert], measured: Measured, moment: Moment
+) -> list[tuple[Alert, Stand]]:
+    """Open alerts that stay as they are, and where they stand after this look. Those that were settled are younger."""
+    absent, found = measured.absent(rule), []
+    for key, alert in alerts.items():
+        held = measured.why_held(rule.metric, *key)
+        stand, act = threshold.step(
+            _stand(alert, moment.at),
+            values.get(key, absent),
+            moment.at.timestamp(),
+            _numbers(rule),
+            is_held=bool(held),
+        )
+        if act is None and held == alert.held_because:
+            found.append((alert, stand))
+    return found
+
+
+# -- settling -----------------------------------------------------------------------------------------------------
+
+
+def _settle(one: Round, moment: Moment) -> bool:
+    """Make the transitions of a rule and source and tell of them, or nothing at all: whether there was one."""
+    with transaction.atomic():
+        # Rounds of other watches, and whoever changes the rule, come before or after, never beside.
+        locked = Rule.objects.select_for_update(of=("self",)).filter(pk=one.rule.pk, deleted_at=None, enabled=True)
+        rule = locked.filter(changed_at=one.rule.changed_at).select_related("view").first()
+        if rule is None:
+            return False  # it was changed meanwhile: the next round judges by what it says now
+        moment.must_be_fresh()
+        open_ = Alert.objects.filter(rule=rule, source=one.source).exclude(state=AlertState.RESOLVED)
+        alerts = {alert.subject: alert for alert in open_.select_related("told_with")}
+        changed, again = False, []
+        begun: list[tuple[Alert, str]] = []
+        for subject, look in one.looks.items():
+            alert = alerts.get(subject)
+            if alert is None:
+                begun += _begin(rule, one.source, subject, look, moment)
+            else:
+                alert.rule = rule
+                was = alert.state
+                changed |= _go_on(rule, alert, look, moment)
+                if was == AlertState.SILENCED and alert.state == AlertState.FIRING:
+                    again.append(alert)
+        if begun:
+            changed = True
+            _write_begun(begun, moment.at)
+        telling.tell(rule, one.source, moment.at, again=again, left_out=one.left_out)
+        moment.must_be_fresh()
+        return changed
+
+
+def _begin(rule: Rule, source: str, subject: str, look: Look, moment: Moment) -> list[tuple[Alert, str]]:
+    """A new episode, not written yet, and why it began."""
+    stand, act = threshold.step(QUIET, look.value, moment.at.timestamp(), _numbers(rule), is_held=bool(look.held))
+    if act is None or _judged_since(rule, source, subject, moment.at):
+        return []
+    alert = Alert(
+        rule=rule,
+        source=source,
+        subject=subject,
+        severity=rule.severity,
+        threshold=rule.threshold,
+        opened_at=moment.at,
+        held_because=look.held,
+        transitions=1,
+        state=AlertState.PENDING,
+        **_columns(stand, moment.at),
+    )
+    why = look.held or _why_above(alert)
+    if act is Act.FIRE:
+        alert.state, silenced = _fired_state(rule, alert, moment)
+        alert.fired_at, why = moment.at, silenced or why
+    return [(alert, why)]
+
+
+def _judged_since(rule: Rule, source: str, subject: str, at: datetime) -> bool:
+    """Whether an episode of it ended by a younger look than this one."""
+    over = Alert.objects.filter(rule=rule, source=source, subject=subject, state=AlertState.RESOLVED)
+    return over.filter(judged_at__gte=at, judged_at__lt=at + _SET_BACK).exists()
+
+
+def _write_begun(begun: Sequence[tuple[Alert, str]], at: datetime) -> None:
+    Alert.objects.bulk_create([alert for alert, _ in begun])
+    AlertEvent.objects.bulk_create(
+        AlertEvent(alert=alert, n=1, at=at, to=alert.state, value=alert.value, reason=why[:LONGEST_REASON])
+        for alert, why in begun
+    )
+
+
+def _go_on(rule: Rule, alert: Alert, look: Look, moment: Moment) -> bool:
+    """The next step of an open alert; whether its state changed."""
+    at = moment.at
+    stand, act = threshold.step(_stand(alert, at), look.value, at.timestamp(), _numbers(rule), is_held=bool(look.held))
+    if stand.judged_at != at.timestamp():
+        return False  # judged by a younger look already
+    judged = Q(judged_at__gte=at, judged_at__lt=at + _SET_BACK)
+    if act is Act.DROP:
+        mine = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state).exclude(judged)
+        return bool(mine.delete()[0])
+    values = {**_columns(stand, at), "held_because": look.held}
+    alert.value = values["value"]
+    if act is Act.FIRE:
+        state, why = _fired_state(rule, alert, moment)
+        return move(alert, state, at, why or _why_above(alert), unless=judged, fired_at=at, **values) is not None
+    if act is Act.RESOLVE:
+        values.pop("below_since")
+        why = f"At {alert.value:g}, at or below {_numbers(rule).clears_at:g} for {rule.keep_firing_s} s."
+        if look.value is None:
+            why = "There is no data any more, which ends it by the rule."
+        return move(alert, AlertState.RESOLVED, at, why, unless=judged, resolved_at=at, below_since=None, **values) is not None  # fmt: skip
+    return _flip(rule, alert, moment, judged, values) or _hold(alert, judged, values)
+
+
+def _flip(rule: Rule, alert: Alert, moment: Moment, judged: Q, values: dict) -> bool:
+    """A silence begins for what fires, or ends."""
+    if not _flips(rule, alert, moment.silences):
+        return False
+    if alert.state == AlertState.FIRING:
+        state, why = _fired_state(rule, alert, moment)
+    else:
+        state, why = AlertState.FIRING, "The silence is over, and it is still true."
+    return move(alert, state, moment.at, why, unless=judged, **values) is not None
+
+
+def _hold(alert: Alert, judged: Q, values: dict) -> bool:
+    """What keeps it as it is, or lets it go again, is an event too."""
+    if values["held_because"] == alert.held_because:
+        Alert.objects.filter(pk=alert.pk, transitions=alert.transitions).exclude(judged).update(**values)
+        return False
+    why = values["held_because"] or "It is judged again: what held it is over."
+    return move(alert, alert.state, values["judged_at"], why, unless=judged, **values) is not None
+
+
+def _fired_state(rule: Rule, alert: Alert, moment: Moment) -> tuple[str, str]:
+    """Firing, or silenced and by whom."""
+    by = silencing.silenced_by(moment.silences, alert, rule.name)
+    if by is None:
+        return AlertState.FIRING, ""
+    return AlertState.SILENCED, f"Silenced by {by.author} until {by.ends_at:%Y-%m-%d %H:%M} UTC: {by.comment}"
+
+
+def _why_above(alert: Alert) -> str:
+    return f"At {alert.value:g}, above {alert.threshold:g}."
+
+
+def _touch(same: Sequence[tuple[Alert, Stand]], moment: Moment) -> None:
+    """What was seen of alerts that stay as they are, unless somebody has seen younger."""
+    moved = [(alert, stand) for alert, stand in same if _moved(alert, stand)]
+    still = [alert.pk for alert, stand in same if not _moved(alert, stand)]
+    judged = Q(judged_at__gte=moment.at, judged_at__lt=moment.at + _SET_BACK)
+    for start in range(0, len(still), _AT_ONCE):
+        moment.must_be_fresh()
+        Alert.objects.filter(pk__in=still[start : start + _AT_ONCE]).exclude(judged).update(judged_at=moment.at)
+    table, adapt = Alert._meta.db_table, connection.ops.adapt_datetimefield_value
+    columns = "value = %s, peak = %s, below_since = %s, judged_at = %s"
+    younger = "judged_at IS NOT NULL AND judged_at >= %s AND judged_at < %s"
+    for start in range(0, len(moved), _AT_ONCE):
+        rows = [
+            (
+                stand.value, max(stand.peak, alert.peak), adapt(_time(stand.below_since)), adapt(moment.at), alert.pk,
+                alert.transitions, adapt(moment.at), adapt(moment.at + _SET_BACK),
+            )
+            for alert, stand in moved[start : start + _AT_ONCE]
+        ]  # fmt: skip
+        with transaction.atomic(), connection.cursor() as cursor:
+            moment.must_be_fresh()
+            cursor.executemany(
+                f"UPDATE {table} SET {columns} WHERE id = %s AND transitions = %s AND NOT ({younger})", rows
+            )
+
+
+def _moved(alert: Alert, stand: Stand) -> bool:
+    return stand.value != alert.value or _time(stand.below_since) != alert.below_since
+
+
+# -- between the table and the machine ----------------------------------------------------------------------------
+
+
+def _numbers(rule: Rule) -> threshold.Numbers:
+    return threshold.Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
+
+
+def _stand(alert: Alert, at: datetime) -> Stand:
+    judged = alert.judged_at
+    if judged is not None and judged >= at + _SET_BACK:
+        judged = None
+    return Stand(
+        phase=Phase.FIRING if alert.state in FIRED else Phase.PENDING,
+        opened_at=alert.opened_at.timestamp(),
+        below_since=alert.below_since.timestamp() if alert.below_since is not None else None,
+        judged_at=judged.timestamp() if judged is not None else float("-inf"),
+        value=alert.value,
+        peak=alert.peak,
+    )
+
+
+def _columns(stand: Stand, at: datetime) -> dict[str, object]:
+    return {
+        "value": stand.value or 0.0,
+        "peak": max(stand.peak, stand.value or 0.0),
+        "below_since": _time(stand.below_since),
+        "judged_at": at,
+    }
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

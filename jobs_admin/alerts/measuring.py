@@ -1,0 +1,295 @@
+"""What the metrics of rules are now. Whatever several rules ask is read once.
+
+| metric | of | is |
+|---|---|---|
+| dead | queue | jobs that died and did not run well since: it does not dip while a replay runs |
+| growth_per_minute | queue | by how much `dead` of the samples grew, over five minutes |
+| oldest_dead_s | queue | seconds since the oldest dead job failed |
+| failure_rate | queue | of the jobs that ended in the last five minutes, the share that died: 0 to 1 |
+| retry_rate | queue | of the attempts that ended in the last five minutes, the share to be retried: 0 to 1 |
+| quarantined | queue | jobs in quarantine |
+| unreachable | source | seconds since it cannot be reached; 0 while it can |
+| ingest_lag_s | the desk | age in seconds of the oldest report that is not filed |
+| view | saved view | failures that its search finds, for its owner's eyes, up to ten thousand |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+import redis
+from django.db.models import Count, F, Q, Sum, Value
+
+from jobs_admin import config, failures, liveness, rates, unrecovered
+from jobs_admin import scope as scopes
+from jobs_admin.core import query as language
+from jobs_admin.core.matching import matches
+from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source
+from jobs_admin.models.access import ENGINE, VIEWER, Viewer, viewer_of
+from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.failure import FailureState
+
+Key = tuple[str, str]  # source and subject; the source is empty for what is of none in particular
+Values = Mapping[Key, float | None]  # None: there is no data
+
+LEAST_ENDED = 10  # fewer jobs, or attempts, say nothing of a share
+MOST_OF_TENANT = 20_000  # jobs that are counted one by one, where no counter knows
+VIEWS_S = 0.4  # that views may take in one round: the others have their turn in the next
+_FRESH = timedelta(seconds=40)  # a sample is taken every ten seconds
+_GROWN = timedelta(minutes=5)
+_SLACK = timedelta(seconds=35)
+_SAMPLED_BY = timedelta(seconds=60)  # a source that was not looked at for longer
+_AFTER_REPLAY = timedelta(minutes=15)
+
+# Of these a source that cannot be reached tells nothing.
+OF_DEPTH = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate")
+# Nothing there is a nought: the tables are ours, and tell all.
+_COUNTED = ("dead", "quarantined", "unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    dead: int | None
+    oldest_dead_at: datetime | None
+    at: datetime
+
+
+class Measured:
+    """As of `now`."""
+
+    # Views that were counted: pk -> when, on this machine's clock. Who waited longest is counted first.
+    _counted_at: dict[int, float] = {}
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self._narrowed: dict[tuple[str, ...], dict[Key, float]] = {}
+        self._fitting: dict[tuple[str, str, str], Values] = {}
+        self._views_end: float | None = None
+
+    def of(self, rule: Rule) -> Values | None:
+        """The rule's metric for all that it looks at; None where it has no turn in this round."""
+        if rule.metric == "view":
+            return self._view(rule)
+        if rule.metric in ("dead", "quarantined") and (rule.task, rule.group, rule.tenant) != ("*", "*", "*"):
+            return _fitting(self._narrow(rule), rule.source, rule.queue)
+        place = rule.metric, rule.source, rule.queue
+        if place not in self._fitting:
+            self._fitting[place] = _fitting(getattr(self, f"_{rule.metric}"), rule.source, rule.queue)
+        return self._fitting[place]
+
+    def absent(self, rule: Rule) -> float | None:
+        """The value of what `of` does not name."""
+        return 0.0 if rule.metric in _COUNTED else None
+
+    def why_held(self, metric: str, source: str, subject: str) -> str:
+        """Why this may neither fire nor end now; empty where nothing speaks against it."""
+        if metric in OF_DEPTH and source in self._unreachable_since:
+            since = self._unreachable_since[source]
+            when = f" since {since:%H:%M} UTC" if since else ""
+            return f"{source} cannot be reached{when}: what its queues hold is not known."
+        if metric == "growth_per_minute" and (source, subject) in self._replayed:
+            return "A replay sends jobs of this queue, or did so a moment ago: its depth moves with them."
+        return ""
+
+    # -- one metric each, over all queues -------------------------------------------------------------------------
+
+    @cached_property
+    def _dead(self) -> Values:
+        return {key: float(n) for key, n in unrecovered.by_queue().items()}
+
+    @cached_property
+    def _quarantined(self) -> Values:
+        return self._count(Q(state=FailureState.QUARANTINED))
+
+    @cached_property
+    def _growth_per_minute(self) -> Values:
+        found: dict[Key, float | None] = dict.fromkeys(self._then)
+        sources = {source for source, _ in self._then}
+        for key, sample in self._latest.items():
+            then = self._then.get(key)
+            if sample.dead is None or (then is None and key[0] not in sources):
+                found[key] = None
+                continue
+            # A queue that the samples of then do not know held nothing.
+            was = then.dead if then is not None and then.dead is not None else 0
+            began = then.at if then is not None else self.now - _GROWN
+            found[key] = (sample.dead - was) / max(1.0, (sample.at - began).total_seconds() / 60)
+        return found
+
+    @cached_property
+    def _oldest_dead_s(self) -> Values:
+        found: dict[Key, float | None] = dict.fromkeys(self._then)
+        for key, sample in self._latest.items():
+            since = sample.oldest_dead_at
+            if since is not None:
+                found[key] = max(0.0, (self.now - since).total_seconds())
+            else:
+                found[key] = None if sample.dead else 0.0
+        return found
+
+    @cached_property
+    def _failure_rate(self) -> Values:
+        return {
+            key: fell / (fell + ran) if fell + ran >= LEAST_ENDED else None
+            for key, (fell, _, ran) in self._ended.items()
+        }
+
+    @cached_property
+    def _retry_rate(self) -> Values:
+        return {
+            key: again / (fell + again + ran) if fell + again + ran >= LEAST_ENDED else None
+            for key, (fell, again, ran) in self._ended.items()
+        }
+
+    @cached_property
+    def _unreachable(self) -> Values:
+        found: dict[Key, float | None] = {}
+        for one in self._sources:
+            is_known = one.is_reachable is not None and one.sampled_at and self.now - one.sampled_at < _SAMPLED_BY
+            if not is_known:
+                found[one.name, ""] = None
+            elif one.is_reachable:
+                found[one.name, ""] = 0.0
+            else:
+                found[one.name, ""] = max(0.0, (self.now - (one.changed_at or self.now)).total_seconds())
+        return found
+
+    @cached_property
+    def _ingest_lag_s(self) -> Values:
+        try:
+            return {("", ""): liveness.ingest_lag_s(self.now)}
+        except (redis.RedisError, config.BadConfiguration):
+            return {("", ""): None}
+
+    # -- what they are made of ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _sources(self) -> list[Source]:
+        return list(Source.objects.filter(is_configured=True).only("name", "is_reachable", "changed_at", "sampled_at"))
+
+    @cached_property
+    def _unreachable_since(self) -> dict[str, datetime | None]:
+        return {one.name: one.changed_at for one in self._sources if one.is_reachable is False}
+
+    @cached_property
+    def _replayed(self) -> set[Key]:
+        moving = FailureCount.objects.filter(state=FailureState.REPLAYING, count__gt=0).values_list("source", "queue")
+        sent = QueueCounter.objects.filter(step=MINUTE, at__gte=self.now - _AFTER_REPLAY, at__lte=self.now, sent__gt=0)
+        return {*moving, *sent.values_list("source", "queue")}
+
+    @cached_property
+    def _ended(self) -> dict[Key, tuple[int, int, int]]:
+        """Jobs that died, attempts to be retried, jobs that ran well, of the last minutes."""
+        counted = QueueCounter.objects.filter(step=MINUTE, at__gte=rates.since(self.now), at__lte=self.now)
+        rows = counted.values_list("source", "queue").annotate(Sum("failed"), Sum("retried"), Sum("succeeded"))
+        return {(source, queue): (fell, again, ran) for source, queue, fell, again, ran in rows}
+
+    @cached_property
+    def _looks(self) -> tuple[dict[Key, Sample], dict[Key, Sample]]:
+        """The newest sample of each queue, and the one of five minutes ago: two short ranges of the index by time."""
+        then = self.now - _GROWN
+        lately, before = Q(at__gt=self.now - _FRESH, at__lte=self.now), Q(at__gt=then - _SLACK, at__lte=then + _SLACK)
+        columns = ("source", "queue", "at", "dead", "oldest_dead_at", "is_reachable")
+        newest: dict[Key, Sample] = {}
+        earlier: dict[Key, Sample] = {}
+        for which, held in ((lately, newest), (before, earlier)):
+            rows = DepthSample.objects.filter(which, step=10).order_by("at").values_list(*columns)
+            for source, queue, at, dead, oldest, is_reachable in rows:
+                held[source, queue] = Sample(dead if is_reachable else None, oldest if is_reachable else None, at)
+        return newest, earlier
+
+    @property
+    def _latest(self) -> dict[Key, Sample]:
+        return self._looks[0]
+
+    @property
+    def _then(self) -> dict[Key, Sample]:
+        return self._looks[1]
+
+    # -- counted for one rule, or few -----------------------------------------------------------------------------
+
+    def _narrow(self, rule: Rule) -> Values:
+        """`dead` or `quarantined` of some tasks, groups or tenants."""
+        place = rule.metric, rule.task, rule.group, rule.tenant
+        if place not in self._narrowed:
+            states = (
+                Q(state=FailureState.QUARANTINED)
+                if rule.metric == "quarantined"
+                else Q(state__in=(FailureState.DEAD, FailureState.REPLAYING))
+            )
+            if rule.tenant == "*":
+                found = self._count(states & _fits("task", rule.task) & _of_group(rule.group))
+            else:
+                found = self._count_tenant(rule, states)
+            self._narrowed[place] = found
+        return self._narrowed[place]
+
+    def _count(self, which: Q) -> dict[Key, float]:
+        held = FailureCount.objects.filter(which).values_list("source", "queue").annotate(n=Sum("count"))
+        return {(source, queue): float(n) for source, queue, n in held if n > 0}
+
+    def _count_tenant(self, rule: Rule, states: Q) -> dict[Key, float]:
+        which = _fits("tenant", rule.tenant) & _fits("task", rule.task) & _of_group(rule.group)
+        some = Failure.objects.filter(states, which).order_by().values("pk")[:MOST_OF_TENANT]
+        rows = Failure.objects.filter(pk__in=some).values_list("source", "queue").annotate(n=Count("pk"))
+        return {(source, queue): float(n) for source, queue, n in rows.order_by()}
+
+    def _view(self, rule: Rule) -> Values | None:
+        if rule.view is None:
+            return {}
+        now = time.monotonic()
+        self._views_end = self._views_end or now + VIEWS_S
+        if now > self._views_end:
+            return None
+        self._counted_at[rule.pk] = now
+        n, _ = failures.count(seen_by(rule), language.parse(rule.view.query, self.now))
+        return {view_key(rule): float(n)}
+
+    @classmethod
+    def waited_longest(cls, rule: Rule) -> float:
+        """Orders rules on views, so that each has its turn."""
+        return cls._counted_at.get(rule.pk, 0.0) if rule.metric == "view" else 0.0
+
+
+def view_key(rule: Rule) -> Key:
+    assert rule.view is not None
+    return ("" if "*" in rule.source else rule.source), rule.view.name[:255]
+
+
+def seen_by(rule: Rule) -> Viewer:
+    """The owner of the rule's view, on the rule's source: what they see, whoever reads the alert."""
+    owner = rule.view.owner if rule.view is not None else None
+    viewer = ENGINE if owner is None else viewer_of(owner)
+    if rule.source == "*":
+        return viewer
+    named = [rule.source] if "*" not in rule.source else list(Source.objects.values_list("name", flat=True))
+    roles = {one: VIEWER for one in named if matches(rule.source, one) and viewer.may(VIEWER, one)}
+    return Viewer(viewer.name, roles, user_id=viewer.user_id)
+
+
+def _fitting(values: Values, source: str, queue: str) -> Values:
+    if source == queue == "*":
+        return values
+    return {
+        key: value
+        for key, value in values.items()
+        if (source == "*" or matches(source, key[0])) and (queue == "*" or matches(queue, key[1]))
+    }
+
+
+def _fits(column: str, glob: str) -> Q:
+    if "*" not in glob:
+        return Q(**{column: glob})
+    return Q() if glob == "*" else Q(scopes.Fits(F(column), Value(glob)))
+
+
+def _of_group(glob: str) -> Q:
+    if glob == "*":
+        return Q()
+    named = Group.objects.filter(_fits("fingerprint", glob)).values("pk")
+    aliased = GroupAlias.objects.filter(_fits("fingerprint", glob)).values("group")
+    return Q(group_id__in=named) | Q(group_id__in=aliased)

@@ -1,0 +1,141 @@
+"""The `data` of an alert's webhook: what is told, the same for every channel, and never over its bound."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Sum
+
+from jobs_admin import config
+from jobs_admin.alerts import risen, wording
+from jobs_admin.alerts.links import links, page_of
+from jobs_admin.alerts.runbooks import for_task
+from jobs_admin.core.text import shown
+from jobs_admin.models import Alert, FailureCount
+
+LARGEST = 18_000  # bytes, so that type, time and what a channel adds stay below the 20 kB of the contract
+MOST_GROUPS = 5
+MOST_ALSO = 20
+_LONGEST_TITLE = 200
+_LONGEST_LINK = 2_500  # what queues are added to a link for
+
+
+def build(
+    leader: Alert,
+    members: Sequence[Alert],
+    now: datetime,
+    *,
+    reason: str,
+    before: str = "",
+    why: str = "",
+    others: Sequence[Alert] = (),
+    left_out: int = 0,
+) -> dict[str, Any]:
+    """`members`: what is open of them, and the leader where nothing is. `others` are over, and told with it."""
+    rule = leader.rule
+    main = _main(leader, members)
+    rest = sorted((one for one in (*members, *others) if one.pk != main.pk), key=lambda one: (-one.value, one.pk))
+    groups = risen.top_groups(members, MOST_GROUPS)
+    led = links(main, now, queues=_queues(main, rest))
+    body = {
+        "alert_id": str(leader.pk),
+        "dedup_key": dedup_key(leader.pk),
+        "severity": rule.severity,
+        "title": rule.name,
+        "message": before + _message(main, rest, now, why, left_out),
+        "runbook": _runbook(main, groups),
+        "source": main.source,
+        "queue": main.subject,
+        "metric": rule.metric,
+        "value": _plain(main.value),
+        "threshold": _plain(main.threshold),
+        "since": main.opened_at.isoformat(),
+        "top_groups": [
+            {"title": shown(one.title, _LONGEST_TITLE), "count": one.count, "url": one.url} for one in groups
+        ],
+        "url": page_of(leader.pk),
+        "failures_url": led.failures_url,
+        "replay_url": led.replay_url,
+        "reason": reason,
+        "also": [
+            {"queue": one.subject, "value": _plain(one.value), "url": page_of(one.pk)} for one in rest[:MOST_ALSO]
+        ],
+        "more": max(0, len(rest) - MOST_ALSO) + left_out,
+    }
+    return _within(body)
+
+
+def dedup_key(leader: int) -> str:
+    """The same for all notices of what is told together; of two desks that use one pager, not the same."""
+    desk = hashlib.sha256(config.page_url("/").encode()).hexdigest()[:8]
+    return f"redrive-{desk}-alert-{leader}"
+
+
+def _main(leader: Alert, members: Sequence[Alert]) -> Alert:
+    """The worst of those that are open."""
+    return max(members, key=lambda one: (one.value, one.pk == leader.pk, -one.pk), default=leader)
+
+
+def _message(main: Alert, rest: Sequence[Alert], now: datetime, why: str, left_out: int) -> str:
+    lasted = (now - main.opened_at).total_seconds()
+    if main.resolved_at is not None:
+        said = wording.over(main, lasted)
+        return f"{said}. {why}".strip() if why else said
+    said = wording.sentence(main, lasted)
+    if rest:
+        named = ", ".join(
+            f"{wording.name(one.subject)} {wording.figure(main.rule.metric, one.value)}" for one in rest[:3]
+        )
+        n = len(rest) + left_out
+        said += f"; and {n:,} more: {named}{', …' if n > 3 else ''}"
+    return said
+
+
+def _queues(main: Alert, rest: Sequence[Alert]) -> list[str]:
+    """As many of the queues as a link may carry, the worst first."""
+    found, length = [main.subject], 0
+    for one in rest:
+        length += len(json.dumps(one.subject)) * 3
+        if length > _LONGEST_LINK:
+            break
+        found.append(one.subject)
+    return found if main.subject else []
+
+
+def _runbook(main: Alert, groups: Sequence[risen.RisenGroup]) -> str:
+    """The rule's own, else that of the group with most jobs, else of the task that most of them are of."""
+    if main.rule.runbook_url or (groups and groups[0].runbook_url):
+        return main.rule.runbook_url or groups[0].runbook_url
+    if not main.source or not main.subject:
+        return ""
+    held = FailureCount.objects.filter(source=main.source, queue=main.subject, state="dead", count__gt=0)
+    task = held.values_list("task").annotate(n=Sum("count")).order_by("-n", "task").first()
+    return for_task(task[0]) if task else ""
+
+
+def _plain(value: float) -> float | int:
+    return int(value) if float(value).is_integer() else round(value, 6)
+
+
+def size(body: dict[str, Any]) -> int:
+    """Bytes, as the widest of writers would send it."""
+    return len(json.dumps(body))
+
+
+def _within(body: dict[str, Any]) -> dict[str, Any]:
+    """Names can be made as long and as foreign as they come: what is least needed goes first."""
+    if size(body) > LARGEST:
+        body["more"] += len(body["also"]) - len(body["also"][:3])
+        body["also"] = body["also"][:3]
+    if size(body) > LARGEST:
+        body["top_groups"] = [{**one, "title": shown(one["title"], 60)} for one in body["top_groups"]]
+    for name in ("replay_url", "failures_url"):
+        if size(body) > LARGEST:
+            body[name] = body["url"]  # which has both links
+    if size(body) > LARGEST:
+        body |= {"more": body["more"] + len(body["also"]), "also": [], "top_groups": []}
+    return body

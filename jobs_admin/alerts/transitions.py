@@ -1,0 +1,47 @@
+"""Transitions of alerts: each a conditional update with its event, so that of several who try one has made it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from jobs_admin.models import Alert, AlertEvent
+from jobs_admin.models.alert import AlertState
+
+LONGEST_REASON = 500
+# States in which it fires, whether somebody knows or it is kept quiet.
+FIRED = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED)
+
+
+def move(
+    alert: Alert, to: str, now: datetime, reason: str, actor: str = "", *, unless: Q | None = None, **changes: Any
+) -> AlertEvent | None:
+    """Make one transition, if it still stands as it was read; None where it does not, and nothing is changed then.
+
+    `unless` holds for an alert that must be left alone all the same.
+    """
+    n = alert.transitions + 1
+    stands = Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state)
+    if unless is not None:
+        stands = stands.exclude(unless)
+    if not stands.update(state=to, transitions=n, **changes):
+        return None
+    alert.state, alert.transitions = to, n
+    for name, value in changes.items():
+        setattr(alert, name, value)
+    return note(alert, now, reason, actor)
+
+
+def note(alert: Alert, now: datetime, reason: str, actor: str = "") -> AlertEvent:
+    """The event of the transition that was just made."""
+    return AlertEvent.objects.create(
+        alert=alert,
+        n=alert.transitions,
+        at=now,
+        to=alert.state,
+        value=alert.value,
+        reason=reason[:LONGEST_REASON],
+        actor=actor[:150],
+    )

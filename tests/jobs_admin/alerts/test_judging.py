@@ -1,0 +1,423 @@
+"""Episodes: from a depth over the threshold to the notices of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from jobs_admin import alerts
+from jobs_admin.alerts import judging
+from jobs_admin.core import keys
+from jobs_admin.models import (
+    Alert,
+    AlertEvent,
+    Channel,
+    DepthSample,
+    Failure,
+    Notice,
+    QueueCounter,
+    Role,
+    SavedView,
+    Source,
+)  # fmt: skip
+from jobs_admin.models.access import Viewer
+from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM
+from tests.jobs_admin.test_failure_count import bury
+
+pytestmark = pytest.mark.django_db
+S = timedelta(seconds=1)
+FIRES = {"for_s": 0, "keep_firing_s": 0, "threshold": 5}
+
+
+def mend(n=None, **which):
+    """So many dead jobs, or all, ran well."""
+    found = Failure.objects.filter(**which, state="dead").values("pk")
+    Failure.objects.filter(pk__in=found[:n] if n is not None else found).update(state="recovered")
+
+
+def judged(*seconds):
+    for at in seconds:
+        alerts.judge(NOW + at * S)
+
+
+def states():
+    return dict(Alert.objects.order_by("subject").values_list("subject", "state"))
+
+
+def told():
+    return [(n.key.rpartition("-")[2], n.type, n.body["reason"]) for n in Notice.objects.order_by("pk")]
+
+
+def test_an_episode_is_pending_then_fires_then_is_over_and_is_told_twice(rule):
+    rule(for_s=60, keep_firing_s=30)
+    bury(101)
+    judged(0, 30)
+    assert states() == {"emails": "pending"} and told() == []
+    judged(60, 65)
+    assert states() == {"emails": "firing"}
+    mend(50)
+    judged(70, 95)
+    assert states() == {"emails": "firing"}
+    judged(100)
+    assert states() == {"emails": "resolved"}
+    assert told() == [("1", "alert.firing", "fired"), ("2", "alert.resolved", "resolved")]
+    events = AlertEvent.objects.order_by("n")
+    assert [(e.n, e.to, e.value, bool(e.notice)) for e in events] == [
+        (1, "pending", 101, False), (2, "firing", 101, True), (3, "resolved", 51, True),
+    ]  # fmt: skip
+    assert events[2].reason == "At 51, at or below 100 for 30 s."
+    one = Alert.objects.get()
+    assert (one.peak, one.opened_at, one.fired_at, one.resolved_at) == (101, NOW, NOW + 60 * S, NOW + 100 * S)
+
+
+def test_what_passes_before_it_fires_leaves_nothing(rule):
+    rule()
+    bury(101)
+    judged(0)
+    mend()
+    judged(30)
+    assert not Alert.objects.exists() and told() == []
+
+
+def test_flapping_by_one_for_ten_minutes_is_told_at_most_twice_and_a_breach_after_it_in_time(rule):
+    rule(for_s=60, keep_firing_s=120)
+    bury(101)
+    flapping = Failure.objects.order_by("-pk").values_list("pk", flat=True)[0]
+    for second in range(600):
+        Failure.objects.filter(pk=flapping).update(state="recovered" if second % 2 else "dead")
+        judged(second)
+    assert len(told()) <= 2
+    bury(50)
+    judged(*range(600, 680))
+    assert Notice.objects.filter(type="alert.firing", created_at__isnull=False).exists()
+    assert Alert.objects.get(state="firing").fired_at <= NOW + (600 + 60 + 15) * S
+
+
+def test_several_queues_of_a_source_are_told_in_one_notice_and_end_in_one(rule):
+    rule(**FIRES)
+    bury(10), bury(30, queue="webhooks"), bury(20, source="bank")
+    judged(0)
+    assert told() == [("1", "alert.firing", "fired")]
+    body = Notice.objects.get().body
+    assert (body["queue"], body["value"], [(o["queue"], o["value"]) for o in body["also"]]) == (
+        "webhooks", 30, [("emails", 10)],
+    )  # fmt: skip
+    assert "and 1 more: emails 10" in body["message"]
+    mend(queue="webhooks")
+    judged(5)
+    assert len(told()) == 1  # one of them goes on
+    mend()
+    judged(10)
+    assert told()[1:] == [("2", "alert.resolved", "resolved")]
+    assert len({n.body["dedup_key"] for n in Notice.objects.all()}) == 1
+
+
+def test_what_joins_later_is_told_under_the_same_key_and_the_first_may_end_before(rule):
+    rule(**FIRES)
+    bury(10)
+    judged(0)
+    bury(10, queue="webhooks")
+    judged(5)
+    mend(queue="emails")
+    judged(10)
+    assert told() == [("1", "alert.firing", "fired"), ("2", "alert.firing", "joined")]
+    mend()
+    judged(15)
+    keys = [n.key for n in Notice.objects.order_by("pk")]
+    first = Alert.objects.get(subject="emails")
+    assert keys == [f"alert-{first.pk}-{n}" for n in (1, 2, 3)] and told()[2][1] == "alert.resolved"
+    bury(10)
+    judged(20)
+    assert Notice.objects.latest("pk").key.endswith("-1")  # another story
+
+
+def test_many_that_join_one_by_one_are_told_a_few_times_and_then_once_a_minute_but_all_are_told(rule):
+    rule(**FIRES)
+    for n in range(60):
+        bury(6, queue=f"q{n:02}")
+        judged(5 * n)
+    assert len(told()) <= 5 + 5
+    mend()
+    judged(400)
+    fired = AlertEvent.objects.filter(to="firing")
+    assert fired.count() == 60 and not fired.filter(notice=None).exists()
+    assert told()[-1][1] == "alert.resolved" and len(told()) <= 11
+
+
+def test_two_watches_at_once_make_one_episode_and_one_notice(rule):
+    rule(**FIRES)
+    bury(10)
+    judged(0, 0, 1, 2)
+    mend()
+    judged(5, 5, 6)
+    assert len(told()) == 2 and AlertEvent.objects.count() == 2
+
+
+def test_a_watch_that_stood_still_changes_nothing_with_what_it_read(rule):
+    rule(**FIRES)
+    bury(10)
+    judged(20)
+    before = list(Alert.objects.values())
+    mend()
+    judged(15, 20)  # what it read is older than what is known
+    assert list(Alert.objects.values()) == before
+    alerts.judge(NOW + 25 * S, clock=lambda: NOW + 60 * S)  # it was frozen before it could write
+    assert list(Alert.objects.values()) == before
+    alerts.judge(NOW + 25 * S, clock=lambda: NOW + 26 * S)
+    assert states() == {"emails": "resolved"}
+
+
+def test_an_old_look_opens_no_episode_after_a_younger_one_ended_it(rule):
+    rule(**FIRES)
+    bury(10)
+    judged(0)
+    mend()
+    judged(10)
+    bury(10)
+    judged(5)
+    assert states() == {"emails": "resolved"} and len(told()) == 2
+
+
+def test_a_clock_that_was_set_back_goes_on_judging(rule):
+    rule(**FIRES)
+    bury(10)
+    judged(3600)
+    mend()
+    judged(0)
+    assert states() == {"emails": "resolved"}
+
+
+def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
+    rule(**FIRES | {"for_s": 30})
+    shop = Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW, changed_at=NOW)
+    bury(10)
+    judged(0, 30)
+    Source.objects.filter(pk=shop.pk).update(is_reachable=False)
+    mend()
+    bury(10, queue="webhooks")
+    judged(35, 40, 200)
+    assert states() == {"emails": "firing", "webhooks": "pending"}
+    assert set(Alert.objects.values_list("held_because", flat=True)) == {
+        "shop cannot be reached since 02:00 UTC: what its queues hold is not known."
+    }
+    Source.objects.filter(pk=shop.pk).update(is_reachable=True)
+    judged(205)
+    assert states() == {"emails": "resolved", "webhooks": "firing"}
+    assert list(AlertEvent.objects.filter(alert__subject="emails").order_by("n").values_list("to", flat=True)) == [
+        "pending", "firing", "firing", "resolved",
+    ]  # fmt: skip
+
+
+def test_a_silence_keeps_quiet_what_fires_and_when_it_ends_that_is_told(rule):
+    rule(**FIRES)
+    alerts.silence(SAM, {"source": "shop", "queue": "em*"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
+    bury(10)
+    judged(0, 30)
+    assert states() == {"emails": "silenced"} and told() == []
+    assert AlertEvent.objects.get().reason == "Silenced by sam until 2026-11-22 02:01 UTC: known"
+    judged(60)
+    assert states() == {"emails": "firing"} and told() == [("1", "alert.firing", "fired")]
+
+
+def test_what_was_told_before_a_silence_is_told_again_after_it_and_ends_in_any_case(rule):
+    rule(**FIRES)
+    bury(10)
+    judged(0)
+    alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
+    judged(5, 60)
+    assert [r for _, _, r in told()] == ["fired", "silence ended"]
+    alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 600 * S, comment="known", now=NOW + 61 * S)
+    judged(65)
+    mend()
+    judged(70)
+    assert [r for _, _, r in told()][2:] == ["resolved"]  # the pager would ring for ever
+
+
+def test_what_began_and_ended_in_silence_is_never_told(rule):
+    rule(**FIRES)
+    alerts.silence(ANN, {"rule": "Too*"}, ends_at=NOW + 60 * S, comment="known", now=NOW)
+    bury(10)
+    judged(0)
+    mend()
+    judged(5)
+    assert states() == {"emails": "resolved"} and told() == []
+
+
+def test_nobody_acknowledges_so_others_are_told_once_and_reminders_come(rule):
+    Channel.objects.bulk_create(Channel(name=name, kind="webhook") for name in ("pager", "boss"))
+    rule(**FIRES, renotify_s=300, escalate_s=600, channels=["pager"], escalate_to=["boss"])
+    bury(10)
+    judged(0, 295, 300, 595, 600, 700, 905)
+    assert told() == [
+        ("1", "alert.firing", "fired"), ("2", "alert.firing", "reminder"), ("3", "alert.firing", "reminder"),
+        ("4", "alert.firing", "escalated"), ("5", "alert.firing", "reminder"),
+    ]  # fmt: skip
+    went = [[c.name for c in n.channels.all()] for n in Notice.objects.order_by("pk")]
+    assert went == [["pager"], ["pager"], ["pager"], ["boss"], ["pager"]]
+    assert Notice.objects.order_by("pk")[3].body["message"].startswith("Not acknowledged for 10 min: emails has")
+
+
+def test_acknowledging_stops_reminders_and_escalation(rule):
+    rule(**FIRES, renotify_s=300, escalate_s=600)
+    bury(10)
+    judged(0)
+    alerts.acknowledge(ANN, Alert.objects.get().pk)
+    judged(300, 600, 1200)
+    assert len(told()) == 1 and states() == {"emails": "acknowledged"}
+    mend()
+    judged(1205)
+    assert states() == {"emails": "resolved"} and len(told()) == 2
+
+
+def test_a_rule_that_is_deleted_tells_the_end(rule):
+    made = rule(**FIRES)
+    bury(10)
+    judged(0)
+    alerts.delete_rule(ANN, made.pk)
+    assert told()[1:] == [("2", "alert.resolved", "resolved")]
+    assert Notice.objects.latest("pk").body["message"].endswith("ann deleted the rule.")
+    judged(5)
+    assert len(told()) == 2
+
+
+def test_open_alerts_of_a_rule_are_bounded_and_what_is_left_out_is_counted(rule, monkeypatch):
+    monkeypatch.setattr(judging, "MOST_OPEN", 10)
+    rule(**FIRES)
+    for n in range(30):
+        bury(6 + n, queue=f"q{n:02}")
+    judged(0)
+    assert Alert.objects.count() == 10 and Alert.objects.filter(subject="q29").exists()
+    body = Notice.objects.get().body
+    assert (body["queue"], body["more"], len(body["also"])) == ("q29", 20, 9)
+
+
+def test_hostile_names_keep_the_notice_below_its_bound(rule):
+    rule(**FIRES, task="*", runbook_url="https://run.example/")
+    for n in range(30):
+        bury(6, queue=("💥\u202e\n<script>" * 20)[:190] + str(n), task="ü" * 255)
+    judged(0)
+    notice = Notice.objects.get()
+    assert len(json.dumps(notice.body)) < 20_000 - 500 and notice.body["replay_url"].startswith("http")
+    assert "\n" not in notice.body["message"] and "\u202e" not in notice.body["message"]
+
+
+# -- the metrics ----------------------------------------------------------------------------------------------------
+
+
+def watching(rule, metric, threshold, **fields):
+    rule(metric=metric, threshold=threshold, for_s=0, keep_firing_s=0, **fields)
+
+
+def values():
+    return {(a.source, a.subject): a.value for a in Alert.objects.all()}
+
+
+def test_what_a_replay_has_sent_still_counts_as_dead(rule):
+    watching(rule, "dead", 5)
+    bury(10)
+    judged(0)
+    Failure.objects.update(state="replaying")
+    judged(5)
+    assert values() == {("shop", "emails"): 10} and states() == {"emails": "firing"}
+
+
+def test_dead_jobs_of_a_task_a_group_or_a_tenant(rule):
+    watching(rule, "dead", 2, task="shop.*")
+    watching(rule, "dead", 3, task="*", tenant="acme", name="of acme")
+    bury(3, task="shop.send"), bury(9, task="other", queue="webhooks"), bury(4, task="other", tenant="acme", queue="x")
+    judged(0)
+    found = {(a.rule.name, a.subject): a.value for a in Alert.objects.select_related("rule")}
+    assert found == {("Too many dead", "emails"): 3, ("of acme", "x"): 4}
+
+
+def test_growth_is_of_five_minutes_of_samples_and_is_held_by_a_replay(rule):
+    watching(rule, "growth_per_minute", 10)
+    for back, dead in ((300, 100), (0, 200)):
+        DepthSample.objects.create(source="shop", queue="emails", at=NOW - back * S, dead=dead)
+    DepthSample.objects.create(source="shop", queue="new", at=NOW, dead=60)
+    judged(0)
+    assert values() == {("shop", "emails"): 20, ("shop", "new"): 12}
+    QueueCounter.objects.create(source="shop", queue="emails", at=NOW.replace(second=0), sent=5)
+    DepthSample.objects.filter(at=NOW).update(dead=0)
+    judged(5)
+    assert states() == {"emails": "firing", "new": "resolved"}
+    assert "replay" in Alert.objects.get(subject="emails").held_because
+
+
+def test_the_age_of_the_oldest_dead_job(rule):
+    watching(rule, "oldest_dead_s", 3600)
+    DepthSample.objects.create(source="shop", queue="emails", at=NOW, dead=1, oldest_dead_at=NOW - 7200 * S)
+    judged(0)
+    assert values() == {("shop", "emails"): 7200}
+    assert Notice.objects.get().body["message"] == ("emails has a job that is dead for 2 h (threshold: 1 h) for 0 s")
+
+
+def test_rates_are_shares_and_too_few_jobs_say_nothing(rule):
+    watching(rule, "failure_rate", 0.5)
+    watching(rule, "retry_rate", 0.25, name="retries")
+    at = NOW.replace(second=0) - 60 * S
+    QueueCounter.objects.create(source="shop", queue="emails", at=at, failed=6, succeeded=4, retried=10)
+    QueueCounter.objects.create(source="shop", queue="few", at=at, failed=9)
+    judged(0)
+    assert {(a.rule.metric, a.subject): a.value for a in Alert.objects.select_related("rule")} == {
+        ("failure_rate", "emails"): 0.6, ("retry_rate", "emails"): 0.5,
+    }  # fmt: skip
+    assert "emails loses 60 % of its jobs (threshold: 50 %)" in Notice.objects.first().body["message"]
+
+
+def test_jobs_in_quarantine(rule):
+    watching(rule, "quarantined", 0)
+    bury(2, state="quarantined")
+    judged(0)
+    assert values() == {("shop", "emails"): 2}
+    assert Notice.objects.get().body["message"].startswith("emails has 2 jobs in quarantine (threshold: 0)")
+
+
+def test_seconds_for_which_a_source_cannot_be_reached(rule):
+    watching(rule, "unreachable", 60)
+    Source.objects.create(name="shop", is_configured=True, is_reachable=False, changed_at=NOW - 90 * S, sampled_at=NOW)
+    judged(0)
+    assert values() == {("shop", ""): 90}
+    assert Notice.objects.get().body["message"] == "shop cannot be reached for 1 min 30 s (threshold: 1 min) for 0 s"
+    Source.objects.update(is_reachable=True, changed_at=NOW + 4 * S)
+    judged(5)
+    assert states() == {"": "resolved"}
+
+
+def test_nobody_samples_is_no_data_and_the_rule_says_what_that_means(rule):
+    watching(rule, "unreachable", 60, no_data="fire")
+    Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW - 600 * S)
+    judged(0)
+    assert states() == {"": "firing"}
+
+
+@pytest.mark.server
+def test_how_long_reports_wait(rule, store):
+    watching(rule, "ingest_lag_s", 60, source="*")
+    store.xadd(keys.failures(), {"x": "1"}, id=f"{int((NOW - 90 * S).timestamp() * 1000)}-0")
+    judged(0)
+    assert values() == {("", ""): 90}
+
+
+def test_a_view_is_counted_with_the_eyes_of_its_owner(rule):
+    owner = get_user_model().objects.create(username="olga")
+    Role.objects.create(user=owner, source="shop", role="operator")
+    view = SavedView.objects.create(name="slow", query="state:dead task:send", owner=owner, is_shared=True)
+    olga = Viewer("olga", {"shop": "operator"}, user_id=owner.pk)
+    rule(olga, name="slow ones", metric="view", view=view.pk, source="shop", **FIRES)
+    rule(name="all slow ones", metric="view", view=view.pk, source="*", **FIRES)
+    bury(10), bury(90, source="bank")
+    judged(0)
+    assert values() == {("shop", "slow"): 10, ("", "slow"): 10}
+    assert [a.source for a in alerts.listing(SAM).rows] == ["shop"]  # the other is of several sources
+
+
+def test_rules_of_one_desk_do_not_hinder_each_other(rule):
+    watching(rule, "dead", 5)
+    watching(rule, "dead", 5, name="also")
+    bury(10)
+    judged(0)
+    assert Alert.objects.count() == Notice.objects.count() == 2
