@@ -24,6 +24,7 @@ HARMLESS = frozenset(
         "failure-export",
         "policy-preview",
         "policy-backtest",
+        "alert-rule-preview",
     }
 )
 

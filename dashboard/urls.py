@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import include, path, re_path, register_converter
+from django.urls import include, path, re_path
 
 from dashboard.api.errors import door
-from dashboard.segments import NameConverter
 from dashboard.views import (
     alerts,
     audit,
+    channels,
+    deliveries,
     demo,
     errors,
     exports,
@@ -27,16 +28,16 @@ from dashboard.views import (
     policy_editor,
     policy_lint,
     quarantine,
-    queue,
     queues,
     replays,
+    rule_editor,
+    rules,
+    runbooks,
     saved_views,
     session,
     silences,
     undo,
 )
-
-register_converter(NameConverter, "name")
 
 urlpatterns = [
     path("", overview.index, name="overview"),
@@ -55,7 +56,6 @@ urlpatterns = [
     path("demo/load/", demo.load, name="demo-load"),
     path("demo/incident/", demo.incident, name="demo-incident"),
     path("queues/", queues.index, name="queue-list"),
-    path("queues/<name:source>/<name:queue>/", queue.index, name="queue-detail"),
     path("quarantine/", quarantine.index, name="quarantine-list"),
     path("quarantine/<int:pk>/readmit/", quarantine.readmit, name="quarantine-readmit"),
     path("quarantine/<int:pk>/discard/", quarantine.discard, name="quarantine-discard"),
@@ -115,6 +115,30 @@ urlpatterns = [
     path("alerts/silences/fitting/", silences.fitting, name="silence-fitting"),
     path("alerts/silences/save/", silences.save, name="silence-save"),
     path("alerts/silences/<int:pk>/end/", silences.end, name="silence-end"),
+    path("alerts/rules/", rules.index, name="alert-rules"),
+    path("alerts/rules/new/", rule_editor.new, name="alert-rule-new"),
+    path("alerts/rules/preview/", rule_editor.preview, name="alert-rule-preview"),
+    path("alerts/rules/create/", rule_editor.create, name="alert-rule-create"),
+    path("alerts/rules/<int:pk>/", rule_editor.detail, name="alert-rule-detail"),
+    path("alerts/rules/<int:pk>/change/", rule_editor.change, name="alert-rule-change"),
+    path("alerts/rules/<int:pk>/switch/", rules.switch, name="alert-rule-switch"),
+    path("alerts/rules/<int:pk>/delete/", rules.delete, name="alert-rule-delete"),
+    path("alerts/runbooks/", runbooks.index, name="runbook-list"),
+    path("alerts/runbooks/save/", runbooks.save, name="runbook-save"),
+    path("alerts/runbooks/<int:pk>/delete/", runbooks.delete, name="runbook-delete"),
+    path("alerts/channels/", channels.index, name="channel-list"),
+    path("alerts/channels/new/", channels.new, name="channel-new"),
+    path("alerts/channels/create/", channels.create, name="channel-create"),
+    path("alerts/channels/<int:pk>/", channels.detail, name="channel-detail"),
+    path("alerts/channels/<int:pk>/change/", channels.change, name="channel-change"),
+    path("alerts/channels/<int:pk>/rotate/", channels.rotate, name="channel-rotate"),
+    path("alerts/channels/<int:pk>/end-rotation/", channels.end_rotation, name="channel-end-rotation"),
+    path("alerts/channels/<int:pk>/enable/", channels.enable, name="channel-enable"),
+    path("alerts/channels/<int:pk>/test/", channels.test, name="channel-test"),
+    path("alerts/channels/<int:pk>/delete/", channels.delete, name="channel-delete"),
+    path("alerts/deliveries/", deliveries.index, name="delivery-list"),
+    path("alerts/deliveries/<int:pk>/", deliveries.detail, name="delivery-detail"),
+    path("alerts/deliveries/<int:pk>/send-again/", deliveries.resend, name="delivery-resend"),
     path("undo/", undo.index, name="undo"),
     path("audit/", audit.index, name="audit-list"),
     path("login/", session.Login.as_view(), name="login"),

@@ -76,13 +76,21 @@ def final(act: Done) -> Final:
     return Final(act, f"It was {act.act}" + (f" of {act.object}" if act.object else ""), page_of(act.object))
 
 
+_WITH_NUMBERS = {"alert-rule": "alert-rule-detail", "alert": "alert-detail", "channel": "channel-detail"}
+_WITH_NUMBERS |= {"delivery": "delivery-detail"}
+
+
 def page_of(name: str) -> str:
     """The page of what an act was done to; "" for what has none."""
     kind, _, key = name.partition(":")
     if kind in {"failure", "replay"} and (pk := whole_number(key.partition("@")[0])) is not None:
         return reverse(f"{kind}-detail", args=[pk])
+    if kind in _WITH_NUMBERS and (pk := whole_number(key)) is not None:
+        return reverse(_WITH_NUMBERS[kind], args=[pk])
     if kind == "rule":
         return reverse("group-rules")
+    if kind == "runbook":
+        return reverse("runbook-list")
     if kind == "policy" and links.is_name(key):
         return reverse("policy-versions", args=[key])
     if kind == "view":

@@ -7,12 +7,15 @@ from django.contrib import admin
 
 from jobs_admin.admin import (
     accounts,
+    alerts,
     audit,
+    channels,
     failures,
     groups,
     policies,
     replays,
     roles,
+    rules,
     saved_views,
     sources,
     tokens,
@@ -21,12 +24,15 @@ from jobs_admin.admin import (
 
 __all__ = [
     "accounts",
+    "alerts",
     "audit",
+    "channels",
     "failures",
     "groups",
     "policies",
     "replays",
     "roles",
+    "rules",
     "saved_views",
     "sources",
     "tokens",

@@ -4,7 +4,6 @@ from jobs_admin.alerts.acknowledging import acknowledge
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
 from jobs_admin.alerts.judging import EVERY_S, judge
 from jobs_admin.alerts.links import Links, links
-from jobs_admin.alerts.previewing import Episode, Preview, PreviewSeries, preview
 from jobs_admin.alerts.reading import (
     OPEN,
     AlertPage,
@@ -21,7 +20,9 @@ from jobs_admin.alerts.refusals import AlertRefused, NoSuchAlert, NoSuchRule, No
 from jobs_admin.alerts.risen import RisenGroup, risen_groups
 from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
+from jobs_admin.alerts.runbooks import may_change as may_change_runbooks
 from jobs_admin.alerts.silencing import end_silence, may_end, silence, silences
+from jobs_admin.alerts.standing import Standing, standing
 
 __all__ = [
     "DEFAULTS",
@@ -30,15 +31,13 @@ __all__ = [
     "OPEN",
     "AlertPage",
     "AlertRefused",
-    "Episode",
     "Links",
     "NoSuchAlert",
     "NoSuchRule",
     "NoSuchRunbook",
     "NoSuchSilence",
-    "Preview",
-    "PreviewSeries",
     "RisenGroup",
+    "Standing",
     "Times",
     "acknowledge",
     "bound",
@@ -55,8 +54,8 @@ __all__ = [
     "links",
     "listing",
     "may_change",
+    "may_change_runbooks",
     "may_end",
-    "preview",
     "risen_groups",
     "rule",
     "rules",
@@ -65,6 +64,7 @@ __all__ = [
     "save_runbook",
     "silence",
     "silences",
+    "standing",
     "times",
     "together",
 ]

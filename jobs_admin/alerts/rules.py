@@ -73,7 +73,7 @@ def save_rule(viewer: Viewer, document: object, pk: int | None = None) -> Rule:
         with transaction.atomic():
             made = _store(viewer, pk, said, expected)
     except AlertRefused as refused:
-        rights.note(viewer, act, f"rule:{pk or ''}", refused, touched)
+        rights.note(viewer, act, f"alert-rule:{pk or ''}", refused, touched)
         raise
     return rule(viewer, made.pk)
 
@@ -84,7 +84,7 @@ def delete_rule(viewer: Viewer, pk: int) -> None:
     try:
         rights.must_hold(viewer, [found.source], _WHAT)
     except AlertRefused as refused:
-        rights.note(viewer, "rule.delete", f"rule:{pk}", refused, [found.source])
+        rights.note(viewer, "rule.delete", f"alert-rule:{pk}", refused, [found.source])
         raise
     now, said = timezone.now(), document(found)
     with transaction.atomic():
@@ -158,4 +158,4 @@ def _record(viewer: Viewer, act: str, pk: int, before: dict[str, Any] | None, af
             for name, side in sides.items()
             if side and source in rights.audited([side["source"]])
         }
-        audit.record(viewer, act, f"rule:{pk}", source=source, **told)
+        audit.record(viewer, act, f"alert-rule:{pk}", source=source, **told)

@@ -5,7 +5,6 @@ from jobs_admin.depths.ladder import LADDER, LOOK_S
 from jobs_admin.depths.marking import Mark, marks
 from jobs_admin.depths.reading import MOST, History, NoSuchQueue, Point, history, must_see
 from jobs_admin.depths.rolling import roll_up
-from jobs_admin.depths.thresholds import Threshold
 
 __all__ = [
     "LADDER",
@@ -16,7 +15,6 @@ __all__ = [
     "Mark",
     "NoSuchQueue",
     "Point",
-    "Threshold",
     "history",
     "marks",
     "must_see",

@@ -11,6 +11,7 @@ from jobs_admin.notices.changing import (
     test,
 )
 from jobs_admin.notices.delivering import deliver
+from jobs_admin.notices.latest import LastDelivery, last_deliveries
 from jobs_admin.notices.reading import (
     ChannelRow,
     DeliveryPage,
@@ -28,6 +29,7 @@ __all__ = [
     "ChannelRow",
     "DeliveryPage",
     "DeliveryRow",
+    "LastDelivery",
     "NoSuchChannel",
     "NoSuchDelivery",
     "Saved",
@@ -39,6 +41,7 @@ __all__ = [
     "delivery",
     "enable",
     "end_rotation",
+    "last_deliveries",
     "may_change",
     "resend",
     "rotate",

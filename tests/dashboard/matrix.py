@@ -49,6 +49,7 @@ from jobs_admin.models import (
     ReplayItem,
     Role,
     Rule,
+    Runbook,
     SavedView,
     Silence,
     Source,
@@ -171,7 +172,7 @@ def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
     now = timezone.now()
     rule = Rule.objects.create(
         name=f"{word} rule", metric="dead", source=source, threshold=5, severity="critical",
-        runbook_url=f"https://{word}.example/alert",
+        runbook_url=f"https://{word}.example/alert", changed_by=f"{word}-author",
     )  # fmt: skip
     said = {"rule": rule, "source": source, "subject": f"{word}-queue", "severity": "critical", "value": NUMBER if source == SHOP else 7, "threshold": 5}  # fmt: skip
     began = now - timedelta(minutes=20)
@@ -183,7 +184,10 @@ def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
         matchers={"source": source, "queue": f"{word}-other"}, author=f"{word}-author", comment=f"{word} comment",
         starts_at=now, ends_at=now + timedelta(hours=1),
     )  # fmt: skip
-    return {"alert": alert, "silence": silence, "rule": rule}
+    runbook = Runbook.objects.create(
+        task=f"task of {'one' if source == SHOP else 'another'}", url="https://wiki.example/"
+    )
+    return {"alert": alert, "silence": silence, "rule": rule, "runbook": runbook}
 
 
 def lay_rules(word: str, bury: Callable[..., list[Failure]]) -> GroupRule:
@@ -349,7 +353,7 @@ _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)
 # What a form of a thing is called, where the address lists no alternatives.
 _FORMS = {"failure-export": "jsonl"}
 # The noun whose number a parameter is: the word before it in the route.
-_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|alert|silence|channel|deliver(?:y|ie))s?/$")
+_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|alert|silence|channel|runbook|deliver(?:y|ie))s?/$")
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
 _GIVEN_TO = {"failure-opened": {"at": "args", "from": "0"}}
@@ -359,7 +363,6 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
     "api:resolve_item": {"as": "ran"},
     "api:change_group": {"note": "n"},
-    "api:tell_release": {"source": SHOP, "version": "v9"},
     "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
 
@@ -387,8 +390,6 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
         return rows.uncertain.n
     if name == "fingerprint":
         return rows.group.fingerprint
-    if name in {"source", "queue"}:
-        return getattr(rows.failure, name)
     if is_of_policy(address):
         return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":
@@ -413,7 +414,9 @@ def _one(address: Address, noun: str, rows: Rows) -> Any:
         return rows.quarantined
     if noun == "replay":
         return rows.paused if _act(address) == "resume" else rows.replay
-    return rows.more[{"view": "savedview", "rule": "grouprule"}.get(noun, noun)]
+    if noun == "rule":
+        return rows.more["grouprule" if "/groups/" in address.route else "rule"]
+    return rows.more[{"view": "savedview"}.get(noun, noun)]
 
 
 def _act(address: Address) -> str:
@@ -438,10 +441,7 @@ def has_object(address: Address) -> bool:
     return (
         address.name.startswith("demo")
         or is_of_policy(address)
-        or address.name in {"api:depth", "api:tell_release"}  # named beside the address
-        or bool(
-            named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id", "delivery_id", "queue"}
-        )
+        or bool(named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id", "delivery_id"})
     )
 
 
@@ -450,13 +450,16 @@ def is_of_policy(address: Address) -> bool:
 
 
 def is_of_desk(address: Address) -> bool:
-    """Whether it is about a channel: everybody sees that there is one, an admin of every source changes it."""
-    return "/channels/" in address.route or address.route.endswith("/channels")
+    """Whether it is about a channel or a runbook: everybody sees that there is one, who has a role on all changes it."""
+    return re.search(r"/(channel|runbook)s?(/|$)", address.route) is not None
 
 
 def is_of_person(address: Address) -> bool:
     """Whether it is about a saved view, which here is somebody else's, shared with all."""
     return re.search(r"(?<!pre)views?([_-]|$)|_view$|savedview", address.name) is not None
+
+
+_SAID_BACK = {"silence-save", "alert-rule-preview", "alert-rule-create", "alert-rule-change"}
 
 
 def form_for(address: Address, rows: Rows) -> dict[str, Any]:
@@ -470,7 +473,7 @@ def form_for(address: Address, rows: Rows) -> dict[str, Any]:
         "username": "p-root", "password": "x", "action": "discard", "_selected_action": str(rows.failure.pk),
         "for": "3600", "queue": "x", "comment": "because",
         # What somebody says of a source that they may not see is said back to them, and is no leak.
-        "source": "" if address.name == "silence-save" else SHOP,
+        "source": "" if address.name in _SAID_BACK else SHOP, "metric": "dead",
         "confirmed": "yes", "user": "1", "role": "viewer", "post": "yes",
     }  # fmt: skip
 
@@ -500,8 +503,6 @@ class Asker:
         path, headers = path_of(address, rows), self.headers | headers
         if method in {"GET", "HEAD"}:
             given = _GIVEN | _GIVEN_TO.get(address.name, {}) if address.kind == "page" else {}
-            if address.name == "api:depth":
-                given = {"source": rows.failure.source, "queue": rows.failure.queue}
             return getattr(self.client, method.lower())(path, given, headers=headers)
         if address.kind == "api":
             body = json.dumps(_BODIES.get(address.name, {"reason": "because"}))

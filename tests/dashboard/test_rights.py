@@ -72,7 +72,8 @@ def expected(address: Address, method: str, person: str) -> str:
         return IN if held else REFUSED
     if not any(RANK[role] >= RANK[right] for role in roles.values()):
         return REFUSED
-    if ((is_of_person(address) and "<" in address.route) or is_of_desk(address)) and method != "GET":
+    of_desk = is_of_desk(address) and address.kind == "page"
+    if ((is_of_person(address) and "<" in address.route) or of_desk) and method != "GET":
         return IN if person == "root" else REFUSED  # its owner, and an admin of every source
     if not has_object(address) or person == "root":
         return IN

@@ -1,0 +1,65 @@
+"""A channel while somebody edits it: a text for each input, and what is refused beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.http import QueryDict
+
+from jobs_admin.models.notice import EVENTS, KINDS
+from jobs_admin.notices import ChannelRefused, ChannelRow
+
+# The inputs that mean something for a kind. The routing key of PagerDuty is its `secret`.
+OF_KIND = {
+    "webhook": ("url", "secret"),
+    "slack": ("url",),
+    "pagerduty": ("routing_key", "url"),
+    "email": ("to",),
+}
+PLACES = ("name", "kind", "url", "to", "secret", "routing_key", "events")
+_LONGEST = 4_000
+
+
+@dataclass(slots=True)
+class Draft:
+    """What stands in the inputs. `document` is what it says; `errors` what was refused, by input."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: ChannelRow) -> Draft:
+        """A channel as inputs. What is secret stands in none of them: left empty it stays."""
+        url = "" if row.kind == "slack" else row.url
+        return cls({"name": row.name, "kind": row.kind, "url": url, "to": "\n".join(row.to)}, list(row.events))
+
+    @classmethod
+    def given(cls, given: QueryDict, kind: str = "") -> Draft:
+        """What a browser sent; `kind` of a channel that is there already."""
+        texts = {name: given.get(name, "")[:_LONGEST].strip() for name in PLACES if name != "events"}
+        texts["kind"] = kind or texts["kind"]
+        return cls(texts, [one[:100] for one in given.getlist("events")][: len(EVENTS) * 2])
+
+    @property
+    def kind(self) -> str:
+        return self.texts.get("kind") or KINDS[0]
+
+    def document(self) -> dict[str, Any]:
+        """In the contract's shape: what belongs to the kind, and of that what is not empty."""
+        found: dict[str, Any] = {"name": self.texts.get("name", ""), "kind": self.kind, "events": list(self.events)}
+        for name in OF_KIND.get(self.kind, ()):
+            text = self.texts.get(name, "")
+            if name == "to":
+                found["to"] = [one.strip() for one in text.replace(",", "\n").splitlines() if one.strip()]
+            elif text:
+                found["secret" if name == "routing_key" else name] = text
+        return found
+
+    def refuse(self, refused: ChannelRefused) -> None:
+        """Put it beside its input; what has none stands under `""`."""
+        place = refused.field or ""
+        if place == "secret" and self.kind == "pagerduty":
+            place = "routing_key"
+        self.errors.setdefault(place if place in PLACES else "", []).append(refused.message)

@@ -1,0 +1,280 @@
+"""Channels and deliveries in the browser: health, secrets shown once, a test, sending again, and what others see."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from datetime import timedelta
+
+import pytest
+from cryptography.fernet import Fernet
+from django.utils import timezone
+from standardwebhooks import Webhook
+
+from jobs_admin import alerts, config, notices
+from jobs_admin.models import AuditEvent, Channel, Delivery, Notice
+from jobs_admin.models.access import ENGINE
+from jobs_admin.notices import sealing
+from tests.conftest import forget_configuration
+from tests.dashboard.conftest import HTMX, log_in
+
+pytestmark = pytest.mark.django_db
+URL = "http://127.0.0.1:9/hook"
+
+
+@pytest.fixture(autouse=True)
+def _keys(watched, settings):
+    settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.0/8"]
+    forget_configuration(config)
+    yield
+    forget_configuration(config)
+
+
+def channel(name: str = "ops", **changes) -> Channel:
+    made = notices.save_channel(ENGINE, {"name": name, "kind": "webhook", "url": URL} | changes).channel
+    return Channel.objects.get(pk=made.pk)
+
+
+def delivery(held: Channel, state: str = "parked", source: str = "shop", **changes) -> Delivery:
+    now = timezone.now()
+    title = changes.pop("title", "Dead Letter Queue Growing")
+    number = Notice.objects.count()
+    notice = Notice.objects.create(key=f"k-{number}", type="alert.firing", source=source, body={"title": title})
+    values = {
+        "request": '{"type": "alert.firing"}',
+        "status": 500,
+        "answer": "",
+        "error": "",
+        "tries": 1,
+        "tried_at": now,
+    }
+    return Delivery.objects.create(notice=notice, channel=held, state=state, **values | changes)
+
+
+def text_of(answer) -> str:
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode())))
+
+
+# --- the list ----------------------------------------------------------------------------------------------------
+
+
+def test_a_desk_without_channels_says_that_nothing_leaves_it(ann, vera):
+    assert "alerts are shown on this desk, and nowhere else" in text_of(ann.get("/alerts/channels/"))
+    assert "Make a channel" not in vera.get("/alerts/channels/").content.decode()
+
+
+def test_the_list_says_how_each_channel_is(ann):
+    held = channel(events=["replay.held"])
+    Channel.objects.filter(pk=held.pk).update(failures=3)
+    delivery(held, "delivered", status=204)
+    alerts.save_rule(ENGINE, {"name": "Tells ops", "metric": "dead", "threshold": 1, "channels": ["ops"]})
+    said = text_of(ann.get("/alerts/channels/"))
+    assert "3 tries failed in a row" in said and "also when a replay was held" in said
+    assert "delivered" in said and "1 rule Tells ops" in said and "http://127.0.0.1:9" in said
+    Channel.objects.filter(pk=held.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410.")
+    assert "disabled It answered 410." in text_of(ann.get("/alerts/channels/"))
+
+
+def test_where_a_channel_leads_is_shown_to_admins_of_every_source_only(vera, otto, django_user_model):
+    held = channel("ops", url="http://127.0.0.1:9/zircon")
+    made = delivery(held, answer="zircon answer", error="zircon error")
+    admin_of_one = log_in(django_user_model, "ada", shop="admin")
+    for person in (vera, otto, admin_of_one):
+        for path in ("channels/", f"channels/{held.pk}/", "deliveries/", f"deliveries/{made.pk}/"):
+            page = person.get(f"/alerts/{path}").content.decode()
+            assert "zircon" not in page and "127.0.0.1:9" not in page and "ops" in page
+
+
+@pytest.mark.parametrize("act", ["change", "rotate", "end-rotation", "enable", "test", "delete"])
+def test_the_admin_of_one_source_changes_no_channel(act, django_user_model):
+    held = channel()
+    before = Channel.objects.values().get()
+    ada = log_in(django_user_model, "ada", shop="admin")
+    assert ada.post(f"/alerts/channels/{held.pk}/{act}/", {"name": "mine"}).status_code == 403
+    assert ada.get("/alerts/channels/new/").status_code == 403
+    assert Channel.objects.values().get() == before and not Delivery.objects.exists()
+    assert AuditEvent.objects.filter(actor="ada", allowed=False).exists()
+
+
+# --- making one, and its secret ----------------------------------------------------------------------------------
+
+
+def shown(answer) -> str:
+    found = re.search(r'id="the-secret"[^>]*>([^<]+)<', answer.content.decode())
+    return found[1] if found else ""
+
+
+def test_a_webhooks_secret_is_made_shown_once_and_signs(ann):
+    answer = ann.post(
+        "/alerts/channels/create/", {"name": "ops", "kind": "webhook", "url": URL, "events": ["replay.done"]}
+    )
+    secret = shown(answer)
+    held = Channel.objects.get()
+    assert secret.startswith("whsec_") and sealing.unseal(held.secrets) == [secret] and held.events == ["replay.done"]
+    assert f'data-now-at="/alerts/channels/{held.pk}/"' in answer.content.decode()
+    assert secret not in ann.get(f"/alerts/channels/{held.pk}/").content.decode()
+    assert secret not in json.dumps(list(AuditEvent.objects.values("before", "after")))
+    now = timezone.now()
+    assert Webhook(secret).sign("id", now, "{}").startswith("v1,")
+
+
+def test_the_new_secret_of_a_rotation_is_shown_once_and_two_sign_until_it_is_ended(ann):
+    held = channel()
+    [before] = sealing.unseal(held.secrets)
+    answer = ann.post(f"/alerts/channels/{held.pk}/rotate/")
+    held.refresh_from_db()
+    assert sealing.unseal(held.secrets) == [shown(answer), before]
+    assert "End the rotation" in text_of(answer) and "two signatures" in text_of(answer)
+    again = ann.post(f"/alerts/channels/{held.pk}/rotate/", follow=True)
+    assert "End that rotation first" in text_of(again) and not shown(again)
+    ann.post(f"/alerts/channels/{held.pk}/end-rotation/")
+    held.refresh_from_db()
+    assert sealing.unseal(held.secrets) == [shown(answer)]
+
+
+@pytest.mark.parametrize(
+    ("form", "place", "said"),
+    [
+        ({"name": ""}, "c-name", "a name of 1 to 100"),
+        ({"kind": "pigeon"}, "c-kind", "one of webhook"),
+        ({"url": "http://10.1.2.3/"}, "c-url", "not a public address"),
+        ({"url": ""}, "c-url", "Give the URL"),
+        ({"secret": "short"}, "c-secret", "whsec_"),
+        ({"kind": "pagerduty", "routing_key": "x"}, "c-routing-key", "32 letters and digits"),
+        ({"kind": "pagerduty", "url": ""}, "c-routing-key", "routing key"),
+        ({"events": ["nothing"]}, "c-events", "no event"),
+    ],
+)
+def test_what_is_refused_stands_beside_its_field(ann, form, place, said):
+    answer = ann.post("/alerts/channels/create/", {"name": "my ops", "kind": "webhook", "url": URL} | form)
+    page = answer.content.decode()
+    assert answer.status_code == 422 and not Channel.objects.exists()
+    slot = re.search(rf'id="refused-{place}"[^>]*>(.*?)</div>', page, re.S)[1]
+    assert said in html.unescape(slot)
+    assert form.get("name") == "" or 'value="my ops"' in page
+
+
+def test_a_secret_that_was_typed_is_not_sent_back(ann):
+    typed = "whsec_" + "A" * 43 + "="
+    answer = ann.post("/alerts/channels/create/", {"name": "", "kind": "webhook", "url": URL, "secret": typed})
+    assert answer.status_code == 422 and typed not in answer.content.decode()
+
+
+def test_slacks_address_is_a_secret_and_is_kept_where_nothing_is_typed(ann):
+    slack = "http://127.0.0.1:9/services/T0/B0/zircon"
+    ann.post("/alerts/channels/create/", {"name": "chat", "kind": "slack", "url": slack})
+    held = Channel.objects.get()
+    assert "zircon" not in ann.get(f"/alerts/channels/{held.pk}/").content.decode()
+    ann.post(f"/alerts/channels/{held.pk}/change/", {"name": "the chat", "url": ""})
+    held.refresh_from_db()
+    assert held.name == "the chat" and sealing.unseal(held.secrets) == [slack]
+
+
+def test_a_channel_that_a_rule_tells_is_not_deleted(ann):
+    held = channel()
+    made = alerts.save_rule(ENGINE, {"name": "Tells ops", "metric": "dead", "threshold": 1, "channels": ["ops"]})
+    assert "told by 1 rule" in text_of(ann.get(f"/alerts/channels/{held.pk}/"))
+    answer = ann.post(f"/alerts/channels/{held.pk}/delete/", follow=True)
+    assert "Change them first" in text_of(answer) and Channel.objects.exists()
+    alerts.delete_rule(ENGINE, made.pk)
+    ann.post(f"/alerts/channels/{held.pk}/delete/")
+    assert not Channel.objects.exists()
+
+
+def test_a_disabled_channel_says_why_and_is_enabled_again(ann):
+    held = channel()
+    Channel.objects.filter(pk=held.pk).update(disabled_at=timezone.now(), why_disabled="It answered 410 Gone.")
+    assert "It answered 410 Gone." in text_of(ann.get(f"/alerts/channels/{held.pk}/"))
+    ann.post(f"/alerts/channels/{held.pk}/enable/")
+    assert Channel.objects.get().disabled_at is None
+
+
+# --- a test ------------------------------------------------------------------------------------------------------
+
+
+def test_a_test_is_sent_and_what_came_back_arrives_by_itself(ann):
+    held = channel()
+    answer = ann.post(f"/alerts/channels/{held.pk}/test/")
+    sent = Delivery.objects.get()
+    assert answer["Location"] == f"/alerts/channels/{held.pk}/?test={sent.pk}#test"
+    page = ann.get(answer["Location"]).content.decode()
+    assert f'data-live="fast" hx-get="/alerts/deliveries/{sent.pk}/"' in page and "It goes out within seconds" in page
+    Delivery.objects.filter(pk=sent.pk).update(
+        state="delivered", status=204, took_ms=31, tries=1, tried_at=timezone.now(), delivered_at=timezone.now()
+    )
+    part = ann.get(f"/alerts/deliveries/{sent.pk}/", headers=HTMX).content.decode()
+    assert "<html" not in part and "data-live" not in part
+    assert "204" in part and "31 ms" in part and "delivered" in part
+
+
+def test_the_test_of_another_channel_is_not_shown(ann):
+    one, other = channel("one"), channel("other")
+    made = delivery(other, title="of the other")
+    assert "of the other" not in text_of(ann.get(f"/alerts/channels/{one.pk}/?test={made.pk}"))
+    assert ann.get(f"/alerts/channels/{one.pk}/?test=x").status_code == 200
+
+
+# --- deliveries --------------------------------------------------------------------------------------------------
+
+
+def test_deliveries_are_narrowed_by_channel_and_state(vera):
+    one, other = channel("one"), channel("other")
+    delivery(one, title="first"), delivery(one, "delivered", title="second"), delivery(other, title="third")
+    every = text_of(vera.get("/alerts/deliveries/"))
+    assert "3 deliveries" in every and all(word in every for word in ("first", "second", "third"))
+    narrowed = text_of(vera.get(f"/alerts/deliveries/?channel={one.pk}&state=parked"))
+    assert "first" in narrowed and "second" not in narrowed and "third" not in narrowed
+    assert "No delivery like this" in text_of(vera.get("/alerts/deliveries/?channel=nonsense"))
+
+
+def test_deliveries_have_pages(vera):
+    held = channel()
+    for n in range(55):
+        delivery(held, title=f"told {n:02}")
+    page = vera.get("/alerts/deliveries/").content.decode()
+    assert "told 54" in page and "told 04" not in page
+    following = html.unescape(re.search(r'rel="next" href="([^"]+)"', page)[1])
+    assert "told 04" in vera.get(f"/alerts/deliveries/{following}").content.decode()
+
+
+def test_a_delivery_of_a_source_that_is_out_of_sight_is_not_there(vera):
+    hidden = delivery(channel(), source="bank", title="zircon")
+    assert "zircon" not in text_of(vera.get("/alerts/deliveries/"))
+    assert vera.get(f"/alerts/deliveries/{hidden.pk}/").status_code == 404
+
+
+def test_a_delivery_shows_what_was_sent_what_came_back_and_every_try(ann):
+    log = [{"at": "2026-11-22T02:07:00+00:00", "status": None, "error": "no answer within 10 s", "took_ms": 10000}]
+    answer = "<script>alert(1)</script>\x1b[31m"
+    made = delivery(
+        channel(),
+        "waiting",
+        answer=answer,
+        error="HTTP 500",
+        log=log,
+        next_try_at=timezone.now() + timedelta(minutes=5),
+    )
+    page = ann.get(f"/alerts/deliveries/{made.pk}/").content.decode()
+    assert "&lt;script&gt;" in page and "<script>alert" not in page and "U+001B" in page
+    said = text_of(ann.get(f"/alerts/deliveries/{made.pk}/"))
+    assert '{"type": "alert.firing"}' in said and "2026-11-22 02:07:00 no answer within 10 s, after 10 s" in said
+    assert "Next try in 4 min" in said
+
+
+def test_it_is_sent_again_by_an_operator_of_its_source_and_not_by_a_viewer(otto, vera):
+    made = delivery(channel())
+    assert "Send again" not in vera.get(f"/alerts/deliveries/{made.pk}/").content.decode()
+    assert vera.post(f"/alerts/deliveries/{made.pk}/send-again/").status_code == 403
+    answer = otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True)
+    made.refresh_from_db()
+    assert made.state == "waiting" and "sent to ops again" in text_of(answer)
+
+
+def test_what_is_being_sent_or_goes_to_a_disabled_channel_is_refused_in_words(otto):
+    held = channel()
+    made = delivery(held, "sending")
+    assert "being sent just now" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))
+    Channel.objects.filter(pk=held.pk).update(disabled_at=timezone.now())
+    assert "Enable it first" in text_of(otto.post(f"/alerts/deliveries/{made.pk}/send-again/", follow=True))

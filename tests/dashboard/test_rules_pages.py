@@ -1,0 +1,296 @@
+"""Rules of alerts in the browser: the list, the editor with its preview, what it refuses, runbooks."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from jobs_admin import alerts
+from jobs_admin.models import Alert, AuditEvent, Channel, Rule, Runbook, SavedView
+from jobs_admin.models.access import ENGINE
+from tests.dashboard.conftest import log_in
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _clean(watched):
+    """The store answers, and no rule stands but those of the test."""
+    Rule.objects.all().delete()
+
+
+def rule(name: str = "Webhooks die", **changes) -> Rule:
+    document = {"name": name, "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": 100} | changes
+    return alerts.save_rule(ENGINE, document)
+
+
+def channel(name: str = "ops-slack") -> Channel:
+    return Channel.objects.create(name=name, kind="webhook", url="https://hooks.example/x")
+
+
+def fired(rule: Rule, subject: str = "webhooks", state: str = "firing", **changes) -> Alert:
+    now = timezone.now()
+    values = {
+        "source": "shop",
+        "severity": "warning",
+        "value": 120,
+        "threshold": 100,
+        "opened_at": now,
+        "fired_at": now,
+    }
+    return Alert.objects.create(rule=rule, subject=subject, state=state, **values | changes)
+
+
+def typed(**changes: str) -> dict[str, object]:
+    """The form of the editor."""
+    form = {"name": "Webhooks die", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": "100"}
+    form |= {"for_s": "1 min", "keep_firing_s": "2 min", "no_data": "keep", "severity": "warning", "enabled": "on"}
+    return form | changes
+
+
+def text_of(answer) -> str:
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode())))
+
+
+# --- the list ----------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_says_in_a_sentence_what_it_watches_when_it_fires_and_who_is_told(vera):
+    channel()
+    rule(channels=["ops-slack"], escalate_s=600)
+    said = text_of(vera.get("/alerts/rules/"))
+    assert "dead jobs of webhooks in shop above 100 for 1 min → then warning , to ops-slack" in said
+    assert "escalates after 10 min without acknowledgement" in said
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({"queue": "*", "source": "*"}, "dead jobs of any queue above 100 for 1 min"),
+        ({"metric": "oldest_dead_s", "threshold": 3600}, "the oldest dead job of webhooks in shop older than 1 h"),
+        ({"metric": "failure_rate", "threshold": 0.5}, "share of jobs that failed of webhooks in shop above 50 %"),
+        ({"metric": "unreachable", "queue": "*", "threshold": 30}, "no connection to shop for longer than 30 s"),
+        ({"metric": "ingest_lag_s", "queue": "*", "source": "*", "threshold": 60}, "read late, by more than 1 min"),
+        ({"tenant": "cobalt", "for_s": 0}, "dead jobs of webhooks in shop, of tenant cobalt above 100 →"),
+    ],
+)
+def test_each_metric_has_its_sentence(ann, document, sentence):
+    rule(**document)
+    assert sentence in text_of(ann.get("/alerts/rules/"))
+
+
+def test_the_list_says_how_many_fire_now_and_when_one_fired_last(vera):
+    first = rule()
+    fired(first), fired(first, "emails", "acknowledged"), fired(first, "later", "pending", fired_at=None)
+    rule("Never fired")
+    said = text_of(vera.get("/alerts/rules/"))
+    assert "2 firing" in said and "never" in said and "quiet" in said
+
+
+def test_alerts_of_a_source_that_is_out_of_sight_are_not_counted(vera):
+    fired(rule(source="*", queue="*"), source="bank")
+    assert "1 firing" not in text_of(vera.get("/alerts/rules/"))
+
+
+def test_a_rule_of_a_source_that_is_out_of_sight_is_not_there(django_user_model):
+    pk = rule().pk
+    eve = log_in(django_user_model, "eve", bank="admin")
+    assert "Webhooks die" not in eve.get("/alerts/rules/").content.decode()
+    assert eve.get(f"/alerts/rules/{pk}/").status_code == 404
+    assert eve.post("/alerts/rules/preview/", typed(rule=str(pk))).status_code == 404
+    for act in ("change", "switch", "delete"):
+        assert eve.post(f"/alerts/rules/{pk}/{act}/", typed()).status_code == 404
+
+
+def test_a_viewer_is_offered_nothing_that_changes(vera):
+    pk = rule().pk
+    page = vera.get("/alerts/rules/").content.decode()
+    assert "Disable" not in page and "Try one out" in page
+    detail = vera.get(f"/alerts/rules/{pk}/").content.decode()
+    assert 'class="primary"' not in detail and "you need the role operator" in detail
+
+
+def test_the_list_asks_the_database_the_same_for_one_rule_and_for_fifty(vera):
+    def asked() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert vera.get("/alerts/rules/").status_code == 200
+        return len(queries)
+
+    channel()
+    rule("first", channels=["ops-slack"])
+    asked()
+    one = asked()
+    for n in range(50):
+        rule(f"rule {n}", channels=["ops-slack"])
+    assert asked() == one
+
+
+def test_a_long_list_has_pages_by_name_and_can_be_narrowed(vera):
+    Rule.objects.bulk_create(Rule(name=f"R{n:03}", metric="dead", threshold=n) for n in range(130))
+    page = vera.get("/alerts/rules/").content.decode()
+    assert "R099" in page and "R100" not in page
+    following = html.unescape(re.search(r'rel="next" href="([^"]+)"', page)[1])
+    rest = vera.get(f"/alerts/rules/{following}").content.decode()
+    assert "R100" in rest and "R129" in rest and ">R099<" not in rest
+    assert "R042" in vera.get("/alerts/rules/?q=r042").content.decode()
+    assert "No rule has these words" in text_of(vera.get("/alerts/rules/?q=nothing"))
+
+
+def test_one_is_disabled_and_enabled_again_and_its_alerts_are_closed(otto):
+    made = rule()
+    alert = fired(made)
+    otto.post(f"/alerts/rules/{made.pk}/switch/", {"enabled": "0"})
+    made.refresh_from_db(), alert.refresh_from_db()
+    assert not made.enabled and alert.state == "resolved" and made.threshold == 100
+    assert "disabled" in text_of(otto.get("/alerts/rules/"))
+    otto.post(f"/alerts/rules/{made.pk}/switch/", {"enabled": "1"})
+    made.refresh_from_db()
+    assert made.enabled and AuditEvent.objects.filter(act="rule.change", actor="otto").count() == 2
+
+
+def test_what_becomes_of_open_alerts_is_said_before_a_rule_is_deleted(otto):
+    made = rule()
+    fired(made), fired(made, "emails")
+    assert "2 open alerts are closed" in text_of(otto.get(f"/alerts/rules/{made.pk}/"))
+    answer = otto.post(f"/alerts/rules/{made.pk}/delete/", follow=True)
+    assert "is deleted; what it told stays" in text_of(answer)
+    assert otto.get(f"/alerts/rules/{made.pk}/").status_code == 404
+    assert set(Alert.objects.values_list("state", flat=True)) == {"resolved"}
+
+
+def test_a_rule_over_every_source_is_not_changed_by_the_operator_of_one(otto):
+    made = rule(source="*")
+    answer = otto.post(f"/alerts/rules/{made.pk}/delete/", follow=True)
+    assert "takes the role operator on every source" in text_of(answer)
+    made.refresh_from_db()
+    assert made.deleted_at is None
+
+
+# --- the editor --------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_made_as_it_was_typed(otto):
+    channel()
+    otto.post(
+        "/alerts/rules/create/",
+        typed(threshold="1,500", for_s="5 min", clear="20", channels=["ops-slack"], renotify_s="1 h"),
+    )
+    made = Rule.objects.get()
+    assert (made.threshold, made.for_s, made.clear, made.renotify_s) == (1500, 300, 20, 3600)
+    assert [one.name for one in made.channels.all()] == ["ops-slack"] and made.changed_by == "otto"
+
+
+def test_the_inputs_hold_what_stands_with_units(otto):
+    made = rule(metric="oldest_dead_s", threshold=5400, for_s=120)
+    page = otto.get(f"/alerts/rules/{made.pk}/").content.decode()
+    assert 'name="threshold" value="90 min"' in page and 'name="for_s" value="2 min"' in page
+    share = rule("share", metric="failure_rate", threshold=0.25)
+    assert 'name="threshold" value="25"' in otto.get(f"/alerts/rules/{share.pk}/").content.decode()
+
+
+def test_what_another_metric_left_in_its_input_is_no_part_of_the_rule(otto):
+    otto.post("/alerts/rules/create/", typed(metric="unreachable", threshold="1 min", queue="webhooks", tenant="x"))
+    made = Rule.objects.get()
+    assert (made.queue, made.tenant, made.threshold) == ("*", "*", 60)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [
+        ("threshold", "lots", "This is a number from 0 to 1,000,000,000,000"),
+        ("threshold", "-5", "it is a number from 0"),
+        ("threshold", "1e300", "from 0 to 1,000,000,000,000"),
+        ("for_s", "3 d", "from 0 to 86,400 seconds, a day"),
+        ("clear", "200", "above its threshold of 100"),
+        ("runbook_url", "javascript:alert(1)", "http or https"),
+        ("name", "", "name of 1 to 100 characters"),
+        ("channels", "nobody", "There is no channel"),
+    ],
+)
+def test_what_is_refused_stands_beside_its_field_and_nothing_is_lost(otto, field, text, said):
+    answer = otto.post("/alerts/rules/create/", typed(queue="emails") | {field: text})
+    page = answer.content.decode()
+    assert answer.status_code == 422 and not Rule.objects.exists()
+    slot = re.search(rf'id="refused-p-{field.replace("_", "-")}"[^>]*>(.*?)</div>', page, re.S)[1]
+    assert said in html.unescape(slot)
+    assert 'value="emails"' in page
+    if field not in ("name", "channels"):
+        assert f'value="{text}"' in page
+
+
+def test_several_things_are_refused_at_once(otto):
+    page = otto.post("/alerts/rules/create/", typed(for_s="9 d", severity="loud", threshold="x")).content.decode()
+    for name in ("for-s", "severity", "threshold"):
+        assert re.search(rf'id="refused-p-{name}"[^>]*><p class="refusal"', page), name
+
+
+def test_a_name_that_is_taken_is_refused_beside_it(otto):
+    rule()
+    answer = otto.post("/alerts/rules/create/", typed())
+    assert answer.status_code == 422 and "already" in text_of(answer) and Rule.objects.count() == 1
+
+
+def test_somebody_elses_change_is_not_overwritten_unseen(otto, ann):
+    made = rule()
+    begun = re.search(r'name="begun" value="([^"]+)"', otto.get(f"/alerts/rules/{made.pk}/").content.decode())[1]
+    ann.post(f"/alerts/rules/{made.pk}/change/", typed(threshold="500", begun=begun))
+    stale = otto.post(f"/alerts/rules/{made.pk}/change/", typed(threshold="50", begun=begun))
+    assert stale.status_code == 409 and "ann changed this rule" in text_of(stale)
+    assert "Fires above 500 50" in text_of(stale)
+    made.refresh_from_db()
+    assert made.threshold == 500
+    again = re.search(r'name="begun" value="([^"]+)"', stale.content.decode())[1]
+    otto.post(f"/alerts/rules/{made.pk}/change/", typed(threshold="50", begun=again))
+    made.refresh_from_db()
+    assert made.threshold == 50
+
+
+def test_a_rule_on_a_view_names_one_that_the_person_sees(otto, django_user_model):
+    owner = django_user_model.objects.create_user("olga")
+    view = SavedView.objects.create(name="Mine alone", query="state:dead", owner=owner)
+    answer = otto.post("/alerts/rules/create/", typed(metric="view", view=str(view.pk)))
+    assert answer.status_code == 422 and "may not see it" in text_of(answer)
+    assert "Mine alone" not in otto.get("/alerts/rules/new/?metric=view").content.decode()
+
+
+def test_a_new_one_begins_as_a_link_says_or_as_a_copy(otto):
+    page = otto.get("/alerts/rules/new/?queue=emails&source=shop&threshold=7").content.decode()
+    assert 'name="queue" value="emails"' in page and 'name="threshold" value="7"' in page
+    copied = otto.get(f"/alerts/rules/new/?from={rule().pk}").content.decode()
+    assert 'value="Webhooks die, copied"' in copied and 'name="queue" value="webhooks"' in copied
+
+
+# --- runbooks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_runbook_is_added_changed_and_deleted_by_an_operator_of_every_source(ann):
+    ann.post("/alerts/runbooks/save/", {"task": "shop.hooks.*", "url": "https://wiki.example/hooks"})
+    ann.post("/alerts/runbooks/save/", {"task": "shop.hooks.*", "url": "https://wiki.example/better"})
+    assert Runbook.objects.get().url == "https://wiki.example/better"
+    assert "https://wiki.example/better" in ann.get("/alerts/runbooks/").content.decode()
+    gone = ann.post(f"/alerts/runbooks/{Runbook.objects.get().pk}/delete/", follow=True)
+    assert not Runbook.objects.exists() and "Undo" in gone.content.decode()
+
+
+def test_a_runbook_that_is_no_web_address_is_refused_beside_its_field(ann):
+    answer = ann.post("/alerts/runbooks/save/", {"task": "a.*", "url": "javascript:alert(1)"})
+    assert answer.status_code == 422 and not Runbook.objects.exists()
+    assert re.search(r'id="refused-r-url"[^>]*><p class="refusal"', answer.content.decode())
+    assert 'value="a.*"' in answer.content.decode()
+
+
+def test_the_operator_of_one_source_reads_runbooks_and_changes_none(otto):
+    assert "Add one" not in otto.get("/alerts/runbooks/").content.decode()
+    answer = otto.post("/alerts/runbooks/save/", {"task": "a", "url": "https://wiki.example/"})
+    assert answer.status_code == 403 and not Runbook.objects.exists()
+
+
+def test_the_audit_leads_to_the_rule_and_takes_it_for_no_rule_of_grouping(ann):
+    ann.post("/alerts/rules/create/", typed())
+    page = ann.get("/audit/").content.decode()
+    assert f'href="/alerts/rules/{Rule.objects.get().pk}/"' in page and 'href="/groups/rules/"' not in page
