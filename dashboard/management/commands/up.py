@@ -27,7 +27,7 @@ from dashboard import environment, first_run, web
 from dashboard.engine import Engine, EngineFailed, free_port, is_free
 from dashboard.environment import Misconfigured
 from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
-from demo import pager
+from demo import alerting, pager
 from demo import policies as demo_policies
 from jobs_admin import audit, failures
 from jobs_admin.models import ApiToken
@@ -248,6 +248,7 @@ class Desk:
         call_command("migrate", interactive=False, verbosity=0)
         if self.has_demo:
             demo_policies.publish()
+            alerting.begin(environment.get("REDRIVE_DEMO_PARTNER_URL"), environment.get("REDRIVE_DEMO_PAGER_SECRET"))
         # A connection that a fork inherits would be shared with the child.
         connections.close_all()
 
