@@ -15,7 +15,8 @@ from django.db.utils import Error as DatabaseError
 
 from dashboard.connections import about_database
 from jobs_admin import audit, config, liveness
-from jobs_admin.models import Unfiled, Worker
+from jobs_admin.models import Channel, Unfiled, Worker
+from jobs_admin.notices import heartbeat
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Finding, Source, SourceError, SourceRefused
 
@@ -25,6 +26,7 @@ HIGH, WARNING, INFO = "high", "warning", "info"
 INGEST_LAG_S = 60
 HEARD_WITHIN = timedelta(seconds=30)
 PING_S = 1.5
+FAILED_TRIES = 5  # in a row, of a channel that is worth a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def results(now: datetime | None = None) -> Iterator[Result]:
     yield from check_sources(now, reads_database=database.severity != HIGH)
     if database.severity != HIGH:
         yield check_reports()
+        yield check_channels()
         yield check_audit()
 
 
@@ -225,6 +228,28 @@ def check_reports() -> Result:
         text = f"{count} {'report' if count == 1 else 'reports'} could not be filed and {'is' if count == 1 else 'are'} kept as they came."
         found.append(Finding("unfiled", WARNING, text, "See why in the admin, under Unfiled."))
     return Result("reports", "all filed" if not count else f"{count} unfiled", found)
+
+
+def check_channels() -> Result:
+    """Whom the desk tells: that it may, and that it is heard. Looks up the host of the heartbeat."""
+    found = []
+    try:
+        config.webhook_allow()
+        if why := heartbeat.why_refused():
+            text = f"No heartbeat is sent (REDRIVE_HEARTBEAT_URL): {why}"
+            found.append(Finding("heartbeat", WARNING, text, "Correct it, or name its host in REDRIVE_WEBHOOK_ALLOW."))
+    except config.BadConfiguration as error:
+        text = "Until then nothing is delivered to any channel."
+        found.append(Finding("webhook-allow", HIGH, str(error), text))
+    channels = list(Channel.objects.order_by("name"))
+    for one in channels:
+        if one.disabled_at is not None:
+            text = f"The channel {one.name} is disabled: {one.why_disabled}"
+            found.append(Finding("channel-disabled", HIGH, text, "Put it right, send a test, then enable it."))
+        elif one.failures >= FAILED_TRIES:
+            text = f"The last {one.failures} tries at the channel {one.name} failed."
+            found.append(Finding("channel-failing", WARNING, text, "Look at its deliveries, and send a test."))
+    return Result("channels", f"{len(channels)} {'channel' if len(channels) == 1 else 'channels'}", found)
 
 
 def check_audit() -> Result:

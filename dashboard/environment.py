@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
-from jobs_admin.core import address
+from jobs_admin.core import address, public_address
+from jobs_admin.core import web_address as web_addresses
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -215,6 +216,27 @@ def mail(url: str) -> dict[str, object]:
         "EMAIL_USE_SSL": ssl,
         "EMAIL_USE_TLS": starttls,
     }
+
+
+def allowances(name: str) -> list[str]:
+    """Hosts and networks."""
+    found = get_list(name)
+    try:
+        public_address.allowed(found)
+    except public_address.BadAllowance as error:
+        raise Misconfigured(
+            f"{name}: {error}. Write such as 10.2.0.0/16, hooks.internal. Nothing was started."
+        ) from error
+    return found
+
+
+def web_address(name: str) -> str:
+    """A URL that is asked; empty where none is set."""
+    url = get(name)
+    try:
+        return str(web_addresses.parse(url)) if url else ""
+    except web_addresses.BadAddress as error:
+        raise Misconfigured(f"{name} cannot be used: {error} Nothing was started.") from error
 
 
 def is_secret_in(text: str) -> bool:

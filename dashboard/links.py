@@ -64,6 +64,22 @@ def policy_version(text: str) -> str:
     return f"{_address(get_script_prefix(), 'policy-versions', name)}{after}#v{number}"
 
 
+def queue_page(source: str, queue: str) -> str:
+    """A queue over time."""
+    return _address(get_script_prefix(), "queue-detail", source, queue)
+
+
+def of_mark(kind: str, ref: str) -> str:
+    """What a mark of a picture stands for; "" where that has no page."""
+    if kind == "policy":
+        return policy_version(ref)
+    name = {"alert": "alert-detail", "replay": "replay-detail"}.get(kind)
+    try:
+        return _address(get_script_prefix(), name, int(ref)) if name else ""
+    except NoReverseMatch:
+        return ""
+
+
 def policy_of(**fields: str) -> str:
     """The policy that decides about such jobs, or the beginning of one (source, queue, task)."""
     return f"{_address(get_script_prefix(), 'policy-of')}?{urlencode(fields)}"
@@ -94,5 +110,5 @@ def _with_query(name: str, query: str) -> str:
 
 
 @lru_cache(maxsize=4096)  # asked many times a page, and the same again on the next
-def _address(prefix: str, name: str, *arguments: str) -> str:
+def _address(prefix: str, name: str, *arguments: str | int) -> str:
     return reverse(name, args=arguments)

@@ -29,8 +29,10 @@ REDRIVE_KEEP_BYTES = env.get("REDRIVE_KEEP_BYTES")
 REDRIVE_APPROVE_ABOVE = env.get("REDRIVE_APPROVE_ABOVE")  # jobs: a larger replay needs a second person
 REDRIVE_DANGEROUS_TASKS = env.get_list("REDRIVE_DANGEROUS_TASKS")  # globs: so does a replay of such a task
 REDRIVE_READ_ONLY = env.get_bool("REDRIVE_READ_ONLY")
-REDRIVE_WEBHOOK_ALLOW = env.get_list("REDRIVE_WEBHOOK_ALLOW")  # hosts and networks that channels may reach, not public
-REDRIVE_HEARTBEAT_URL = env.get("REDRIVE_HEARTBEAT_URL")  # asked each minute while everything is watched
+REDRIVE_WEBHOOK_ALLOW = env.allowances(
+    "REDRIVE_WEBHOOK_ALLOW"
+)  # hosts and networks that channels may reach, not public
+REDRIVE_HEARTBEAT_URL = env.web_address("REDRIVE_HEARTBEAT_URL")  # asked each minute while everything is watched
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
 REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
 REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import include, path, re_path
+from django.urls import include, path, re_path, register_converter
 
 from dashboard.api.errors import door
+from dashboard.segments import NameConverter
 from dashboard.views import (
     alerts,
     audit,
@@ -28,6 +29,7 @@ from dashboard.views import (
     policy_editor,
     policy_lint,
     quarantine,
+    queue,
     queues,
     replays,
     rule_editor,
@@ -38,6 +40,8 @@ from dashboard.views import (
     silences,
     undo,
 )
+
+register_converter(NameConverter, "name")
 
 urlpatterns = [
     path("", overview.index, name="overview"),
@@ -56,6 +60,7 @@ urlpatterns = [
     path("demo/load/", demo.load, name="demo-load"),
     path("demo/incident/", demo.incident, name="demo-incident"),
     path("queues/", queues.index, name="queue-list"),
+    path("queues/<name:source>/<name:queue>/", queue.index, name="queue-detail"),
     path("quarantine/", quarantine.index, name="quarantine-list"),
     path("quarantine/<int:pk>/readmit/", quarantine.readmit, name="quarantine-readmit"),
     path("quarantine/<int:pk>/discard/", quarantine.discard, name="quarantine-discard"),

@@ -82,6 +82,12 @@ def listing(
     return QueuePage(_rows(viewer, page, now), page[-1].cursor if len(found) > limit else None, count)
 
 
+def one(viewer: Viewer, source: str, queue: str, now: datetime | None = None) -> QueueRow:
+    """One queue, as it is in the list; of one that nobody knows all is unknown."""
+    (row,) = _rows(viewer, [Ranked(source, queue, 0, 0, 1)], now or datetime.now(UTC))
+    return row
+
+
 def is_cursor(after: str) -> bool:
     """Whether `listing` would go on after it, rather than begin."""
     return _place(after) is not None

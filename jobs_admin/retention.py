@@ -25,14 +25,17 @@ from jobs_admin.core import query as language
 from jobs_admin.depths import ladder
 from jobs_admin.depths.rolling import rolled_until
 from jobs_admin.models import (
+    AlertEvent,
     Attempt,
     AuditEvent,
+    Delivery,
     DepthSample,
     Failure,
     FailureCount,
     Group,
     GroupCounter,
     GroupRule,
+    Notice,
     Payload,
     QueueCounter,
     Replay,
@@ -268,6 +271,7 @@ class _Run:
         self._rows("group counters", GroupCounter.objects.filter(step=HOUR, at__lt=before))
         self._rows("queue counters", QueueCounter.objects.filter(step=HOUR, at__lt=before))
         self._rows("unfiled reports", Unfiled.objects.filter(received_at__lt=before))
+        self._rows("notices", Notice.objects.filter(created_at__lt=before), _forget_notices)
         self._rows("groups", _empty_groups(before), _forget_groups)
 
     def _depths(self) -> None:
@@ -364,6 +368,14 @@ def _empty_groups(before: datetime) -> QuerySet[Group]:
     return Group.objects.filter(
         ~Exists(jobs), ~Exists(attempts), ~Exists(rules), last_seen__lt=before, note="", runbook_url="", assignee=None
     )
+
+
+def _forget_notices(ids: list[int]) -> None:
+    """With their deliveries. What happened to an alert stays told by its events, without the notice."""
+    AlertEvent.objects.filter(notice__in=ids).update(notice=None)
+    _delete(Delivery, notice__in=ids)
+    _delete(Notice.channels.through, notice__in=ids)
+    _delete(Notice, pk__in=ids)
 
 
 def _forget_groups(ids: list[int]) -> None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from django.urls import re_path
 
-from dashboard.api import channel_calls, group_calls, lint_calls, policy_calls, replay_calls, rule_calls, view_calls  # noqa: F401  (they add their calls)
+from dashboard.api import (  # noqa: F401  (they add their calls)
+    channel_calls,
+    depth_calls,
+    group_calls,
+    lint_calls,
+    policy_calls,
+    replay_calls,
+    rule_calls,
+    view_calls,
+)
 from dashboard.api.calls import api
 from dashboard.api.errors import door, unknown_address
 

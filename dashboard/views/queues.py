@@ -32,6 +32,7 @@ DURABILITY = {
 @dataclass(frozen=True, slots=True)
 class Line:
     row: queues.QueueRow
+    url: str
     dead_url: str
     retrying_url: str
     priorities: list[tuple[str, str, int]]  # the system's number, its level ("" for none), how many wait
@@ -100,6 +101,7 @@ def _line(row: queues.QueueRow) -> Line:
     priorities = [(name, _level(row.source, name), count) for name, count in waiting]
     return Line(
         row,
+        links.queue_page(row.source, row.queue),
         links.failures_of(source=row.source, queue=row.queue, state="dead"),
         links.failures_of(source=row.source, queue=row.queue, state="retrying"),
         priorities,

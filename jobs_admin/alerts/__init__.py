@@ -4,6 +4,7 @@ from jobs_admin.alerts.acknowledging import acknowledge
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
 from jobs_admin.alerts.judging import EVERY_S, judge
 from jobs_admin.alerts.links import Links, links
+from jobs_admin.alerts.previewing import Episode, Preview, PreviewSeries, preview
 from jobs_admin.alerts.reading import (
     OPEN,
     AlertPage,
@@ -31,11 +32,14 @@ __all__ = [
     "OPEN",
     "AlertPage",
     "AlertRefused",
+    "Episode",
     "Links",
     "NoSuchAlert",
     "NoSuchRule",
     "NoSuchRunbook",
     "NoSuchSilence",
+    "Preview",
+    "PreviewSeries",
     "RisenGroup",
     "Standing",
     "Times",
@@ -56,6 +60,7 @@ __all__ = [
     "may_change",
     "may_change_runbooks",
     "may_end",
+    "preview",
     "risen_groups",
     "rule",
     "rules",

@@ -5,6 +5,7 @@ from jobs_admin.depths.ladder import LADDER, LOOK_S
 from jobs_admin.depths.marking import Mark, marks
 from jobs_admin.depths.reading import MOST, History, NoSuchQueue, Point, history, must_see
 from jobs_admin.depths.rolling import roll_up
+from jobs_admin.depths.thresholds import Threshold
 
 __all__ = [
     "LADDER",
@@ -15,6 +16,7 @@ __all__ = [
     "Mark",
     "NoSuchQueue",
     "Point",
+    "Threshold",
     "history",
     "marks",
     "must_see",

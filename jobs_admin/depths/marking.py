@@ -74,15 +74,15 @@ def _of_queue(replays: list[int], source: str, queue: str) -> set[int]:
     """Those of the replays that have a job of the queue among their first and their last ones."""
     if not replays:
         return set()
-    some = (
+    seek = (
         "SELECT {0} AS replay FROM (SELECT * FROM (SELECT failure_id FROM jobs_admin_replayitem WHERE replay_id = {0} "
         "ORDER BY n LIMIT {1}) AS one UNION SELECT * FROM (SELECT failure_id FROM jobs_admin_replayitem "
-        "WHERE replay_id = {0} ORDER BY n DESC LIMIT {1}) AS other) AS some "
-        "JOIN jobs_admin_failure ON jobs_admin_failure.id = some.failure_id WHERE source = %s AND queue = %s"
+        "WHERE replay_id = {0} ORDER BY n DESC LIMIT {1}) AS other) AS few "
+        "JOIN jobs_admin_failure ON jobs_admin_failure.id = few.failure_id WHERE source = %s AND queue = %s"
     )
     found: set[int] = set()
     for pk in replays:
-        if fetched(some.format(int(pk), _JOBS_LOOKED_AT // 2) + " LIMIT 1", [source, queue]):
+        if fetched(seek.format(int(pk), _JOBS_LOOKED_AT // 2) + " LIMIT 1", [source, queue]):
             found.add(pk)
     return found
 

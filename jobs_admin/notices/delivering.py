@@ -78,9 +78,9 @@ def _own_lanes() -> Lanes[_Asked, Answer]:
 def _begin_all(lanes: Lanes[_Asked, Answer], now: datetime) -> bool:
     """One delivery of each channel that has one, and none on its way. Whether any was begun."""
     began = False
-    allowed: Allowed | None = None
     passed = set(lanes.busy)
     while lanes.has_room and (due := _due(now, passed)):
+        allowed = config.webhook_allow()  # before a claim: it may not be readable
         for one in due:
             if one.channel_id in passed or not lanes.has_room:
                 continue
@@ -88,7 +88,6 @@ def _begin_all(lanes: Lanes[_Asked, Answer], now: datetime) -> bool:
             if _is_over(one, now) or not _claim(one, now):
                 began = True
                 continue
-            allowed = allowed or config.webhook_allow()
             about, ask = _question(one, now, allowed)
             lanes.start(one.channel_id, about, ask)
             began = True

@@ -363,6 +363,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
     "api:resolve_item": {"as": "ran"},
     "api:change_group": {"note": "n"},
+    "api:tell_release": {"source": SHOP, "version": "v9"},
     "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
 
@@ -390,6 +391,8 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
         return rows.uncertain.n
     if name == "fingerprint":
         return rows.group.fingerprint
+    if name in {"source", "queue"}:
+        return getattr(rows.failure, name)
     if is_of_policy(address):
         return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":
@@ -441,7 +444,10 @@ def has_object(address: Address) -> bool:
     return (
         address.name.startswith("demo")
         or is_of_policy(address)
-        or bool(named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id", "delivery_id"})
+        or address.name in {"api:depth", "api:tell_release"}  # named beside the address
+        or bool(
+            named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id", "delivery_id", "queue"}
+        )
     )
 
 
@@ -503,6 +509,8 @@ class Asker:
         path, headers = path_of(address, rows), self.headers | headers
         if method in {"GET", "HEAD"}:
             given = _GIVEN | _GIVEN_TO.get(address.name, {}) if address.kind == "page" else {}
+            if address.name == "api:depth":
+                given = {"source": rows.failure.source, "queue": rows.failure.queue}
             return getattr(self.client, method.lower())(path, given, headers=headers)
         if address.kind == "api":
             body = json.dumps(_BODIES.get(address.name, {"reason": "because"}))

@@ -109,3 +109,40 @@ def test_a_source_that_only_tests_have_is_refused(settings, tmp_path):
     config.sources.cache_clear()
     with pytest.raises(config.BadConfiguration, match=r"backend 'memory'; known: celery\."):
         config.sources()
+
+
+@pytest.mark.parametrize(
+    "url, port, ssl, starttls",
+    [
+        ("smtps://desk:s%40cret@mail.example", 465, True, False),
+        ("smtp+tls://desk:s%40cret@mail.example:2525/", 2525, False, True),
+        ("smtp://desk:s%40cret@mail.example", 25, False, False),
+    ],
+)
+def test_a_mail_server_is_read_from_its_url(url, port, ssl, starttls):
+    found = environment.mail(url)
+    assert (found["EMAIL_HOST"], found["EMAIL_PORT"]) == ("mail.example", port)
+    assert (found["EMAIL_USE_SSL"], found["EMAIL_USE_TLS"]) == (ssl, starttls)
+    assert (found["EMAIL_HOST_USER"], found["EMAIL_HOST_PASSWORD"]) == ("desk", "s@cret")
+
+
+@pytest.mark.parametrize(
+    "url", ["mail.example", "http://mail.example", "smtp://", "smtp://m/x", "smtp://m?a=secret", "smtp://u:se#cret@m"]
+)
+def test_a_mail_server_that_cannot_be_read_ends_the_start_and_tells_nothing_of_it(url):
+    with pytest.raises(Misconfigured, match="EMAIL_URL") as refused:
+        environment.mail(url)
+    assert "secret" not in str(refused.value) and "cret@" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name, value, says",
+    [
+        ("REDRIVE_WEBHOOK_ALLOW", "10.0.0.0/8, 10.0.0.0/99", "'10.0.0.0/99' is neither a host nor a network"),
+        ("REDRIVE_HEARTBEAT_URL", "ftp://a/secret", "begins with https:// or http://"),
+    ],
+)
+def test_what_channels_and_heartbeat_are_told_ends_the_start_where_it_cannot_be_used(monkeypatch, name, value, says):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Misconfigured, match=f"^{name}.*{says}.*Nothing was started"):
+        (environment.allowances if name.endswith("ALLOW") else environment.web_address)(name)

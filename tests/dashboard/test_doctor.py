@@ -13,7 +13,7 @@ from django.utils import timezone
 from dashboard import checkup
 from jobs_admin import config
 from jobs_admin.core import keys
-from jobs_admin.models import AuditEvent, Unfiled, Worker
+from jobs_admin.models import AuditEvent, Channel, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from tests.conftest import forget_configuration
 
@@ -195,3 +195,28 @@ def unguarded_worker(shop, settings, tmp_path):
     yield process
     process.terminate()
     process.wait(10)
+
+
+def test_a_channel_that_is_disabled_or_fails_is_said(shop):
+    Channel.objects.create(
+        name="chat", kind="slack", disabled_at=timezone.now(), why_disabled="Slack's channel is gone."
+    )
+    Channel.objects.create(name="pager", kind="webhook", failures=7)
+    code, said = doctor()
+    assert code == 1
+    assert "The channel chat is disabled: Slack's channel is gone." in said
+    assert "The last 7 tries at the channel pager failed." in said
+
+
+def test_a_heartbeat_that_is_refused_is_said(shop, settings):
+    settings.REDRIVE_HEARTBEAT_URL = "http://169.254.169.254/beat/very-secret"
+    code, said = doctor()
+    assert code == 0
+    assert "No heartbeat is sent" in said and "169.254.169.254 is not a public address" in said
+    assert "very-secret" not in said
+
+
+def test_an_allowance_that_cannot_be_read_is_severe(shop, settings):
+    settings.REDRIVE_WEBHOOK_ALLOW = ["10.0.0.0/99"]
+    code, said = doctor()
+    assert code == 1 and "REDRIVE_WEBHOOK_ALLOW: '10.0.0.0/99' is neither a host nor a network" in said

@@ -13,15 +13,21 @@ from django.utils import timezone
 
 from jobs_admin import retention, triage
 from jobs_admin.models import (
+    Alert,
+    AlertEvent,
     Attempt,
     AuditEvent,
+    Channel,
+    Delivery,
     Failure,
     FailureCount,
     Group,
     GroupCounter,
+    Notice,
     Payload,
     Replay,
     ReplayItem,
+    Rule,
     Traceback,
     Worker,
 )  # fmt: skip
@@ -243,3 +249,20 @@ def test_a_read_only_desk_keeps_everything(settings):
     with pytest.raises(CommandError, match="read-only"):
         call_command("prune")
     assert len(left()) == 3
+
+
+def test_notices_go_with_their_deliveries_when_history_is_over_and_what_happened_to_the_alert_stays():
+    channel = Channel.objects.create(name="pager", kind="webhook", url="https://hooks.example/")
+    rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
+    said = {"rule": rule, "source": "shop", "subject": "emails", "severity": "warning", "value": 6, "threshold": 5}
+    alert = Alert.objects.create(**said, opened_at=NOW - 91 * DAY)
+    for key, age in (("old", 91), ("new", 89)):
+        notice = Notice.objects.create(key=key, type="alert.firing", alert=alert, body={})
+        Notice.objects.filter(pk=notice.pk).update(created_at=NOW - age * DAY)
+        notice.channels.add(channel)
+        Delivery.objects.create(notice=notice, channel=channel, state="delivered")
+        AlertEvent.objects.create(alert=alert, n=age, at=NOW - age * DAY, to="firing", notice=notice)
+    assert retention.prune(NOW).rows["notices"] == 1
+    assert list(Delivery.objects.values_list("notice__key", flat=True)) == ["new"]
+    assert list(AlertEvent.objects.order_by("-n").values_list("notice__key", flat=True)) == [None, "new"]
+    assert Channel.objects.get().notices.count() == 1

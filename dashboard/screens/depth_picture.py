@@ -1,0 +1,307 @@
+"""A queue over time as SVG: lines of steps with the least and the most around them, gaps, marks, thresholds.
+
+Shapes stand in a box of 1,000 by 1,000 that is stretched to whatever is there; words are placed in per cent, so that
+nothing that is read is stretched. The script only points and zooms: there is one drawing, with and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dashboard import links
+from dashboard.shown.figures import number
+from jobs_admin import depths
+from jobs_admin.depths.gaps import PARTLY
+
+SIZE = 1_000
+_DAY = 86_400
+# Seconds between words on the axis, for spans up to so many of them.
+_TICKS = (60, 300, 900, 1_800, 3_600, 7_200, 14_400, 28_800, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 30 * _DAY, 60 * _DAY)
+_MOST_TICKS = 8
+LETTERS = {"alert": "A", "replay": "R", "policy": "P", "release": "V"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    key: str
+    name: str
+    path: str
+    band: str  # from the least to the most; "" where a point is one look
+    last: str
+    is_shown: bool
+    toggle_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A value as a height: a word on the axis, or a threshold."""
+
+    y: float  # per cent from above
+    words: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    key: str
+    title: str
+    lines: list[Line]
+    levels: list[Level]
+    thresholds: list[Level]
+    above: list[Level]  # thresholds too high to be in it
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    x: float  # per cent
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    x: float  # of SIZE
+    wide: float
+    words: str
+    reason: str
+    since: datetime
+    until: datetime
+
+    @property
+    def is_partly(self) -> bool:
+        return self.reason == PARTLY
+
+
+@dataclass(frozen=True, slots=True)
+class Upright:
+    x: float  # per cent
+    letter: str
+    kind: str
+    words: str
+    url: str
+    at: datetime
+
+
+class Scale:
+    """Where a moment is, from left to right."""
+
+    def __init__(self, history: depths.History) -> None:
+        step = history.step_s
+        self.since = history.since
+        # To the end of the step that runs, so that the picture stays the same until there is more to see.
+        self.until = max(-(-history.until // step) * step, self.since + step)
+
+    def x(self, at: float) -> float:
+        return (min(max(at, self.since), self.until) - self.since) / (self.until - self.since) * SIZE
+
+    def per_cent(self, at: float) -> float:
+        return round(self.x(at) / SIZE * 100, 2)
+
+
+def picture(
+    key: str,
+    title: str,
+    history: depths.History,
+    shown: Sequence[tuple[str, str, bool, str]],
+    thresholds: Sequence[depths.Threshold] = (),
+) -> Picture:
+    """`shown`: (column of Point, name, whether it is drawn, address where that is turned round) of each line."""
+    scale, points = Scale(history), history.points
+    drawn = [name for name, _, is_shown, _ in shown if is_shown]
+    most = max((value for point in points for name in drawn if (value := _most(point, name)) is not None), default=0)
+    within = [one for one in thresholds if one.value <= max(most * 4, 10)]
+    top = _round_up(max(most, *(one.value for one in within), 1))
+    lines = [
+        Line(
+            name,
+            words,
+            _path(points, history.step_s, scale, lambda p, name=name: getattr(p, name), top) if is_shown else "",
+            _band(points, history.step_s, scale, name, top) if is_shown else "",
+            number(next((v for p in reversed(points) if (v := getattr(p, name)) is not None), None)),
+            is_shown,
+            url,
+        )
+        for name, words, is_shown, url in shown
+    ]
+    told = [
+        (one, Level(_y(one.value, top) / 10, number(one.value), f"{one.rule}: {one.severity}")) for one in thresholds
+    ]
+    return Picture(
+        key,
+        title,
+        lines,
+        [Level(_y(value, top) / 10, number(value)) for value in (top, top / 2)],
+        [level for one, level in told if one in within],
+        [level for one, level in told if one not in within],
+        f"{title}: {', '.join(f'{line.name} {line.last}' for line in lines)}; at most {number(most)}",
+    )
+
+
+def ticks(history: depths.History) -> list[Tick]:
+    scale = Scale(history)
+    span = scale.until - scale.since
+    every = next((step for step in _TICKS if span / step <= _MOST_TICKS), _TICKS[-1])
+    first = -(-scale.since // every) * every
+    moments = [at for at in range(first, scale.until + 1, every) if 2 < scale.per_cent(at) < 98]
+    return [Tick(scale.per_cent(at), _axis(at, every)) for at in moments]
+
+
+def holes(history: depths.History) -> list[Hole]:
+    scale = Scale(history)
+    return [
+        Hole(
+            round(scale.x(gap.since), 1),
+            round(max(scale.x(gap.until) - scale.x(gap.since), 2), 1),
+            gap.words,
+            gap.reason,
+            datetime.fromtimestamp(gap.since, UTC),
+            datetime.fromtimestamp(gap.until, UTC),
+        )
+        for gap in history.gaps
+    ]
+
+
+def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upright]:
+    scale = Scale(history)
+    return [
+        Upright(
+            scale.per_cent(mark.at.timestamp()),
+            LETTERS[mark.kind],
+            mark.kind,
+            mark.words,
+            links.of_mark(mark.kind, mark.ref),
+            mark.at,
+        )
+        for mark in marks
+    ]
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _most(point: depths.Point, name: str) -> float | None:
+    return getattr(point, f"{name}_max", None) if f"{name}_max" in point._fields else getattr(point, name)
+
+
+def _y(value: float, top: float) -> float:
+    return round(SIZE - value / top * SIZE * 0.96)
+
+
+def _runs(
+    points: Sequence[depths.Point], step: int, scale: Scale, value: Callable[[depths.Point], float | None]
+) -> list[list[tuple[int, int, float]]]:
+    """(left, right, value) of each level, in stretches without a gap. One late look is no gap."""
+    runs: list[list[tuple[int, int, float]]] = []
+    last: int | None = None
+    leave = 3 * step if step <= depths.LOOK_S else step
+    for point in points:
+        held = value(point)
+        if held is None:
+            last = None
+            continue
+        left, right = round(scale.x(point.at)), round(scale.x(point.at + step))
+        if last is None or point.at - last > leave:
+            runs.append([])
+        elif runs[-1][-1][2] == held:
+            runs[-1][-1] = (runs[-1][-1][0], right, held)
+            last = point.at
+            continue
+        elif runs[-1][-1][1] != left:  # a look was late: what was goes on until then
+            runs[-1][-1] = (runs[-1][-1][0], left, runs[-1][-1][2])
+        runs[-1].append((left, right, held))
+        last = point.at
+    return runs
+
+
+def _path(
+    points: Sequence[depths.Point], step: int, scale: Scale, value: Callable[[depths.Point], float | None], top: float
+) -> str:
+    parts = []
+    for run in _runs(points, step, scale, value):
+        parts.append(f"M{run[0][0]} {_y(run[0][2], top)}")
+        for n, (_, right, held) in enumerate(run):
+            parts.append(f"V{_y(held, top)}H{right}" if n else f"H{right}")
+    return "".join(parts)
+
+
+def _band(points: Sequence[depths.Point], step: int, scale: Scale, name: str, top: float) -> str:
+    if step <= depths.LOOK_S or f"{name}_max" not in depths.Point._fields:
+        return ""
+    parts = []
+    for point in points:
+        low, high = getattr(point, f"{name}_min"), getattr(point, f"{name}_max")
+        if low is None or low == high:
+            continue
+        left, right = round(scale.x(point.at)), round(scale.x(point.at + step))
+        parts.append(f"M{left} {_y(high, top)}H{max(right, left + 1)}V{_y(low, top)}H{left}z")
+    return "".join(parts)
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 4, 5, 6, 8 times a power of ten, or of two below ten: half of it reads well too."""
+    power = 10 ** (len(str(int(value))) - 1)
+    return next(n * power for n in (1, 2, 4, 5, 6, 8, 10) if n * power >= value and (power > 1 or n % 2 == 0))
+
+
+def _axis(at: int, every: int) -> str:
+    moment = datetime.fromtimestamp(at, UTC)
+    is_day = at % _DAY == 0
+    return f"{moment:%-d %b}" if is_day or every >= _DAY else f"{moment:%H:%M}"
+
+
+# -- the same as numbers ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    at: datetime
+    dead: str
+    waiting: str
+    active: str
+    delayed: str
+    oldest_s: int | None
+    succeeded: float | None
+    failed: float | None
+    gap: str
+
+
+def rows(history: depths.History) -> list[Row]:
+    """The latest first. `history` has as many points as the table has rows."""
+    gaps = [gap for gap in history.gaps if gap.reason != PARTLY]
+    found = [
+        Row(
+            datetime.fromtimestamp(point.at, UTC),
+            _range(point, "dead"),
+            _range(point, "waiting"),
+            _range(point, "active"),
+            _range(point, "delayed"),
+            point.oldest_dead_age_s,
+            point.succeeded_per_min,
+            point.failed_per_min,
+            next((gap.words for gap in gaps if gap.since <= point.at < gap.until), ""),
+        )
+        for point in history.points
+    ]
+    return found[::-1]
+
+
+def _range(point: depths.Point, name: str) -> str:
+    last, low, high = (getattr(point, f"{name}{end}") for end in ("", "_min", "_max"))
+    return number(last) if low == high else f"{number(last)} ({number(low)}–{number(high)})"
+
+
+def values(history: depths.History) -> dict[str, object]:
+    """What the script tells where somebody points: when each step begins, and its numbers, as they are read."""
+    scale = Scale(history)
+    names = ("dead", "waiting", "active", "delayed", "succeeded_per_min", "failed_per_min")
+    return {
+        "since": scale.since,
+        "until": scale.until,
+        "step": history.step_s,
+        "at": [(point.at - scale.since) // history.step_s for point in history.points],
+        "lines": {name: [getattr(point, name) for point in history.points] for name in names},
+        "oldest": [point.oldest_dead_age_s for point in history.points],
+        "gaps": [[gap.since, gap.until, gap.words] for gap in history.gaps],
+    }

@@ -1,0 +1,44 @@
+"""Names that strangers give, as one segment of an address.
+
+A queue may be called `a/b`, `..` or ` `. Browsers and servers read such segments their own way, also where they are
+escaped as addresses are (`%2F`, `%2e`); so what is neither a letter, a digit nor one of `-_.:@` is written `~2F`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PLAIN = frozenset("-_.:@")
+_ESCAPED = re.compile(r"(?:~[0-9A-F]{2})+")
+
+
+def escaped(name: str) -> str:
+    """The same name gives the same segment, and no other name does."""
+    return "".join(
+        one if (one.isalnum() or one in _PLAIN) and not (one == "." and at == 0) else _hex(one)
+        for at, one in enumerate(name)
+    )
+
+
+def name_of(segment: str) -> str:
+    """Raises ValueError for what is no segment of ours."""
+    name = _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("~", "")).decode(), segment)
+    if escaped(name) != segment:
+        raise ValueError(f"{segment!r} names nothing")
+    return name
+
+
+def _hex(text: str) -> str:
+    return "".join(f"~{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
+
+
+class NameConverter:
+    """`<name:queue>` in a route."""
+
+    regex = "[^/]+"
+
+    def to_python(self, value: str) -> str:
+        return name_of(value)
+
+    def to_url(self, value: str) -> str:
+        return escaped(value)

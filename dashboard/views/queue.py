@@ -1,0 +1,172 @@
+"""One queue: what waits, runs and lies dead now, and how that came about."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.views.decorators.http import require_safe
+
+from dashboard import links
+from dashboard.access import can
+from dashboard.htmx import render_page
+from dashboard.screens import depth_picture
+from dashboard.views.queues import DURABILITY, LATE_SAMPLE_S
+from jobs_admin import depths, liveness, queues, rates
+from jobs_admin.depths.marking import MOST_OF_A_KIND
+from jobs_admin.depths.thresholds import of_queue, thresholds
+from jobs_admin.models import Source
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+
+SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
+_USUAL = "24h"
+_SHORTEST = timedelta(minutes=2)
+_POINTS, _ROWS = 700, 48  # of a picture, and of its table
+_LINES = {
+    "dead": ("Dead", [("dead", "dead")]),
+    "depth": ("Waiting, active, delayed", [("waiting", "waiting"), ("active", "active"), ("delayed", "delayed")]),
+    "rates": ("Attempts per minute", [("succeeded_per_min", "ran well"), ("failed_per_min", "failed")]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is looked at. `name` is one of SPANS, or "" for a stretch that somebody chose."""
+
+    since: datetime
+    until: datetime
+    name: str
+    hidden: tuple[str, ...]
+
+    def query(self, **changes: Any) -> str:
+        said = {"span": self.name} if self.name else {"since": _text(self.since), "until": _text(self.until)}
+        if changes:
+            said = changes
+        return "?" + urlencode({**said, **({"hide": ",".join(self.hidden)} if self.hidden else {})})
+
+    def shifted(self, part: float) -> str:
+        by = (self.until - self.since) * part
+        return self.query(since=_text(self.since + by), until=_text(self.until + by))
+
+    def wider(self) -> str:
+        by = (self.until - self.since) / 2
+        return self.query(since=_text(self.since - by), until=_text(self.until + by))
+
+    def toggled(self, line: str) -> str:
+        hidden = tuple(one for one in self.hidden if one != line) if line in self.hidden else (*self.hidden, line)
+        return Window(self.since, self.until, self.name, hidden).query()
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    try:
+        depths.must_see(viewer, source, queue)
+    except depths.NoSuchQueue as error:
+        raise Http404 from error
+    window = _window(request, now)
+    history = depths.history(viewer, source, queue, window.since, window.until, most=_POINTS, now=now)
+    found = depths.marks(viewer, source, queue, window.since, window.until)
+    address = reverse("queue-detail", args=[source, queue])
+    context = {
+        "source": source,
+        "queue": queue,
+        "now": now,
+        "stale": liveness.stale(now),
+        "is_over": window.until < now - timedelta(seconds=LATE_SAMPLE_S),
+        "self_url": address + window.query(),
+        **_now(viewer, source, queue, now),
+        **_drawn(viewer, source, queue, window, history, address),
+        "marks": depth_picture.uprights(history, found),
+        "is_capped": any(sum(mark.kind == kind for mark in found) >= MOST_OF_A_KIND for kind in depth_picture.LETTERS),
+        "most_marks": MOST_OF_A_KIND,
+        "window": window,
+        "spans": [(name, f"{address}{window.query(span=name)}", name == window.name) for name in SPANS],
+        "earlier_url": address + window.shifted(-0.5),
+        "later_url": address + window.shifted(0.5) if window.until < now - _SHORTEST else "",
+        "wider_url": address + window.wider(),
+    }
+    return render_page(request, "queues/detail.html", context, part="queue")
+
+
+def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, Any]:
+    row = queues.one(viewer, source, queue, now)
+    known = Source.objects.filter(name=source).first()
+    words, title = DURABILITY.get(row.durability, ("", ""))
+    age = (now - row.sampled_at).total_seconds() if row.sampled_at else None
+    return {
+        "row": row,
+        "known": known,
+        "is_late": age is None or age > LATE_SAMPLE_S,
+        "durability": words,
+        "durability_words": title,
+        "rate_window": rates.WINDOW,
+        "dead_url": links.failures_of(source=source, queue=queue, state="dead"),
+        "retrying_url": links.failures_of(source=source, queue=queue, state="retrying"),
+        "replay_url": links.replay_of(source=source, queue=queue, state="dead")
+        if row.dead and viewer.may(OPERATOR, source)
+        else "",
+    }
+
+
+def _drawn(
+    viewer: Viewer, source: str, queue: str, window: Window, history: depths.History, address: str
+) -> dict[str, Any]:
+    levels = of_queue(thresholds(viewer), source, queue)
+    pictures = [
+        depth_picture.picture(
+            key,
+            title,
+            history,
+            [(name, words, name not in window.hidden, address + window.toggled(name)) for name, words in lines],
+            levels if key == "dead" else (),
+        )
+        for key, (title, lines) in _LINES.items()
+    ]
+    few = depths.history(viewer, source, queue, window.since, window.until, most=_ROWS)
+    return {
+        "pictures": pictures if history.points else [],
+        "ticks": depth_picture.ticks(history),
+        "holes": depth_picture.holes(history),
+        "values": json.dumps(depth_picture.values(history), separators=(",", ":")),
+        "step_s": history.step_s,
+        "is_folded": history.step_s > depths.LOOK_S,
+        "rows": depth_picture.rows(few),
+        "row_step_s": few.step_s,
+    }
+
+
+def _window(request: HttpRequest, now: datetime) -> Window:
+    """What the address asks for; what it cannot mean is a day."""
+    asked = request.GET
+    known = [name for _, lines in _LINES.values() for name, _ in lines]
+    hidden = tuple(name for name in dict.fromkeys(asked.get("hide", "").split(",")) if name in known)
+    since, until = _moment(asked.get("since", "")), _moment(asked.get("until", "")) or now
+    if since is not None and since < now - _SHORTEST:
+        until = min(max(until, since + _SHORTEST), now)
+        return Window(max(since, now - 2 * timedelta(hours=SPANS["400d"])), until, "", hidden)
+    name = asked.get("span", "")
+    name = name if name in SPANS else _USUAL
+    return Window(now - timedelta(hours=SPANS[name]), now, name, hidden)
+
+
+def _moment(text: str) -> datetime | None:
+    if text.isascii() and text.isdigit() and len(text) <= 11:  # as the script says it
+        return datetime.fromtimestamp(int(text), UTC)
+    try:
+        at = parse_datetime(text)
+    except ValueError:
+        return None
+    return None if at is None else at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _text(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

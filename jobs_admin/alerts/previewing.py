@@ -1,0 +1,296 @@
+"""How often a rule would have fired, on the history that is kept: judged by the machine that judges now."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Max, Q
+from django.db.models.functions import Coalesce
+
+from jobs_admin import scope as scopes
+from jobs_admin.alerts import telling
+from jobs_admin.alerts.measuring import LEAST_ENDED
+from jobs_admin.alerts.rules import check_rule
+from jobs_admin.core import threshold
+from jobs_admin.core.matching import matches
+from jobs_admin.core.threshold import QUIET, Act, Numbers, Phase
+from jobs_admin.depths.sql import epoch, told
+from jobs_admin.light import fetched
+from jobs_admin.models import DepthSample, Rule
+from jobs_admin.models.access import Viewer
+
+MOST_DAYS = 14  # minutes are kept so long
+MOST_ROWS = 100_000  # of minutes that are read: half a second
+MOST_SERIES = 8
+MOST_POINTS = 1_000
+MOST_EPISODES = 500  # that are listed; all are counted
+_LOOK, _MINUTE, _HOUR = 10, 60, 3600
+_STEPS = (_MINUTE, 300, 900, _HOUR)
+_WINDOW_S = 300  # that growth and shares are of
+_NOT_KEPT = {
+    "quarantined": "The history keeps no count of the quarantine.",
+    "retry_rate": "The history keeps no count of retries.",
+    "ingest_lag_s": "The history does not keep how long reports waited.",
+    "view": "What a view found in the past is not kept.",
+}
+
+Key = tuple[str, str]
+Row = tuple[float, int | None, float | None, float, float, bool]  # at, dead, oldest at, failed, succeeded, reachable
+Look = tuple[float, float | None, bool]  # at, value, held
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    source: str
+    subject: str
+    opened_at: datetime
+    fired_at: datetime
+    resolved_at: datetime | None  # None: it would still fire
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewSeries:
+    source: str
+    subject: str
+    times: list[int]  # seconds since 1970
+    values: list[float | None]
+
+
+@dataclass(slots=True)
+class Preview:
+    since: datetime
+    until: datetime
+    step_s: int = _MINUTE
+    fired: int = 0  # episodes
+    notices: int = 0  # as if nobody had acknowledged any
+    episodes: list[Episode] = field(default_factory=list)  # the newest first, at most MOST_EPISODES
+    series: list[PreviewSeries] = field(default_factory=list)  # of the queues with the highest values
+    untold: list[str] = field(default_factory=list)  # what the history does not tell, in sentences
+
+    @property
+    def is_possible(self) -> bool:
+        return self.step_s > 0
+
+
+def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -> Preview:
+    """What the rule of this document would have done, for the sources that the viewer sees. Changes nothing.
+
+    Where the history cannot tell, `step_s` is 0 and `untold` says why. Raises AlertRefused for what is no rule.
+    """
+    rule = check_rule(viewer, document)
+    days = max(1, min(int(days), MOST_DAYS))
+    found = Preview(now - timedelta(days=days), now)
+    if why := _why_not(rule):
+        found.step_s, found.untold = 0, [why]
+        return found
+    peaks = _peaks(viewer, rule, found.since, now)
+    if not peaks:
+        found.untold = ["No samples are kept of what this rule looks at."]
+        return found
+    plan = _plan(peaks, days)
+    found.step_s = max((step for _, step in plan), default=_MINUTE)
+    if found.step_s > _MINUTE:
+        by_the_minute = sum(step == _MINUTE for _, step in plan)
+        found.untold.append(
+            f"{by_the_minute:,} of {len(peaks):,} queues are judged by the minute, those with lower values in steps of "
+            f"{found.step_s // 60} min."
+        )
+    if len(plan) < len(peaks):
+        found.untold.append(f"Of {len(peaks):,} queues the {len(plan):,} with the highest values are judged.")
+    if rule.metric == "dead":
+        found.untold.append("While a replay ran, samples counted fewer dead jobs than the rule does.")
+    by_source: dict[str, list[Episode]] = defaultdict(list)
+    for key, step in plan:
+        looks = _looks(rule, _rows(key, step, found.since, now))
+        if looks and len(found.series) < MOST_SERIES:
+            found.series.append(_drawn(rule, key, looks))
+        by_source[key[0]] += _judged(rule, key, looks)
+    for episodes in by_source.values():
+        found.notices += _notices(rule, episodes, now)
+    every = sorted((one for some in by_source.values() for one in some), key=lambda one: one.fired_at, reverse=True)
+    found.fired, found.episodes = len(every), every[:MOST_EPISODES]
+    return found
+
+
+def _why_not(rule: Rule) -> str:
+    if rule.metric in _NOT_KEPT:
+        return f"{_NOT_KEPT[rule.metric]} The rule judges from the moment it is saved."
+    if (rule.task, rule.group, rule.tenant) != ("*", "*", "*"):
+        return "The history is of whole queues: what a task, a group or a tenant had is not kept."
+    return ""
+
+
+# -- what is looked at --------------------------------------------------------------------------------------------
+
+
+def _peaks(viewer: Viewer, rule: Rule, since: datetime, now: datetime) -> dict[Key, float]:
+    """Every queue that the rule looks at, the highest first, with the most that its hours say: few rows, whatever the
+    span. Of a source that is asked whether it can be reached, one queue.
+    """
+    minutes = Q(step=_MINUTE, at__gte=max(since, now - timedelta(hours=2)))  # not folded into hours yet
+    looks = Q(step=_LOOK, at__gte=max(since, now - timedelta(minutes=5)))
+    hours = Q(step=_HOUR, at__gte=since - timedelta(hours=1))
+    rows = DepthSample.objects.filter(hours | minutes | looks, scopes.visible(viewer)).values_list("source", "queue")
+    column = "failed_per_min" if rule.metric == "failure_rate" else Coalesce("dead_max", "dead")
+    peaks = {
+        (source, queue): float(peak or 0)
+        for source, queue, peak in rows.annotate(peak=Max(column)).order_by()
+        if matches(rule.source, source) and matches(rule.queue, queue)
+    }
+    ranked = dict(sorted(peaks.items(), key=lambda pair: (-pair[1], pair[0])))
+    if rule.metric != "unreachable":
+        return ranked
+    return dict.fromkeys({source: (source, queue) for source, queue in ranked}.values(), 0.0)
+
+
+def _plan(peaks: Sequence[Key] | dict[Key, float], days: int) -> list[tuple[Key, int]]:
+    """In which step each queue is read, so that all together are at most MOST_ROWS rows."""
+    found: list[tuple[Key, int]] = []
+    left, waiting = MOST_ROWS, len(peaks)
+    for key in peaks:
+        for step in _STEPS:
+            cost, of_others = days * 86_400 // step, days * 24 * (waiting - 1)
+            if cost + of_others <= left or step == _HOUR:
+                break
+        if cost > left:
+            break
+        found.append((key, step))
+        left, waiting = left - cost, waiting - 1
+    return found
+
+
+def _rows(key: Key, step: int, since: datetime, now: datetime) -> list[Row]:
+    """Folded steps, at their end, and the looks since the last of them."""
+    found = _read(key, step, since, now)
+    last = datetime.fromtimestamp(found[-1][0], UTC) if found else since
+    return found + _read(key, _LOOK, max(last, now - timedelta(days=1)), now)
+
+
+def _read(key: Key, step: int, since: datetime, until: datetime) -> list[Row]:
+    ends = 0 if step == _LOOK else step
+    sql = (
+        f"SELECT {epoch('at')} + {ends}, dead, {epoch('oldest_dead_at')}, failed_per_min, succeeded_per_min, is_reachable "
+        f"FROM {DepthSample._meta.db_table} "
+        "WHERE source = %s AND queue = %s AND step = %s AND at >= %s AND at <= %s ORDER BY at"
+    )
+    return list(fetched(sql, [*key, step, told(since), told(until)]))
+
+
+def _looks(rule: Rule, rows: Sequence[Row]) -> list[Look]:
+    """The rule's metric at each row."""
+    if rule.metric == "unreachable":
+        return _unreachable(rows)
+    if rule.metric == "growth_per_minute":
+        return _growth(rows)
+    if rule.metric == "failure_rate":
+        return _shares(rows)
+    if rule.metric == "oldest_dead_s":
+        return [
+            (at, 0.0 if oldest is None else max(0.0, at - oldest), not reached) for at, _, oldest, _, _, reached in rows
+        ]
+    return [(at, dead, not reached) for at, dead, _, _, _, reached in rows]
+
+
+def _unreachable(rows: Sequence[Row]) -> list[Look]:
+    found, since = [], None
+    for at, *_, reached in rows:
+        since = None if reached else at if since is None else since
+        found.append((at, 0.0 if since is None else at - since, False))
+    return found
+
+
+def _growth(rows: Sequence[Row]) -> list[Look]:
+    found: list[Look] = []
+    first = 0
+    for n, (at, dead, *_, reached) in enumerate(rows):
+        while first < n - 1 and rows[first + 1][0] <= at - _WINDOW_S:
+            first += 1
+        then, was = rows[first][:2]
+        is_known = dead is not None and was is not None and at - then >= _MINUTE
+        found.append((at, (dead - was) * 60 / (at - then) if is_known else None, not reached))
+    return found
+
+
+def _shares(rows: Sequence[Row]) -> list[Look]:
+    """Of the last minutes, as rows tell them: a mean a minute over the time since the row before."""
+    found: list[Look] = []
+    window: deque[tuple[float, float, float]] = deque()
+    before = rows[0][0] - _MINUTE if rows else 0.0
+    for at, _, _, failed, succeeded, reached in rows:
+        minutes = min(60.0, (at - before) / 60)
+        before = at
+        window.append((at, (failed or 0) * minutes, (succeeded or 0) * minutes))
+        while len(window) > 1 and window[0][0] <= at - _WINDOW_S:
+            window.popleft()
+        fell, ran = sum(one[1] for one in window), sum(one[2] for one in window)
+        found.append((at, fell / (fell + ran) if fell + ran >= LEAST_ENDED else None, not reached))
+    return found
+
+
+# -- what comes of it ---------------------------------------------------------------------------------------------
+
+
+def _judged(rule: Rule, key: Key, looks: Sequence[Look]) -> list[Episode]:
+    """The episodes that fired, oldest first."""
+    law = Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
+    subject = "" if rule.metric == "unreachable" else key[1]
+    found: list[Episode] = []
+    stand, fired, opened = QUIET, 0.0, 0.0
+    quiet_on_nothing = rule.no_data != threshold.FIRE
+    for at, value, is_held in looks:
+        if stand.phase is Phase.QUIET and (quiet_on_nothing if value is None else value <= rule.threshold):
+            continue  # nearly all of them
+        peak = stand.peak
+        stand, act = threshold.step(stand, value, at, law, is_held=is_held)
+        if act is Act.FIRE:
+            fired, opened = at, stand.opened_at if stand.opened_at is not None else at
+        elif act is Act.RESOLVE:
+            found.append(Episode(key[0], subject, _moment(opened), _moment(fired), _moment(at), peak))
+    if stand.phase is Phase.FIRING:
+        found.append(Episode(key[0], subject, _moment(opened), _moment(fired), None, stand.peak))
+    return found
+
+
+def _notices(rule: Rule, episodes: Sequence[Episode], now: datetime) -> int:
+    """Of one source: those that are open together are told together. As if nobody had acknowledged any."""
+    total, ends, joined = 0, None, 0
+    last = began = None
+    for one in sorted(episodes, key=lambda one: one.fired_at):
+        if began is None or (ends is not None and one.fired_at > ends):
+            total += 0 if began is None else _beside(rule, began, ends, now)
+            began, ends, joined, last = one.fired_at, one.resolved_at, 1, one.fired_at
+            total += 1
+            continue
+        at_once = joined < telling.AT_ONCE or one.fired_at - last >= telling.JOINED_EVERY
+        if one.fired_at > last and at_once:
+            total, joined, last = total + 1, joined + 1, one.fired_at
+        ends = None if ends is None or one.resolved_at is None else max(ends, one.resolved_at)
+    return total + (0 if began is None else _beside(rule, began, ends, now))
+
+
+def _beside(rule: Rule, began: datetime, ends: datetime | None, now: datetime) -> int:
+    """The end, reminders and escalation of what was open together."""
+    lasted = ((ends or now) - began).total_seconds()
+    reminders = int(lasted // rule.renotify_s) if rule.renotify_s else 0
+    escalated = 1 if rule.escalate_s and lasted >= rule.escalate_s else 0
+    return reminders + escalated + (ends is not None)
+
+
+def _drawn(rule: Rule, key: Key, looks: Sequence[Look]) -> PreviewSeries:
+    """At most MOST_POINTS points: of those that one stands for, the highest."""
+    at_once = -(-len(looks) // MOST_POINTS)
+    times, values = [], []
+    for start in range(0, len(looks), at_once):
+        some = looks[start : start + at_once]
+        at, value, _ = max(some, key=lambda look: -1.0 if look[1] is None else look[1])
+        times.append(int(at))
+        values.append(value)
+    return PreviewSeries(key[0], "" if rule.metric == "unreachable" else key[1], times, values)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

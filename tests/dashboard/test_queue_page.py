@@ -1,0 +1,151 @@
+"""One queue over time, for those who may see it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from jobs_admin.models import DepthSample, Release, Rule, Source
+from tests.dashboard.conftest import bury
+from tests.dashboard.test_groups import text_of
+from tests.jobs_admin.depths.test_rolling import lay, roll
+
+SPANS = ("1h", "6h", "24h", "7d", "14d", "90d", "400d")
+
+
+@pytest.fixture
+def now():
+    return timezone.now().replace(microsecond=0)
+
+
+def page(client, queue="emails", source="shop", **query):
+    return client.get(reverse("queue-detail", args=[source, queue]), query)
+
+
+@pytest.fixture
+def history(db, now):
+    Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=now)
+    lay(now - timedelta(hours=2), 720)
+    roll(now)
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_each_span_has_three_pictures_and_a_table(ann, watched, history, span):
+    shown = page(ann, span=span).content.decode()
+    assert shown.count('class="plot"') == 3 and f'aria-current="true">{span}</a>' in shown
+    assert 'class="line line-dead" d="M' in shown and 'id="depth-table"' in shown
+    values = json.loads(html.unescape(re.search(r'data-depth="([^"]+)"', shown)[1]))
+    assert values["at"] and len(values["at"]) == len(values["lines"]["dead"]) <= 700
+
+
+def test_what_it_says_now_stands_above(ann, watched, history):
+    bury(3, queue="emails")
+    text = text_of(page(ann))
+    assert re.search(r"Dead 3 Oldest dead .* Waiting \d+ Active – Delayed – Retrying 0", text)
+    assert "See the dead jobs" in text and "Replay these" in text
+
+
+def test_a_stretch_that_was_chosen_is_shown_finer_and_can_be_left_again(ann, watched, history, now):
+    since = now - timedelta(minutes=50)
+    shown = page(ann, since=int(since.timestamp()), until=int(since.timestamp()) + 600).content.decode()
+    assert "10 s a step" in shown and "Zoom out" in shown and 'rel="next"' in shown
+    assert 'aria-current="true"' not in re.search(r'<nav class="spans".*?</nav>', shown)[0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"span": "x"}, {"since": "x"}, {"since": "9" * 11}, {"since": "-5"}, {"since": "2026-02-31"}, {"until": "0"}, {"since": "0"}, {"hide": "x,dead"}, {"since": "10", "until": "5"}],
+)  # fmt: skip
+def test_an_address_that_means_nothing_is_still_a_page(ann, watched, history, asked):
+    assert page(ann, **asked).status_code == 200
+
+
+def test_lines_can_be_left_out(ann, watched, history):
+    shown = page(ann, hide="waiting").content.decode()
+    assert 'class="line line-waiting" d=""' in shown and 'line-waiting is-off"' in shown
+    assert "hide=waiting%2Cdead" in shown  # what leads to the next is told
+
+
+def test_gaps_say_why_and_marks_say_what(ann, watched, history, now):
+    DepthSample.objects.filter(step=10, at__gte=now - timedelta(minutes=20), at__lt=now - timedelta(minutes=10)).update(
+        is_reachable=False, why="<b>refused</b>", waiting=None
+    )
+    Release.objects.create(source="shop", version="<i>v2</i>", at=now - timedelta(minutes=5))
+    answer = page(ann, span="1h")
+    text, shown = text_of(answer), answer.content.decode()
+    assert "The source did not answer: <b>refused</b>" in html.unescape(text) and "<b>refused" not in shown
+    assert re.search(r"V \d\d:\d\d release release <i>v2</i>", html.unescape(text)) and "<i>v2" not in shown
+    assert shown.count('class="upright is-release"') == 3 and shown.count('class="hole"') >= 3
+
+
+def test_a_threshold_is_a_line_and_one_far_above_is_told(ann, watched, history):
+    Rule.objects.all().delete()
+    for name, value, more in (
+        ("near", 90, {}),
+        ("far", 10**6, {}),
+        ("other", 50, {"queue": "webhooks"}),
+        ("off", 50, {"enabled": False}),
+    ):
+        Rule.objects.create(name=name, metric="dead", threshold=value, **more)
+    shown = page(ann, span="1h").content.decode()
+    assert "near: warning" in shown and "other: warning" not in shown and "off: warning" not in shown
+    assert "Above the picture: far: warning at 1,000,000." in html.unescape(text_of(page(ann, span="1h")))
+
+
+def test_a_queue_that_was_never_looked_at_says_so(ann, watched, db):
+    bury(2, queue="emails")
+    text = text_of(page(ann))
+    assert "Nobody has looked at this queue yet" in text and "Nothing is kept of this queue from then." in text
+
+
+def test_a_source_that_does_not_answer_and_a_watch_that_stopped_are_said(ann, store, history):
+    Source.objects.update(is_reachable=False, why_unreachable="refused", changed_at=timezone.now())
+    text = text_of(page(ann))
+    assert "This source does not answer." in text and "Nothing is watched" in text
+
+
+@pytest.mark.parametrize("queue", ["a/b", "..", "../../audit", "a%2Fb", "~", "ä ö", "x" * 200, "<script>", "\u202e"])
+def test_whatever_a_queue_is_called_the_list_leads_to_it(ann, watched, db, queue):
+    bury(1, queue=queue)
+    (link,) = re.findall(r'class="row-link" href="(/queues/shop/[^"]+)"', ann.get("/queues/").content.decode())
+    shown = ann.get(html.unescape(link))
+    assert shown.status_code == 200 and shown.context["queue"] == queue
+
+
+def test_out_of_sight_is_not_there(vera, otto, watched, history):
+    assert page(vera).status_code == 200 and "Replay these" not in page(vera).content.decode()
+    for source, queue in (("bank", "emails"), ("shop", "nothing")):
+        lay(timezone.now() - timedelta(minutes=1), 1) if source == "shop" else None
+        assert page(vera, queue=queue, source=source).status_code == 404
+
+
+def test_a_page_asks_the_same_number_of_questions_at_any_span(ann, watched, history):
+    page(ann)
+    counts = set()
+    for span in SPANS:
+        with CaptureQueriesContext(
+            connection,
+        ) as asked:
+            page(ann, span=span)
+        counts.add(len(asked))
+    assert max(counts) <= 26, counts
+
+
+def test_what_did_not_change_is_not_sent_again(ann, watched, history, now):
+    def ask(**headers):
+        until = int((now - timedelta(minutes=10)).timestamp())
+        return ann.get(
+            reverse("queue-detail", args=["shop", "emails"]), {"since": until - 600, "until": until},
+            headers={"HX-Request": "true", **headers},
+        )  # fmt: skip
+
+    first = ask()
+    assert ask(**{"If-None-Match": first["ETag"]}).status_code == 304

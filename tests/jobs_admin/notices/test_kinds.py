@@ -1,0 +1,294 @@
+"""The same facts for a program, a chat, a pager and a mailbox; and what a name in them can not do there."""
+
+from __future__ import annotations
+
+import email
+import json
+import socketserver
+import threading
+from email.policy import default
+
+import pytest
+from django.test import override_settings
+
+from jobs_admin import notices
+from jobs_admin.models import Channel, Delivery
+from jobs_admin.notices import sealing
+from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice
+from tests.jobs_admin.notices.endpoints import answering
+
+pytestmark = pytest.mark.django_db
+
+KEY = "0123456789abcdef0123456789ABCDEF"
+ALERT = {
+    "alert_id": "7", "dedup_key": "redrive-alert-7", "value": 1243, "threshold": 100, "since": "2026-11-22T03:00:00+00:00",
+    "top_groups": [{"title": "SMTPServerDisconnected: <!channel>", "count": 1100, "url": "https://desk.example/groups/v1-a/"}],
+    "url": "https://desk.example/alerts/7/", "failures_url": "https://desk.example/failures/?q=a|b>c",
+    "replay_url": "https://desk.example/replays/new/?q=a", "runbook": "https://wiki.example/emails",
+}  # fmt: skip
+
+
+def channel(kind: str, there, **more) -> Channel:
+    saved = notices.save_channel(ANN, {"name": kind, "kind": kind, "url": there.url} | more)
+    return Channel.objects.get(pk=saved.channel.pk)
+
+
+def said(there, n=-1):
+    return json.loads(there.seen[n].body)
+
+
+# -- webhook ------------------------------------------------------------------------------------------------------
+
+
+def test_a_webhook_has_the_contracts_fields_and_stays_under_20_kb(endpoint):
+    there = endpoint(answering(204))
+    kept = channel("webhook", there)
+    notice(kept, body=ALERT)
+    notice(kept, key="alert-1-2", body=ALERT | {"top_groups": [{"title": "x" * 5_000, "count": n} for n in range(500)]})
+    notice(kept, key="alert-1-3", body=ALERT | {f"k{n}": "é" * 900 for n in range(40)})
+    deliver()
+    first, second, third = (said(there, n) for n in range(3))
+    assert (
+        first["type"] == "alert.firing"
+        and first["data"].items() >= (ALERT | {"severity": "warning", "source": "shop"}).items()
+    )
+    assert all(len(seen.body) <= 20_000 for seen in there.seen)
+    assert second["data"]["message"] == third["data"]["message"] == "emails has 1,243 dead jobs"
+
+
+def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
+    settings.REDRIVE_URL = "https://desk.example"
+    there = endpoint(answering(204))
+    kept = channel("webhook", there, events=["job.escalated", "replay.held"])
+    notice(key="escalated:5:1", type="job.escalated", body={"failure": 5, "queue": "emails"})
+    notice(key="replay:9:held:1", type="replay.held", source="*", body={"replay": 9})
+    deliver()
+    assert [said(there, n)["data"]["url"] for n in (0, 1)] == [
+        "https://desk.example/failures/5/",
+        "https://desk.example/replays/9/",
+    ]
+    assert "source" not in said(there)["data"] and Delivery.objects.filter(channel=kept, state="delivered").count() == 2
+
+
+def test_a_channel_whose_secret_no_key_opens_says_so_and_nothing_leaves(endpoint, settings):
+    there = endpoint(answering(204))
+    kept = channel("webhook", there)
+    Channel.objects.update(secrets=["gAAAAA-of-another-key"])
+    notice(kept)
+    deliver()
+    assert "REDRIVE_PAYLOAD_KEYS" in Delivery.objects.get().error and not there.seen
+
+
+# -- Slack --------------------------------------------------------------------------------------------------------
+
+
+def test_slack_gets_blocks_in_which_a_name_mentions_nobody(endpoint):
+    there = endpoint(answering(200, b"ok"))
+    kept = channel("slack", there)
+    assert kept.url == "" and there.url not in str(kept.secrets) and sealing.unseal(kept.secrets) == [there.url]
+    notice(
+        kept, body=ALERT | {"title": "<!here> *bold*\nsecond line", "message": "<@U1> & <https://evil.example|click>"}
+    )
+    deliver()
+    told = said(there)
+    header, facts, links = told["blocks"]
+    assert header["text"] == {"type": "plain_text", "text": "🟠 <!here> *bold* second line"}
+    assert "&lt;@U1&gt; &amp; &lt;https://evil.example|click&gt;" in facts["text"]["text"]
+    assert "1,100 × SMTPServerDisconnected: &lt;!channel&gt;" in facts["text"]["text"]
+    assert "<https://desk.example/failures/?q=a%7Cb&gt;c|Open failures>" in links["text"]["text"]
+    assert "<!" not in told["text"]
+    assert there.url not in Delivery.objects.get().request
+
+
+@pytest.mark.parametrize(
+    "status, body", [(403, b"action_prohibited"), (404, b"no_service"), (410, b"channel_is_archived")]
+)
+def test_slacks_refusal_for_good_disables_the_channel(endpoint, status, body):
+    there = endpoint(answering(status, body))
+    kept = channel("slack", there)
+    notice(kept)
+    deliver()
+    kept.refresh_from_db()
+    row = Delivery.objects.get()
+    assert (
+        kept.disabled_at and f"({status})" in kept.why_disabled and (row.state, row.answer) == ("parked", body.decode())
+    )
+
+
+def test_what_slack_cannot_read_is_parked_and_the_channel_stays(endpoint):
+    there = endpoint(answering(400, b"invalid_payload"))
+    kept = channel("slack", there)
+    notice(kept)
+    deliver()
+    kept.refresh_from_db()
+    assert kept.disabled_at is None and Delivery.objects.get().state == "parked"
+
+
+# -- PagerDuty ----------------------------------------------------------------------------------------------------
+
+
+def test_pagerduty_triggers_and_resolves_one_incident_by_its_key(endpoint):
+    there = endpoint(answering(202, b'{"status":"success"}'))
+    kept = channel("pagerduty", there, secret=KEY)
+    notice(kept, body=ALERT, severity="critical")
+    notice(kept, key="alert-1-2", body=ALERT)
+    notice(kept, key="alert-1-3", type="alert.resolved", body=ALERT)
+    deliver()
+    first, again, end = (said(there, n) for n in range(3))
+    assert [one["event_action"] for one in (first, again, end)] == ["trigger", "trigger", "resolve"]
+    assert {one["dedup_key"] for one in (first, again, end)} == {"redrive-alert-7"}
+    assert {one["routing_key"] for one in (first, again, end)} == {KEY}
+    assert first["payload"]["severity"] == "critical" and first["payload"]["source"] == "shop"
+    assert first["payload"]["summary"] == "Dead Letter Queue Growing: emails has 1,243 dead jobs"
+    assert first["payload"]["custom_details"]["Value"] == "1,243" and first["client_url"] == ALERT["url"]
+    assert {"href": ALERT["replay_url"], "text": "Draft a replay"} in first["links"]
+    assert KEY not in "".join(Delivery.objects.values_list("request", flat=True))
+
+
+def test_what_pagerduty_refuses_is_parked_and_the_channel_stays(endpoint):
+    there = endpoint(answering(400, b'{"status":"invalid event"}'))
+    kept = channel("pagerduty", there, secret=KEY)
+    notice(kept, body=ALERT)
+    deliver()
+    kept.refresh_from_db()
+    assert (Delivery.objects.get().state, kept.disabled_at) == ("parked", None)
+    assert Delivery.objects.get().error == "It answered 400. The same would be refused again."
+
+
+def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
+    there = endpoint(answering(500))
+    kept = channel("pagerduty", there, secret=KEY)
+    from jobs_admin.models import Alert, Rule
+
+    rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
+    alert = Alert.objects.create(
+        rule=rule,
+        source="shop",
+        subject="emails",
+        severity="warning",
+        value=6,
+        threshold=5,
+        opened_at="2026-11-22T00:00Z",
+    )
+    notice(kept, body=ALERT, alert=alert)
+    deliver()
+    there.behave = answering(202)
+    notice(kept, key="alert-1-2", type="alert.resolved", body=ALERT, alert=alert)
+    deliver()
+    due_now()
+    deliver()
+    assert [said(there, n)["event_action"] for n in range(len(there.seen))] == ["trigger", "resolve"]
+    first = Delivery.objects.get(notice__key="alert-1-1")
+    assert (first.state, first.error) == ("parked", "A later notice of the same alert has arrived already.")
+
+
+def test_pagerduty_is_asked_where_it_is_unless_another_region_is_named(settings):
+    settings.REDRIVE_WEBHOOK_ALLOW = ["events.pagerduty.com"]
+    saved = notices.save_channel(ANN, {"name": "duty", "kind": "pagerduty", "secret": KEY})
+    assert saved.channel.url == "https://events.pagerduty.com/v2/enqueue" and saved.secret is None
+
+
+# -- e-mail -------------------------------------------------------------------------------------------------------
+
+
+class MailServer(socketserver.ThreadingTCPServer):
+    """Speaks as much SMTP as a mail needs."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Conversation)
+        self.mails: list[tuple[list[str], bytes]] = []
+        self.refuses = b""
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+
+class _Conversation(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        to = []
+        self._say(b"220 here")
+        while line := self.rfile.readline():
+            word = line[:4].upper()
+            if word == b"RCPT" and self.server.refuses:
+                self._say(self.server.refuses)
+            elif word == b"RCPT":
+                to.append(line.split(b"<")[1].split(b">")[0].decode())
+                self._say(b"250 ok")
+            elif word == b"DATA":
+                self._say(b"354 go on")
+                body = b""
+                while (line := self.rfile.readline()) not in (b".\r\n", b""):
+                    body += line
+                self.server.mails.append((to, body))
+                self._say(b"250 taken")
+            elif word == b"QUIT":
+                self._say(b"221 bye")
+                return
+            else:
+                self._say(b"250 ok")
+
+    def _say(self, line: bytes) -> None:
+        self.wfile.write(line + b"\r\n")
+
+
+@pytest.fixture
+def mail_server(settings):
+    server = MailServer()
+    settings.REDRIVE_SENDS_MAIL = True
+    with override_settings(
+        EMAIL_BACKEND="django.core.mail.backends.smtp.EmailBackend",
+        EMAIL_HOST="127.0.0.1",
+        EMAIL_PORT=server.server_address[1],
+    ):
+        yield server
+    server.shutdown()
+    server.server_close()
+
+
+def mailbox(*to: str) -> Channel:
+    saved = notices.save_channel(ANN, {"name": "mail", "kind": "email", "to": list(to)})
+    return Channel.objects.get(pk=saved.channel.pk)
+
+
+def test_a_mail_has_the_facts_and_the_links_and_no_header_that_a_name_wrote(mail_server):
+    kept = mailbox("ops@example.com", "lead@example.com")
+    hostile = {"title": "Dead\r\nBcc: evil@example.com\r\n\r\n<script>", "message": "a\r\nSubject: b\u202e"}
+    notice(kept, body=ALERT | hostile)
+    notice(kept, key="alert-1-2", type="alert.resolved", body=ALERT)
+    deliver()
+    (to, raw), (_, second) = mail_server.mails
+    first, done = (email.message_from_bytes(one, policy=default) for one in (raw, second))
+    assert to == ["ops@example.com", "lead@example.com"]
+    assert first["Subject"] == "[warning] Dead Bcc: evil@example.com <script>" and first["Bcc"] is None
+    assert done["Subject"] == "[warning] Resolved: Dead Letter Queue Growing"
+    assert first["Message-ID"].startswith("<alert-1-1@") and first["References"] == done["References"]
+    body = first.get_content()
+    assert first.get_content_type() == "text/plain" and "\u202e" not in body
+    for part in (
+        "Queue: emails",
+        "Value: 1,243",
+        "1,100 × SMTPServerDisconnected",
+        f"Draft a replay: {ALERT['replay_url']}",
+    ):
+        assert part in body
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
+
+
+def test_an_address_that_is_refused_for_good_is_parked_and_one_that_is_not_is_tried_again(mail_server):
+    kept = mailbox("ops@example.com")
+    for answer, state in ((b"550 no such user", "parked"), (b"451 later", "waiting")):
+        mail_server.refuses = answer
+        told = notice(kept, key=f"k{state}")
+        deliver()
+        row = Delivery.objects.get(notice=told)
+        assert (row.state, row.status) == (state, int(answer[:3])) and "ops@example.com" in row.answer
+    assert Channel.objects.get(pk=kept.pk).disabled_at is None
+
+
+def test_a_mail_server_that_is_away_is_said(mail_server, settings):
+    kept = mailbox("ops@example.com")
+    with override_settings(EMAIL_PORT=1):
+        notice(kept)
+        deliver()
+    row = Delivery.objects.get()
+    assert row.state == "waiting" and row.error.startswith("The mail server was not reached: ")
