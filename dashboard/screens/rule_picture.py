@@ -9,20 +9,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from dashboard.rule_forms import IN_SHARES
 from dashboard.screens.rule_words import amount
 from dashboard.shown.figures import duration, number
-
-if TYPE_CHECKING:
-    from jobs_admin.alerts import Episode, Preview, PreviewSeries
+from jobs_admin.alerts import Episode, Preview, PreviewSeries
 
 WIDE, HIGH = 1000, 100
 MOST_LINES = 12
 MOST_ROWS = 40
 # From here on a straight scale would press the threshold onto the ground.
 _STEEP = 25
+_SEEN = 0.0015  # the least width of an episode, as a share of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Band:
     x: str
     width: str
     fired_x: str
-    fired_width: str  # empty where it never was true for long enough
+    fired_width: str
     words: str
 
 
@@ -55,7 +53,7 @@ class Row:
     source: str
     subject: str
     opened_at: datetime
-    fired_at: datetime | None
+    fired_at: datetime
     lasted: str
     peak: str
 
@@ -71,6 +69,7 @@ class Picture:
     levels: list[Tick]
     is_steep: bool  # each step up is ten times the one before
     more_lines: int
+    notes: list[str]  # what the history does not tell
     rows: list[Row]
     more_rows: int
     has_history: bool
@@ -83,7 +82,7 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
     top = max([threshold, *(value for one in shown for value in one.values if value is not None)], default=0.0)
     is_steep = metric not in IN_SHARES and top > max(threshold, 1) * _STEEP
     scale = _Scale(found.since, found.until, (top or 1.0) * 1.08, is_steep)
-    fired = {(one.source, one.subject) for one in found.episodes if one.fired_at}
+    fired = {(one.source, one.subject) for one in found.episodes}
     lines = [_line(one, metric, scale, (one.source, one.subject) in fired) for one in shown]
     episodes = sorted(found.episodes, key=lambda one: one.opened_at, reverse=True)
     return Picture(
@@ -96,8 +95,9 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
         [Tick(scale.y_per_cent(level), amount(metric, level)) for level in scale.levels()],
         is_steep,
         len(series) - len(shown),
+        found.untold,
         [_row(one, metric, found.until) for one in episodes[:MOST_ROWS]],
-        max(0, len(episodes) - MOST_ROWS),
+        max(0, found.fired - MOST_ROWS),
         any(value is not None for one in series for value in one.values),
         duration(found.step_s),
     )
@@ -165,7 +165,7 @@ def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Li
         if value is None:  # not looked at: a gap, never a zero
             parts += [[]] if parts[-1] else []
         else:
-            parts[-1].append(scale.point(at, value))
+            parts[-1].append(scale.point(datetime.fromtimestamp(at, UTC), value))
     peak = max((value for value in one.values if value is not None), default=None)
     words = f"{_name(one.source, one.subject)}: at most {amount(metric, peak)}"
     # A single look is a point, and a line of one point is not drawn.
@@ -173,15 +173,15 @@ def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Li
 
 
 def _band(one: Episode, metric: str, scale: _Scale) -> Band:
-    begins, ends = scale.part(one.opened_at), scale.part(one.resolved_at or scale.until)
-    fired = scale.part(one.fired_at) if one.fired_at else None
+    begins, fires, ends = (scale.part(at) for at in (one.opened_at, one.fired_at, one.resolved_at or scale.until))
     words = f"{_name(one.source, one.subject)}: at most {amount(metric, one.peak)}, {_lasted(one, scale.until)}"
+    seen = _SEEN  # however short it was
     return Band(
         _per_cent(begins),
-        _per_cent(max(ends - begins, 0.0015)),  # seen, however short
-        _per_cent(fired or begins),
-        _per_cent(max(ends - fired, 0.0015)) if fired is not None else "",
-        words if one.fired_at else f"{words}: too short to fire",
+        _per_cent(max(ends - begins, seen)),
+        _per_cent(fires),
+        _per_cent(max(ends - fires, seen)),
+        words,
     )
 
 

@@ -143,11 +143,9 @@ def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_pic
     document = edit.draft.document()
     document["name"] = document.get("name") or (edit.current.name if edit.current else UNNAMED)
     why_not = ""
-    if not hasattr(alerts, "preview"):
-        return None, ""
     for _ in range(2):
         try:
-            found = alerts.preview(request.viewer, document, timezone.now(), days=DAYS)
+            tried = alerts.preview(request.viewer, document, timezone.now(), days=DAYS)
         except alerts.AlertRefused as refused:
             if is_told and not why_not:
                 edit.draft.refuse(refused)
@@ -157,7 +155,9 @@ def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_pic
             if not document.keys() >= _NEEDED:
                 break
         else:
-            return rule_picture.picture(found, document["metric"], float(document["threshold"])), ""
+            if not tried.is_possible:
+                return None, " ".join(tried.untold)
+            return rule_picture.picture(tried, document["metric"], float(document["threshold"])), ""
     return None, why_not
 
 

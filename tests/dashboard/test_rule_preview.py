@@ -1,0 +1,88 @@
+"""What a rule would have done on stored history, in the browser: counted, drawn, and refused beside its field."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin.models import DepthSample, Rule
+from tests.dashboard.conftest import HTMX, bury, log_in
+from tests.dashboard.test_rules_pages import text_of, typed
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _clean(watched):
+    """The store answers, and no rule stands."""
+    Rule.objects.all().delete()
+
+
+# --- the preview -------------------------------------------------------------------------------------------------
+
+
+def grow(values: list[int], queue: str = "webhooks", *, every: timedelta = timedelta(minutes=1)) -> None:
+    """Dead jobs of a queue of the shop, the last value now."""
+    now = timezone.now()
+    bury(0)
+    DepthSample.objects.bulk_create(
+        DepthSample(source="shop", queue=queue, at=now - every * (len(values) - n), step=60, dead=value)
+        for n, value in enumerate(values)
+    )
+
+
+def test_the_preview_says_how_often_it_would_have_fired_and_draws_it(vera):
+    grow([0] * 60 + [150] * 30 + [0] * 60 + [300] * 30 + [0] * 30)
+    answer = vera.post("/alerts/rules/preview/", typed(), headers=HTMX)
+    said = text_of(answer)
+    assert "It would have fired twice in the last week, with 4 notices." in said
+    page = answer.content.decode()
+    assert page.count('class="fired"') == 2 and "<polyline" in page
+    assert "300 jobs" in said and not Rule.objects.exists()
+
+
+def test_a_higher_threshold_would_not_have_fired(vera):
+    grow([0] * 60 + [150] * 30 + [0] * 60)
+    said = text_of(vera.post("/alerts/rules/preview/", typed(threshold="1000"), headers=HTMX))
+    assert "It would not have fired in the last week." in said
+    assert "never above the threshold for long enough" in said
+
+
+def test_the_preview_is_a_page_without_scripts_and_keeps_what_is_typed(vera):
+    grow([0] * 60 + [150] * 30 + [0] * 60)
+    page = vera.post("/alerts/rules/preview/", typed(name="half done", threshold="120")).content.decode()
+    assert "<html" in page and 'value="half done"' in page and 'value="120"' in page
+    assert "It would have fired once" in page
+
+
+def test_what_is_refused_is_drawn_without_it_and_said_beside_its_field(vera):
+    grow([0] * 60 + [150] * 30 + [0] * 60)
+    page = vera.post("/alerts/rules/preview/", typed(for_s="9 d"), headers=HTMX).content.decode()
+    assert "Drawn is the rule without it" in page and 'hx-swap-oob="morph"' in page and "a day" in page
+    broken = text_of(vera.post("/alerts/rules/preview/", typed(threshold="x"), headers=HTMX))
+    assert "nothing to draw before that is mended" in broken
+
+
+def test_a_rule_without_a_name_is_previewed_all_the_same(vera):
+    grow([0] * 10)
+    page = vera.post("/alerts/rules/preview/", typed(name=""), headers=HTMX).content.decode()
+    assert "would not have fired" in page and 'class="refusal"' not in page
+
+
+def test_the_preview_tells_nothing_of_a_source_that_is_out_of_sight(django_user_model):
+    grow([500] * 120, "zircon-queue")
+    eve = log_in(django_user_model, "eve", bank="operator")
+    said = eve.post("/alerts/rules/preview/", typed(source="*", queue="*"), headers=HTMX).content.decode()
+    assert "zircon" not in said and "500" not in said
+
+
+def test_without_history_nothing_is_claimed(vera):
+    said = text_of(vera.post("/alerts/rules/preview/", typed(queue="never-seen"), headers=HTMX))
+    assert "There is nothing to draw" in said and "would not have fired" not in said
+
+
+def test_what_the_history_does_not_keep_is_said_instead_of_drawn(vera):
+    said = text_of(vera.post("/alerts/rules/preview/", typed(metric="quarantined"), headers=HTMX))
+    assert "The history keeps no count of the quarantine." in said
