@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from dashboard.screens import alert_words
 from jobs_admin import config
+from jobs_admin.alerts import OPEN
 from jobs_admin.models import Alert
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.models.alert import AlertState
@@ -84,7 +85,7 @@ class Choice:
 
 def states(chosen: dict[str, str]) -> list[Choice]:
     """The states to choose from, each as an address that keeps the other filters."""
-    named = [("", "All")] + [(state.value, state.label) for state in AlertState]
+    named = [("", "All"), (OPEN, "Open")] + [(state.value, state.label) for state in AlertState]
     return [
         Choice(words, address({**chosen, "state": value}), chosen.get("state", "") == value, value)
         for value, words in named

@@ -18,6 +18,8 @@ from jobs_admin.models import Alert, AlertEvent
 from jobs_admin.models.alert import AlertState
 from jobs_admin.notices import DeliveryRow
 
+MOST_NAMED = 6  # of those told together, in a line of the timeline
+
 # What a transition is called on the timeline.
 _TO = {
     AlertState.PENDING: "true, not yet for long enough",
@@ -48,15 +50,15 @@ class Told:
 
 @dataclass(slots=True)
 class Step:
-    """A line of the timeline."""
+    """A line of the timeline: what happened in one moment, to one alert or to several that are told together."""
 
     at: datetime
     words: str
     look: str
-    value: str
     reason: str
     actor: str
-    about: str  # whose, where several are told together
+    of: list[tuple[str, str]] = field(default_factory=list)  # (whose, "" where it is only this alert; value)
+    more: int = 0  # others that it happened to
     told: list[Told] = field(default_factory=list)
 
 
@@ -65,28 +67,39 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
     by_notice: dict[int, list[DeliveryRow]] = {}
     for delivery in deliveries:
         by_notice.setdefault(delivery.notice_id, []).append(delivery)
-    shown = []
+    moments: dict[tuple, Step] = {}
+    events = list(events)
+    is_alone = len({event.alert_id for event in events}) <= 1
     for event in events:
+        moment = (event.at.replace(microsecond=0), event.to, event.actor, event.reason if is_alone else "")
+        step = moments.setdefault(moment, _step(event))
+        if len(step.of) < MOST_NAMED:
+            step.of.append(_whose(event, alert, is_alone))
+        else:
+            step.more += 1
         # A notice about several stands by the first of them that it tells of.
-        told = by_notice.pop(event.notice_id, []) if event.notice_id is not None else []
-        shown.append(_step(event, alert, [_told(one, now) for one in told]))
-    shown += [_again(found, now) for found in by_notice.values()]
+        if event.notice_id is not None:
+            step.told += [_told(one, now) for one in by_notice.pop(event.notice_id, [])]
+    shown = [*moments.values(), *(_again(found, now) for found in by_notice.values())]
     shown.sort(key=lambda step: step.at, reverse=True)
     return shown
 
 
-def _step(event: AlertEvent, alert: Alert, told: list[Told]) -> Step:
+def _step(event: AlertEvent) -> Step:
     state = AlertState(event.to)
-    about = alert_words.where(event.alert) if event.alert_id != alert.pk else ""
+    return Step(event.at, _TO[state], alert_words.LOOKS[state], event.reason, event.actor)
+
+
+def _whose(event: AlertEvent, alert: Alert, is_alone: bool) -> tuple[str, str]:
     # Those told together are of one rule.
     value = alert_words.in_unit(event.value, alert.rule.metric) if event.value is not None else ""
-    return Step(event.at, _TO[state], alert_words.LOOKS[state], value, event.reason, event.actor, about, told)
+    return ("" if is_alone else alert_words.where(event.alert), value)
 
 
 def _again(found: list[DeliveryRow], now: datetime) -> Step:
     """A notice that belongs to no transition: a reminder, or an escalation."""
     at = min(one.created_at for one in found)
-    return Step(at, "told again", "replaying", "", "", "", "", [_told(one, now) for one in found])
+    return Step(at, "told again", "replaying", "", "", told=[_told(one, now) for one in found])
 
 
 def _told(delivery: DeliveryRow, now: datetime) -> Told:

@@ -15,7 +15,7 @@ from jobs_admin.models.alert import AlertState, Severity
 
 SPANS = {"1": "24 h", "7": "7 days", "14": "14 days", "90": "90 days"}
 SPAN = "14"
-MOST_LINES = 30
+MOST_LINES = 24
 WIDE = 1000  # of the picture's own measure
 _THIN = 3.0  # of what lasted too briefly to be seen
 # The height says the severity where no colour is seen: (from the top, tall) of 20.

@@ -22,7 +22,8 @@ from jobs_admin.models import Alert
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import AlertState
 
-NOW_SHOWN = 30
+NOW_SHOWN = 12
+MOST_COUNTED = 200
 LIMIT = 50
 MOST_STRIP = 2_000
 RULES_NAMED = 3
@@ -54,8 +55,8 @@ def index(request: HttpRequest) -> HttpResponse:
         viewer, since, source=chosen.get("source", ""), queue=chosen.get("queue", ""), rule=chosen.get("rule", ""), limit=MOST_STRIP + 1
     )  # fmt: skip
     strip = alert_strip.picture(episodes[:MOST_STRIP], since, now)
-    firing = alerts.firing(viewer, limit=NOW_SHOWN + 1)
-    may_act = alert_list.may_act(viewer, [*firing, *page.rows])
+    firing = alerts.firing(viewer, limit=MOST_COUNTED + 1)
+    may_act = alert_list.may_act(viewer, [*firing[:NOW_SHOWN], *page.rows])
     watching = [rule.name for rule in rules if rule.enabled]
     context = {
         "now": now,
@@ -69,12 +70,12 @@ def index(request: HttpRequest) -> HttpResponse:
         "times": alerts.times(viewer, now - timedelta(days=TIMES_DAYS)),
         "times_days": TIMES_DAYS,
         "now_lines": alert_list.lines(firing[:NOW_SHOWN], now, may_act),
-        "more_now": len(firing) > NOW_SHOWN,
-        "open_url": alert_list.address({"state": "firing"}) + "#all",
+        "more_now": max(0, len(firing) - NOW_SHOWN),
+        "open_url": alert_list.address({"state": alerts.OPEN}) + "#all",
         "strip": strip,
         "strip_is_capped": len(episodes) > MOST_STRIP,
         "strip_empty": f"Nothing{' like this' if chosen else ''} fired in the last {alert_strip.SPANS[span]}.",
-        "more_strips": f"{strip.more:,} more are in the list below.",
+        "more_strips": f"{strip.more:,} more stand in the list below.",
         "many_sources": len({one.source for one in strip.strips}) > 1,
         "span_words": alert_strip.SPANS[span],
         "spans": [
@@ -108,7 +109,7 @@ class _RuleChoice:
 def _title(firing: list[Alert]) -> str:
     calling = sum(alert.state == AlertState.FIRING for alert in firing)
     if calling:
-        many = f"More than {NOW_SHOWN}" if len(firing) > NOW_SHOWN else f"{calling:,}"
+        many = f"More than {MOST_COUNTED}" if calling > MOST_COUNTED else f"{calling:,}"
         return f"{many} alert{'s fire' if calling > 1 else ' fires'}, and nobody has acknowledged {'them' if calling > 1 else 'it'}"
     if firing:
         return f"{len(firing):,} alert{'s are' if len(firing) > 1 else ' is'} open, and somebody knows"

@@ -93,7 +93,7 @@ def events(viewer: Viewer, alert: Alert) -> list[AlertEvent]:
 
 
 def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
-    """What fires now, acknowledged or not: the gravest first, of those the newest."""
+    """What fires now, acknowledged or not: the gravest first, of those what nobody has taken, then the newest."""
     rank = Case(
         When(severity=Severity.CRITICAL, then=Value(0)),
         When(severity=Severity.WARNING, then=Value(1)),
@@ -101,7 +101,7 @@ def firing(viewer: Viewer, limit: int = 20) -> list[Alert]:
         output_field=IntegerField(),
     )
     found = _seen(viewer).filter(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
-    return list(found.annotate(rank=rank).order_by("rank", "state", "-fired_at", "-pk")[:limit])
+    return list(found.annotate(rank=rank).order_by("rank", "-state", "-fired_at", "-pk")[:limit])
 
 
 def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:

@@ -60,9 +60,9 @@ def tell(alert: Alert, channel: str = "ops", state: str = "delivered", **changes
 
 
 def samples(alert: Alert, values: list[int], every_s: int = 10) -> None:
-    """Looks at its queue, the last one now."""
+    """Looks at its queue, the last one just now."""
     last = timezone.now().replace(microsecond=0)
-    last -= timedelta(seconds=last.second % 10)
+    last -= timedelta(seconds=10 + last.second % 10)
     DepthSample.objects.bulk_create(
         DepthSample(
             source=alert.source, queue=alert.subject, at=last - timedelta(seconds=every_s * n), dead=value, waiting=3,
