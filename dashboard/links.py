@@ -97,10 +97,10 @@ def is_web(address: str) -> bool:
     return address.startswith(("https://", "http://"))
 
 
-def url_of(name: str) -> str:
+def url_of(name: str, *arguments: object) -> str:
     """The address of a page that may not be there: empty then."""
     try:
-        return reverse(name)
+        return reverse(name, args=arguments)
     except NoReverseMatch:
         return ""
 

@@ -39,12 +39,25 @@ class Line:
 
 
 def lines(
-    alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None, others: dict[int, int] | None = None
+    alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None, *, is_folded: bool = False
 ) -> list[Line]:
-    """`may_act`: for each source whether the viewer may act there. `others`: how many more each alert stands for."""
-    return [
-        line(alert, now, (may_act or {}).get(alert.source, False), (others or {}).get(alert.pk, 0)) for alert in alerts
-    ]
+    """`may_act`: for each source whether the viewer may act there. Folded, those told together are one line."""
+    alerts = list(alerts)
+    others: dict[int, int] = {}
+    if is_folded:
+        alerts, others = _folded(alerts)
+    return [line(one, now, (may_act or {}).get(one.source, False), others.get(one.pk, 0)) for one in alerts]
+
+
+def _folded(alerts: list[Alert]) -> tuple[list[Alert], dict[int, int]]:
+    """One of those that stand together, the first of them, in the order given; and for how many more it stands."""
+    first: dict[tuple[int, str], Alert] = {}
+    others: dict[int, int] = {}
+    for alert in alerts:
+        # Somebody may have taken some of them only: what is to be done about them differs.
+        shown = first.setdefault((alert.told_with_id or alert.pk, alert.state), alert)
+        others[shown.pk] = others.get(shown.pk, -1) + 1
+    return list(first.values()), others
 
 
 def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) -> Line:

@@ -63,6 +63,11 @@ class Picture:
         return not self.line
 
 
+def is_of_queue(alert: Alert) -> bool:
+    """Whether it is about a queue; else about a source, a view or the desk, which have no depth."""
+    return bool(alert.source and alert.subject) and alert.rule.metric != "view"
+
+
 def span(alert: Alert, now: datetime) -> tuple[datetime, datetime]:
     """From half an hour before it was true until a quarter after it ended, or until now."""
     until = min(now, alert.resolved_at + AFTER) if alert.resolved_at else now
@@ -79,26 +84,61 @@ def picture(
 ) -> Picture:
     """Of what the rule measures, where that is kept of queues; else of the queue's dead jobs, without a threshold."""
     read = _READ.get(alert.rule.metric) if not _is_narrowed(alert) else None
-    line = _without_gaps([(_time(point.at), (read or _dead)(point)) for point in points], gaps)
+    values = [(_time(point.at), value) for point, value in zip(points, (read or _dead)(points), strict=True)]
+    # A gap breaks the line: what was before is not joined to what came after.
+    breaks: list[tuple[datetime, float | None]] = [(_time(gap.since), None) for gap in gaps]
+    line = sorted([*values, *breaks], key=lambda value: value[0])
     return _drawn(alert, line, [*_own(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=read is not None)
 
 
-def _dead(point: Point) -> float | None:
+# --- what is measured, as it was judged --------------------------------------------------------------------------
+
+Values = list[float | None]
+
+
+def _dead(points: Sequence[Point]) -> Values:
     # What was judged was each look; of a folded step its highest.
-    return point.dead if point.dead_max is None else point.dead_max
+    return [point.dead if point.dead_max is None else point.dead_max for point in points]
 
 
-def _rate(point: Point) -> float | None:
-    if point.failed_per_min is None or point.succeeded_per_min is None:
-        return None
-    ended = point.failed_per_min + point.succeeded_per_min
-    return point.failed_per_min / ended if ended else 0.0
+def _oldest(points: Sequence[Point]) -> Values:
+    return [None if point.dead is None else point.oldest_dead_age_s or 0 for point in points]
 
 
-_READ: dict[str, Callable[[Point], float | None]] = {
+def _growth(points: Sequence[Point]) -> Values:
+    """New dead jobs a minute, over the last minutes."""
+    found: Values = []
+    for n, point in enumerate(points):
+        before = _window(points, n)[0]
+        minutes = (point.at - before.at) / 60
+        is_known = minutes >= 1 and point.dead is not None and before.dead is not None
+        found.append((point.dead - before.dead) / minutes if is_known else None)  # type: ignore[operator]
+    return found
+
+
+def _failed(points: Sequence[Point]) -> Values:
+    """The share of those that ended in the last minutes."""
+    found: Values = []
+    for n in range(len(points)):
+        window = _window(points, n)
+        fell, ran = (sum(getattr(one, name) or 0 for one in window) for name in ("failed_per_min", "succeeded_per_min"))
+        found.append(fell / (fell + ran) if fell + ran else None)
+    return found
+
+
+def _window(points: Sequence[Point], n: int) -> Sequence[Point]:
+    first = n
+    while first and points[n].at - points[first].at < _WINDOW_S:
+        first -= 1
+    return points[first : n + 1]
+
+
+_WINDOW_S = 300  # that growth and shares are of
+_READ: dict[str, Callable[[Sequence[Point]], Values]] = {
     "dead": _dead,
-    "oldest_dead_s": lambda point: point.oldest_dead_age_s or 0,
-    "failure_rate": _rate,
+    "oldest_dead_s": _oldest,
+    "growth_per_minute": _growth,
+    "failure_rate": _failed,
 }
 
 
@@ -112,14 +152,6 @@ def _time(at: int) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-def _without_gaps(
-    points: list[tuple[datetime, float | None]], gaps: Sequence[depths.Gap]
-) -> list[tuple[datetime, float | None]]:
-    """A gap breaks the line: what was before is not joined to what came after."""
-    breaks: list[tuple[datetime, float | None]] = [(_time(gap.since), None) for gap in gaps]
-    return sorted(points + breaks, key=lambda point: point[0])
-
-
 def _own(alert: Alert) -> list[Mark]:
     """What happened to the alert itself."""
     happened = (
@@ -130,14 +162,7 @@ def _own(alert: Alert) -> list[Mark]:
 
 
 def _mark(mark: depths.Mark) -> Mark:
-    url = ""
-    if mark.kind == "alert":
-        url = reverse("alert-detail", args=[mark.ref])
-    elif mark.kind == "replay":
-        url = reverse("replay-detail", args=[mark.ref])
-    elif mark.kind == "policy":
-        url = links.policy_version(mark.ref)
-    return Mark(mark.at, "", mark.words, url, mark.kind)
+    return Mark(mark.at, "", mark.words, links.of_mark(mark.kind, mark.ref), mark.kind)
 
 
 def _drawn(
@@ -152,14 +177,17 @@ def _drawn(
 ) -> Picture:
     metric = alert.rule.metric if is_of_metric else "dead"
     known = [value for _, value in points if value is not None]
-    top = max([*known, alert.threshold if is_of_metric else 0, 0.01 if metric in alert_words.SHARES else 1]) * _HEADROOM
+    top = (
+        max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if metric in alert_words.SHARES else 1])
+        * _HEADROOM
+    )
     whole = max((until - since).total_seconds(), 1)
 
     def x(at: datetime) -> float:
         return min(max((at - since).total_seconds() / whole, 0), 1) * WIDE
 
     def y(value: float) -> float:
-        return TALL - value / top * TALL
+        return TALL - max(value, 0) / top * TALL
 
     runs = [[(x(at), y(value)) for at, value in run] for run in _runs(points)]
     joined = ["L".join(f"{across:.1f} {down:.1f}" for across, down in run) for run in runs]

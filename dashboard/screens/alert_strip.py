@@ -55,12 +55,12 @@ class Picture:
 
 
 def picture(alerts: Iterable[Alert], since: datetime, until: datetime) -> Picture:
-    """Of alerts in any order. What is open, then what fired last, stands first."""
+    """Of alerts in any order. What is open stands first, then what fired most often."""
     by_line: dict[tuple[int, str, str], list[Alert]] = {}
     for alert in alerts:
         by_line.setdefault((alert.rule_id, alert.source, alert.subject), []).append(alert)
     strips = [(_latest(found), _strip(found, since, until)) for found in by_line.values()]
-    strips.sort(key=lambda pair: (not pair[1].is_open, -pair[0].opened_at.timestamp()))
+    strips.sort(key=lambda pair: (not pair[1].is_open, -pair[1].fired, -pair[0].opened_at.timestamp()))
     kept = [strip for _, strip in strips[:MOST_LINES]]
     return Picture(kept, len(strips) - len(kept), _marks(since, until), since, until)
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 
-from dashboard.shown.figures import duration, number
+from jobs_admin.alerts import wording
 from jobs_admin.models import Alert, Rule
 from jobs_admin.models.alert import AlertState, Severity
 
-# What each metric counts: (of a queue in a sentence, its name over a column or a picture).
+# What each metric is called over a picture.
 _METRICS = {
-    "dead": ("{where} has {value} dead jobs", "Dead jobs"),
-    "growth_per_minute": ("{where} grows by {value} dead jobs a minute", "New dead jobs a minute"),
-    "oldest_dead_s": ("The oldest dead job of {where} is {value} old", "Age of the oldest dead job"),
-    "failure_rate": ("{value} of the attempts on {where} fail", "Share of attempts that fail"),
-    "retry_rate": ("{value} of the attempts on {where} are tried again", "Share of attempts that are retried"),
-    "quarantined": ("{where} has {value} jobs in quarantine", "Jobs in quarantine"),
-    "unreachable": ("{where} has not answered for {value}", "Time without an answer"),
-    "ingest_lag_s": ("Reports wait {value} to be filed", "Lag of filing"),
-    "view": ("{where} finds {value} failures", "Failures of the view"),
-}
-_SECONDS = {"oldest_dead_s", "unreachable", "ingest_lag_s"}
+    "dead": "Dead jobs", "growth_per_minute": "New dead jobs a minute", "oldest_dead_s": "Age of the oldest dead job",
+    "failure_rate": "Share of attempts that fail", "retry_rate": "Share of attempts that are tried again",
+    "quarantined": "Jobs in quarantine", "unreachable": "Time without an answer", "ingest_lag_s": "Lag of filing",
+    "view": "Failures of the view",
+}  # fmt: skip
 SHARES = {"failure_rate", "retry_rate"}
 
 LOOKS = {
@@ -36,18 +31,12 @@ SEVERITY_LOOKS = {Severity.CRITICAL: "dead", Severity.WARNING: "retrying", Sever
 
 def metric(rule: Rule) -> str:
     """What it measures, over a picture."""
-    return _METRICS[rule.metric][1]
+    return _METRICS[rule.metric]
 
 
 def in_unit(value: float | None, name: str) -> str:
     """A value of this metric with its unit: 1,243 · 5 h · 12 %."""
-    if value is None:
-        return "–"
-    if name in _SECONDS:
-        return duration(value)
-    if name in SHARES:
-        return f"{value * 100:.3g} %"
-    return number(float(value))
+    return "–" if value is None else wording.figure(name, value)
 
 
 def where(alert: Alert) -> str:
@@ -56,26 +45,33 @@ def where(alert: Alert) -> str:
 
 
 def says(alert: Alert) -> str:
-    """What is true, or was at its worst once it is over: `emails has 1,243 dead jobs (threshold: 100)`."""
-    name = alert.rule.metric
-    value = alert.peak if alert.state == AlertState.RESOLVED else alert.value
-    said = _METRICS[name][0].format(where=where(alert), value=in_unit(value, name))
-    if alert.state == AlertState.RESOLVED:
-        said = _past(said)
-    return f"{said} (threshold: {in_unit(alert.threshold, name)})"
+    """What is true, in the words of its notices; of one that is over, what it was at its worst.
+
+    `emails has 1,243 dead jobs (threshold: 100)`
+    """
+    if alert.state != AlertState.RESOLVED:
+        said = wording.state(alert)
+    else:
+        worst = copy(alert)
+        worst.value = alert.peak
+        said = _past(wording.state(worst), wording.name(where(alert)))
+    return f"{said} (threshold: {in_unit(alert.threshold, alert.rule.metric)})"
 
 
 # As it was, once it is over.
 _PAST = {
-    " has not ": " had not ", " has ": " had up to ", " grows ": " grew ", " is ": " was ", " fail": " failed",
-    " wait ": " waited ", " finds ": " found ", " are tried ": " were tried ",
+    " has a job that is dead for ": " had a job that was dead for ", " has ": " had up to ", " gains ": " gained up to ",
+    " loses ": " lost up to ", " retries ": " retried up to ", " cannot be ": " could not be ", "wait for ": "waited for ",
+    " holds ": " held up to ",
 }  # fmt: skip
 
 
-def _past(said: str) -> str:
+def _past(said: str, name: str) -> str:
+    # What a name holds stays as it is.
+    head, name, tail = said.partition(name) if name and name in said else ("", "", said)
     for now, then in _PAST.items():
-        if now in said:
-            return said.replace(now, then, 1)
+        if now in tail:
+            return head + name + tail.replace(now, then, 1)
     return said
 
 

@@ -56,7 +56,8 @@ def index(request: HttpRequest) -> HttpResponse:
     )  # fmt: skip
     strip = alert_strip.picture(episodes[:MOST_STRIP], since, now)
     firing = alerts.firing(viewer, limit=MOST_COUNTED + 1)
-    may_act = alert_list.may_act(viewer, [*firing[:NOW_SHOWN], *page.rows])
+    may_act = alert_list.may_act(viewer, [*firing, *page.rows])
+    now_lines = alert_list.lines(firing, now, may_act, is_folded=True)
     watching = [rule.name for rule in rules if rule.enabled]
     context = {
         "now": now,
@@ -69,8 +70,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "watched_words": f"{len(watching)} rule{'' if len(watching) == 1 else 's'} watch what you see.",
         "times": alerts.times(viewer, now - timedelta(days=TIMES_DAYS)),
         "times_days": TIMES_DAYS,
-        "now_lines": alert_list.lines(firing[:NOW_SHOWN], now, may_act),
-        "more_now": max(0, len(firing) - NOW_SHOWN),
+        "now_lines": now_lines[:NOW_SHOWN],
+        "more_now": len(firing) - sum(1 + line.others for line in now_lines[:NOW_SHOWN]),
         "open_url": alert_list.address({"state": alerts.OPEN}) + "#all",
         "strip": strip,
         "strip_is_capped": len(episodes) > MOST_STRIP,
@@ -167,12 +168,13 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
             (url for url in (alert.rule.runbook_url, *(one.runbook_url for one in risen)) if links.is_web(url)), ""
         ),
         "incident_url": _incident(alert, since, until),
-        "queue_url": "",
+        "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",
         "picture": _picture(request, alert, since, until),
         "until_words": "now" if until == now else until.strftime("%H:%M"),
         "risen": alert_page.risen(risen),
         "nobody_told": "" if told or alert.fired_at is None else NOBODY_TOLD,
-        "rule_url": "",
+        "rule_url": _rule_page(alert),
+        "deliveries_url": _deliveries_page(alert) if told else "",
         "others": [alert_list.line(one, now) for one in others[:OTHERS_SHOWN]],
         "more_others": max(0, len(others) - OTHERS_SHOWN),
         "steps": alert_page.steps(alert, events, told, now),
@@ -187,7 +189,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
 
 def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetime) -> alert_picture.Picture:
     """Of the queue that it is about; empty where it is about no queue."""
-    if not alert.source or not alert.subject or alert.rule.metric == "view":
+    if not alert_picture.is_of_queue(alert):
         return alert_picture.picture(alert, [], [], [], since, until)
     held = depths.history(request.viewer, alert.source, alert.subject, since, until, most=alert_picture.MOST_POINTS)
     marks = depths.marks(request.viewer, alert.source, alert.subject, since, until)
@@ -203,6 +205,15 @@ def _why_not(alert: Alert) -> str:
 def _matchers(alert: Alert) -> dict[str, str]:
     """What a silence from its page begins with: its rule, on its queue."""
     return {"rule": alert.rule.name, "source": alert.source, "queue": alert.subject}
+
+
+def _rule_page(alert: Alert) -> str:
+    return "" if alert.rule.deleted_at else links.url_of("alert-rule-detail", alert.rule_id)
+
+
+def _deliveries_page(alert: Alert) -> str:
+    page = links.url_of("delivery-list")
+    return f"{page}?alert={alert.told_with_id or alert.pk}" if page else ""
 
 
 def _incident(alert: Alert, since: datetime, until: datetime) -> str:

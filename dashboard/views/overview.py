@@ -22,6 +22,7 @@ from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
 from jobs_admin.policy_marks import PolicyMark
 
 ALERTS_SHOWN = 5
+MOST_ALERTS = 50  # looked at, of those that fire
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
 
@@ -58,10 +59,12 @@ def index(request: HttpRequest) -> HttpResponse:
     watched, board = liveness.watched(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     names, rows = _hours(series)
-    firing = alerts.firing(viewer, limit=ALERTS_SHOWN + 1)
+    firing = alerts.firing(viewer, limit=MOST_ALERTS)
+    firing_lines = alert_list.lines(firing, now, alert_list.may_act(viewer, firing), is_folded=True)
     context = {
-        "alerts": alert_list.lines(firing[:ALERTS_SHOWN], now, alert_list.may_act(viewer, firing)),
-        "more_alerts": len(firing) > ALERTS_SHOWN,
+        "alerts": firing_lines[:ALERTS_SHOWN],
+        "more_alerts": len(firing) - sum(1 + line.others for line in firing_lines[:ALERTS_SHOWN]),
+        "has_most_alerts": len(firing) == MOST_ALERTS,
         "back": reverse("overview"),
         "now": now,
         "sentence": sentence,

@@ -64,7 +64,7 @@ def test_the_list_is_narrowed_by_rule(ann, watched):
     other = rule("Old dead", metric="oldest_dead_s", threshold=3600)
     episode("webhooks", of=other, value=18_000)
     listed = text_of(ann.get(f"/alerts/?rule={other.pk}")).split("All alerts")[1]
-    assert "The oldest dead job of webhooks is 5 h old (threshold: 1 h)" in listed and "emails has" not in listed
+    assert "webhooks has a job that is dead for 5 h (threshold: 1 h)" in listed and "emails has" not in listed
 
 
 def test_a_long_list_goes_on_where_it_ended(ann, watched):
@@ -375,7 +375,16 @@ def test_the_overview_shows_some_and_says_how_many_more(ann, watched):
     for n in range(9):
         episode(f"q{n}", ago_s=900 + n)
     page = ann.get("/").content.decode()
-    assert page.count('class="alert-says"') == 5 and "All alerts" in page
+    assert page.count('class="alert-says"') == 5 and "All alerts: 4 more fire" in page
+
+
+def test_those_told_together_are_one_line(ann, watched):
+    leader = episode("emails", ago_s=900)
+    for n in range(9):
+        episode(f"q{n}", ago_s=900 + n, told_with=leader)
+    for address in ("/", "/alerts/"):
+        page = ann.get(address).content.decode()
+        assert page.count('class="alert-says"') == 1 and "and 9 more like it" in page
 
 
 def test_a_calm_overview_has_no_panel_of_alerts(ann, watched):
@@ -394,3 +403,12 @@ def test_a_deleted_rules_alerts_still_open(otto, watched):
     alert = episode("emails", state="resolved", ago_s=9_000)
     Rule.objects.filter(pk=alert.rule_id).update(deleted_at=timezone.now())
     assert otto.get(page_of(alert)).status_code == 200
+
+
+def test_what_is_over_is_told_as_what_it_was_and_a_name_stays_a_name(ann, watched):
+    worst = rule("Old", metric="oldest_dead_s", threshold=60)
+    for name, of, words in (
+        ("it has gone", None, "it has gone had up to 1,243 dead jobs (threshold: 100)"),
+        ("mail", worst, "mail had a job that was dead for 20 min 43 s (threshold: 1 min)"),
+    ):
+        assert words in text_of(ann.get(page_of(episode(name, of=of, state="resolved", ago_s=9_000))))
