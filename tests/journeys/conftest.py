@@ -82,7 +82,11 @@ def desk(tmp_path_factory):
     password, token = secrets.token_urlsafe(12), secrets.token_urlsafe(24)
     ours = ("SECRET_KEY", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "PYTEST_CURRENT_TEST", "CELERY_BROKER_URL")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REDRIVE_") and k not in ours}
-    environment |= {"REDRIVE_ADMIN_PASSWORD": password, "REDRIVE_API_TOKEN": token}
+    environment |= {
+        "REDRIVE_ADMIN_PASSWORD": password,
+        "REDRIVE_API_TOKEN": token,
+        "REDRIVE_WEBHOOK_ALLOW": "127.0.0.1",  # where tests listen
+    }
     command = [sys.executable, "manage.py", "up", "--port", str(free_port()), "--data", str(folder)]
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

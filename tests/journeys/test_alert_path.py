@@ -1,0 +1,126 @@
+"""From jobs that die in a real worker to the replay that is drafted: the request is signed, and its link lands on the act."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+from standardwebhooks import Webhook
+
+from demo.pager import new_secret
+from tests.journeys.conftest import complaints_of
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
+
+TENANT = "alert-path"
+JOBS = 7
+FOR_S = 3
+
+
+class Receiver(ThreadingHTTPServer):
+    """What somebody's own program would be: verifies by the library, and answers."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Post)
+        self.secret = new_secret()
+        self.told: list[tuple[str, dict]] = []
+        self.refused: list[str] = []
+
+
+class _Post(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            told = Webhook(self.server.secret).verify(body, dict(self.headers))
+            self.server.told.append((self.headers["webhook-id"], told))
+        except Exception as error:  # told by the test
+            self.server.refused.append(repr(error))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def receiver():
+    running = Receiver()
+    threading.Thread(target=running.serve_forever, args=(0.05,), daemon=True).start()
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+def ask(desk, method, path, body=None):
+    answer = httpx.request(
+        method,
+        f"{desk.url}/api/{path}",
+        json=body,
+        headers={"Authorization": f"Bearer {desk.token}"},
+        timeout=20,
+        trust_env=False,
+    )
+    assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:300]}"
+    return answer.json() if answer.content else None
+
+
+@pytest.fixture
+def watched(desk, receiver):
+    """A channel to the receiver, and a rule that calls it; both gone afterwards."""
+    address = f"http://127.0.0.1:{receiver.server_address[1]}/"
+    channel = ask(
+        desk, "POST", "channels", {"name": TENANT, "kind": "webhook", "url": address, "secret": receiver.secret}
+    )
+    said = {"name": TENANT, "metric": "dead", "source": "shop", "tenant": TENANT, "threshold": JOBS - 1, "for_s": FOR_S}
+    rule = ask(desk, "POST", "rules", {**said, "severity": "critical", "channels": [TENANT]})
+    yield
+    ask(desk, "DELETE", f"rules/{rule['id']}")
+    ask(desk, "DELETE", f"channels/{channel['id']}")
+
+
+def test_dead_jobs_call_somebody_whose_link_lands_on_the_act(desk, browser, receiver, watched):
+    for n in range(JOBS):
+        desk.send("shop.billing.forecast", "payments", tenant=TENANT, account=n, takings=[])
+    dead = f"tenant:{TENANT} state:dead"
+    desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS, "the jobs are dead", within_s=60)
+    desk.wait_until(lambda: receiver.told or receiver.refused, "somebody is called", within_s=60)
+    assert receiver.refused == []
+    key, told = receiver.told[0]
+    about = told["data"]
+    assert (told["type"], about["queue"], about["value"], about["threshold"]) == (
+        "alert.firing",
+        "payments",
+        JOBS,
+        JOBS - 1,
+    )
+    assert key.startswith("alert-")
+
+    before = Counter(one["state"] for one in desk.get("alerts")["items"])
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    complaints = complaints_of(page)
+    for _ in range(3):  # a chat program looks at the link first
+        assert httpx.get(about["url"], trust_env=False).status_code in (302, 200)
+        assert httpx.get(about["replay_url"], trust_env=False).status_code in (302, 200)
+    page.goto(about["url"])
+    page.get_by_label("Name").fill("admin")
+    page.get_by_label("Password").fill(desk.password)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(about["url"])
+    expect(page.locator("h1")).to_contain_text("payments")
+    page.get_by_role("button", name="Acknowledge").click()
+    expect(page.locator("#alert")).to_contain_text("acknowledged")
+    page.get_by_role("link", name="Draft replay").click()
+    expect(page.get_by_role("button", name=f"Replay {JOBS} jobs")).to_be_visible()
+    assert complaints == []
+    context.close()
+    after = Counter(one["state"] for one in desk.get("alerts")["items"])
+    assert after["acknowledged"] == before["acknowledged"] + 1
+    # What came later is not in the link: it shows those that the alert was about.
+    desk.send("shop.billing.forecast", "payments", tenant=TENANT, account=99, takings=[])
+    desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS + 1, "one more is dead", within_s=60)
+    asked = httpx.URL(about["failures_url"]).params["q"]
+    assert desk.get("failures", q=asked)["count"] == JOBS
