@@ -89,8 +89,11 @@ class Page:
 
     _open = threading.local()  # a connection to each server, a client
 
-    def __init__(self, port: int, path: str, cookie: str = "") -> None:
+    def __init__(self, port: int, path: str, cookie: str = "", token: str = "") -> None:
         self.port, self.path, self.cookie = port, path, cookie
+        self.headers = {"Cookie": cookie, "Accept-Encoding": "gzip, deflate, br"}
+        if token:
+            self.headers["Authorization"] = f"Bearer {token}"
         self.bytes, self.first_s = 0, 0.0
 
     def ask(self) -> float:
@@ -103,9 +106,7 @@ class Page:
                 connection.connect()
             began = time.perf_counter()
             try:
-                connection.request(
-                    "GET", self.path, headers={"Cookie": self.cookie, "Accept-Encoding": "gzip, deflate, br"}
-                )
+                connection.request("GET", self.path, headers=self.headers)
                 response = connection.getresponse()
                 self.bytes = len(response.read())
             except (http.client.RemoteDisconnected, ConnectionError):  # the server had closed what was idle
