@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models import Count, Exists, OuterRef, Q, Subquery, Sum
 
-from jobs_admin import failures, liveness, queues, rates
+from jobs_admin import depths, failures, liveness, queues, rates
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.counting import StepOf
@@ -78,6 +78,7 @@ class Series:
     step_s: int
     times: list[int]
     queues: dict[str, list[int]]  # "source/queue", or only "queue" where there is one source -> one number a step
+    fullest: list[tuple[str, str]] = field(default_factory=list)  # source and queue of those told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class Board:
     at: datetime
     sentence: Sentence
     series: Series
+    depth: depths.DeadDepth  # of the queues in `dead`, else of those in `series`
     policies: list[PolicyMark]  # changed in the time of the series
     sources: list[SourceRow]
     more_sources: int
@@ -101,11 +103,15 @@ class Board:
 BOARD_HELD_S = 3.0
 _boards: dict[tuple[str, ...] | None, tuple[float, Board]] = {}  # by the sources that may be seen
 _MOST_BOARDS = 50
+# Looks come every ten seconds, and a quarter of an hour of them is a point.
+_DEPTH_HELD_S = 15.0
+_depths: dict[tuple[str, ...] | None, tuple[float, depths.DeadDepth]] = {}
 
 
 def forget() -> None:
     """Something changed: what is shown next is looked up anew."""
     _boards.clear()
+    _depths.clear()
     liveness.forget()
 
 
@@ -121,6 +127,18 @@ def board(viewer: Viewer, now: datetime | None = None) -> Board:
     return held[1]
 
 
+def _depth(viewer: Viewer, wanted: list[tuple[str, str]], now: datetime) -> depths.DeadDepth:
+    """As it was at most _DEPTH_HELD_S ago."""
+    allowed = viewer.sources()
+    key, clock = None if allowed is None else tuple(allowed), time.monotonic()
+    held = _depths.get(key)
+    if held is None or clock - held[0] > _DEPTH_HELD_S:
+        if len(_depths) >= _MOST_BOARDS:
+            _depths.clear()
+        held = _depths[key] = clock, depths.dead_depth(viewer, wanted, now)
+    return held[1]
+
+
 def _board(viewer: Viewer, now: datetime) -> Board:
     dead, more_dead = dead_by_queue(viewer, now)
     series = failures_over_time(viewer, now)
@@ -128,6 +146,7 @@ def _board(viewer: Viewer, now: datetime) -> Board:
         at=now,
         sentence=sentence(viewer, now, asked=(None,)),
         series=series,
+        depth=_depth(viewer, [(source, queue) for source, queue, _ in dead] or series.fullest, now),
         policies=policy_marks(viewer, datetime.fromtimestamp(series.times[0], UTC), now),
         sources=sources(viewer, now),
         more_sources=more_sources(viewer),
@@ -391,7 +410,7 @@ def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int =
         series[f"{others:,} others"] = [
             n - sum(y) for n, y in zip(rest, zip(*found.values(), strict=True), strict=True)
         ]
-    return Series(step_s, [n * step_s for n in range(first, last + 1)], series)
+    return Series(step_s, [n * step_s for n in range(first, last + 1)], series, [(s, q) for s, q, _ in fullest])
 
 
 def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10) -> list[GroupRow]:

@@ -112,7 +112,7 @@ def picture(
     drawn = [name for name, _, is_shown, _ in shown if is_shown]
     most = max((value for point in points for name in drawn if (value := _most(point, name)) is not None), default=0)
     within = [one for one in thresholds if one.value <= max(most * 4, 10)]
-    top = _round_up(max(most, *(one.value for one in within), 1))
+    top = round_up(max(most, *(one.value for one in within), 1))
     lines = [
         Line(
             name,
@@ -239,7 +239,7 @@ def _band(points: Sequence[depths.Point], step: int, scale: Scale, name: str, to
     return "".join(parts)
 
 
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """The next of 1, 2, 4, 5, 6, 8 times a power of ten, or of two below ten: half of it reads well too."""
     power = 10 ** (len(str(int(value))) - 1)
     return next(n * power for n in (1, 2, 4, 5, 6, 8, 10) if n * power >= value and (power > 1 or n % 2 == 0))

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import alert_list, group_list, replay_page
+from dashboard.screens import alert_list, dead_picture, group_list, replay_page
 from jobs_admin import alerts, liveness, overview, rates
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
@@ -78,6 +78,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "chart_words": _chart_words(series),
         "picture": _picture(series),
         "changes": _changes(series, board.policies) if series.queues else [],
+        "dead_picture": dead_picture.drawn(board.depth),
         "chart_names": names,
         "chart_rows": rows,
         "dead": _dead(board.dead),

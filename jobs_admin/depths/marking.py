@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Q
-
 from jobs_admin.depths.reading import NoSuchQueue
 from jobs_admin.light import fetched
 from jobs_admin.models import Alert, QueueCounter, Release, Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR
-from jobs_admin.policy_marks import policy_marks
+from jobs_admin.policy_marks import PolicyMark, policy_marks
 
 MOST_OF_A_KIND = 20
 _LOOKED_AT = 50  # replays
@@ -88,15 +86,20 @@ def _of_queue(replays: list[int], source: str, queue: str) -> set[int]:
 
 
 def _policies(viewer: Viewer, source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
-    words = {"enforce": "in force", "observe": "observes"}
     return [
-        Mark(mark.at, POLICY, f"{mark.version.replace('@', ' v')} {words.get(mark.mode, 'withdrawn')}", mark.version)
+        Mark(mark.at, POLICY, policy_words(mark), mark.version)
         for mark in policy_marks(viewer, since, until, source=source, queue=queue)
     ]
 
 
+def policy_words(mark: PolicyMark) -> str:
+    """`webhooks v7 in force`"""
+    done = {"enforce": "in force", "observe": "observes"}.get(mark.mode, "withdrawn")
+    return f"{mark.version.replace('@', ' v')} {done}"
+
+
 def _releases(source: str, since: datetime, until: datetime) -> list[Mark]:
-    found = Release.objects.filter(Q(source=source), at__gte=since, at__lte=until).order_by("-at", "-pk")
+    found = Release.objects.filter(source=source, at__gte=since, at__lte=until).order_by("-at", "-pk")
     return [
         Mark(at, RELEASE, f"release {version}", version)
         for version, at in found.values_list("version", "at")[:MOST_OF_A_KIND]
