@@ -86,9 +86,7 @@ def desk_marks(viewer: Viewer, since: datetime, until: datetime) -> list[Mark]:
         Mark(at, REPLAY, f"replay #{pk}", str(pk))
         for pk, at in replays.values_list("pk", "started_at")[:MOST_OF_A_KIND]
     ]
-    found += [
-        Mark(mark.at, POLICY, policy_words(mark), mark.version) for mark in policy_marks(viewer, since, until)
-    ]
+    found += [Mark(mark.at, POLICY, policy_words(mark), mark.version) for mark in policy_marks(viewer, since, until)]
     found += [
         Mark(at, RELEASE, f"release {version}", version)
         for version, at in releases.values_list("version", "at")[:MOST_OF_A_KIND]

@@ -2,7 +2,7 @@
 //
 //   <div data-chart="{…}" role="img" aria-label="…"></div>
 //   {"x": [unix seconds], "series": [{"name": "webhooks", "state": "dead", "y": [1, null, 3]}],
-//    "kind": "bars" | "lines", "stacked": true, "unit": "failures", "height": 200, "marks": [unix seconds]}
+//    "kind": "bars" | "lines", "stacked": true, "unit": "failures", "height": 200, "marks": [unix seconds], "levels": [values]}
 //
 // The page brings a picture of its own in there. When somebody points at it, or comes to it, the library is fetched
 // (`data-script`, `data-style`) and draws one that answers: hover tells the values, drag zooms, double click goes back, a click in the legend hides a series. Series of one
@@ -66,7 +66,7 @@
       padding: [8, 4, 0, 0],
       cursor: { points: { show: !isBars }, y: false },
       // A bar stands on its step's beginning: the last one needs a step more of room.
-      scales: { x: { time: true, range: (_, low, high) => [low, high + lastStep()] }, y: { range: (_, low, high) => [0, Math.max(high * 1.08, 1)] } },
+      scales: { x: { time: true, range: (_, low, high) => [low, high + lastStep()] }, y: { range: (_, low, high) => [0, Math.max(Math.max(high, ...(state.given.levels || [])) * 1.08, 1)] } },
       legend: { live: true },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 40, values: [
@@ -85,12 +85,12 @@
           fill: isBars ? fills[n] : undefined,
           width: isBars ? 0 : 1.6,
           points: { show: false },
-          paths: isBars ? window.uPlot.paths.bars({ size: [0.86, 60], align: 1 }) : undefined,
-          value: (_, __, ___, at) => (at == null ? number(state.given.series[n].y.reduce((sum, y) => sum + (y || 0), 0)) : number(state.given.series[n].y[at])),
+          paths: isBars ? window.uPlot.paths.bars({ size: [0.86, 60], align: 1 }) : window.uPlot.paths.stepped({ align: 1 }),
+          value: (_, __, ___, at) => (at == null ? number(isBars ? state.given.series[n].y.reduce((sum, y) => sum + (y || 0), 0) : state.given.series[n].y.findLast((y) => y != null)) : number(state.given.series[n].y[at])),
         })),
       ],
       hooks: {
-        // Upright lines at moments; the page tells below what they are.
+        // Upright lines at moments, and levels that somebody watches; the page tells below what they are.
         draw: [({ ctx, bbox, valToPos, scales }) => {
           ctx.save();
           ctx.strokeStyle = colour("var(--ink)");
@@ -100,6 +100,14 @@
             ctx.beginPath();
             ctx.moveTo(x, bbox.top);
             ctx.lineTo(x, bbox.top + bbox.height);
+            ctx.stroke();
+          }
+          ctx.strokeStyle = colour("var(--retrying)");
+          for (const value of state.given.levels || []) {
+            const y = Math.round(valToPos(value, "y", true)) + 0.5;
+            ctx.beginPath();
+            ctx.moveTo(bbox.left, y);
+            ctx.lineTo(bbox.left + bbox.width, y);
             ctx.stroke();
           }
           ctx.restore();

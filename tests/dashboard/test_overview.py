@@ -10,10 +10,11 @@ from django.utils import timezone
 
 from jobs_admin import counters, overview, policies
 from jobs_admin.core import keys
-from jobs_admin.models import Replay, Source, Unfiled
+from jobs_admin.models import Alert, Release, Replay, Rule, Source, Unfiled
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import HTMX, bury, group
 from tests.dashboard.test_groups import count_of_link, text_of
+from tests.jobs_admin.depths.test_rolling import lay, roll
 
 
 def fail_now(n: int, queue: str = "webhooks") -> None:
@@ -201,3 +202,35 @@ def test_a_change_of_a_policy_is_a_line_in_the_picture_and_a_link_below_it(ann, 
     policies.withdraw(ENGINE, "webhooks")
     overview.forget()
     assert "webhooks v1 withdrawn" in text_of(ann.get("/"))
+
+
+def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watched):
+    now = timezone.now().replace(microsecond=0)
+    lay(now - timedelta(hours=2), 720, "webhooks"), roll(now)
+    bury(3)
+    Rule.objects.all().delete()
+    rule = Rule.objects.create(name="Growing", metric="dead", threshold=50)
+    (
+        Rule.objects.create(name="Far", metric="dead", threshold=10**6),
+        Rule.objects.create(name="Of emails", metric="dead", queue="emails", threshold=5),
+    )
+    at = now - timedelta(minutes=30)
+    held = {"severity": "warning", "value": 5, "threshold": 1, "opened_at": at, "fired_at": at, "state": "resolved"}
+    alert = Alert.objects.create(rule=rule, source="shop", subject="webhooks", **held)
+    Release.objects.create(source="shop", version="v2", at=at)
+    overview.forget()
+    text = text_of(ann.get("/"))
+    assert "Dead jobs by queue, last 24 h" in text and "above the picture: Far: 1,000,000" in text
+    assert "Growing: 50" in text and "Of emails" not in text
+    assert "alert Growing: webhooks" in text and "release release v2" in text
+    assert reverse("alert-detail", args=[alert.pk]) in ann.get("/").content.decode()
+
+
+def test_what_happened_elsewhere_is_not_told(vera, watched):
+    now = timezone.now().replace(microsecond=0)
+    lay(now - timedelta(hours=2), 720, "webhooks"), roll(now)
+    bury(3)
+    Release.objects.create(source="bank", version="zircon", at=now - timedelta(minutes=30))
+    overview.forget()
+    text = text_of(vera.get("/"))
+    assert "Dead jobs by queue" in text and "zircon" not in text
