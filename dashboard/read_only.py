@@ -20,6 +20,7 @@ HARMLESS = frozenset(
         "admin:logout",
         "api:preview_replay",
         "api:preview_policy",
+        "api:preview_alert_rule",
         "api:backtest_policy",
         "failure-export",
         "policy-preview",

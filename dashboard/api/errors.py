@@ -19,6 +19,7 @@ from ninja.operation import Operation, PathView
 
 from dashboard.api.tokens import viewer_of_request
 from jobs_admin import audit, failures, group_changes, group_rules
+from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
 from jobs_admin.models import Failure, Replay, ReplayItem, SavedView
 from jobs_admin.models.access import RANK, Viewer
 from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery
@@ -102,6 +103,11 @@ def install(api: NinjaAPI) -> None:
     def _(request: HttpRequest, error: TriageRefused) -> HttpResponse:
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
 
+    @api.exception_handler(AlertRefused)
+    def _(request: HttpRequest, error: AlertRefused) -> HttpResponse:
+        more: dict[str, object] = {"problems": error.problems} if error.problems else {}
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
+
     @api.exception_handler(ChannelRefused)
     def _(request: HttpRequest, error: ChannelRefused) -> HttpResponse:
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
@@ -142,6 +148,10 @@ def install(api: NinjaAPI) -> None:
         ReplayItem.DoesNotExist,
         failures.NoSuchGroup,
         NoSuchPolicy,
+        NoSuchAlert,
+        NoSuchRule,
+        NoSuchRunbook,
+        NoSuchSilence,
         NoSuchChannel,
         NoSuchDelivery,
     ):

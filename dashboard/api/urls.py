@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import re_path
 
 from dashboard.api import (  # noqa: F401  (they add their calls)
+    alert_calls,
     channel_calls,
     depth_calls,
     group_calls,

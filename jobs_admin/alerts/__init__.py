@@ -3,7 +3,7 @@
 from jobs_admin.alerts.acknowledging import acknowledge
 from jobs_admin.alerts.checking import DEFAULTS, FIELDS, bound
 from jobs_admin.alerts.judging import EVERY_S, judge
-from jobs_admin.alerts.links import Links, links
+from jobs_admin.alerts.links import Links, links, page_of
 from jobs_admin.alerts.previewing import Episode, Preview, PreviewSeries, preview
 from jobs_admin.alerts.reading import (
     OPEN,
@@ -60,6 +60,7 @@ __all__ = [
     "may_change",
     "may_change_runbooks",
     "may_end",
+    "page_of",
     "preview",
     "risen_groups",
     "rule",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -107,7 +107,8 @@ def _store(viewer: Viewer, pk: int | None, said: Mapping[str, Any], expected: da
         if held.deleted_at is not None:
             raise NoSuchRule
         rights.must_hold(viewer, [held.source], _WHAT)
-        if expected is not None and expected != held.changed_at:
+        # As JSON tells times: in thousandths of a second.
+        if expected is not None and abs(expected - held.changed_at) >= timedelta(milliseconds=1):
             by = held.changed_by or "Somebody"
             message = f"{by} changed this rule at {held.changed_at:%Y-%m-%d %H:%M:%S} UTC. Nothing was changed: look at it again."
             raise AlertRefused("stale", message)

@@ -363,6 +363,8 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
     "api:resolve_item": {"as": "ran"},
     "api:change_group": {"note": "n"},
+    "api:save_runbook": {"task": "t", "url": "https://wiki.example/"},
+    "api:acknowledge_alert": {"comment": "because"},
     "api:tell_release": {"source": SHOP, "version": "v9"},
     "api:publish_policy": {"match": {"source": SHOP, "task": "t"}, "expected_version": 2},
 }
@@ -446,7 +448,19 @@ def has_object(address: Address) -> bool:
         or is_of_policy(address)
         or address.name in {"api:depth", "api:tell_release"}  # named beside the address
         or bool(
-            named & {"pk", "fingerprint", "object_id", "failure_id", "replay_id", "rule_id", "delivery_id", "queue"}
+            named
+            & {
+                "pk",
+                "fingerprint",
+                "object_id",
+                "failure_id",
+                "replay_id",
+                "rule_id",
+                "delivery_id",
+                "queue",
+                "alert_id",
+                "silence_id",
+            }
         )
     )
 
