@@ -254,8 +254,7 @@ def _chart(
     name: str, alert: Alert, points: Sequence[tuple[datetime, float | None]], marks: list[Mark], is_of_metric: bool
 ) -> str:
     times = [round(at.astimezone(UTC).timestamp()) for at, _ in points]
-    series = [{"name": name, "state": "dead", "y": [value for _, value in points]}]
-    if is_of_metric:
-        series.append({"name": "threshold", "state": "retrying", "y": [alert.threshold] * len(points)})
+    given = {"x": times, "series": [{"name": name, "state": "dead", "y": [value for _, value in points]}]}
+    levels = [alert.threshold] if is_of_metric else []
     told = [round(mark.at.timestamp()) for mark in marks]
-    return json.dumps({"x": times, "series": series, "kind": "lines", "height": 200, "marks": told}) if points else ""
+    return json.dumps({**given, "kind": "lines", "height": 200, "marks": told, "levels": levels})

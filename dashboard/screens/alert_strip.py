@@ -17,7 +17,7 @@ SPANS = {"1": "24 h", "7": "7 days", "14": "14 days", "90": "90 days"}
 SPAN = "14"
 MOST_LINES = 24
 WIDE = 1000  # of the picture's own measure
-_THIN = 3.0  # of what lasted too briefly to be seen
+_THIN = 5.0  # of what lasted too briefly to be seen
 # The height says the severity where no colour is seen: (from the top, tall) of 20.
 _TALL = {Severity.CRITICAL: (1, 18), Severity.WARNING: (5, 10), Severity.INFO: (8, 4)}
 
@@ -28,7 +28,7 @@ class Bar:
     width: str
     y: int
     height: int
-    look: str  # a class: its severity, whether silenced, whether still open
+    look: str  # a class: its severity, and whether it is silenced
     words: str
     acknowledged_x: str  # a mark within it; "" where nobody did
 
@@ -108,8 +108,6 @@ def _bar(alert: Alert, since: datetime, until: datetime) -> Bar:
     look = f"is-{alert_words.SEVERITY_LOOKS[Severity(alert.severity)]}"
     if alert.state == AlertState.SILENCED:
         look += " is-silenced"
-    elif alert.is_open:
-        look += " is-open"
     taken = f"{place(alert.acknowledged_at):.1f}" if alert.acknowledged_at else ""
     return Bar(f"{left:.1f}", f"{max(right - left, _THIN):.1f}", y, tall, look, words(alert, until), taken)
 

@@ -170,6 +170,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "incident_url": _incident(alert, since, until),
         "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",
         "picture": _picture(request, alert, since, until),
+        "is_of_queue": alert_picture.is_of_queue(alert),
         "until_words": "now" if until == now else until.strftime("%H:%M"),
         "risen": alert_page.risen(risen),
         "nobody_told": "" if told or alert.fired_at is None else NOBODY_TOLD,

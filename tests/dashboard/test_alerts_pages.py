@@ -148,7 +148,11 @@ def test_its_picture_is_the_depth_with_the_threshold_and_a_table(otto, watched):
     samples(alert, [10, 20, 90, 150, 400, 800, 1243])
     page = html.unescape(otto.get(page_of(alert)).content.decode())
     chart = json.loads(re.search(r'data-chart="(\{.*?\})" data-script', page)[1])
-    assert [one["name"] for one in chart["series"]] == ["Dead jobs", "threshold"] and 1243 in chart["series"][0]["y"]
+    assert (
+        [one["name"] for one in chart["series"]] == ["Dead jobs"]
+        and chart["levels"] == [100]
+        and 1243 in chart["series"][0]["y"]
+    )
     assert 'class="threshold"' in page and '<td class="number">1,243</td>' in page
     assert "true since then" in page
 
