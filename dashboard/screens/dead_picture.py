@@ -39,6 +39,11 @@ class Upright:
     url: str
     at: datetime
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its words leave open what it is."""
+        return not self.words.startswith(self.kind)
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:

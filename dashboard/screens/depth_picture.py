@@ -6,7 +6,7 @@ nothing that is read is stretched. The script only points and zooms: there is on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -83,6 +83,11 @@ class Upright:
     url: str
     at: datetime
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its words leave open what it is."""
+        return not self.words.startswith(self.kind)
+
 
 class Scale:
     """Where a moment is, from left to right."""
@@ -100,31 +105,43 @@ class Scale:
         return round(self.x(at) / SIZE * 100, 2)
 
 
+class Frame:
+    """What all lines of a history share: made once, for hundreds of points."""
+
+    def __init__(self, history: depths.History) -> None:
+        self.history = history
+        scale, step = Scale(history), history.step_s
+        wide = SIZE / (scale.until - scale.since)
+        self.times = [point.at for point in history.points]
+        self.lefts = [round((at - scale.since) * wide) for at in self.times]
+        self.rights = [min(SIZE, round((at + step - scale.since) * wide)) for at in self.times]
+
+    def column(self, name: str) -> list[float | None]:
+        place = depths.Point._fields.index(name)
+        return [point[place] for point in self.history.points]
+
+    def most(self, name: str) -> list[float | None]:
+        return self.column(f"{name}_max" if f"{name}_max" in depths.Point._fields else name)
+
+
 def picture(
     key: str,
     title: str,
-    history: depths.History,
+    frame: Frame,
     shown: Sequence[tuple[str, str, bool, str]],
     thresholds: Sequence[depths.Threshold] = (),
 ) -> Picture:
     """`shown`: (column of Point, name, whether it is drawn, address where that is turned round) of each line."""
-    scale, points = Scale(history), history.points
     drawn = [name for name, _, is_shown, _ in shown if is_shown]
-    most = max((value for point in points for name in drawn if (value := _most(point, name)) is not None), default=0)
+    most = max((value for name in drawn for value in frame.most(name) if value is not None), default=0)
     within = [one for one in thresholds if one.value <= max(most * 4, 10)]
     top = round_up(max(most, *(one.value for one in within), 1))
-    lines = [
-        Line(
-            name,
-            words,
-            _path(points, history.step_s, scale, lambda p, name=name: getattr(p, name), top) if is_shown else "",
-            _band(points, history.step_s, scale, name, top) if is_shown else "",
-            number(next((v for p in reversed(points) if (v := getattr(p, name)) is not None), None)),
-            is_shown,
-            url,
-        )
-        for name, words, is_shown, url in shown
-    ]
+    lines = []
+    for name, words, is_shown, url in shown:
+        values = frame.column(name)
+        last = number(next((value for value in reversed(values) if value is not None), None))
+        path, band = (_path(frame, values, top), _band(frame, name, top)) if is_shown else ("", "")
+        lines.append(Line(name, words, path, band, last, is_shown, url))
     told = [
         (one, Level(_y(one.value, top) / 10, number(one.value), f"{one.rule}: {one.severity}")) for one in thresholds
     ]
@@ -181,62 +198,48 @@ def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upri
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def _most(point: depths.Point, name: str) -> float | None:
-    return getattr(point, f"{name}_max", None) if f"{name}_max" in point._fields else getattr(point, name)
-
-
-def _y(value: float, top: float) -> float:
+def _y(value: float, top: float) -> int:
     return round(SIZE - value / top * SIZE * 0.96)
 
 
-def _runs(
-    points: Sequence[depths.Point], step: int, scale: Scale, value: Callable[[depths.Point], float | None]
-) -> list[list[tuple[int, int, float]]]:
-    """(left, right, value) of each level, in stretches without a gap. One late look is no gap."""
-    runs: list[list[tuple[int, int, float]]] = []
-    last: int | None = None
+def _path(frame: Frame, values: Sequence[float | None], top: float) -> str:
+    """A line of steps, broken where a value is not known. One late look is no gap: what was goes on until the next."""
+    step, per = frame.history.step_s, SIZE * 0.96 / top
     leave = 3 * step if step <= depths.LOOK_S else step
-    for point in points:
-        held = value(point)
-        if held is None:
-            last = None
+    parts: list[str] = []
+    last_at, height, right = -leave - 1, -1, 0
+    for at, left, to, value in zip(frame.times, frame.lefts, frame.rights, values, strict=True):
+        if value is None:
+            if height >= 0:
+                parts.append(f"H{right}")
+            height = -1
             continue
-        left, right = round(scale.x(point.at)), round(scale.x(point.at + step))
-        if last is None or point.at - last > leave:
-            runs.append([])
-        elif runs[-1][-1][2] == held:
-            runs[-1][-1] = (runs[-1][-1][0], right, held)
-            last = point.at
-            continue
-        elif runs[-1][-1][1] != left:  # a look was late: what was goes on until then
-            runs[-1][-1] = (runs[-1][-1][0], left, runs[-1][-1][2])
-        runs[-1].append((left, right, held))
-        last = point.at
-    return runs
-
-
-def _path(
-    points: Sequence[depths.Point], step: int, scale: Scale, value: Callable[[depths.Point], float | None], top: float
-) -> str:
-    parts = []
-    for run in _runs(points, step, scale, value):
-        parts.append(f"M{run[0][0]} {_y(run[0][2], top)}")
-        for n, (_, right, held) in enumerate(run):
-            parts.append(f"V{_y(held, top)}H{right}" if n else f"H{right}")
+        y = round(SIZE - value * per)
+        if height < 0 or at - last_at > leave:
+            if height >= 0:
+                parts.append(f"H{right}")
+            parts.append(f"M{left} {y}")
+        elif y != height:
+            parts.append(f"H{left}V{y}")
+        last_at, height, right = at, y, to
+    if height >= 0:
+        parts.append(f"H{right}")
     return "".join(parts)
 
 
-def _band(points: Sequence[depths.Point], step: int, scale: Scale, name: str, top: float) -> str:
-    if step <= depths.LOOK_S or f"{name}_max" not in depths.Point._fields:
+def _band(frame: Frame, name: str, top: float) -> str:
+    if frame.history.step_s <= depths.LOOK_S or f"{name}_max" not in depths.Point._fields:
         return ""
-    parts = []
-    for point in points:
-        low, high = getattr(point, f"{name}_min"), getattr(point, f"{name}_max")
-        if low is None or low == high:
-            continue
-        left, right = round(scale.x(point.at)), round(scale.x(point.at + step))
-        parts.append(f"M{left} {_y(high, top)}H{max(right, left + 1)}V{_y(low, top)}H{left}z")
-    return "".join(parts)
+    per = SIZE * 0.96 / top
+    return "".join(
+        [
+            f"M{left} {round(SIZE - high * per)}H{max(right, left + 1)}V{round(SIZE - low * per)}H{left}z"
+            for left, right, low, high in zip(
+                frame.lefts, frame.rights, frame.column(f"{name}_min"), frame.column(f"{name}_max"), strict=True
+            )
+            if low is not None and high is not None and low != high
+        ]
+    )
 
 
 def round_up(value: float) -> float:
@@ -295,13 +298,15 @@ def _range(point: depths.Point, name: str) -> str:
 def values(history: depths.History) -> dict[str, object]:
     """What the script tells where somebody points: when each step begins, and its numbers, as they are read."""
     scale = Scale(history)
+    columns = list(zip(*history.points, strict=True)) or [[] for _ in depths.Point._fields]
+    held = dict(zip(depths.Point._fields, columns, strict=True))
     names = ("dead", "waiting", "active", "delayed", "succeeded_per_min", "failed_per_min")
     return {
         "since": scale.since,
         "until": scale.until,
         "step": history.step_s,
-        "at": [(point.at - scale.since) // history.step_s for point in history.points],
-        "lines": {name: [getattr(point, name) for point in history.points] for name in names},
-        "oldest": [point.oldest_dead_age_s for point in history.points],
+        "at": [(at - scale.since) // history.step_s for at in held["at"]],
+        "lines": {name: held[name] for name in names},
+        "oldest": held["oldest_dead_age_s"],
         "gaps": [[gap.since, gap.until, gap.words] for gap in history.gaps],
     }

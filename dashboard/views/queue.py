@@ -59,6 +59,11 @@ class Window:
         by = (self.until - self.since) / 2
         return self.query(since=_text(self.since - by), until=_text(self.until + by))
 
+    def narrower(self) -> str:
+        """The later half of it; "" where it is as short as can be."""
+        by = (self.until - self.since) / 2
+        return self.query(since=_text(self.since + by), until=_text(self.until)) if by >= _SHORTEST else ""
+
     def toggled(self, line: str) -> str:
         hidden = tuple(one for one in self.hidden if one != line) if line in self.hidden else (*self.hidden, line)
         return Window(self.since, self.until, self.name, hidden).query()
@@ -92,6 +97,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         "spans": [(name, f"{address}{window.query(span=name)}", name == window.name) for name in SPANS],
         "earlier_url": address + window.shifted(-0.5),
         "later_url": address + window.shifted(0.5) if window.until < now - _SHORTEST else "",
+        "narrower_url": address + narrower if (narrower := window.narrower()) else "",
         "wider_url": address + window.wider(),
     }
     return render_page(request, "queues/detail.html", context, part="queue")
@@ -121,11 +127,12 @@ def _drawn(
     viewer: Viewer, source: str, queue: str, window: Window, history: depths.History, address: str
 ) -> dict[str, Any]:
     levels = of_queue(thresholds(viewer), source, queue)
+    frame = depth_picture.Frame(history)
     pictures = [
         depth_picture.picture(
             key,
             title,
-            history,
+            frame,
             [(name, words, name not in window.hidden, address + window.toggled(name)) for name, words in lines],
             levels if key == "dead" else (),
         )

@@ -222,7 +222,7 @@ def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watch
     text = text_of(ann.get("/"))
     assert "Dead jobs by queue, last 24 h" in text and "above the picture: Far: 1,000,000" in text
     assert "Growing: 50" in text and "Of emails" not in text
-    assert "alert Growing: webhooks" in text and "release release v2" in text
+    assert "alert Growing: webhooks" in text and "release v2" in text
     assert reverse("alert-detail", args=[alert.pk]) in ann.get("/").content.decode()
 
 

@@ -82,7 +82,7 @@ def test_gaps_say_why_and_marks_say_what(ann, watched, history, now):
     answer = page(ann, span="1h")
     text, shown = text_of(answer), answer.content.decode()
     assert "The source did not answer: <b>refused</b>" in html.unescape(text) and "<b>refused" not in shown
-    assert re.search(r"V \d\d:\d\d release release <i>v2</i>", html.unescape(text)) and "<i>v2" not in shown
+    assert re.search(r"V \d\d:\d\d release <i>v2</i>", html.unescape(text)) and "<i>v2" not in shown
     assert shown.count('class="upright is-release"') == 3 and shown.count('class="hole"') >= 3
 
 
