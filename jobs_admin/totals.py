@@ -13,6 +13,7 @@ from typing import NamedTuple
 from django.db import connection
 
 from jobs_admin import statements
+from jobs_admin.light import fetched
 from jobs_admin.models import Total
 from jobs_admin.models.access import Viewer
 
@@ -27,8 +28,9 @@ ENDED = "job_duration_seconds_count"
 OTHER = "other"
 MOST_SETS = 1_000  # label sets of a metric, those of `other` included
 MOST_ERRORS = 100  # of one task: one that invents its errors leaves room to others
-# How many sets there may be before one more is added: one's own, then of `other`, the widest (which is one) last.
-_ROOM, _ROOM_OF_OTHER = 900, (950, 980, MOST_SETS - 1, MOST_SETS)
+# How many sets there may be before one more is added: one's own, and those of `other`. The widest is one, and fits always.
+_ROOM = 900
+_ROOM_OF_OTHER = (MOST_SETS - 1, 980, 950)  # by how many of its own labels it keeps beside the source
 _LONGEST_ERROR = 120
 _DEPTH = {FAILURES: 3, DIED: 2}  # labels beside the source; of the others one, the queue
 
@@ -101,29 +103,35 @@ def _places(unknown: Iterable[Counted]) -> dict[Counted, Counted]:
         with connection.cursor() as cursor:  # who counts rooms is alone, as on SQLite all who write are
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
     held: dict[str, set[Counted]] = defaultdict(set)
-    errors: Counter[tuple[str, str, str, str]] = Counter()
-    for labels in Total.objects.filter(metric__in={it.metric for it in unknown}).values_list(*_COLUMNS[:5]):
-        counted = Counted(*labels)
-        held[counted.metric].add(counted)
-        errors[counted[:4]] += 1
+    errors: Counter[tuple[str, ...]] = Counter()
+    metrics = sorted({it.metric for it in unknown})
+    for row in fetched(
+        f"SELECT {', '.join(_COLUMNS[:5])} FROM {Total._meta.db_table} "
+        f"WHERE metric IN ({', '.join(['%s'] * len(metrics))})",
+        metrics,
+    ):
+        held[row[0]].add(Counted._make(row))
+        errors[row[:4]] += 1
     places = {}
     for counted in sorted(unknown):
         there = held[counted.metric]
-        rooms = _candidates(counted)
-        if errors[counted[:4]] >= MOST_ERRORS:
-            del rooms[0]
-        place = next(it for it, room in rooms if it in there or len(there) < room)
+        is_one_too_many = errors[counted[:4]] >= MOST_ERRORS
+        places[counted] = place = next(
+            it
+            for it, room in _candidates(counted)
+            if it in there or (len(there) < room and not (it is counted and is_one_too_many))
+        )
         if place not in there:
             there.add(place)
             errors[place[:4]] += 1
-        places[counted] = place
     return places
 
 
-def _candidates(counted: Counted) -> list[tuple[Counted, int]]:
-    """The set itself and those that take it in, the wider the later; each with how many there may be before it is made."""
+def _candidates(counted: Counted) -> Iterator[tuple[Counted, int]]:
+    """The set itself, then those that take it in, the wider the later; each with how many there may be before it is made."""
     depth = _DEPTH.get(counted.metric, 1)
     metric, source, *labels = counted[: 2 + depth]
-    wider = [Counted(metric, source, *labels[:kept], *[OTHER] * (depth - kept)) for kept in reversed(range(depth))]
-    rooms = _ROOM_OF_OTHER[-depth - 1 :]
-    return [(counted, _ROOM), *zip([*wider, Counted(metric, "", *[OTHER] * depth)], rooms, strict=True)]
+    yield counted, _ROOM
+    for kept in reversed(range(depth)):
+        yield Counted(metric, source, *labels[:kept], *[OTHER] * (depth - kept)), _ROOM_OF_OTHER[kept]
+    yield Counted(metric, "", *[OTHER] * depth), MOST_SETS
