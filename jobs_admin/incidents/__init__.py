@@ -1,0 +1,22 @@
+"""An outage told from its beginning to its end: when it was, what happened in which order, and what it came to."""
+
+from jobs_admin.incidents.counts import Counts
+from jobs_admin.incidents.moments import Moment, Ref
+from jobs_admin.incidents.over_time import OverTime, Point
+from jobs_admin.incidents.reading import Act, Incident, incident
+from jobs_admin.incidents.spans import BadSpan, NoSuchPlace, Span, span
+
+__all__ = [
+    "Act",
+    "BadSpan",
+    "Counts",
+    "Incident",
+    "Moment",
+    "NoSuchPlace",
+    "OverTime",
+    "Point",
+    "Ref",
+    "Span",
+    "incident",
+    "span",
+]

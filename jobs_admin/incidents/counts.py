@@ -1,0 +1,106 @@
+"""What an incident came to: attempts by counters, jobs by their rows, tenants among the newest of these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet, Sum
+
+from jobs_admin.incidents.over_time import OverTime
+from jobs_admin.incidents.spans import Span
+from jobs_admin.models import Failure, FailureCount, QueueCounter
+from jobs_admin.models.failure import FailureState
+
+CAP = 100_000  # jobs that are counted
+SAMPLE = 2_000  # jobs whose tenants are told
+MOST_TENANTS = 10
+_LATE = timedelta(minutes=5)  # a report may arrive so long after its failure
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    failed: int  # attempts, those that were retried included
+    died: int  # attempts after which a job was dead
+    recovered: int  # attempts that ran well of jobs that had failed
+    jobs: dict[str, int]  # state now -> jobs that failed for the first time meanwhile, as far as their reports tell
+    jobs_are_capped: bool  # more than CAP of a state
+    tenants: list[tuple[str, int]]  # with the most jobs among the newest SAMPLE; "" where a job names none
+    more_tenants: int
+    looked_at: int  # jobs whose tenant was asked
+
+    @property
+    def of_jobs(self) -> int:
+        return sum(self.jobs.values())
+
+    @property
+    def open(self) -> int:
+        """Jobs that wait for somebody: dead, or in quarantine."""
+        return self.jobs[FailureState.DEAD] + self.jobs[FailureState.QUARANTINED]
+
+
+def counts(where: Span, seen: OverTime) -> Counts:
+    failed, recovered = sum(p.failed for p in seen.points), sum(p.recovered for p in seen.points)
+    jobs = _jobs(where)
+    by_state = {state: _capped(jobs.filter(state=state)) for state in FailureState.values}
+    tenants, looked_at = _tenants(jobs)
+    ranked = sorted(tenants.items(), key=lambda one: (one[0] == "", -one[1], one[0]))
+    return Counts(
+        failed,
+        _died(where, seen.step_s, seen.points[0].at),
+        recovered,
+        {state: min(n, CAP) for state, n in by_state.items()},
+        any(n > CAP for n in by_state.values()),
+        ranked[:MOST_TENANTS],
+        max(0, len(ranked) - MOST_TENANTS),
+        looked_at,
+    )
+
+
+def _died(where: Span, step_s: int, first: datetime) -> int:
+    rows = QueueCounter.objects.filter(source=where.source, step=step_s, at__gte=first, at__lte=where.until)
+    if where.queue:
+        rows = rows.filter(queue=where.queue)
+    return int(rows.aggregate(n=Sum("failed"))["n"] or 0)
+
+
+def _jobs(where: Span) -> QuerySet[Failure]:
+    """Failures whose first report came meanwhile: ids rise in order of arrival, and every index of places ends with them."""
+    lowest, highest = _first_after(where.since), _first_after(where.until + _LATE) - 1
+    found = Failure.objects.filter(pk__gte=lowest, pk__lte=highest)
+    if not where.queue:
+        return found.filter(source=where.source)
+    # Read off the index by queue alone where no other source has one of this name: rows are kilobytes long.
+    elsewhere = FailureCount.objects.filter(~Q(source=where.source), queue=where.queue, count__gt=0)
+    found = found.filter(queue=where.queue)
+    return found.filter(source=where.source) if elsewhere.exists() else found
+
+
+def _first_after(moment: datetime) -> int:
+    """The lowest id that arrived at that moment or later; one more than the highest where none did."""
+    low, high = 0, (Failure.objects.order_by("-pk").values_list("pk", flat=True).first() or 0) + 1
+    while low < high:
+        middle = (low + high) // 2
+        at = Failure.objects.filter(pk__gte=middle).order_by("pk").values_list("received_at", flat=True).first()
+        if at is None or at >= moment:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _capped(found: QuerySet[Failure]) -> int:
+    return found.order_by()[: CAP + 1].count()
+
+
+def _tenants(jobs: QuerySet[Failure]) -> tuple[Counter[str], int]:
+    found: Counter[str] = Counter()
+    left = SAMPLE
+    for state in FailureState.values:
+        some = list(jobs.filter(state=state).order_by("-pk").values_list("tenant", flat=True)[:left])
+        found.update(some)
+        left -= len(some)
+        if not left:
+            break
+    return found, SAMPLE - left

@@ -1,0 +1,65 @@
+"""How many attempts of a queue failed in each step of time, and when that was much more than it mostly is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Sum
+
+from jobs_admin.counting import start_of
+from jobs_admin.models import QueueCounter
+from jobs_admin.models.counter import HOUR, MINUTE, QUARTER
+from jobs_admin.rates import CALM_MIN, FAILED
+
+_MINUTES_KEPT, _QUARTERS_KEPT = timedelta(hours=47), timedelta(days=13)
+_TIMES_USUAL = 3
+_OF_PEAK = 20  # what is less than a twentieth of the most is no part of it
+
+
+@dataclass(frozen=True, slots=True)
+class Loudness:
+    step_s: int
+    since: datetime  # the start of the first step
+    failed: list[int]  # attempts of each step, the oldest first
+    least: int  # so many in a step are loud
+
+    @classmethod
+    def read(cls, source: str, queue: str, since: datetime, until: datetime, now: datetime) -> Loudness:
+        """Of one queue, or of the whole source where none is named; in the shortest step that is still kept."""
+        kept_s = (now - since).total_seconds()
+        step = MINUTE if kept_s <= _MINUTES_KEPT.total_seconds() else HOUR
+        step = QUARTER if step == HOUR and kept_s <= _QUARTERS_KEPT.total_seconds() else step
+        first = start_of(since, step)
+        counted = QueueCounter.objects.filter(source=source, step=step, at__gte=first, at__lte=until)
+        if queue:
+            counted = counted.filter(queue=queue)
+        found = dict(counted.order_by().values_list("at").annotate(n=Sum(FAILED)))
+        count = max(1, int((until - first).total_seconds() // step) + 1)
+        failed = [int(found.get(first + timedelta(seconds=n * step), 0)) for n in range(count)]
+        # Not the mean: the outage is in it. Whoever reads takes at least as long a time before it as it lasted.
+        usual = sorted(failed)[len(failed) // 4]
+        return cls(step, first, failed, max(1, _TIMES_USUAL * usual, max(failed) // _OF_PEAK))
+
+    def at(self, n: int) -> datetime:
+        return self.since + timedelta(seconds=n * self.step_s)
+
+    def around(self, begin: datetime, end: datetime) -> tuple[datetime, datetime]:
+        """This time with the loud one that it is part of, or comes after."""
+        for first, last in reversed(outages(self)):
+            if first <= end and last >= begin - timedelta(minutes=CALM_MIN):
+                begin, end = min(begin, first), max(end, last)
+        return begin, end
+
+
+def outages(loud: Loudness) -> list[tuple[datetime, datetime]]:
+    """The times that were loud, each from the start of its first step to the end of its last, the oldest first."""
+    calm = max(1, CALM_MIN * 60 // loud.step_s)
+    found: list[list[int]] = []
+    for n, failed in enumerate(loud.failed):
+        if failed >= loud.least:
+            if found and n - found[-1][1] <= calm + 1:
+                found[-1][1] = n
+            else:
+                found.append([n, n])
+    return [(loud.at(first), loud.at(last + 1)) for first, last in found]

@@ -1,0 +1,228 @@
+"""What happened during an incident, in the order of time: each thing once, bounded by its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+
+from jobs_admin import depths
+from jobs_admin import scope as scopes
+from jobs_admin.incidents.over_time import OverTime
+from jobs_admin.incidents.spans import Span
+from jobs_admin.models import (
+    Alert,
+    AlertEvent,
+    AuditEvent,
+    FailureCount,
+    Group,
+    PolicyVersion,
+    Release,
+    Replay,
+)
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.alert import AlertState
+from jobs_admin.models.group import IS_TAKEN_IN, GroupState
+from jobs_admin.models.replay import ReplayState
+from jobs_admin.policy_marks import policy_marks
+
+MOST_OF_A_KIND = 50
+MOST_GROUPS = 200  # of the place, with the most jobs: which of them were new, came back, were resolved
+_TOLD = (AlertState.FIRING, AlertState.ACKNOWLEDGED, AlertState.SILENCED, AlertState.RESOLVED)
+# Acts on a replay -> the kind of moment.
+_ACTS = {
+    "replay.hold": "held",
+    "replay.pause": "paused",
+    "replay.resume": "resumed",
+    "replay.approve": "approved",
+    "replay.pace": "pace",
+}
+_OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    kind: str  # alert, replay, policy (`webhooks@7`), group (its fingerprint), release
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    at: datetime
+    kind: str  # failing, calm, back, alert, release, policy, replay, group
+    what: str  # fired, acknowledged … of its kind
+    words: str  # text of jobs and people may stand in it
+    who: str = ""  # empty: nobody, or the engine
+    ref: Ref | None = None
+    why: str = ""  # as whoever did it said
+
+
+def moments(viewer: Viewer, where: Span, seen: OverTime) -> list[Moment]:
+    """The oldest first."""
+    found = [
+        *_failing(seen),
+        *_alerts(where),
+        *_releases(where),
+        *_policies(viewer, where),
+        *_replays(viewer, where),
+        *_groups(viewer, where),
+    ]
+    return sorted(found, key=lambda one: (one.at, _ORDER.index(one.kind), one.words))
+
+
+_ORDER = ("release", "policy", "failing", "group", "alert", "replay", "calm", "back")
+
+
+def _failing(seen: OverTime) -> Iterator[Moment]:
+    if seen.first_at is not None:
+        yield Moment(seen.first_at, "failing", "began", "Attempts began to fail")
+    if seen.calm_at is not None:
+        yield Moment(seen.calm_at, "calm", "over", "Failures went back to what they mostly are")
+    if seen.back_at is not None:
+        yield Moment(seen.back_at, "back", "back", f"No more jobs dead than before ({seen.dead_before:,})")
+
+
+def _alerts(where: Span) -> Iterator[Moment]:
+    open_then = Q(opened_at__lte=where.until) & (Q(resolved_at__isnull=True) | Q(resolved_at__gte=where.since))
+    found = Alert.objects.filter(open_then, source=where.source)
+    if where.queue:
+        found = found.filter(subject__in=(where.queue, ""))
+    alerts = list(found.order_by("-opened_at").values_list("pk", flat=True)[:MOST_OF_A_KIND])
+    events = AlertEvent.objects.filter(alert__in=alerts, to__in=_TOLD, at__gte=where.since, at__lte=where.until)
+    rows = events.select_related("alert__rule").order_by("-at", "-pk")[: MOST_OF_A_KIND * 2]
+    for event in rows:
+        alert, to = event.alert, str(event.to)
+        name = f"{alert.rule.name} ({alert.severity})"
+        subject = "" if alert.subject in ("", where.queue) else f" on {alert.subject}"
+        what = {"firing": "fired"}.get(to, to)
+        value = f" at {event.value:,.10g}, threshold {alert.threshold:,.10g}" if what == "fired" and event.value else ""
+        ref = Ref("alert", str(alert.told_with_id or alert.pk))
+        yield Moment(event.at, "alert", what, f"Alert {name}{subject} {what}{value}", event.actor, ref, event.reason)
+
+
+def _releases(where: Span) -> Iterator[Moment]:
+    found = Release.objects.filter(source=where.source, at__gte=where.since, at__lte=where.until)
+    for version, at in found.order_by("-at").values_list("version", "at")[:MOST_OF_A_KIND]:
+        yield Moment(at, "release", "released", f"Release {version} was first seen", ref=Ref("release", version))
+
+
+def _policies(viewer: Viewer, where: Span) -> Iterator[Moment]:
+    words = {"enforce": "in force", "observe": "observes"}
+    marks = policy_marks(viewer, where.since, where.until, source=where.source, queue=where.queue)
+    names = {mark.version.rpartition("@")[0] for mark in marks}
+    rows = PolicyVersion.objects.filter(name__in=names).values_list("name", "version", "published_by", "reason")
+    told = {f"{name}@{version}": (by, reason) for name, version, by, reason in rows}
+    for mark in marks:
+        name, _, version = mark.version.rpartition("@")
+        # Of a withdrawal the version does not know who did it.
+        by, why = told.get(mark.version, ("", "")) if mark.mode else ("", "")
+        said = f"Policy {name} v{version} {words.get(mark.mode, 'withdrawn')}"
+        yield Moment(
+            mark.at, "policy", "published" if mark.mode else "withdrawn", said, by, Ref("policy", mark.version), why
+        )
+
+
+# -- replays ----------------------------------------------------------------------------------------------------
+
+
+def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
+    replays = _started(viewer, where)
+    whole = _whole(viewer, replays)
+    for replay in replays.values():
+        ref = Ref("replay", str(replay.pk))
+        size = f"{replay.total:,} job{'' if replay.total == 1 else 's'}"
+        if replay.started_at is not None and where.since <= replay.started_at <= where.until:
+            said = f"Replay #{replay.pk} of {size} started"
+            yield Moment(replay.started_at, "replay", "started", said, replay.actor, ref, replay.reason)
+        if replay.state in _OVER and replay.ended_at is not None and where.since <= replay.ended_at <= where.until:
+            # The numbers are of all its jobs: of a source out of sight too, as on the replay's own page.
+            ends = f"{replay.succeeded:,} ran well, {replay.failed_again:,} failed again"
+            ends += f", {replay.cancelled:,} were not sent" if replay.cancelled else ""
+            yield Moment(
+                replay.ended_at, "replay", str(replay.state), f"Replay #{replay.pk} {replay.state}: {ends}", "", ref
+            )
+    rows = AuditEvent.objects.filter(
+        object__in=[f"replay:{pk}" for pk in replays],
+        source__in=(where.source, ""),
+        act__in=list(_ACTS),
+        allowed=True,
+        at__gte=where.since,
+        at__lte=where.until,
+    )
+    for row in rows.order_by("-id")[: MOST_OF_A_KIND * 2]:
+        number = row.object.removeprefix("replay:")
+        what = _ACTS[row.act]
+        # Why it is held names errors, also those of sources out of sight.
+        why = row.reason if int(number) in whole else ""
+        who = "" if row.actor == "controller" else row.actor
+        said = f"Replay #{number} {'got another pace' if what == 'pace' else what}"
+        yield Moment(row.at, "replay", what, said, who, Ref("replay", number), why)
+
+
+def _started(viewer: Viewer, where: Span) -> dict[int, Replay]:
+    """Those that were under way meanwhile with jobs of the place; of its queue as far as their first and last jobs tell."""
+    begun = AuditEvent.objects.filter(act="replay.start", allowed=True, source=where.source, at__lte=where.until)
+    objects = list(begun.order_by("-id").values_list("object", flat=True)[: MOST_OF_A_KIND * 4])
+    numbers = [int(name.removeprefix("replay:")) for name in objects if name.removeprefix("replay:").isdigit()]
+    open_then = Q(ended_at__isnull=True) | Q(ended_at__gte=where.since)
+    found = Replay.objects.filter(open_then, pk__in=numbers, started_at__lte=where.until).order_by("-pk")
+    rows = {replay.pk: replay for replay in found[:MOST_OF_A_KIND]}
+    return {pk: row for pk, row in rows.items() if pk in depths.of_queue(list(rows), where.source, where.queue)} if where.queue else rows  # fmt: skip
+
+
+def _whole(viewer: Viewer, replays: dict[int, Replay]) -> set[int]:
+    """Those of which the viewer sees every source."""
+    sources = viewer.sources()
+    if sources is None:
+        return {*replays}
+    objects = [f"replay:{pk}" for pk in replays]
+    begun = AuditEvent.objects.filter(object__in=objects, act="replay.start", allowed=True)
+    hidden = {name for name, source in begun.values_list("object", "source") if source not in sources}
+    return {pk for pk in replays if f"replay:{pk}" not in hidden}
+
+
+# -- groups -----------------------------------------------------------------------------------------------------
+
+
+def _groups(viewer: Viewer, where: Span) -> Iterator[Moment]:
+    held = FailureCount.objects.filter(source=where.source, group_id__gt=0)
+    if where.queue:
+        held = held.filter(queue=where.queue)
+    ids = list(held.order_by("-count").values_list("group_id", flat=True)[: MOST_GROUPS * 4])
+    lately = Q(first_seen__gte=where.since, first_seen__lte=where.until)
+    lately |= Q(state_since__gte=where.since, state_since__lte=where.until)
+    groups = list(Group.objects.filter(lately, pk__in=ids).exclude(IS_TAKEN_IN).order_by("-count")[:MOST_OF_A_KIND])
+    shared = _shared(viewer, [group.pk for group in groups])
+    for group in groups:
+        ref = Ref("group", group.fingerprint)
+        # Of one that other sources have too, its beginning and its state may be theirs.
+        if group.pk in shared:
+            continue
+        if where.since <= group.first_seen <= where.until:
+            yield Moment(group.first_seen, "group", "new", f"New: {group.title}", "", ref)
+        since = group.state_since
+        if since is None or not where.since <= since <= where.until:
+            continue
+        if group.state == GroupState.REGRESSED:
+            after = f" after {_after(group.regressed_after)}" if group.regressed_after else ""
+            yield Moment(since, "group", "regressed", f"Came back{after}: {group.title}", "", ref)
+        elif group.state == GroupState.RESOLVED:
+            yield Moment(since, "group", "resolved", f"Resolved: {group.title}", group.state_by, ref)
+
+
+def _after(text: str) -> str:
+    kind, _, name = text.partition(":")
+    return f"replay #{name}" if kind == "replay" else f"release {name}"
+
+
+def _shared(viewer: Viewer, groups: list[int]) -> set[int]:
+    """Those that failed at sources out of sight too."""
+    if viewer.sources() is None:
+        return set()
+    others = FailureCount.objects.filter(~scopes.visible(viewer), group_id__in=groups)
+    return set(others.values_list("group_id", flat=True).distinct())
+
+
+__all__ = ["MOST_OF_A_KIND", "Moment", "Ref", "moments"]

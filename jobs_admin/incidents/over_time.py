@@ -1,0 +1,100 @@
+"""An incident as a picture: attempts that failed and ran well after a failure, and how many jobs lay dead."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db.models import Sum
+
+from jobs_admin import depths
+from jobs_admin.counting import start_of
+from jobs_admin.incidents.loudness import Loudness, outages
+from jobs_admin.incidents.spans import MINUTES_BACK, Span
+from jobs_admin.models import QueueCounter
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import HOUR, MINUTE, QUARTER
+from jobs_admin.rates import CALM_MIN, FAILED
+
+MOST_POINTS = 720
+_QUARTERS_BACK = timedelta(days=13)
+_LEADING = timedelta(hours=6)  # how much failed before tells what is usual
+
+
+class Point(NamedTuple):
+    at: datetime  # the start of the step
+    failed: int  # attempts
+    recovered: int  # attempts that ran well of jobs that had failed
+    dead: int | None  # the last of the step; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    step_s: int
+    points: list[Point]
+    first_at: datetime | None  # the step in which it became loud; None: it never did
+    calm_at: datetime | None  # when it was no longer; None: never loud, or still
+    back_at: datetime | None  # when no more jobs lay dead than before; None: not yet, or not known
+    dead_before: int | None
+    dead_most: int | None
+
+
+def over_time(viewer: Viewer, where: Span, now: datetime) -> OverTime:
+    step = _step(where, now)
+    first = start_of(where.since, step)
+    counted = QueueCounter.objects.filter(source=where.source, step=step, at__gte=first, at__lte=where.until)
+    if where.queue:
+        counted = counted.filter(queue=where.queue)
+    sums = counted.order_by().values_list("at").annotate(failed=Sum(FAILED), back=Sum("recovered"))
+    by_step = {at: (int(failed), int(back)) for at, failed, back in sums}
+    dead = _dead(viewer, where, now)
+    points = []
+    for n in range(int((where.until - first).total_seconds() // step) + 1):
+        at = first + timedelta(seconds=n * step)
+        points.append(Point(at, *by_step.get(at, (0, 0)), _last(dead, at, step)))
+    leading = max(_LEADING, where.until - where.since)
+    loud = Loudness.read(where.source, where.queue, where.since - leading, where.until, now)
+    within = [(begin, end) for begin, end in outages(loud) if end > where.since]
+    first_at = max(within[0][0], where.since) if within else None
+    calm = within[-1][1] if within else None
+    is_calm = calm is not None and where.until - calm >= timedelta(minutes=CALM_MIN)
+    before, most, back_at = _depth(dead)
+    return OverTime(step, points, first_at, calm if is_calm else None, back_at, before, most)
+
+
+def _step(where: Span, now: datetime) -> int:
+    """The shortest that is still kept and gives no more than MOST_POINTS."""
+    span_s = (where.until - where.since).total_seconds()
+    if where.since >= now - MINUTES_BACK and span_s <= MOST_POINTS * MINUTE:
+        return MINUTE
+    return QUARTER if where.since >= now - _QUARTERS_BACK and span_s <= MOST_POINTS * QUARTER else HOUR
+
+
+def _dead(viewer: Viewer, where: Span, now: datetime) -> list[tuple[datetime, int]]:
+    """Of one queue alone: what several had at one moment, nobody sampled."""
+    if not where.queue:
+        return []
+    told = depths.history(viewer, where.source, where.queue, where.since, where.until, now=now)
+    zone = where.since.tzinfo
+    return [(datetime.fromtimestamp(p.at, zone), p.dead) for p in told.points if p.dead is not None]
+
+
+def _last(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | None:
+    place = bisect_right(dead, at + timedelta(seconds=step), key=lambda one: one[0]) - 1
+    # What was not looked at for long is not known.
+    is_young = place >= 0 and dead[place][0] >= at - timedelta(seconds=step + 60)
+    return dead[place][1] if is_young else None
+
+
+def _depth(dead: list[tuple[datetime, int]]) -> tuple[int | None, int | None, datetime | None]:
+    """How many lay dead before, the most, and when there were no more than before for good."""
+    if not dead:
+        return None, None, None
+    before, most = dead[0][1], max(n for _, n in dead)
+    if most <= before:
+        return before, most, None
+    above = [n for n, (_, count) in enumerate(dead) if count > before]
+    last = above[-1]
+    return before, most, dead[last + 1][0] if last + 1 < len(dead) else None

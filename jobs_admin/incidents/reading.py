@@ -1,0 +1,74 @@
+"""An incident as one thing to show or to write down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobs_admin.incidents.counts import Counts, counts
+from jobs_admin.incidents.moments import Moment, moments
+from jobs_admin.incidents.over_time import OverTime, over_time
+from jobs_admin.incidents.spans import Span
+from jobs_admin.models import AuditEvent
+from jobs_admin.models.access import ADMIN, Viewer
+
+MOST_ACTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A row of the audit."""
+
+    at: datetime
+    who: str
+    act: str
+    object: str
+    reason: str
+    is_allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    where: Span
+    timeline: list[Moment]  # the oldest first
+    counts: Counts
+    seen: OverTime
+    acts: list[Act] | None  # the newest MOST_ACTS, the oldest first; None: only admins of the source read its audit
+    has_more_acts: bool
+
+
+def incident(viewer: Viewer, where: Span, now: datetime) -> Incident:
+    """Of a span that `span` answered to this viewer."""
+    seen = over_time(viewer, where, now)
+    acts = _acts(where) if viewer.may(ADMIN, where.source) else None
+    return Incident(
+        where,
+        moments(viewer, where, seen),
+        counts(where, seen),
+        seen,
+        acts[-MOST_ACTS:] if acts is not None else None,
+        acts is not None and len(acts) > MOST_ACTS,
+    )
+
+
+def _acts(where: Span) -> list[Act]:
+    """What was done, or refused, at the source meanwhile; the oldest first, one more than MOST_ACTS at most."""
+    lowest, highest = _first_after(where.since), _first_after(where.until)
+    rows = AuditEvent.objects.filter(
+        pk__gte=lowest, pk__lte=highest, source=where.source, at__gte=where.since, at__lte=where.until
+    )
+    columns = ("at", "actor", "act", "object", "reason", "allowed")
+    return [Act(*row) for row in rows.order_by("-pk").values_list(*columns)[: MOST_ACTS + 1]][::-1]
+
+
+def _first_after(moment: datetime) -> int:
+    """About the lowest id that was written at that moment or later: ids rise in the order of time."""
+    low, high = 0, (AuditEvent.objects.order_by("-pk").values_list("pk", flat=True).first() or 0) + 1
+    while low < high:
+        middle = (low + high) // 2
+        at = AuditEvent.objects.filter(pk__gte=middle).order_by("pk").values_list("at", flat=True).first()
+        if at is None or at >= moment:
+            high = middle
+        else:
+            low = middle + 1
+    return low

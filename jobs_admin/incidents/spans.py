@@ -1,0 +1,183 @@
+"""Where and when an incident was: as asked for, or the last one that alerts or counters know of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from django.db.models import Q, Sum
+
+from jobs_admin import scope as scopes
+from jobs_admin.incidents.loudness import Loudness, outages
+from jobs_admin.models import Alert, DepthSample, FailureCount, QueueCounter, Source
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.counter import HOUR, MINUTE
+from jobs_admin.rates import FAILED
+
+LONGEST = timedelta(days=31)
+MINUTES_BACK = timedelta(hours=47)  # minutes are kept for two days
+HOURS_BACK = timedelta(days=90)
+_WITHOUT_BEGINNING = timedelta(hours=24)  # where only an end is asked for
+_TOGETHER = timedelta(minutes=10)  # alerts that are no further apart are of one incident
+_AFTERWARDS = timedelta(hours=24)  # so long after it, jobs that it left are looked at
+_MOST_ALERTS = 50
+_LEADING = timedelta(hours=12)  # looked through for the first failures before an alert
+_MARGIN = timedelta(minutes=5)  # shown before the first failure and after the end
+
+
+class NoSuchPlace(Exception):
+    """No source or queue of this name was ever seen, or who asks may not see it."""
+
+
+class BadSpan(Exception):
+    """The times cannot be those of an incident."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.message, self.field = message, field
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    source: str
+    queue: str  # empty: every queue of the source
+    since: datetime
+    until: datetime
+    is_going_on: bool  # it had not ended when it was looked at
+    found_by: str  # asked, alert, counters
+
+
+def span(
+    viewer: Viewer,
+    now: datetime,
+    *,
+    source: str = "",
+    queue: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Span | None:
+    """What is asked for; without times the last incident there; without a source the last of all that the viewer sees.
+
+    None where there was none. Raises NoSuchPlace, and BadSpan for times that no incident has.
+    """
+    if queue and not source:
+        raise BadSpan("Name the source of the queue too.", "source")
+    if source:
+        _must_be_there(viewer, source, queue)
+    if since is None and until is None:
+        return _last(viewer, now, source, queue)
+    end = min(until or now, now).replace(microsecond=0)
+    begin = (since or end - _WITHOUT_BEGINNING).replace(microsecond=0)
+    if begin >= end:
+        raise BadSpan("It has to begin before it ends, and not in the future.", "since")
+    if end - begin > LONGEST:
+        raise BadSpan(f"At most {LONGEST.days} days are told at once.", "since")
+    if not source:
+        last = _loudest(viewer, now, begin, end)
+        if last is None:
+            return None
+        source, queue = last
+    return Span(source, queue, begin, end, until is None or until >= now, "asked")
+
+
+def _must_be_there(viewer: Viewer, source: str, queue: str) -> None:
+    this = {"source": source, "queue": queue}
+    if not viewer.may(VIEWER, source) or not Source.objects.filter(name=source).exists():
+        raise NoSuchPlace
+    if queue and not (
+        FailureCount.objects.filter(**this).exists()
+        or QueueCounter.objects.filter(**this).exists()
+        or DepthSample.objects.filter(**this).exists()
+    ):
+        raise NoSuchPlace
+
+
+def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
+    by_alert, by_counters = _of_alerts(viewer, now, source, queue), _of_counters(viewer, now, source, queue)
+    if by_alert is None or by_counters is None:
+        return by_alert or by_counters
+    # Without an alert it is one too: what is newer, and no mere afterpain of what was told.
+    is_newer = by_counters.since > by_alert.until + _TOGETHER
+    return by_counters if is_newer and by_counters.source == by_alert.source else by_alert
+
+
+def _of_alerts(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
+    """The newest alert that fired, with those that were open beside it."""
+    fired = Alert.objects.filter(scopes.visible(viewer), fired_at__isnull=False).exclude(source="")
+    if source:
+        fired = fired.filter(source=source)
+    if queue:
+        fired = fired.filter(subject__in=(queue, ""))
+    newest = fired.order_by("-opened_at").values_list("source", "subject").first()
+    if newest is None:
+        return None
+    source, subject = newest
+    queue = queue or (subject if _is_queue(source, subject) else "")
+    same = fired.filter(source=source)
+    if queue:
+        same = same.filter(subject__in=(queue, ""))
+    rows = list(same.order_by("-opened_at").values_list("opened_at", "resolved_at")[:_MOST_ALERTS])
+    begin, end = rows[0][0], rows[0][1] or now
+    is_open = any(resolved is None for _, resolved in rows)
+    for opened, resolved in rows[1:]:
+        if (resolved or now) < begin - _TOGETHER:
+            break
+        begin, end = min(begin, opened), max(end, resolved or now)
+    found = Span(source, queue, begin, end, is_open and end >= now, "alert")
+    return _widened(found, now)
+
+
+def _is_queue(source: str, name: str) -> bool:
+    return bool(name) and QueueCounter.objects.filter(source=source, queue=name).exists()
+
+
+def _widened(found: Span, now: datetime) -> Span:
+    """From its first failures, which came before the alert, to the moment at which nothing more failed or lay dead."""
+    leading = max(_LEADING, found.until - found.since)
+    loud = Loudness.read(found.source, found.queue, found.since - leading, found.until, now)
+    begin, end = loud.around(found.since, found.until)
+    since = max(min(begin, found.since) - _MARGIN, found.until - LONGEST)
+    until = max(end, found.until)
+    if not found.is_going_on:
+        until = min(now, max(until, _brought_back(found, until, now) or until) + _MARGIN)
+    return replace(found, since=since.replace(second=0, microsecond=0), until=until.replace(microsecond=0))
+
+
+def _brought_back(found: Span, until: datetime, now: datetime) -> datetime | None:
+    """When jobs of it last came back, within a day of its end: the replays that people make of it belong to it."""
+    came = QueueCounter.objects.filter(
+        source=found.source, step=HOUR, at__gte=until, at__lte=min(now, until + _AFTERWARDS), recovered__gt=0, sent__gt=0
+    )
+    if found.queue:
+        came = came.filter(queue=found.queue)
+    last = came.order_by("-at").values_list("at", flat=True).first()
+    return min(now, last + timedelta(seconds=HOUR)) if last else None
+
+
+def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
+    """The newest time in which a queue failed much more than it mostly does: the one that failed most."""
+    for back in (MINUTES_BACK, HOURS_BACK):
+        since = now - back
+        place = (source, queue) if queue else _loudest(viewer, now, since, now, source)
+        if place is None:
+            continue
+        loud = Loudness.read(*place, since, now, now)
+        found = outages(loud)
+        if found:
+            begin, end = found[-1]
+            is_open = end >= now - timedelta(seconds=2 * loud.step_s)
+            whole = Span(*place, begin, min(end, now), is_open, "counters")
+            return _widened(whole, now)
+    return None
+
+
+def _loudest(
+    viewer: Viewer, now: datetime, since: datetime, until: datetime, source: str = ""
+) -> tuple[str, str] | None:
+    """The queue with the most failed attempts, of those that the viewer sees."""
+    step = MINUTE if since >= now - MINUTES_BACK else HOUR
+    within = scopes.visible(viewer) & (Q(source=source) if source else Q())
+    counted = QueueCounter.objects.filter(within, step=step, at__gte=since, at__lte=until)
+    worst = counted.order_by().values("source", "queue").annotate(n=Sum(FAILED)).filter(n__gt=0)
+    first = worst.order_by("-n", "source", "queue").first()
+    return (first["source"], first["queue"]) if first else None
