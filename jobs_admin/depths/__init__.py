@@ -3,7 +3,7 @@
 from jobs_admin.depths.desk import DeadDepth, DeadLine, dead_depth
 from jobs_admin.depths.gaps import Gap
 from jobs_admin.depths.ladder import LADDER, LOOK_S
-from jobs_admin.depths.marking import Mark, marks
+from jobs_admin.depths.marking import Mark, marks, of_queue
 from jobs_admin.depths.reading import MOST, History, NoSuchQueue, Point, history, must_see
 from jobs_admin.depths.rolling import roll_up
 from jobs_admin.depths.thresholds import Threshold
@@ -24,5 +24,6 @@ __all__ = [
     "history",
     "marks",
     "must_see",
+    "of_queue",
     "roll_up",
 ]

@@ -64,11 +64,11 @@ def _replays(source: str, queue: str, since: datetime, until: datetime) -> list[
         return []
     begun = Replay.objects.filter(started_at__gte=since, started_at__lte=until).order_by("-pk")
     rows = list(begun.values_list("pk", "started_at")[:_LOOKED_AT])
-    held = _of_queue([pk for pk, _ in rows], source, queue)
+    held = of_queue([pk for pk, _ in rows], source, queue)
     return [Mark(at, REPLAY, f"replay #{pk}", str(pk)) for pk, at in rows if pk in held][:MOST_OF_A_KIND]
 
 
-def _of_queue(replays: list[int], source: str, queue: str) -> set[int]:
+def of_queue(replays: list[int], source: str, queue: str) -> set[int]:
     """Those of the replays that have a job of the queue among their first and their last ones."""
     if not replays:
         return set()

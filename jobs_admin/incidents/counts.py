@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet, Sum
 
+from jobs_admin.incidents.ids import first_since
 from jobs_admin.incidents.over_time import OverTime
 from jobs_admin.incidents.spans import Span
 from jobs_admin.models import Failure, FailureCount, QueueCounter
@@ -67,7 +68,10 @@ def _died(where: Span, step_s: int, first: datetime) -> int:
 
 def _jobs(where: Span) -> QuerySet[Failure]:
     """Failures whose first report came meanwhile: ids rise in order of arrival, and every index of places ends with them."""
-    lowest, highest = _first_after(where.since), _first_after(where.until + _LATE) - 1
+    lowest, highest = (
+        first_since(Failure, "received_at", where.since),
+        first_since(Failure, "received_at", where.until + _LATE) - 1,
+    )
     found = Failure.objects.filter(pk__gte=lowest, pk__lte=highest)
     if not where.queue:
         return found.filter(source=where.source)
@@ -75,19 +79,6 @@ def _jobs(where: Span) -> QuerySet[Failure]:
     elsewhere = FailureCount.objects.filter(~Q(source=where.source), queue=where.queue, count__gt=0)
     found = found.filter(queue=where.queue)
     return found.filter(source=where.source) if elsewhere.exists() else found
-
-
-def _first_after(moment: datetime) -> int:
-    """The lowest id that arrived at that moment or later; one more than the highest where none did."""
-    low, high = 0, (Failure.objects.order_by("-pk").values_list("pk", flat=True).first() or 0) + 1
-    while low < high:
-        middle = (low + high) // 2
-        at = Failure.objects.filter(pk__gte=middle).order_by("pk").values_list("received_at", flat=True).first()
-        if at is None or at >= moment:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _capped(found: QuerySet[Failure]) -> int:

@@ -169,7 +169,10 @@ def _started(viewer: Viewer, where: Span) -> dict[int, Replay]:
     open_then = Q(ended_at__isnull=True) | Q(ended_at__gte=where.since)
     found = Replay.objects.filter(open_then, pk__in=numbers, started_at__lte=where.until).order_by("-pk")
     rows = {replay.pk: replay for replay in found[:MOST_OF_A_KIND]}
-    return {pk: row for pk, row in rows.items() if pk in depths.of_queue(list(rows), where.source, where.queue)} if where.queue else rows  # fmt: skip
+    if not where.queue:
+        return rows
+    theirs = depths.of_queue(list(rows), where.source, where.queue)
+    return {pk: replay for pk, replay in rows.items() if pk in theirs}
 
 
 def _whole(viewer: Viewer, replays: dict[int, Replay]) -> set[int]:

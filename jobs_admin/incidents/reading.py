@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobs_admin.incidents.counts import Counts, counts
+from jobs_admin.incidents.ids import first_since
 from jobs_admin.incidents.moments import Moment, moments
 from jobs_admin.incidents.over_time import OverTime, over_time
 from jobs_admin.incidents.spans import Span
@@ -53,22 +54,9 @@ def incident(viewer: Viewer, where: Span, now: datetime) -> Incident:
 
 def _acts(where: Span) -> list[Act]:
     """What was done, or refused, at the source meanwhile; the oldest first, one more than MOST_ACTS at most."""
-    lowest, highest = _first_after(where.since), _first_after(where.until)
+    lowest, highest = first_since(AuditEvent, "at", where.since), first_since(AuditEvent, "at", where.until)
     rows = AuditEvent.objects.filter(
         pk__gte=lowest, pk__lte=highest, source=where.source, at__gte=where.since, at__lte=where.until
     )
     columns = ("at", "actor", "act", "object", "reason", "allowed")
     return [Act(*row) for row in rows.order_by("-pk").values_list(*columns)[: MOST_ACTS + 1]][::-1]
-
-
-def _first_after(moment: datetime) -> int:
-    """About the lowest id that was written at that moment or later: ids rise in the order of time."""
-    low, high = 0, (AuditEvent.objects.order_by("-pk").values_list("pk", flat=True).first() or 0) + 1
-    while low < high:
-        middle = (low + high) // 2
-        at = AuditEvent.objects.filter(pk__gte=middle).order_by("pk").values_list("at", flat=True).first()
-        if at is None or at >= moment:
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q, Sum
 
 from jobs_admin import scope as scopes
+from jobs_admin.depths import LADDER
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.models import Alert, DepthSample, FailureCount, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
@@ -22,6 +23,7 @@ _TOGETHER = timedelta(minutes=10)  # alerts that are no further apart are of one
 _AFTERWARDS = timedelta(hours=24)  # so long after it, jobs that it left are looked at
 _MOST_ALERTS = 50
 _LEADING = timedelta(hours=12)  # looked through for the first failures before an alert
+_STEPS = (LADDER[0].step_s, LADDER[1].step_s, HOUR)  # of depths, the shortest that was kept of that time
 _MARGIN = timedelta(minutes=5)  # shown before the first failure and after the end
 
 
@@ -139,19 +141,25 @@ def _widened(found: Span, now: datetime) -> Span:
     since = max(min(begin, found.since) - _MARGIN, found.until - LONGEST)
     until = max(end, found.until)
     if not found.is_going_on:
-        until = min(now, max(until, _brought_back(found, until, now) or until) + _MARGIN)
-    return replace(found, since=since.replace(second=0, microsecond=0), until=until.replace(microsecond=0))
+        until = min(now, max(until, _brought_back(found, since, until, now) or until) + _MARGIN)
+    return replace(found, since=since.replace(second=0, microsecond=0), until=min(now, until).replace(microsecond=0))
 
 
-def _brought_back(found: Span, until: datetime, now: datetime) -> datetime | None:
-    """When jobs of it last came back, within a day of its end: the replays that people make of it belong to it."""
-    came = QueueCounter.objects.filter(
-        source=found.source, step=HOUR, at__gte=until, at__lte=min(now, until + _AFTERWARDS), recovered__gt=0, sent__gt=0
-    )
-    if found.queue:
-        came = came.filter(queue=found.queue)
-    last = came.order_by("-at").values_list("at", flat=True).first()
-    return min(now, last + timedelta(seconds=HOUR)) if last else None
+def _brought_back(found: Span, since: datetime, until: datetime, now: datetime) -> datetime | None:
+    """When no more jobs lay dead than at its beginning, if that was within a day of its end: the replays that people
+    make of it belong to it. None where it was so at the end, or is not yet so, or nobody looked.
+    """
+    for step in _STEPS:
+        looks = DepthSample.objects.filter(source=found.source, queue=found.queue, step=step, dead__isnull=False)
+        before = looks.filter(at__gte=since, at__lte=until).order_by("at").values_list("dead", flat=True).first()
+        if before is None:
+            continue
+        there = looks.filter(at__gte=since, at__lte=until).order_by("-at").values_list("dead", flat=True).first()
+        if there <= before:
+            return None
+        later = looks.filter(at__gt=until, at__lte=min(now, until + _AFTERWARDS), dead__lte=before)
+        return later.order_by("at").values_list("at", flat=True).first()
+    return None
 
 
 def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
