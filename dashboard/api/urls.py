@@ -9,6 +9,7 @@ from dashboard.api import (  # noqa: F401  (they add their calls)
     channel_calls,
     depth_calls,
     group_calls,
+    incident_calls,
     lint_calls,
     policy_calls,
     replay_calls,

@@ -1,0 +1,199 @@
+"""The page of an incident, its files and the call of the API: for whom, with what, and safe to paste."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from dashboard.incidents import plain
+from jobs_admin import audit, ingest
+from jobs_admin.management.commands.token import create
+from jobs_admin.models import Alert, AlertEvent, DepthSample, Group, Rule
+from jobs_admin.models.access import ENGINE
+from tests.jobs_admin.test_ingest import entries, report
+
+pytestmark = [pytest.mark.django_db, pytest.mark.server]
+
+HOSTILE = "<img src=x onerror=alert(1)> | [x](javascript:x) @everyone #12 `a` **b**\n# h\u202e"
+
+
+@pytest.fixture
+def outage(watched):
+    """Twenty e-mails of the shop died an hour ago; an alert fired, and somebody did something."""
+    began = (timezone.now() - timedelta(hours=1)).replace(second=0, microsecond=0)
+    dead = [
+        report(f"j{n}", at=(began + timedelta(seconds=5 * n)).timestamp(), error_type="shop.Refused", message=HOSTILE, tenant=HOSTILE)
+        for n in range(20)
+    ]  # fmt: skip
+    ingest.file(entries(*dead), began + timedelta(minutes=2))
+    rule = Rule.objects.create(name=f"many {HOSTILE}"[:100], metric="dead", threshold=5)
+    alert = Alert.objects.create(
+        rule=rule, source="shop", subject="emails", state="resolved", severity="warning", value=1, threshold=5,
+        opened_at=began + timedelta(minutes=1), fired_at=began + timedelta(minutes=2),
+        resolved_at=began + timedelta(minutes=20), transitions=2,
+    )  # fmt: skip
+    for n, (to, minutes) in enumerate((("firing", 2), ("resolved", 20)), start=1):
+        at = began + timedelta(minutes=minutes)
+        AlertEvent.objects.create(alert=alert, n=n, at=at, to=to, value=20, reason=HOSTILE)
+    for minutes, n in ((-1, 0), (2, 20), (25, 0)):
+        at = began + timedelta(minutes=minutes)
+        DepthSample.objects.create(source="shop", queue="emails", at=at, step=10, dead=n)
+    with transaction.atomic():
+        row = audit.record(ENGINE, "failure.discard", "failure:1", source="shop", reason=HOSTILE)
+    type(row).objects.filter(pk=row.pk).update(at=began + timedelta(minutes=10))
+    return began
+
+
+def test_without_being_asked_it_tells_the_last_incident(ann, outage):
+    page = ann.get("/incidents/").text
+    assert "Incident: emails of shop" in page and "20 attempts failed; 20 times a job died" in page
+    for words in ("Attempts began to fail", "fired at 20, threshold 5", "Failures went back", "No more jobs dead"):
+        assert words in page
+    assert re.search(r'<path class="failed" d="M[\d.]+ 100V', page) and '<path class="line" d="M' in page
+    assert page.count('class="upright') >= 10, "the marks stand in both pictures"
+
+
+def test_text_of_jobs_and_people_stays_text_on_the_page(ann, outage):
+    page = ann.get("/incidents/").text
+    assert "<img src=x" not in page and "&lt;img src=x" in page and "\u202e" not in page
+
+
+def test_the_audit_is_shown_to_admins_of_the_source_alone(ann, otto, vera, outage):
+    assert "failure.discard" in ann.get("/incidents/").text
+    for who in (otto, vera):
+        page = who.get("/incidents/").text
+        assert "Incident: emails of shop" in page and "failure.discard" not in page
+        assert "The audit is read by admins of shop" in page
+
+
+def test_nobody_else_is_told_that_there_was_one(client, nobody, outage):
+    assert client.get("/incidents/").url.startswith("/login/")
+    assert nobody.get("/incidents/").status_code == 403
+
+
+def test_a_source_out_of_sight_or_of_no_name_is_not_there(vera, ann, outage):
+    ingest.file(entries(report("b1", source="bank")), timezone.now())
+    for path in ("/incidents/", "/incidents/as/json/", "/incidents/as/markdown/"):
+        assert vera.get(path, {"source": "bank"}).status_code == 404
+        assert ann.get(path, {"source": "nowhere"}).status_code == 404
+        assert ann.get(path, {"source": "shop", "queue": "n\0ne"}).status_code == 404
+
+
+def test_a_time_that_is_none_is_refused_in_words(ann, outage):
+    for asked, words in (
+        ({"source": "shop", "since": "yesterday"}, "since is no time"),
+        ({"source": "shop", "since": "2026-01-02", "until": "2026-01-01"}, "begin before it ends"),
+        ({"queue": "emails"}, "Name the source"),
+    ):
+        answer = ann.get("/incidents/", asked)
+        assert answer.status_code == 400 and words in answer.text
+        assert ann.get("/incidents/as/json/", asked).status_code == 400
+
+
+def test_an_empty_desk_says_so(ann, watched):
+    assert "There was no incident yet." in ann.get("/incidents/").text
+    assert ann.get("/incidents/as/markdown/").status_code == 404
+
+
+def test_a_time_that_is_asked_for_is_shown_as_asked(ann, outage):
+    asked = {"source": "shop", "queue": "emails", "since": outage.isoformat(), "until": (outage + timedelta(minutes=5)).isoformat()}  # fmt: skip
+    page = ann.get("/incidents/", asked).text
+    assert (
+        f'value="{outage:%Y-%m-%dT%H:%M}"' in page
+        and "resolved" not in page.split("incident-story")[1].split("</ol>")[0]
+    )
+
+
+def test_every_number_of_jobs_leads_to_these_jobs(ann, outage):
+    page = ann.get("/incidents/").text
+    link = re.search(r'<li class="is-dead"><a href="([^"]+)"', page)[1].replace("&amp;", "&")
+    assert "state%3Adead" in link
+    found = ann.get(link).text
+    assert "20" in found and "No failure" not in found
+
+
+def test_the_json_holds_what_the_page_tells(ann, outage):
+    answer = ann.get("/incidents/as/json/")
+    told = json.loads(answer.content)
+    assert answer.headers["Content-Disposition"].startswith('attachment; filename="incident-')
+    assert (told["source"], told["queue"], told["counts"]["attempts_failed"]) == ("shop", "emails", 20)
+    assert told["counts"]["jobs"]["dead"] == 20 and told["tenants"][0]["jobs"] == 20
+    assert {"failing", "alert", "calm", "back", "group"} <= {one["kind"] for one in told["timeline"]}
+    assert told["failing_since"] == outage.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert sum(row[1] for row in told["series"]) == 20 and told["acts"][0]["act"] == "failure.discard"
+    # Its own address gives the same.
+    assert (
+        json.loads(ann.get("/incidents/as/json/?" + told["url"].split("?")[1]).content)["timeline"] == told["timeline"]
+    )
+
+
+def test_the_call_gives_what_the_file_holds(ann, client, outage):
+    token = create("post-mortem", "viewer", "shop")
+
+    def call(**asked):
+        return client.get("/api/incident", asked, headers={"Authorization": f"Bearer {token}"})
+
+    told = call().json()
+    assert told["acts"] is None, "a viewer does not read the audit"
+    whole = json.loads(ann.get("/incidents/as/json/").content)
+    assert {**whole, "acts": None} == told
+    assert call(source="bank").status_code == 404 and call(source="shop", queue="none").status_code == 404
+    refused = call(source="shop", since="soon")
+    assert refused.status_code == 422 and refused.json()["error"]["field"] == "since"
+
+
+def test_markdown_is_a_page_of_rows_that_no_text_can_leave(ann, outage):
+    answer = ann.get("/incidents/as/markdown/")
+    text = answer.text
+    assert answer.headers["Content-Type"] == "text/markdown; charset=utf-8"
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert [one.lstrip("# ") for one in headings[1:]] == [
+        "In numbers", "Timeline", "Who did what", "Cause", "What went well, and what did not", "What we will change",
+    ]  # fmt: skip
+    for line in text.splitlines():
+        if line.startswith("|") and "---" not in line:
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5, 6), line
+    unescaped = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)
+    assert "<" not in unescaped and "`" not in unescaped and "**" not in unescaped and "\u202e" not in text
+    assert not re.search(r"[@#]\w", text.replace("\\", "")), "nobody is called, no issue is named"
+    links = re.findall(r"\]\(([^)]*)\)", unescaped)
+    assert links and all(one.startswith("http://127.0.0.1:8000/") for one in links)
+
+
+@pytest.mark.parametrize(
+    ("said", "safe"),
+    [
+        ("a | b", r"a \| b"),
+        ("<script>", r"\<script\>"),
+        ("[x](http://e)", r"\[x\]\(http\:\/\/e\)"),
+        ("# not a heading\n\n* nor a list", r"\# not a heading \* nor a list"),
+        ("@channel", "\\@\u2060channel"),
+        ("fixes #12", "fixes \\#\u206012"),
+        ("a\\", "a\\\\"),
+        ("&lt;", r"\&lt\;"),
+        ("\u202eevil", "⟨U\\+202E⟩evil".replace("\\+", "\\+")),
+        ("x" * 600, "x" * 499 + "…"),
+    ],
+)
+def test_text_of_others_is_text_of_markdown(said, safe):
+    assert plain(said) == safe
+
+
+def test_it_is_linked_from_the_alert(ann, outage):
+    alert = Alert.objects.get()
+    page = ann.get(f"/alerts/{alert.pk}/").text
+    link = re.search(r'href="(/incidents/\?[^"]+)"', page)[1].replace("&amp;", "&")
+    assert ann.get(link).status_code == 200
+
+
+def test_a_group_with_a_long_title_and_a_release_do_not_break_it(ann, outage):
+    Group.objects.update(
+        state="regressed", state_since=outage + timedelta(minutes=3), regressed_after=f"release:{HOSTILE}"[:120]
+    )
+    page = ann.get("/incidents/").text
+    assert "Came back after release" in page and "<img src=x" not in page
