@@ -356,7 +356,8 @@ _FORMS = {"failure-export": "jsonl"}
 _NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|alert|silence|channel|runbook|deliver(?:y|ie))s?/$")
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
-_GIVEN_TO = {"failure-opened": {"at": "args", "from": "0"}}
+_GIVEN_TO: dict[str, dict[str, str]] = {"failure-opened": {"at": "args", "from": "0"}}
+_GIVEN_TO |= dict.fromkeys(("incident", "incident-text"), {"since": ""})  # the last that there was
 _BODIES: dict[str, dict[str, Any]] = {
     "api:preview_replay": {"q": "state:dead"},
     "api:start_replay": {"q": "state:dead", "reason": "because"},
