@@ -357,7 +357,7 @@ _NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|alert|silence|c
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
 _GIVEN_TO: dict[str, dict[str, str]] = {"failure-opened": {"at": "args", "from": "0"}}
-_GIVEN_TO |= dict.fromkeys(("incident", "incident-text"), {"since": ""})  # the last that there was
+_GIVEN_TO |= {name: {"since": ""} for name in ("incident", "incident-text")}  # the last that there was
 _BODIES: dict[str, dict[str, Any]] = {
     "api:preview_replay": {"q": "state:dead"},
     "api:start_replay": {"q": "state:dead", "reason": "because"},
