@@ -122,7 +122,7 @@ def _result(row: DeliveryRow) -> str:
 
 def _said(status: Any, error: Any, took_ms: Any) -> str:
     said = ": ".join(str(one) for one in (f"HTTP {status}" if status else "", error or "") if one) or "taken"
-    return f"{said}, after {duration(took_ms / 1000)}" if isinstance(took_ms, (int, float)) else said
+    return f"{said.rstrip('.')}, after {duration(took_ms / 1000)}" if isinstance(took_ms, (int, float)) else said
 
 
 def _try(one: Mapping[str, Any]) -> Try:

@@ -57,8 +57,8 @@ _UNITS = {
     "for_s": f"without a break; 0 to {_LONGEST}",
     "keep_firing_s": f"without a break; 0 to {_LONGEST}",
     "clear": "or below; at most the threshold",
-    "renotify_s": f"until somebody acknowledges; 1 min to {_LONGEST}",
-    "escalate_s": f"without acknowledgement; 1 min to {_LONGEST}",
+    "renotify_s": f"1 min to {_LONGEST}",
+    "escalate_s": f"1 min to {_LONGEST}",
 }
 _SCOPE = ("source", "queue", "task", "group", "tenant")
 _WHEN = ("threshold", "for_s", "clear", "keep_firing_s", "no_data")

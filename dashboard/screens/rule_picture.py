@@ -20,19 +20,21 @@ MOST_LINES = 12
 MOST_ROWS = 40
 # From here on a straight scale would press the threshold onto the ground.
 _STEEP = 25
+_APART = 0.1  # what a level keeps from the threshold, so that both can be read
 _SEEN = 0.0015  # the least width of an episode, as a share of all
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    name: str
+    peak: str
     points: list[str]  # of each part without a gap
     has_fired: bool
-    words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A time at which it would have been open: from crossing the threshold, and from when it fired."""
+    """A time at which it would have been open: from crossing the threshold until it fired, and from then on."""
 
     x: str
     width: str
@@ -60,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    says: str  # "would have fired 3 times last week, 5 notices"
+    says: str  # "It would have fired 3 times in the last week, with 5 notices."
     lines: list[Line]
     bands: list[Band]
     threshold_y: str  # per cent from the top
@@ -74,6 +76,11 @@ class Picture:
     more_rows: int
     has_history: bool
     step: str
+
+    @property
+    def by_height(self) -> list[Line]:
+        """As they are named: those that would have fired first."""
+        return self.lines[::-1]
 
 
 def picture(found: Preview, metric: str, threshold: float) -> Picture:
@@ -92,7 +99,11 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
         scale.y_per_cent(threshold),
         amount(metric, threshold),
         _ticks(found.since, found.until, scale),
-        [Tick(scale.y_per_cent(level), amount(metric, level)) for level in scale.levels()],
+        [
+            Tick(scale.y_per_cent(level), amount(metric, level))
+            for level in scale.levels()
+            if abs(scale.height(level) - scale.height(threshold)) > _APART
+        ],
         is_steep,
         len(series) - len(shown),
         found.untold,
@@ -167,9 +178,9 @@ def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Li
         else:
             parts[-1].append(scale.point(datetime.fromtimestamp(at, UTC), value))
     peak = max((value for value in one.values if value is not None), default=None)
-    words = f"{_name(one.source, one.subject)}: at most {amount(metric, peak)}"
     # A single look is a point, and a line of one point is not drawn.
-    return Line([" ".join(part if len(part) > 1 else part * 2) for part in parts if part], has_fired, words)
+    points = [" ".join(part if len(part) > 1 else part * 2) for part in parts if part]
+    return Line(_name(one.source, one.subject), amount(metric, peak), points, has_fired)
 
 
 def _band(one: Episode, metric: str, scale: _Scale) -> Band:
@@ -178,7 +189,7 @@ def _band(one: Episode, metric: str, scale: _Scale) -> Band:
     seen = _SEEN  # however short it was
     return Band(
         _per_cent(begins),
-        _per_cent(max(ends - begins, seen)),
+        _per_cent(fires - begins),
         _per_cent(fires),
         _per_cent(max(ends - fires, seen)),
         words,
@@ -207,4 +218,8 @@ def _ticks(since: datetime, until: datetime, scale: _Scale) -> list[Tick]:
     """Midnights, each with its day in the middle of what there is of it."""
     first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     days = [first + timedelta(days=n) for n in range((until - first).days + 1)]
-    return [Tick(_per_cent(scale.part(day)), f"{day:%a} {day.day}", "start") for day in days if since <= day < until]
+    return [
+        Tick(_per_cent(scale.part(day)), f"{day:%a} {day.day}", "start")
+        for day in days
+        if since <= day and scale.part(day) < 0.95
+    ]

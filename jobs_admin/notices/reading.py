@@ -140,6 +140,8 @@ def _url(found: Channel, sees: bool) -> str:
 def _line(found: Channel, url: str, to: tuple[str, ...], sees: bool) -> str:
     if not sees:
         return HIDDEN
+    if found.kind == "slack":
+        return url  # masked already
     if found.kind == "email":
         return to[0] + (f" and {len(to) - 1} more" if len(to) > 1 else "") if to else ""
     return masked(url)
