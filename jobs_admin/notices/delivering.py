@@ -107,7 +107,7 @@ def _is_over(one: Delivery, now: datetime) -> bool:
     why = ""
     if one.channel.disabled_at is not None and one.notice.type != "ping":
         why = f"The channel is disabled: {one.channel.why_disabled}"
-    elif one.notice.type == wording.FIRING and one.channel.kind != "webhook" and one.tries:
+    elif one.notice.type == wording.FIRING and one.notice.alert_id and one.channel.kind != "webhook" and one.tries:
         # A pager would open again what is resolved. Programs get all, and sort it by its time.
         later = Delivery.objects.filter(
             channel_id=one.channel_id,

@@ -91,7 +91,8 @@ def _slack(said: _Said) -> dict[str, Any]:
     _nothing(said, "to", "slack")
     if said.text("secret"):
         raise invalid("Slack's secret is its URL: write it into url.", "secret")
-    if said.is_left_out("url"):
+    # What reading answers of it is cut off where the secret begins.
+    if said.is_left_out("url") or (said.before is not None and said.text("url").endswith("…")):
         return {}
     asked = _asked(said.text("url"))
     return {"secret": str(asked), "asked": asked}

@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.web_address import BadAddress, parse
-from jobs_admin.models import Channel, Delivery
+from jobs_admin.models import Alert, Channel, Delivery
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.notice import DeliveryState
 from jobs_admin.notices import rights, sealing
@@ -170,7 +170,9 @@ def deliveries(
     if channel is not None:
         found = found.filter(channel_id=channel)
     if alert is not None:
-        found = found.filter(notice__alert_id=alert)
+        # Told together, under the number of the first of them.
+        leader = Alert.objects.filter(pk=alert).values_list("told_with", flat=True).first()
+        found = found.filter(notice__alert_id__in={alert, leader or alert})
     if state:
         found = found.filter(state=state) if state in DeliveryState.values else found.none()
     count = found.order_by()[: COUNT_CAP + 1].count()

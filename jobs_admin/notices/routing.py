@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import connection, transaction
+from django.db.models import QuerySet
 
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.models.notice import DeliveryState
@@ -14,29 +16,47 @@ from jobs_admin.models.notice import DeliveryState
 STALE = timedelta(hours=24)
 # Of one type to one channel: a thousand jobs that need a person are not a thousand calls at night.
 MOST_A_MINUTE = 60
-_AT_ONCE = 100
+_RULES_AT_ONCE, _EVENTS_AT_ONCE = 100, 500
 
 
 def route(now: datetime) -> bool:
-    """A batch of notices that are not routed yet, the oldest first. Whether there was one."""
-    waiting = list(Notice.objects.filter(routed_at=None).order_by("created_at")[:_AT_ONCE])
-    if not waiting:
+    """A batch of notices that are not routed yet: those of rules first, each kind the oldest first. Whether there was one."""
+    waiting = Notice.objects.filter(routed_at=None).order_by("created_at")
+    if not waiting.exists():
         return False
+    # However many jobs ask for a person, an alert does not wait behind them.
+    of_rules = _routed(waiting.filter(is_routed_by_event=False)[:_RULES_AT_ONCE], now)
+    return bool(_routed(waiting.filter(is_routed_by_event=True)[:_EVENTS_AT_ONCE], now) + of_rules)
+
+
+def _routed(waiting: QuerySet[Notice], now: datetime) -> int:
     with transaction.atomic():
-        # Who is second, another watch, finds nothing left to route.
-        mine = [one for one in waiting if Notice.objects.filter(pk=one.pk, routed_at=None).update(routed_at=now)]
+        if connection.features.has_select_for_update_skip_locked:  # else nobody else writes while we do
+            waiting = waiting.select_for_update(of=("self",), skip_locked=True)
+        mine = list(waiting)
+        if not mine:
+            return 0
+        Notice.objects.filter(pk__in=[one.pk for one in mine]).update(routed_at=now)
         channels = list(Channel.objects.order_by("pk"))
+        named = _named(mine)
         counts = _Counts(now)
-        rows = [_delivery(one, channel, now, counts) for one in mine for channel in _wanted_by(one, channels)]
-        Delivery.objects.bulk_create(rows, ignore_conflicts=True)
-    return True
+        rows = [
+            _delivery(one, channel, now, counts)
+            for one in mine
+            for channel in channels
+            if (one.type in channel.events if one.is_routed_by_event else channel.pk in named[one.pk])
+        ]
+        Delivery.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+    return len(mine)
 
 
-def _wanted_by(notice: Notice, channels: Iterable[Channel]) -> list[Channel]:
-    if notice.is_routed_by_event:
-        return [one for one in channels if notice.type in one.events]
-    named = set(notice.channels.values_list("pk", flat=True))
-    return [one for one in channels if one.pk in named]
+def _named(notices: Iterable[Notice]) -> dict[int, set[int]]:
+    """Notice -> the channels that its rule names."""
+    found: dict[int, set[int]] = defaultdict(set)
+    of_rules = [one.pk for one in notices if not one.is_routed_by_event]
+    for link in Notice.channels.through.objects.filter(notice_id__in=of_rules):
+        found[link.notice_id].add(link.channel_id)
+    return found
 
 
 def _delivery(notice: Notice, channel: Channel, now: datetime, counts: _Counts) -> Delivery:

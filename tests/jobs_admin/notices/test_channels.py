@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin import notices
-from jobs_admin.models import AuditEvent, Channel, Delivery, Rule
+from jobs_admin.models import Alert, AuditEvent, Channel, Delivery, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery, changing, sealing
 from tests.jobs_admin.notices.conftest import ANN, OTTO, VERA, notice, webhook
@@ -123,6 +123,13 @@ def test_only_addresses_are_taken_for_e_mail(settings, to):
     refused("invalid", "to", kind="email", url="", to=to)
 
 
+def test_what_reading_answers_of_a_slack_channel_can_be_sent_back():
+    made = notices.save_channel(ANN, {"name": "chat", "kind": "slack", "url": "https://127.0.0.1/services/T0/B0/xyz"})
+    assert made.channel.url == "https://127.0.0.1/…" and made.secret is None
+    notices.save_channel(ANN, {"name": "chat", "kind": "slack", "url": made.channel.url}, made.channel.pk)
+    assert sealing.unseal(Channel.objects.get().secrets) == ["https://127.0.0.1/services/T0/B0/xyz"]
+
+
 def test_a_name_is_given_once_and_a_kind_stays():
     channel, _ = webhook("pager", URL)
     refused("taken", "name", name="pager")
@@ -201,6 +208,25 @@ def test_deliveries_are_seen_by_those_who_see_their_source(two):
     shop.notice.source = "*"
     shop.notice.save()
     assert notices.deliveries(VERA).count == 0
+
+
+def test_the_deliveries_of_an_alert_are_those_of_all_told_with_it(two):
+    rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
+    said = {
+        "rule": rule,
+        "source": "shop",
+        "severity": "warning",
+        "value": 6,
+        "threshold": 5,
+        "opened_at": "2026-11-22T00:00Z",
+    }
+    leader = Alert.objects.create(**said, subject="emails")
+    other = Alert.objects.create(**said, subject="webhooks", told_with=leader)
+    two[0].notice.alert = leader
+    two[0].notice.save()
+    for alert in (leader, other):
+        assert [row.key for row in notices.deliveries(VERA, alert=alert.pk).rows] == ["k-shop"]
+    assert notices.deliveries(VERA, alert=other.pk + 1).count == 0
 
 
 def test_where_a_channel_leads_is_not_told_by_what_came_back(two):

@@ -81,3 +81,22 @@ def test_notices_of_rules_are_never_too_many():
     while routing.route(timezone.now()):
         continue
     assert one.deliveries.filter(state="waiting").count() == 100
+
+
+def test_an_alert_does_not_wait_behind_a_thousand_jobs():
+    one = channel("one", "job.escalated")
+    for n in range(1_200):
+        Notice.objects.create(key=f"k{n}", type="job.escalated", body={})
+    notice(one, key="alert")
+    routing.route(timezone.now())
+    assert one.deliveries.filter(notice__key="alert", state="waiting").exists()
+    assert Notice.objects.filter(routed_at=None).count() == 700
+
+
+def test_a_batch_is_routed_in_few_statements(django_assert_max_num_queries):
+    one = channel("one")
+    for n in range(100):
+        notice(one, key=f"k{n}")
+    with django_assert_max_num_queries(12):
+        routing.route(timezone.now())
+    assert one.deliveries.count() == 100
