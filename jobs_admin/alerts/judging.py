@@ -43,7 +43,6 @@ class Look:
 
     value: float | None
     held: str = ""  # why it may neither fire nor end
-    is_due: bool = False  # something changes but for the value
 
 
 @dataclass(slots=True)
@@ -83,18 +82,26 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
     rules = Rule.objects.filter(enabled=True, deleted_at=None).select_related("view__owner")
     changed, same = False, []
     try:
-        for rule in sorted(rules, key=Measured.waited_longest):
+        # Who was not reached in the last round, because it took too long, has the first turn in this one.
+        for rule in sorted(rules, key=lambda one: _reached_at.get(one.pk, 0.0)):
             values = measured.of(rule)
-            if values is None:
-                continue
-            alerts = open_.get(rule.pk, {})
-            for one in _rounds(rule, values, alerts, measured, moment):
-                changed |= _settle(one, moment)
-            same += _unchanged(rule, values, alerts, measured, moment)
+            if values is not None:
+                settled, still = _seen(rule, values, open_.get(rule.pk, {}), measured, moment)
+                for one in settled:
+                    changed |= _settle(one, moment)
+                same += still
+                _reached_at[rule.pk] = time.monotonic()
+            if len(same) >= _AT_ONCE:
+                _touch(same, moment)
+                same = []
         _touch(same, moment)
     except _TooOld:
         log.warning("What was read at %s is too old by now: nothing more is judged by it.", at)
     return changed
+
+
+# rule -> when this process last judged it, on the machine's clock.
+_reached_at: dict[int, float] = {}
 
 
 def _open_alerts() -> dict[int, dict[Key, Alert]]:
@@ -107,34 +114,41 @@ def _open_alerts() -> dict[int, dict[Key, Alert]]:
 # -- what has to be settled ---------------------------------------------------------------------------------------
 
 
-def _rounds(rule: Rule, values: Values, alerts: Mapping[Key, Alert], measured: Measured, moment: Moment) -> list[Round]:
-    found: dict[str, Round] = {}
+def _seen(
+    rule: Rule, values: Values, alerts: Mapping[Key, Alert], measured: Measured, moment: Moment
+) -> tuple[list[Round], list[tuple[Alert, Stand]]]:
+    """What has to be settled, each source for itself, and the open alerts of other sources with where they stand now."""
+    rounds: dict[str, Round] = {}
 
     def of(source: str) -> Round:
-        return found.setdefault(source, Round(rule, source))
+        return rounds.setdefault(source, Round(rule, source))
 
     over = _over(rule, values, alerts)
     room = max(0, MOST_OPEN - len(alerts))
     if len(over) > room:
         over.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
     for key, value in over[:room]:
-        of(key[0]).looks[key[1]] = Look(value, measured.why_held(rule.metric, *key), True)
+        of(key[0]).looks[key[1]] = Look(value, measured.why_held(rule.metric, *key))
     for key, _ in over[room:]:
-        if key[0] in found:
-            found[key[0]].left_out += 1
-    absent = measured.absent(rule)
+        if key[0] in rounds:
+            rounds[key[0]].left_out += 1
+    absent, numbers = measured.absent(rule), _numbers(rule)
+    looked: dict[str, list[tuple[Alert, Look, Stand]]] = defaultdict(list)
     for key, alert in alerts.items():
-        look = _look(rule, alert, values.get(key, absent), measured, moment)
-        if look.is_due or key[0] in found:
-            of(key[0]).looks[key[1]] = look
-    for source in {alert.source for alert in alerts.values()} - found.keys():
-        if _is_something_to_tell(rule, [one for one in alerts.values() if one.source == source], moment.at):
-            of(source)
-    for source, one in found.items():  # those of a source that is settled are settled together
-        for key, alert in alerts.items():
-            if key[0] == source and key[1] not in one.looks:
-                one.looks[key[1]] = _look(rule, alert, values.get(key, absent), measured, moment)
-    return list(found.values())
+        look = Look(values.get(key, absent), measured.why_held(rule.metric, *key))
+        stand, act = threshold.step(
+            _stand(alert, moment.at), look.value, moment.at.timestamp(), numbers, is_held=bool(look.held)
+        )
+        looked[key[0]].append((alert, look, stand))
+        if act is not None or look.held != alert.held_because or _flips(rule, alert, moment.silences):
+            of(key[0])
+    still: list[tuple[Alert, Stand]] = []
+    for source, seen in looked.items():
+        if source in rounds or _is_something_to_tell(rule, [alert for alert, _, _ in seen], moment.at):
+            of(source).looks.update({alert.subject: look for alert, look, _ in seen})
+        else:
+            still += [(alert, stand) for alert, _, stand in seen]
+    return list(rounds.values()), still
 
 
 def _over(rule: Rule, values: Values, alerts: Mapping[Key, Alert]) -> list[tuple[Key, float | None]]:
@@ -145,13 +159,6 @@ def _over(rule: Rule, values: Values, alerts: Mapping[Key, Alert]) -> list[tuple
         for key, value in values.items()
         if (value > limit if value is not None else fires_on_nothing) and key not in alerts
     ]
-
-
-def _look(rule: Rule, alert: Alert, value: float | None, measured: Measured, moment: Moment) -> Look:
-    held = measured.why_held(rule.metric, alert.source, alert.subject)
-    _, act = threshold.step(_stand(alert, moment.at), value, moment.at.timestamp(), _numbers(rule), is_held=bool(held))
-    flips = _flips(rule, alert, moment.silences)
-    return Look(value, held, act is not None or flips or held != alert.held_because)
 
 
 def _flips(rule: Rule, alert: Alert, silences: Sequence[Silence]) -> bool:
@@ -173,25 +180,6 @@ def _is_something_to_tell(rule: Rule, alerts: Sequence[Alert], now: datetime) ->
     )
 
 
-def _unchanged(
-    rule: Rule, values: Values, alerts: Mapping[Key, Alert], measured: Measured, moment: Moment
-) -> list[tuple[Alert, Stand]]:
-    """Open alerts that stay as they are, and where they stand after this look. Those that were settled are younger."""
-    absent, found = measured.absent(rule), []
-    for key, alert in alerts.items():
-        held = measured.why_held(rule.metric, *key)
-        stand, act = threshold.step(
-            _stand(alert, moment.at),
-            values.get(key, absent),
-            moment.at.timestamp(),
-            _numbers(rule),
-            is_held=bool(held),
-        )
-        if act is None and held == alert.held_because:
-            found.append((alert, stand))
-    return found
-
-
 # -- settling -----------------------------------------------------------------------------------------------------
 
 
@@ -206,12 +194,13 @@ def _settle(one: Round, moment: Moment) -> bool:
         moment.must_be_fresh()
         open_ = Alert.objects.filter(rule=rule, source=one.source).exclude(state=AlertState.RESOLVED)
         alerts = {alert.subject: alert for alert in open_.select_related("told_with")}
+        over_since = _over_since(rule, one.source, moment.at)
         changed, again = False, []
         begun: list[tuple[Alert, str]] = []
         for subject, look in one.looks.items():
             alert = alerts.get(subject)
             if alert is None:
-                begun += _begin(rule, one.source, subject, look, moment)
+                begun += [] if subject in over_since else _begin(rule, one.source, subject, look, moment)
             else:
                 alert.rule = rule
                 was = alert.state
@@ -229,7 +218,7 @@ def _settle(one: Round, moment: Moment) -> bool:
 def _begin(rule: Rule, source: str, subject: str, look: Look, moment: Moment) -> list[tuple[Alert, str]]:
     """A new episode, not written yet, and why it began."""
     stand, act = threshold.step(QUIET, look.value, moment.at.timestamp(), _numbers(rule), is_held=bool(look.held))
-    if act is None or _judged_since(rule, source, subject, moment.at):
+    if act is None:
         return []
     alert = Alert(
         rule=rule,
@@ -250,10 +239,10 @@ def _begin(rule: Rule, source: str, subject: str, look: Look, moment: Moment) ->
     return [(alert, why)]
 
 
-def _judged_since(rule: Rule, source: str, subject: str, at: datetime) -> bool:
-    """Whether an episode of it ended by a younger look than this one."""
-    over = Alert.objects.filter(rule=rule, source=source, subject=subject, state=AlertState.RESOLVED)
-    return over.filter(judged_at__gte=at, judged_at__lt=at + _SET_BACK).exists()
+def _over_since(rule: Rule, source: str, at: datetime) -> set[str]:
+    """Subjects of which an episode ended by a younger look than this one."""
+    over = Alert.objects.filter(rule=rule, source=source, state=AlertState.RESOLVED, resolved_at__gte=at)
+    return set(over.filter(judged_at__gte=at, judged_at__lt=at + _SET_BACK).values_list("subject", flat=True))
 
 
 def _write_begun(begun: Sequence[tuple[Alert, str]], at: datetime) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
-from django.urls import reverse
+from django.urls import get_script_prefix
 
 from jobs_admin import config
 from jobs_admin.core import query as language
@@ -56,8 +56,8 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = ()) -> Links:
     return Links(
         page_of(alert.told_with_id or alert.pk),
         text,
-        _asked("failure-list", text),
-        _asked("replay-new", _text(replayed)),
+        _asked("failures/", text),
+        _asked("replays/new/", _text(replayed)),
     )
 
 
@@ -74,12 +74,16 @@ def since(alert: Alert) -> datetime:
 
 
 def page_of(pk: int) -> str:
-    root = reverse("failure-list").removesuffix("failures/")
-    return config.page_url(f"{root}alerts/{pk}/")
+    return _page(f"alerts/{pk}/")
 
 
 def group_page(fingerprint: str) -> str:
-    return config.page_url(reverse("group-detail", args=[fingerprint]))
+    return _page(f"groups/{quote(fingerprint)}/")
+
+
+def _page(path: str) -> str:
+    """The contract fixes what pages are called: to ask the face would load all of it into the watch."""
+    return config.page_url(get_script_prefix() + path)
 
 
 def _where(alert: Alert, queues: Sequence[str]) -> list[Term]:
@@ -106,4 +110,4 @@ def _text(terms: Iterable[Term]) -> str:
 
 
 def _asked(page: str, text: str) -> str:
-    return config.page_url(f"{reverse(page)}?{urlencode({'q': text})}")
+    return _page(f"{page}?{urlencode({'q': text})}")

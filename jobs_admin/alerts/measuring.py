@@ -61,9 +61,6 @@ class Sample:
 class Measured:
     """As of `now`."""
 
-    # Views that were counted: pk -> when, on this machine's clock. Who waited longest is counted first.
-    _counted_at: dict[int, float] = {}
-
     def __init__(self, now: datetime) -> None:
         self.now = now
         self._narrowed: dict[tuple[str, ...], dict[Key, float]] = {}
@@ -245,14 +242,8 @@ class Measured:
         self._views_end = self._views_end or now + VIEWS_S
         if now > self._views_end:
             return None
-        self._counted_at[rule.pk] = now
         n, _ = failures.count(seen_by(rule), language.parse(rule.view.query, self.now))
         return {view_key(rule): float(n)}
-
-    @classmethod
-    def waited_longest(cls, rule: Rule) -> float:
-        """Orders rules on views, so that each has its turn."""
-        return cls._counted_at.get(rule.pk, 0.0) if rule.metric == "view" else 0.0
 
 
 def view_key(rule: Rule) -> Key:

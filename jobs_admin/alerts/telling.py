@@ -49,10 +49,9 @@ def tell(
         return []
     members = [one for one in open_ if bundle_of(one) == number] if number is not None else []
     leader = _lead(rule, number, fresh, members)
-    for one in fresh:
-        if one.pk != leader.pk and Alert.objects.filter(pk=one.pk, told_with=None).update(told_with=leader):
-            one.told_with_id = leader.pk
-        members += [one] if one not in members else []
+    joining = [one for one in fresh if one.pk != leader.pk]
+    Alert.objects.filter(pk__in=[one.pk for one in joining], told_with=None).update(told_with=leader)
+    members += fresh
     if not members:
         return _tell_end(rule, leader, now, why)
     return _tell_firing(rule, leader, members, now, again, left_out)
