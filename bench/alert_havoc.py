@@ -28,7 +28,9 @@ SLACK_S = 12.0  # from a look until what it shows may be written
 
 @dataclass
 class Havoc:
-    """`judging`: what one watch is, instead of `manage.py watch --only sample,judge`."""
+    """`judging`: what one watch is, instead of `manage.py watch --only sample,judge`; it makes `judges-PID` in REDRIVE_DATA
+    when it has judged once.
+    """
 
     folder: Path
     watches: int
@@ -84,6 +86,13 @@ class Havoc:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def _is_up(self, n: int) -> bool:
+        """Whether it has begun to judge: to kill one that still starts shows nothing."""
+        pid = self.running[n].pid
+        if self.judging is not None:
+            return (self.folder / f"judges-{pid}").exists()
+        return len(_children(pid)) > 1
+
     def _lay(self) -> None:
         from django.utils import timezone
 
@@ -137,7 +146,7 @@ class Havoc:
                 self.killed["frozen"] += 1
             self._aim()
             n = self.random.randrange(self.watches)
-            if frozen is not None and n == frozen[0]:
+            if (frozen is not None and n == frozen[0]) or not self._is_up(n):
                 continue
             if self.judging is None and self.random.random() < 0.7:
                 self._kill_judge(n)
