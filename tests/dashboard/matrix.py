@@ -25,6 +25,7 @@ from django.test import Client
 from django.utils import timezone
 
 from dashboard.rights import Address
+from dashboard.segments import escaped
 from jobs_admin import audit, config
 from jobs_admin.core import policy
 from jobs_admin.models import (
@@ -395,7 +396,7 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
     if name == "fingerprint":
         return rows.group.fingerprint
     if name in {"source", "queue"}:
-        return getattr(rows.failure, name)
+        return escaped(getattr(rows.failure, name))
     if is_of_policy(address):
         return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":

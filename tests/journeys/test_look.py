@@ -38,6 +38,11 @@ FACES = {
         "?q=state:dead+queue:webhooks&style=at_once&patch={%22kwargs%22:{%22dry_run%22:true}}&accept=expired",
     ),
     "audit-list": ("", "?act=nothing"),
+    "queue-detail": (
+        "?span=1h",
+        "?span=400d&hide=dead,waiting",
+        "?since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z",
+    ),
     "policy-new": ("", "?preset=sidekiq&task=shop.hooks.deliver"),
     "policy-detail": ("", "?mode=enforce", "?from=1"),
     "policy-versions": ("", "?left=1&right=2"),
@@ -55,7 +60,9 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
     replay = int(re.search(r"\d+", a_replay(page))[0])
     page.context.close()
     attempts = SimpleNamespace(latest=lambda by: SimpleNamespace(pk=int(of_failure[1])))
-    job, run = SimpleNamespace(pk=failure, attempt_set=attempts), SimpleNamespace(pk=replay)
+    told = desk.get(f"failures/{failure}")
+    job = SimpleNamespace(pk=failure, attempt_set=attempts, source=told["source"], queue=told["queue"])
+    run = SimpleNamespace(pk=replay)
     more = {"savedview": SimpleNamespace(pk=a_view(desk)), "policyversion": SimpleNamespace(name=a_policy(desk))}
     yield Rows(job, job, job, SimpleNamespace(fingerprint=group), run, run, SimpleNamespace(n=1), more)
     # Whoever comes after on this desk finds these jobs free.

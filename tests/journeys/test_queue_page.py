@@ -1,0 +1,113 @@
+"""From the list of queues to one of them over time: pointed at, zoomed into, as a table, and without a script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.journeys.looking import faults, opened
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(180)]
+PATH = "/queues/shop/webhooks/"
+
+
+@pytest.fixture(scope="module")
+def looked_at(desk) -> None:
+    """The queue was looked at for a while, and what was seen is folded."""
+
+    def is_folded() -> bool:
+        told = desk.get("depth", source="shop", queue="webhooks")
+        return bool(told["step_s"] == 300 and told["series"])
+
+    desk.wait_until(is_folded, "looks are folded", within_s=60)
+
+
+@pytest.fixture
+def page(desk, browser, logged_in, looked_at) -> Iterator:
+    page = opened(browser, desk.url, "wide", storage_state=logged_in)
+    yield page
+    assert faults(page, "queue") == []
+    page.context.close()
+
+
+def drag(page, begin: float, end: float) -> None:
+    box = page.locator(".plot").first.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * begin, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * end, y, steps=4)
+    page.mouse.up()
+
+
+def test_the_list_leads_to_a_queue_and_its_span_is_one_click_away(page):
+    page.goto("/queues/")
+    page.get_by_role("link", name="webhooks", exact=True).first.click()
+    page.wait_for_url(f"**{PATH}")
+    page.get_by_role("link", name="7d", exact=True).click()
+    page.wait_for_url(re.compile(r"span=7d"))
+    assert page.locator('[aria-current="true"]', has_text="7d").count() == 1
+    assert page.locator(".plot").count() == 3
+
+
+def test_what_is_pointed_at_is_told(page):
+    page.goto(f"{PATH}?span=1h")
+    at_rest = page.locator("[data-when]").first.inner_text()
+    box = page.locator(".plot").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.995, box["y"] + 60)
+    page.wait_for_function("document.querySelector('[data-when]').textContent.includes('UTC')")
+    assert re.search(r"\d\d:\d\d:\d\d UTC", page.locator("[data-when]").first.inner_text()) and not at_rest
+    assert page.locator(".pointed").count() == 3
+    page.mouse.move(2, 2)
+    page.wait_for_function("!document.querySelector('.pointed')")
+
+
+def test_what_is_dragged_over_is_what_is_shown_and_back_is_back(page):
+    page.goto(f"{PATH}?span=24h")
+    drag(page, 0.5, 0.75)
+    page.wait_for_url(re.compile(r"since=\d+&until=\d+"))
+    asked = parse_qs(urlsplit(page.url).query)
+    assert abs(int(asked["until"][0]) - int(asked["since"][0]) - 6 * 3600) < 900
+    assert "1 min a step" in page.locator(".window").inner_text()
+    page.go_back()
+    page.wait_for_url(re.compile(r"span=24h"))
+    drag(page, 0.5, 0.502)  # a click is no zoom
+    assert "span=24h" in page.url
+
+
+def test_the_picture_is_a_table_too(page):
+    page.goto(f"{PATH}?span=1h")
+    page.get_by_text("As a table").click()
+    rows = page.locator("#depth-table tbody tr")
+    assert rows.count() >= 1 and re.search(r"\d", rows.first.inner_text())
+
+
+def test_a_line_can_be_left_out_and_come_back(page):
+    page.goto(PATH)
+    page.get_by_title("Leave it out").nth(1).click()
+    page.wait_for_url(re.compile(r"hide=waiting"))
+    assert page.locator("path.line-waiting").get_attribute("d") == ""
+    page.get_by_title("Show it").click()
+    page.wait_for_url(lambda url: "hide" not in url)
+
+
+def test_without_a_script_the_pictures_the_spans_and_the_table_are_there(desk, browser, logged_in, looked_at):
+    page = opened(browser, desk.url, "phone", storage_state=logged_in, java_script_enabled=False)
+    page.goto(PATH)
+    page.get_by_role("link", name="1h", exact=True).click()
+    assert "span=1h" in page.url and page.locator("path.line[d^=M]").count() >= 1
+    page.get_by_text("As a table").click()
+    assert page.locator("#depth-table tbody tr").first.is_visible()
+    page.context.close()
+
+
+def test_it_goes_on_by_itself(desk, browser, logged_in, looked_at):
+    page = opened(browser, desk.url, "wide", storage_state=logged_in)
+    page.goto(f"{PATH}?span=1h")
+    before = page.locator(".depth").get_attribute("data-depth")
+    page.wait_for_function(
+        "before => document.querySelector('.depth').dataset.depth !== before", arg=before, timeout=40_000
+    )
+    page.context.close()
