@@ -48,4 +48,4 @@ def begin(partner_url: str, secret: str) -> None:
                 alerts.save_rule(SHOP, {**alerts.document(rule), "channels": [CHANNEL]}, rule.pk)
             alerts.save_rule(SHOP, RULE)
     except (notices.ChannelRefused, alerts.AlertRefused) as refused:
-        log.info("The demo's pager is left out: %s", refused)
+        log.warning("The demo's pager is left out: %s", refused)

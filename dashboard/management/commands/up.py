@@ -248,7 +248,9 @@ class Desk:
         call_command("migrate", interactive=False, verbosity=0)
         if self.has_demo:
             demo_policies.publish()
-            alerting.begin(environment.get("REDRIVE_DEMO_PARTNER_URL"), environment.get("REDRIVE_DEMO_PAGER_SECRET"))
+            # Read before the port was chosen; what is not public may be called only where it is named.
+            settings.REDRIVE_DEMO_PARTNER_URL = environment.get("REDRIVE_DEMO_PARTNER_URL")
+            alerting.begin(settings.REDRIVE_DEMO_PARTNER_URL, environment.get("REDRIVE_DEMO_PAGER_SECRET"))
         # A connection that a fork inherits would be shared with the child.
         connections.close_all()
 
