@@ -61,7 +61,7 @@ _UNITS = {
     "escalate_s": f"1 min to {_LONGEST}",
 }
 _SCOPE = ("source", "queue", "task", "group", "tenant")
-_WHEN = ("threshold", "for_s", "clear", "keep_firing_s", "no_data")
+_WHEN = ("for_s", "clear", "keep_firing_s", "no_data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,14 @@ def when(draft: Draft) -> list[Field]:
     return [_of(draft, name, list(NO_DATA.items()) if name == "no_data" else []) for name in _WHEN]
 
 
+def units() -> list[tuple[str, str]]:
+    """What a threshold is counted in: (metrics, between blanks; words with the bound)."""
+    found: dict[str, list[str]] = {}
+    for metric in METRICS:
+        found.setdefault(_unit_of_threshold(metric), []).append(metric)
+    return [(" ".join(metrics), words) for words, metrics in found.items()]
+
+
 def severity(draft: Draft) -> Field:
     return _of(draft, "severity", [(name, name) for name in ("info", "warning", "critical")])
 
@@ -124,7 +132,7 @@ def _of(draft: Draft, name: str, choices: Sequence[tuple[str, str]] = (), *, of:
     if listed and value not in dict(listed):
         listed += [(value, value)] if value else []
         value = value or ("warning" if name == "severity" else listed[0][0])
-    unit = _unit_of_threshold(draft.metric) if name == "threshold" else _UNITS.get(name, "")
+    unit = _UNITS.get(name, "")
     usual = _USUAL.get(name, "")
     errors = draft.errors.get(name, [])
     return Field(name, LABELS[name], unit, value, usual, errors, listed, of, name in _LONG, SEEN.get(name, ""))

@@ -117,6 +117,8 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
         "name_field": rule_fields.one(draft, "name"),
         "what": rule_fields.what(draft, saved_views.listing(viewer)),
         "scope": rule_fields.scope(draft),
+        "threshold": rule_fields.one(draft, "threshold"),
+        "units": rule_fields.units(),
         "when": rule_fields.when(draft),
         "severity": rule_fields.severity(draft),
         "again": rule_fields.again(draft),
