@@ -81,7 +81,9 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
         held = Channel.objects.select_for_update().filter(pk=pk).first()
         if held is None:
             raise NoSuchChannel
-        _not_used(held)
+        if _told_by(held):
+            message = "A rule tells it since a moment ago: it stays. Its deliveries are gone, and it is disabled."
+            raise ChannelRefused("in_use", message)
         audit.record(viewer, "channel.delete", f"channel:{pk}", before=_plain(held))
         held.delete()
 
@@ -226,14 +228,16 @@ def _store(held: Channel) -> None:
         ) from error
 
 
-def _not_used(found: Channel) -> None:
+def _told_by(found: Channel) -> list[str]:
+    """The names of the rules that tell it."""
     tells = Q(channels=found) | Q(escalate_to=found)
-    rules = Rule.objects.filter(tells, deleted_at=None)
-    names = sorted(set(rules.values_list("name", flat=True)))
-    if names:
+    return sorted(set(Rule.objects.filter(tells, deleted_at=None).values_list("name", flat=True)))
+
+
+def _not_used(found: Channel) -> None:
+    if names := _told_by(found):
         which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        message = f"It is told by rules: {which}. Change them first. Nothing was changed."
-        raise ChannelRefused("in_use", message)
+        raise ChannelRefused("in_use", f"It is told by rules: {which}. Change them first. Nothing was changed.")
 
 
 def _plain(held: Channel) -> dict[str, Any]:

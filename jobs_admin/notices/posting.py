@@ -59,7 +59,7 @@ def send(request: Request, allowed: Allowed, resolve: guard.Resolve | None = Non
     try:
         with (
             httpcore.ConnectionPool(
-                ssl_context=_trust(),
+                ssl_context=_trust() if request.asked.scheme == "https" else None,
                 network_backend=guard.Pinned(request.asked, clock, allowed, resolve),
                 max_connections=1,
                 max_keepalive_connections=0,
