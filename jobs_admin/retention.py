@@ -25,6 +25,7 @@ from jobs_admin.core import query as language
 from jobs_admin.depths import ladder
 from jobs_admin.depths.rolling import rolled_until
 from jobs_admin.models import (
+    Alert,
     AlertEvent,
     Attempt,
     AuditEvent,
@@ -40,11 +41,14 @@ from jobs_admin.models import (
     QueueCounter,
     Replay,
     ReplayItem,
+    Rule,
+    Silence,
     Traceback,
     Unfiled,
     Worker,
 )
 from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.models.alert import AlertState
 from jobs_admin.models.counter import HOUR, MINUTE, QUARTER
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
@@ -272,6 +276,10 @@ class _Run:
         self._rows("queue counters", QueueCounter.objects.filter(step=HOUR, at__lt=before))
         self._rows("unfiled reports", Unfiled.objects.filter(received_at__lt=before))
         self._rows("notices", Notice.objects.filter(created_at__lt=before), _forget_notices)
+        self._rows("alerts", _over_alerts(before), _forget_alerts)
+        unused = ~Exists(Alert.objects.filter(rule=OuterRef("pk")))
+        self._rows("deleted rules", Rule.objects.filter(unused, deleted_at__lt=before), _forget_rules)
+        self._rows("silences", Silence.objects.filter(ends_at__lt=before))
         self._rows("groups", _empty_groups(before), _forget_groups)
 
     def _depths(self) -> None:
@@ -376,6 +384,25 @@ def _forget_notices(ids: list[int]) -> None:
     _delete(Delivery, notice__in=ids)
     _delete(Notice.channels.through, notice__in=ids)
     _delete(Notice, pk__in=ids)
+
+
+def _over_alerts(before: datetime) -> QuerySet[Alert]:
+    """Without those under whose key something is told that is not over so long."""
+    told = Alert.objects.filter(told_with=OuterRef("pk")).exclude(state=AlertState.RESOLVED, resolved_at__lt=before)
+    return Alert.objects.filter(~Exists(told), state=AlertState.RESOLVED, resolved_at__lt=before)
+
+
+def _forget_alerts(ids: list[int]) -> None:
+    _forget_notices(list(Notice.objects.filter(alert__in=ids).values_list("pk", flat=True)))
+    _delete(AlertEvent, alert__in=ids)
+    Alert.objects.filter(told_with__in=ids).update(told_with=None)
+    _delete(Alert, pk__in=ids)
+
+
+def _forget_rules(ids: list[int]) -> None:
+    for links in (Rule.channels.through, Rule.escalate_to.through):
+        _delete(links, rule__in=ids)
+    _delete(Rule, pk__in=ids)
 
 
 def _forget_groups(ids: list[int]) -> None:

@@ -28,6 +28,7 @@ from jobs_admin.models import (
     Replay,
     ReplayItem,
     Rule,
+    Silence,
     Traceback,
     Worker,
 )  # fmt: skip
@@ -266,3 +267,20 @@ def test_notices_go_with_their_deliveries_when_history_is_over_and_what_happened
     assert list(Delivery.objects.values_list("notice__key", flat=True)) == ["new"]
     assert list(AlertEvent.objects.order_by("-n").values_list("notice__key", flat=True)) == [None, "new"]
     assert Channel.objects.get().notices.count() == 1
+
+
+def test_alerts_that_are_over_go_with_their_events_and_then_a_deleted_rule():
+    old = NOW - timedelta(days=91)
+    rule = Rule.objects.create(name="gone", metric="dead", threshold=1, deleted_at=old, enabled=False)
+    said = {"rule": rule, "source": "shop", "severity": "info", "value": 1, "threshold": 1, "opened_at": old}
+    leader = Alert.objects.create(**said, subject="a", state="resolved", resolved_at=old)
+    AlertEvent.objects.create(alert=leader, n=1, at=old, to="firing")
+    open_ = Alert.objects.create(**said, subject="b", state="firing", told_with=leader)
+    Silence.objects.create(matchers={"rule": "x"}, author="ann", comment="x", starts_at=old, ends_at=old)
+    assert not {"alerts", "deleted rules"} & set(retention.prune(NOW).rows)  # its key is still in use
+    assert not Silence.objects.exists()
+    Alert.objects.filter(pk=open_.pk).update(state="resolved", resolved_at=old)
+    retention.prune(NOW)
+    retention.prune(NOW)
+    assert not Alert.objects.exists() and not AlertEvent.objects.exists()
+    assert not Rule.objects.filter(pk=rule.pk).exists() and Rule.objects.exists()
