@@ -5,11 +5,9 @@ fold([fold(some), fold(those after)]) == fold([*some, *those after])
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
-
-_DEPTHS = ("waiting", "active", "delayed", "dead")
 
 
 class Folded(NamedTuple):
@@ -38,41 +36,36 @@ class Folded(NamedTuple):
 
 def fold(rows: Sequence[Folded]) -> Folded:
     """One of several, which come in the order of time."""
-    looks, why, source_dead = 0, "", None
-    is_reachable = False
-    for row in rows:
-        looks += row.looks
-        is_reachable = is_reachable or row.is_reachable
-        why = row.why or why
-        if row.source_dead is not None:
-            source_dead = row.source_dead
-    last = rows[-1]
-    depths: list[int | None] = []
-    extremes: list[int | None] = []
-    for at, name in enumerate(_DEPTHS):
-        low, high = 11 + 2 * at, 12 + 2 * at  # cheaper than by name, of a million rows
-        known = [row[3 + at] for row in rows if row[3 + at] is not None]
-        depths.append(known[-1] if known else None)
-        extremes.append(min((row[low] for row in rows if row[low] is not None), default=None))
-        extremes.append(max((row[high] for row in rows if row[high] is not None), default=None))
-        assert rows[0]._fields[low] == f"{name}_min"
+    # By columns: a day of fifty queues is half a million rows.
+    columns = list(zip(*rows, strict=True))
+    looks, reachable, whys, *depths, source_dead, oldest, failed, succeeded = columns[:_EXTREMES]
     return Folded(
-        looks,
-        is_reachable,
-        why,
-        *depths,
-        source_dead,
-        last.oldest_dead_at,
-        _mean((row.looks, row.failed_per_min) for row in rows),
-        _mean((row.looks, row.succeeded_per_min) for row in rows),
-        *extremes,
+        sum(looks),
+        any(reachable),
+        next((why for why in reversed(whys) if why), ""),
+        *[_last(column) for column in depths],
+        _last(source_dead),
+        oldest[-1],
+        _mean(looks, failed),
+        _mean(looks, succeeded),
+        *[(min if n % 2 == 0 else max)(_known(column), default=None) for n, column in enumerate(columns[_EXTREMES:])],
     )
 
 
-def _mean(weighed: Iterable[tuple[int, float | None]]) -> float | None:
-    total, looks = 0.0, 0
-    for weight, value in weighed:
-        if value is not None:
-            total += weight * value
-            looks += weight
-    return round(total / looks, 3) if looks else None
+_EXTREMES = Folded._fields.index("waiting_min")  # from here on: the least and the most in turn
+
+
+def _known(column: Sequence[int | None]) -> Sequence[int]:
+    return [value for value in column if value is not None] if None in column else column  # type: ignore[return-value]
+
+
+def _last(column: Sequence[int | None]) -> int | None:
+    if column[-1] is not None:
+        return column[-1]
+    return next((value for value in reversed(column) if value is not None), None)
+
+
+def _mean(looks: Sequence[int], values: Sequence[float | None]) -> float | None:
+    weighed = [(weight, value) for weight, value in zip(looks, values, strict=True) if value is not None]
+    total = sum(weight for weight, _ in weighed)
+    return round(sum(weight * value for weight, value in weighed) / total, 3) if total else None

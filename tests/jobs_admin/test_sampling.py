@@ -251,3 +251,13 @@ def test_workers_that_let_go_early_and_late_are_mixed(store, sources, broker):
     beat(store, name="w2", late_ack={"emails": False})
     sampling.sample(NOW)
     assert DepthSample.objects.get().durability == "mixed"
+
+
+def test_a_look_of_a_process_that_stood_still_is_not_written(sources, broker, monkeypatch):
+    sources(shop=broker[0])
+    monkeypatch.setattr(sampling, "_FROZEN_S", 0.0)
+    sampling.sample(NOW)
+    assert not DepthSample.objects.exists() and Source.objects.get().is_reachable
+    monkeypatch.undo()
+    sampling.sample(NOW)
+    assert DepthSample.objects.filter(queue="emails", at=AT).exists()
