@@ -9,14 +9,13 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q
-from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin import audit, config
 from jobs_admin.models import Channel, Delivery, Notice, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.notice import DeliveryState
-from jobs_admin.notices import documents, guard, reading, rights, sealing
+from jobs_admin.notices import documents, guard, reading, rights, sealing, wording
 from jobs_admin.notices.documents import Wanted
 from jobs_admin.notices.reading import ChannelRow, DeliveryRow
 from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel, invalid
@@ -144,7 +143,7 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
         body = {
             "title": f"A test of {found.name}",
             "message": f"{viewer.name[:150]} sent a test: nothing is wrong. What the desk has to say arrives like this.",
-            "url": config.page_url(f"{reverse('failure-list').removesuffix('failures/')}alerts/channels/"),
+            "url": wording.page("alerts/channels/"),
         }
         notice = Notice.objects.create(
             key=f"ping-{secrets.token_hex(8)}",

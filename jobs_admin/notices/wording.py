@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.urls import reverse
+from django.urls import get_script_prefix
 
 from jobs_admin import config
 from jobs_admin.core.text import representable
@@ -62,10 +62,15 @@ def data(notice: Notice) -> dict[str, Any]:
     about.setdefault("severity", notice.severity or "info")
     if notice.source and notice.source != "*":
         about.setdefault("source", notice.source)
-    for name, page in (("failure", "failure-detail"), ("replay", "replay-detail")):
+    for name in ("failure", "replay"):
         if isinstance(about.get(name), int) and "url" not in about:
-            about["url"] = config.page_url(reverse(page, args=[about[name]]))
+            about["url"] = page(f"{name}s/{about[name]}/")
     return about
+
+
+def page(path: str) -> str:
+    """A page of the contract by its path. Not by `reverse`, which would load the whole face into the step."""
+    return config.page_url(get_script_prefix() + path)
 
 
 def said(notice: Notice) -> Said:

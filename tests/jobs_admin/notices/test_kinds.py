@@ -10,10 +10,11 @@ from email.policy import default
 
 import pytest
 from django.test import override_settings
+from django.urls import resolve
 
 from jobs_admin import notices
-from jobs_admin.models import Channel, Delivery
-from jobs_admin.notices import sealing
+from jobs_admin.models import Alert, Channel, Delivery, Rule
+from jobs_admin.notices import sealing, wording
 from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice
 from tests.jobs_admin.notices.endpoints import answering
 
@@ -68,6 +69,12 @@ def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
         "https://desk.example/replays/9/",
     ]
     assert "source" not in said(there)["data"] and Delivery.objects.filter(channel=kept, state="delivered").count() == 2
+
+
+@pytest.mark.parametrize("path, view", [("failures/5/", "failure-detail"), ("replays/9/", "replay-detail")])
+def test_the_pages_that_are_linked_to_are_there(path, view, settings):
+    settings.REDRIVE_URL = "https://desk.example"
+    assert wording.page(path) == f"https://desk.example/{path}" and resolve(f"/{path}").view_name == view
 
 
 def test_a_channel_whose_secret_no_key_opens_says_so_and_nothing_leaves(endpoint, settings):
@@ -158,8 +165,6 @@ def test_what_pagerduty_refuses_is_parked_and_the_channel_stays(endpoint):
 def test_a_late_retry_does_not_open_again_what_is_resolved(endpoint):
     there = endpoint(answering(500))
     kept = channel("pagerduty", there, secret=KEY)
-    from jobs_admin.models import Alert, Rule
-
     rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
     alert = Alert.objects.create(
         rule=rule,
