@@ -52,7 +52,7 @@ def as_text(request: HttpRequest, form: str) -> HttpResponse:
     except BadSpan as error:
         return HttpResponse(f"{error.message} Nothing was read.", status=400, content_type="text/plain; charset=utf-8")
     if where is None:
-        raise Http404
+        return HttpResponse("There was no incident.", status=404, content_type="text/plain; charset=utf-8")
     told = incidents.incident(request.viewer, where, now)
     body = texts.markdown(told) if form == "markdown" else json.dumps(texts.document(told), indent=1)
     ending, content_type = _TYPES[form]

@@ -15,7 +15,7 @@ from jobs_admin.models import Failure, FailureCount, QueueCounter
 from jobs_admin.models.failure import FailureState
 
 CAP = 100_000  # jobs that are counted
-SAMPLE = 2_000  # jobs whose tenants are told
+SAMPLE = 2_000  # jobs of each state whose tenants are told
 MOST_TENANTS = 10
 _LATE = timedelta(minutes=5)  # a report may arrive so long after its failure
 
@@ -27,7 +27,9 @@ class Counts:
     recovered: int  # attempts that ran well of jobs that had failed
     jobs: dict[str, int]  # state now -> jobs that failed for the first time meanwhile, as far as their reports tell
     jobs_are_capped: bool  # more than CAP of a state
-    tenants: list[tuple[str, int]]  # with the most jobs among the newest SAMPLE; "" where a job names none
+    tenants: list[
+        tuple[str, int]
+    ]  # with the most jobs among the newest SAMPLE of each state; "" where a job names none
     more_tenants: int
     looked_at: int  # jobs whose tenant was asked
 
@@ -42,20 +44,26 @@ class Counts:
 
 
 def counts(where: Span, seen: OverTime) -> Counts:
-    failed, recovered = sum(p.failed for p in seen.points), sum(p.recovered for p in seen.points)
     jobs = _jobs(where)
-    by_state = {state: _capped(jobs.filter(state=state)) for state in FailureState.values}
-    tenants, looked_at = _tenants(jobs)
+    some = {state: _some(jobs, state) for state in FailureState.values}
+    within = {state: [job for job in rows if _is_of(job, where)] for state, rows in some.items()}
+    if within == some:
+        by_state = {state: _capped(jobs, state) for state in FailureState.values}
+        most = CAP
+    else:
+        # Much arrived late, from a spool for instance: what of it failed then, only its rows tell.
+        by_state, most = {state: len(rows) for state, rows in within.items()}, SAMPLE - 1
+    tenants = Counter(job[0] for rows in within.values() for job in rows)
     ranked = sorted(tenants.items(), key=lambda one: (one[0] == "", -one[1], one[0]))
     return Counts(
-        failed,
+        sum(point.failed for point in seen.points),
         _died(where, seen.step_s, seen.points[0].at),
-        recovered,
+        sum(point.recovered for point in seen.points),
         {state: min(n, CAP) for state, n in by_state.items()},
-        any(n > CAP for n in by_state.values()),
+        any(n > most for n in by_state.values()),
         ranked[:MOST_TENANTS],
         max(0, len(ranked) - MOST_TENANTS),
-        looked_at,
+        tenants.total(),
     )
 
 
@@ -81,17 +89,15 @@ def _jobs(where: Span) -> QuerySet[Failure]:
     return found.filter(source=where.source) if elsewhere.exists() else found
 
 
-def _capped(found: QuerySet[Failure]) -> int:
-    return found.order_by()[: CAP + 1].count()
+def _capped(jobs: QuerySet[Failure], state: str) -> int:
+    return jobs.filter(state=state).order_by()[: CAP + 1].count()
 
 
-def _tenants(jobs: QuerySet[Failure]) -> tuple[Counter[str], int]:
-    found: Counter[str] = Counter()
-    left = SAMPLE
-    for state in FailureState.values:
-        some = list(jobs.filter(state=state).order_by("-pk").values_list("tenant", flat=True)[:left])
-        found.update(some)
-        left -= len(some)
-        if not left:
-            break
-    return found, SAMPLE - left
+def _some(jobs: QuerySet[Failure], state: str) -> list[tuple[str, datetime]]:
+    """Tenant and first failure of the newest of them."""
+    rows = jobs.filter(state=state).order_by("-pk").values_list("tenant", "first_failed_at")
+    return list(rows[:SAMPLE])
+
+
+def _is_of(job: tuple[str, datetime], where: Span) -> bool:
+    return where.since - _LATE <= job[1] <= where.until + _LATE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Point(NamedTuple):
     at: datetime  # the start of the step
     failed: int  # attempts
     recovered: int  # attempts that ran well of jobs that had failed
-    dead: int | None  # the last of the step; None: not known
+    dead: int | None  # the most in the step; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def over_time(viewer: Viewer, where: Span, now: datetime) -> OverTime:
     points = []
     for n in range(int((where.until - first).total_seconds() // step) + 1):
         at = first + timedelta(seconds=n * step)
-        points.append(Point(at, *by_step.get(at, (0, 0)), _last(dead, at, step)))
+        points.append(Point(at, *by_step.get(at, (0, 0)), _most(dead, at, step)))
     leading = max(_LEADING, where.until - where.since)
     loud = Loudness.read(where.source, where.queue, where.since - leading, where.until, now)
     within = [(begin, end) for begin, end in outages(loud) if end > where.since]
@@ -81,11 +81,14 @@ def _dead(viewer: Viewer, where: Span, now: datetime) -> list[tuple[datetime, in
     return [(datetime.fromtimestamp(p.at, zone), p.dead) for p in told.points if p.dead is not None]
 
 
-def _last(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | None:
-    place = bisect_right(dead, at + timedelta(seconds=step), key=lambda one: one[0]) - 1
-    # What was not looked at for long is not known.
-    is_young = place >= 0 and dead[place][0] >= at - timedelta(seconds=step + 60)
-    return dead[place][1] if is_young else None
+def _most(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | None:
+    """The most of the step; where nobody looked in it, what the last look found a minute before at most."""
+    end = bisect_left(dead, at + timedelta(seconds=step), key=lambda one: one[0])
+    begin = bisect_left(dead, at, key=lambda one: one[0])
+    if begin < end:
+        return max(n for _, n in dead[begin:end])
+    is_young = begin > 0 and dead[begin - 1][0] >= at - timedelta(minutes=1)
+    return dead[begin - 1][1] if is_young else None
 
 
 def _depth(dead: list[tuple[datetime, int]]) -> tuple[int | None, int | None, datetime | None]:

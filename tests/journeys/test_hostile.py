@@ -333,6 +333,7 @@ def answers(*kinds: str) -> list:
 
 # What an address is asked, so that it shows what stands in the rows.
 ASKED = {"failure-complete": "q=queue:&at=6", "failure-diff": "left=1.1&right=1.2", "failure-newer": "q=&since=1"}
+ASKED |= dict.fromkeys(("incident", "incident-text"), "source=shop&until=2100-01-01")
 
 
 def path_to(address, rows: Rows) -> str:
@@ -344,7 +345,7 @@ def path_to(address, rows: Rows) -> str:
 
 
 def as_page(address) -> bool:
-    return address.name not in {"failure-text", "failure-export", "healthz", "readyz"}
+    return address.name not in {"failure-text", "failure-export", "incident-text", "healthz", "readyz"}
 
 
 def test_nothing_runs_on_any_page(hostile, look):

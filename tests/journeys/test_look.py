@@ -42,6 +42,10 @@ FACES = {
         "?span=1h",
         "?span=400d&hide=dead,waiting",
         "?since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z",
+    "incident": (
+        "",
+        "?source=shop&queue=webhooks&until=2100-01-01",
+        "?source=shop&since=2001-01-01&until=2001-01-02",
     ),
     "policy-new": ("", "?preset=sidekiq&task=shop.hooks.deliver"),
     "policy-detail": ("", "?mode=enforce", "?from=1"),

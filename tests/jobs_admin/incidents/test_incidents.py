@@ -131,7 +131,7 @@ def test_the_picture_has_each_minute_with_what_lay_dead(outage):
     seen = told().seen
     by_minute = {point.at: point for point in seen.points}
     assert seen.step_s == 60 and by_minute[minute(0)].failed == 10 and by_minute[minute(36)].recovered == 38
-    assert by_minute[minute(3)].dead == 40 and seen.dead_most == 40 and seen.dead_before == 0
+    assert by_minute[minute(4)].dead == 40 and seen.dead_most == 40 and seen.dead_before == 0
     assert by_minute[minute(20)].dead is None, "nobody looked for a quarter of an hour"
 
 
@@ -243,3 +243,10 @@ def test_a_group_that_came_back_says_after_what(outage):
     Group.objects.update(state="regressed", state_since=minute(3), regressed_after="release:r1")
     (back,) = [one for one in told().timeline if one.what == "regressed"]
     assert back.words.startswith("Came back after release r1: Timeout")
+
+
+def test_jobs_that_failed_long_before_and_arrived_meanwhile_are_none_of_it(outage):
+    old = [report(f"old{n}", at=minute(-6000).timestamp(), tenant="elsewhere") for n in range(9)]
+    ingest.file(entries(*old), minute(3))
+    counts = told(source="shop", queue="emails", since=minute(-5), until=minute(60)).counts
+    assert counts.of_jobs == 40 and dict(counts.tenants) == {"acme": 30, "zebra": 10}
