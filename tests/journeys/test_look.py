@@ -42,6 +42,7 @@ FACES = {
         "?span=1h",
         "?span=400d&hide=dead,waiting",
         "?since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z",
+    ),
     "incident": (
         "",
         "?source=shop&queue=webhooks&until=2100-01-01",
