@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,13 +38,15 @@ Key = tuple[str, str]  # source and subject; the source is empty for what is of 
 Values = Mapping[Key, float | None]  # None: there is no data
 
 LEAST_ENDED = 10  # fewer jobs, or attempts, say nothing of a share
-MOST_OF_TENANT = 20_000  # jobs that are counted one by one, where no counter knows
+MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
 VIEWS_S = 0.4  # that views may take in one round: the others have their turn in the next
 _FRESH = timedelta(seconds=40)  # a sample is taken every ten seconds
 _GROWN = timedelta(minutes=5)
 _SLACK = timedelta(seconds=35)
 _SAMPLED_BY = timedelta(seconds=60)  # a source that was not looked at for longer
 _AFTER_REPLAY = timedelta(minutes=15)
+# Between two attempts of a replay (jobs_admin/unrecovered.py).
+_BETWEEN_ATTEMPTS = Q(state=FailureState.RETRYING, run__gt=1)
 
 # Of these a source that cannot be reached tells nothing.
 OF_DEPTH = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate")
@@ -213,15 +216,16 @@ class Measured:
         """`dead` or `quarantined` of some tasks, groups or tenants."""
         place = rule.metric, rule.task, rule.group, rule.tenant
         if place not in self._narrowed:
-            states = (
-                Q(state=FailureState.QUARANTINED)
-                if rule.metric == "quarantined"
-                else Q(state__in=(FailureState.DEAD, FailureState.REPLAYING))
-            )
-            if rule.tenant == "*":
-                found = self._count(states & _fits("task", rule.task) & _of_group(rule.group))
+            if rule.metric == "quarantined":
+                states, moving = Q(state=FailureState.QUARANTINED), None
             else:
-                found = self._count_tenant(rule, states)
+                states, moving = Q(state__in=(FailureState.DEAD, FailureState.REPLAYING)), _BETWEEN_ATTEMPTS
+            if rule.tenant != "*":
+                found = self._count_rows(rule, states if moving is None else states | moving)
+            else:
+                found = Counter(self._count(states & _fits("task", rule.task) & _of_group(rule.group)))
+                if moving is not None:
+                    found.update(self._count_rows(rule, moving))
             self._narrowed[place] = found
         return self._narrowed[place]
 
@@ -229,9 +233,9 @@ class Measured:
         held = FailureCount.objects.filter(which).values_list("source", "queue").annotate(n=Sum("count"))
         return {(source, queue): float(n) for source, queue, n in held if n > 0}
 
-    def _count_tenant(self, rule: Rule, states: Q) -> dict[Key, float]:
+    def _count_rows(self, rule: Rule, states: Q) -> dict[Key, float]:
         which = _fits("tenant", rule.tenant) & _fits("task", rule.task) & _of_group(rule.group)
-        some = Failure.objects.filter(states, which).order_by().values("pk")[:MOST_OF_TENANT]
+        some = Failure.objects.filter(states, which).order_by().values("pk")[:MOST_ONE_BY_ONE]
         rows = Failure.objects.filter(pk__in=some).values_list("source", "queue").annotate(n=Count("pk"))
         return {(source, queue): float(n) for source, queue, n in rows.order_by()}
 

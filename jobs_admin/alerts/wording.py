@@ -13,7 +13,8 @@ def sentence(alert: Alert, lasted_s: float) -> str:
     """How it stands, and for how long."""
     rule = alert.rule
     bound = f"(threshold: {figure(rule.metric, alert.threshold)})"
-    return f"{state(alert)} {bound} for {duration(lasted_s)}"
+    lasted = f" for {duration(lasted_s)}" if lasted_s >= 1 else ""
+    return f"{state(alert)} {bound}{lasted}"
 
 
 def over(alert: Alert, lasted_s: float) -> str:

@@ -324,6 +324,19 @@ def test_what_a_replay_has_sent_still_counts_as_dead(rule):
     assert values() == {("shop", "emails"): 10} and states() == {"emails": "firing"}
 
 
+@pytest.mark.parametrize("narrow", [{"task": "shop.*"}, {"tenant": "acme"}, {"task": "shop.*", "tenant": "acme"}])
+def test_nor_does_a_narrow_count_dip_between_two_attempts_of_a_replay(rule, narrow):
+    watching(rule, "dead", 5, **narrow)
+    bury(10, task="shop.send", tenant="acme")
+    judged(0)
+    Failure.objects.filter(pk__in=Failure.objects.values("pk")[:6]).update(state="retrying", run=2)
+    judged(5)
+    assert values() == {("shop", "emails"): 10} and states() == {"emails": "firing"}
+    Failure.objects.update(run=1)  # a job that its worker retries has not died
+    judged(10)
+    assert states() == {"emails": "resolved"}
+
+
 def test_dead_jobs_of_a_task_a_group_or_a_tenant(rule):
     watching(rule, "dead", 2, task="shop.*")
     watching(rule, "dead", 3, task="*", tenant="acme", name="of acme")
