@@ -48,6 +48,10 @@ FACES = {
         "?source=shop&queue=webhooks&until=2100-01-01",
         "?source=shop&since=2001-01-01&until=2001-01-02",
     ),
+    "alert-rules": ("", "?q=nothing+is+called+this"),
+    "alert-rule-new": ("", "?metric=oldest_dead_s&threshold=1+min", "?metric=quarantined&threshold=0"),
+    "channel-new": ("", "?kind=slack", "?kind=pagerduty", "?kind=email"),
+    "delivery-list": ("", "?state=parked", "?alert=1"),
     "policy-new": ("", "?preset=sidekiq&task=shop.hooks.deliver"),
     "policy-detail": ("", "?mode=enforce", "?from=1"),
     "policy-versions": ("", "?left=1&right=2"),
@@ -69,10 +73,25 @@ def rows(desk, browser, logged_in) -> Iterator[Rows]:
     job = SimpleNamespace(pk=failure, attempt_set=attempts, source=told["source"], queue=told["queue"])
     run = SimpleNamespace(pk=replay)
     more = {"savedview": SimpleNamespace(pk=a_view(desk)), "policyversion": SimpleNamespace(name=a_policy(desk))}
+    alerting = an_alert(desk)
+    more |= {noun: SimpleNamespace(pk=number) for noun, number in alerting.items()}
     yield Rows(job, job, job, SimpleNamespace(fingerprint=group), run, run, SimpleNamespace(n=1), more)
     # Whoever comes after on this desk finds these jobs free.
     assert ask(desk, f"replays/{replay}/cancel", {})["state"] == "cancelled"
     ask(desk, "policies/looked-at", {}, "DELETE")
+    for noun in ("rule", "channel"):
+        ask(desk, f"{noun}s/{alerting[noun]}", {}, "DELETE")
+
+
+def an_alert(desk) -> dict[str, int]:
+    """A rule that fires at once, its alert, and a channel at which nobody listens, with a test that failed there."""
+    hook = {"name": "looked-at", "kind": "webhook", "url": "http://127.0.0.1:9/hook", "events": ["replay.held"]}
+    channel = ask(desk, "channels", hook)["id"]
+    said = {"name": "Looked at", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": 0, "for_s": 0}
+    rule = ask(desk, "rules", said)["id"]
+    (alert,) = desk.wait_until(lambda: desk.get("alerts", rule="Looked at")["items"], "it fires", within_s=60)
+    delivery = ask(desk, f"channels/{channel}/test", {})["id"]
+    return {"rule": rule, "alert": alert["id"], "channel": channel, "delivery": delivery}
 
 
 def a_replay(page) -> str:
