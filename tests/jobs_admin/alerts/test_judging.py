@@ -397,7 +397,7 @@ def test_seconds_for_which_a_source_cannot_be_reached(rule):
     Source.objects.create(name="shop", is_configured=True, is_reachable=False, changed_at=NOW - 90 * S, sampled_at=NOW)
     judged(0)
     assert values() == {("shop", ""): 90}
-    assert Notice.objects.get().body["message"] == "shop cannot be reached for 1 min 30 s (threshold: 1 min) for 0 s"
+    assert Notice.objects.get().body["message"] == "shop cannot be reached for 1 min 30 s (threshold: 1 min)"
     Source.objects.update(is_reachable=True, changed_at=NOW + 4 * S)
     judged(5)
     assert states() == {"": "resolved"}
