@@ -28,7 +28,7 @@ from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
 _USUAL = "24h"
 _SHORTEST = timedelta(minutes=2)
-_POINTS, _ROWS = 700, 48  # of a picture, and of its table
+_POINTS, _ROWS = 700, 24  # of a picture, and of its table
 _LINES = {
     "dead": ("Dead", [("dead", "dead")]),
     "depth": ("Waiting, active, delayed", [("waiting", "waiting"), ("active", "active"), ("delayed", "delayed")]),

@@ -103,6 +103,14 @@ def test_without_a_script_the_pictures_the_spans_and_the_table_are_there(desk, b
     page.context.close()
 
 
+@pytest.mark.parametrize("span", ["1h", "400d"])
+def test_on_a_phone_it_fits(desk, browser, logged_in, looked_at, span):
+    page = opened(browser, desk.url, "phone", storage_state=logged_in)
+    page.goto(f"{PATH}?span={span}")
+    assert faults(page, "queue on a phone") == [] and page.get_by_role("link", name="Zoom in").is_visible()
+    page.context.close()
+
+
 def test_it_goes_on_by_itself(desk, browser, logged_in, looked_at):
     page = opened(browser, desk.url, "wide", storage_state=logged_in)
     page.goto(f"{PATH}?span=1h")
