@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dashboard.incidents import plain
-from jobs_admin import audit, ingest
+from jobs_admin import audit, ingest, overview
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Alert, AlertEvent, DepthSample, Group, Rule
 from jobs_admin.models.access import ENGINE
@@ -197,3 +197,12 @@ def test_a_group_with_a_long_title_and_a_release_do_not_break_it(ann, outage):
     )
     page = ann.get("/incidents/").text
     assert "Came back after release" in page and "<img src=x" not in page
+
+
+def test_the_overview_leads_to_it_while_something_fails(ann, watched):
+    assert "/incidents/" not in ann.get("/").text
+    now = timezone.now()
+    many = [report(f"n{n}", at=(now - timedelta(seconds=n)).timestamp()) for n in range(90)]
+    ingest.file(entries(*many), now)
+    overview.forget()
+    assert 'href="/incidents/"' in ann.get("/").text
