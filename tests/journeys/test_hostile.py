@@ -26,20 +26,28 @@ from dashboard.rights import addresses
 from dashboard.views import failure_bulk
 from jobs_admin import audit, config, triage
 from jobs_admin.models import (
+    Alert,
+    AlertEvent,
     ApiToken,
     Attempt,
+    Channel,
+    Delivery,
     DepthSample,
     Failure,
     Group,
     GroupCounter,
     GroupRule,
+    Notice,
     Payload,
     QueueCounter,
     Release,
     Replay,
     ReplayItem,
     Role,
+    Rule,
+    Runbook,
     SavedView,
+    Silence,
     Source,
     Traceback,
     Unfiled,
@@ -135,6 +143,7 @@ def hostile(store, settings, tmp_path, transactional_db):
         "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
         "policyversion": [lay_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
     }  # fmt: skip
+    more |= lay_alerts(evil)
     # The account that looks has a name of that kind too.
     root = get_user_model().objects.create_superuser(f"{said(1, 0)}{said(40, 0)}", password="x")
     client = Client()
@@ -143,6 +152,49 @@ def hostile(store, settings, tmp_path, transactional_db):
         failures[-1], failures[0], failures[0], groups[-1], replays[0], replays[1], replays[0].items.first(), more
     )
     return found, failures, groups, client.cookies["sessionid"].value, token("root")
+
+
+def lay_alerts(user) -> dict:
+    """Alerts on queues of such names, told together, with all that stands around them; the last has everything."""
+    now, leader = timezone.now(), None
+    for n in range(0, ROWS, 4):
+        text = [said(n, field) for field in range(16)] if n + 4 < ROWS else [EVERYTHING] * 16
+        rule = Rule.objects.create(
+            name=text[0][:100], metric="dead", source="*", queue=text[1][:200], threshold=100, runbook_url=text[2][:500],
+            severity=("info", "warning", "critical")[n % 3], changed_by=text[3][:150],
+        )  # fmt: skip
+        state = ("firing", "acknowledged", "silenced", "resolved")[n // 4 % 4]
+        began = now - timedelta(minutes=n + 1)
+        alert = Alert.objects.create(
+            rule=rule, source="shop", subject=text[0][:255], told_with=leader, state=state, severity=rule.severity,
+            value=n + 101, peak=n + 101, threshold=100, opened_at=began, fired_at=began, acknowledged_at=now,
+            acknowledged_by=user, held_because=text[4][:300], transitions=2, resolved_at=now if state == "resolved" else None,
+        )  # fmt: skip
+        leader = leader or alert
+        channel = Channel.objects.create(
+            name=text[5][:100], kind=("webhook", "slack", "pagerduty", "email")[n // 4 % 4], url=text[6][:1000],
+            to=text[7], events=[text[8]], why_disabled=text[9][:300], disabled_at=now, changed_by=text[10][:150],
+        )  # fmt: skip
+        rule.channels.add(channel)
+        body = {"title": text[11], "message": text[12], "queue": text[0], "runbook": text[2], "url": text[13]}
+        notice = Notice.objects.create(key=f"{n}-{text[14]}"[:120], type="alert.firing", severity=rule.severity, source="shop", alert=leader, body=body, routed_at=now)  # fmt: skip
+        delivery = Delivery.objects.create(
+            notice=notice, channel=channel, state=("parked", "waiting", "delivered")[n % 3], tries=2, status=503,
+            request=text[15], answer=text[1], error=text[2][:300], next_try_at=now + timedelta(hours=1),
+            log=[{"at": now.isoformat(), "status": 503, "error": text[3], "took_ms": 5}],
+        )  # fmt: skip
+        for step, to in enumerate(("firing", state), 1):
+            AlertEvent.objects.create(
+                alert=alert, n=step, at=began, to=to, value=n, reason=text[4 + step][:500], actor=text[6 + step][:150],
+                notice=notice if step == 1 else None,
+            )  # fmt: skip
+        hours = {"starts_at": now, "ends_at": now + timedelta(hours=1 if n % 8 else 0)}
+        matchers = {"source": "shop", "queue": text[1][:200], "rule": text[2][:200]}
+        silence = Silence.objects.create(
+            matchers=matchers, author=text[3][:150], comment=text[4][:500], ended_by=text[5][:150], **hours
+        )
+        runbook = Runbook.objects.create(task=f"{n}{text[6]}"[:255], url=text[7][:500], changed_by=text[8][:150])
+    return {"alert": leader, "silence": silence, "rule": rule, "channel": channel, "delivery": delivery, "runbook": runbook, "notice": notice}  # fmt: skip
 
 
 def lay_group(n: int, error_type: str, message: str, culprit: str, note: str, runbook: str, after: str, user) -> Group:
@@ -355,6 +407,8 @@ def test_nothing_runs_on_any_page(hostile, look):
             look.open(path_to(address, rows))
     for n in range(0, len(failures) - 1, 50):  # each payload in each column of the lists
         look.open(f"/failures/?after={failures[n].pk + 50}")
+    for pk in Alert.objects.order_by("-pk").values_list("pk", flat=True)[:6]:
+        look.open(f"/alerts/{pk}/")
     for n in range(SHOWN):
         look.open(f"/failures/{failures[n * (ROWS // SHOWN)].pk}/")
         if n % 3 == 0:
@@ -438,6 +492,13 @@ def test_nothing_runs_on_pages_that_answer_a_form(hostile, look, monkeypatch):
     monkeypatch.setattr(failure_bulk, "STEP_S", 0)
     look.post("/failures/bulk/", act="discard", everything="on", q="state:dead", reason=EVERYTHING[:450])
     assert look.page.locator("h1", has_text="Discarding").count() == 1
+    look.open("/alerts/silences/")
+    look.post(
+        "/alerts/silences/save/", source="shop", queue=said(3, 0), rule=said(4, 0), comment="", until=EVERYTHING[:900]
+    )
+    look.post(
+        "/alerts/silences/save/", queue=EVERYTHING[:900], comment=EVERYTHING[:900], severity=said(5, 0), **{"for": 3600}
+    )
     look.open("/failures/")
     look.post("/failures/bulk/", act="discard", selection=chosen[:2], q=said(6, 0), reason=said(7, 0))
     look.post("/failures/bulk/", act=said(8, 0), selection=chosen[:2])
