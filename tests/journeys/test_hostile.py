@@ -143,7 +143,7 @@ def hostile(store, settings, tmp_path, transactional_db):
         "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
         "policyversion": [lay_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
     }  # fmt: skip
-    more |= lay_alerts(evil)
+    more |= lay_alerts(evil) | {"queue": said(0, 0)}  # names of queues are no longer than a segment of an address
     # The account that looks has a name of that kind too.
     root = get_user_model().objects.create_superuser(f"{said(1, 0)}{said(40, 0)}", password="x")
     client = Client()
@@ -530,9 +530,18 @@ def test_exports_and_answers_of_the_api_are_no_pages(hostile, live_server, clien
     for address in answers("page", "api"):
         if address.kind == "page" and as_page(address):
             continue
-        answer = client.get(path_of(address, rows), headers={"Authorization": f"Bearer {bearer}"})
+        # A depth is of one queue.
+        of_queue = {"source": "shop", "queue": said(0, 0)} if address.name == "api:depth" else {}
+        answer = client.get(path_of(address, rows), of_queue, headers={"Authorization": f"Bearer {bearer}"})
         kind = answer["Content-Type"].split(";")[0]
-        if kind not in {"application/json", "text/plain", "text/csv", "application/x-ndjson", "application/jsonl"}:
+        if kind not in {
+            "application/json",
+            "text/plain",
+            "text/csv",
+            "text/markdown",
+            "application/x-ndjson",
+            "application/jsonl",
+        }:
             found.append(f"{address.route} is {kind}")
         if answer.headers.get("X-Content-Type-Options") != "nosniff" or answer.status_code not in {200, 404, 503}:
             found.append(f"{address.route} {answer.status_code} {answer.headers}")
