@@ -396,7 +396,7 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
     if name == "fingerprint":
         return rows.group.fingerprint
     if name in {"source", "queue"}:
-        return escaped(rows.more.get(name) or getattr(rows.failure, name))
+        return escaped(rows.more.get("a_queue", rows.failure.queue) if name == "queue" else rows.failure.source)
     if is_of_policy(address):
         return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":

@@ -143,7 +143,7 @@ def hostile(store, settings, tmp_path, transactional_db):
         "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
         "policyversion": [lay_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
     }  # fmt: skip
-    more |= lay_alerts(evil) | {"queue": said(0, 0)}  # names of queues are no longer than a segment of an address
+    more |= lay_alerts(evil) | {"a_queue": said(0, 0)}  # names of queues are no longer than a segment of an address
     # The account that looks has a name of that kind too.
     root = get_user_model().objects.create_superuser(f"{said(1, 0)}{said(40, 0)}", password="x")
     client = Client()

@@ -52,6 +52,8 @@ FACES = {
     "alert-rule-new": ("", "?metric=oldest_dead_s&threshold=1+min", "?metric=quarantined&threshold=0"),
     "channel-new": ("", "?kind=slack", "?kind=pagerduty", "?kind=email"),
     "delivery-list": ("", "?state=parked", "?alert=1"),
+    "alert-list": ("", "?state=firing&days=1", "?source=nothing"),
+    "silence-list": ("", "?queue=*"),
     "policy-new": ("", "?preset=sidekiq&task=shop.hooks.deliver"),
     "policy-detail": ("", "?mode=enforce", "?from=1"),
     "policy-versions": ("", "?left=1&right=2"),
