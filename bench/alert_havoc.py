@@ -40,7 +40,8 @@ class Havoc:
     queues: int = 6
     judging: list[str] | None = None
     long_s: float = 35.0  # how long a queue stays as it is, at most; at least a third of it
-    sets_up: bool = True
+    must_s: float = 0.0  # so long over the threshold it must fire, whatever is done to the watches; 0: `for_s` and 24 s
+    least_s: float = 0.0  # that it goes on
     killed: Counter[str] = field(default_factory=Counter)
     # queue -> [(time, whether it is over the threshold)]
     truth: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
@@ -50,10 +51,9 @@ class Havoc:
 
         self.random = random.Random(self.seed)
         self.stack = contextlib.ExitStack()
-        if self.sets_up:
-            engine = Engine(self.folder / "engine").start()
-            self.stack.callback(engine.stop)
-            desk(self.folder, REDRIVE_REDIS_URL=engine.url, CELERY_BROKER_URL=engine.url.removesuffix("0") + "1")
+        engine = Engine(self.folder / "engine").start()
+        self.stack.callback(engine.stop)
+        desk(self.folder, REDRIVE_REDIS_URL=engine.url, CELERY_BROKER_URL=engine.url.removesuffix("0") + "1")
         self._lay()
         self.running = [self._start() for _ in range(self.watches)]
         self.stack.callback(self._end_all)
@@ -129,8 +129,8 @@ class Havoc:
         """One thing after the other, at random: a kill, aimed at the moment of a round or not, a freeze, a thaw, a depth."""
         turns = {name: time.time() + self.random.uniform(0, self.long_s / 3) for name in self._names()}
         frozen: tuple[int, float] | None = None
-        done = 0
-        while done < kills:
+        done, ends = 0, time.time() + self.least_s
+        while done < kills or time.time() < ends:
             now = time.time()
             for name, at in turns.items():
                 if now >= at:
@@ -213,7 +213,8 @@ class Havoc:
         for one in told:
             by_leader.setdefault(one.alert_id, []).append(one)
         alerts = list(Alert.objects.all())
-        long_enough = [one for one in episodes if one[2] - one[1] >= self.for_s + 2 * SLACK_S]
+        must_s = self.must_s or self.for_s + 2 * SLACK_S
+        long_enough = [one for one in episodes if one[2] - one[1] >= must_s]
         return {
             "watches": self.watches,
             "killed": dict(self.killed),

@@ -16,8 +16,9 @@ import json, sys
 from pathlib import Path
 from bench.alert_havoc import Havoc
 judging = [sys.executable, "-m", "tests.jobs_admin.alerts.judging_forever"]
-with Havoc(Path(sys.argv[1]), watches=2, seed=int(sys.argv[2]), for_s=1, keep_firing_s=1, queues=3, judging=judging, long_s=6.0) as havoc:
-    print(json.dumps(havoc.run(int(sys.argv[3]), calm_s=12.0)))
+how = {"for_s": 1, "keep_firing_s": 1, "queues": 4, "long_s": 16.0, "must_s": 14.0, "least_s": 40.0}
+with Havoc(Path(sys.argv[1]), watches=2, seed=7, judging=judging, **how) as havoc:
+    print(json.dumps(havoc.run(8, calm_s=12.0)))
 """
 NOUGHT = (
     "missed", "fired_and_not_told", "fired_twice", "open_at_the_end", "stories_told_to_begin_twice",
@@ -30,10 +31,10 @@ NOUGHT = (
 def test_every_episode_is_told_once_whatever_happens_to_the_watches(tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "CELERY_", "DATABASE_"))}
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(tmp_path), "7", "8"], cwd=ROOT, env=clean, capture_output=True, text=True,
+        [sys.executable, "-c", _RUN, str(tmp_path)], cwd=ROOT, env=clean, capture_output=True, text=True,
         timeout=220, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert {name: found[name] for name in NOUGHT} == dict.fromkeys(NOUGHT, 0), found
-    assert found["episodes"] >= 2 and found["notices"] >= 2 and found["killed"]["watch"] == 8
+    assert found["episodes"] >= 2 and found["notices"] >= 2 and found["killed"]["watch"] >= 8

@@ -1,0 +1,87 @@
+"""What is told of an alert, as the contract names it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import alerts
+from jobs_admin.models import Alert, Group, Notice, Rule
+from tests.jobs_admin.alerts.conftest import ANN, NOW
+from tests.jobs_admin.test_failure_count import bury
+
+pytestmark = pytest.mark.django_db
+S = timedelta(seconds=1)
+
+
+def group(name, **more):
+    now = timezone.now()
+    return Group.objects.create(
+        fingerprint=f"v1-{name}", error_type=name, message="gone", first_seen=now, last_seen=now, **more
+    )
+
+
+def body():
+    return Notice.objects.latest("pk").body
+
+
+def test_the_notice_of_the_seeds_says_what_they_ask_for(rule):
+    rule(name="Dead Letter Queue Growing", for_s=300, severity="warning", runbook_url="https://wiki.example/dlq")
+    slow, refused = group("TimeoutError"), group("ConnectionError")
+    bury(1_100, group=slow), bury(143, group=refused)
+    for at in (0, 300):
+        alerts.judge(NOW + at * S)
+    said, alert = body(), Alert.objects.get()
+    assert said["message"] == "emails has 1,243 dead jobs (threshold: 100) for 5 min"
+    assert {name: said[name] for name in ("severity", "title", "runbook", "source", "queue", "metric")} == {
+        "severity": "warning", "title": "Dead Letter Queue Growing", "runbook": "https://wiki.example/dlq",
+        "source": "shop", "queue": "emails", "metric": "dead",
+    }  # fmt: skip
+    assert (said["alert_id"], said["value"], said["threshold"]) == (str(alert.pk), 1243, 100)
+    assert said["since"] == NOW.isoformat()
+    assert [(one["title"], one["count"]) for one in said["top_groups"]] == [
+        ("TimeoutError: gone", 1100), ("ConnectionError: gone", 143),
+    ]  # fmt: skip
+    assert said["top_groups"][0]["url"].endswith("/groups/v1-TimeoutError/")
+    assert said["url"].endswith(f"/alerts/{alert.pk}/") and "/failures/?q=" in said["failures_url"]
+    assert "/replays/new/?q=" in said["replay_url"]
+
+
+@pytest.mark.parametrize(
+    "of_rule, of_group, expected",
+    [
+        ("https://rule.example/", "https://group.example/", "https://rule.example/"),
+        ("", "https://group.example/", "https://group.example/"),
+        ("", "", "https://task.example/"),
+    ],
+)
+def test_the_runbook_of_the_rule_goes_before_that_of_the_group_and_that_before_the_tasks(
+    rule, of_rule, of_group, expected
+):
+    rule(for_s=0, runbook_url=of_rule)
+    alerts.save_runbook(ANN, "se*", "https://task.example/")
+    bury(101, group=group("E", runbook_url=of_group))
+    alerts.judge(NOW)
+    assert body()["runbook"] == expected
+
+
+def test_a_changed_rule_is_told_with_its_new_threshold(rule):
+    made = rule(for_s=0, renotify_s=60)
+    bury(150)
+    alerts.judge(NOW)
+    alerts.save_rule(ANN, {**alerts.document(made), "threshold": 120, "severity": "critical"}, made.pk)
+    alerts.judge(NOW + 60 * S)
+    assert (body()["threshold"], body()["severity"], body()["reason"]) == (120, "critical", "reminder")
+
+
+def test_what_rules_ask_is_read_once_however_many_ask(rule, django_assert_max_num_queries):
+    bury(10)
+    metrics = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate", "quarantined", "unreachable")
+    Rule.objects.bulk_create(
+        Rule(name=f"r{n}", metric=metrics[n % 7], queue="*" if n % 7 == 6 else f"q{n}*", threshold=0.9)
+        for n in range(70)
+    )
+    with django_assert_max_num_queries(12):
+        alerts.judge(NOW)
