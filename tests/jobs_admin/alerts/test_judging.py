@@ -365,7 +365,7 @@ def test_the_age_of_the_oldest_dead_job(rule):
     DepthSample.objects.create(source="shop", queue="emails", at=NOW, dead=1, oldest_dead_at=NOW - 7200 * S)
     judged(0)
     assert values() == {("shop", "emails"): 7200}
-    assert Notice.objects.get().body["message"] == ("emails has a job that is dead for 2 h (threshold: 1 h) for 0 s")
+    assert Notice.objects.get().body["message"] == ("emails has a job that is dead for 2 h (threshold: 1 h)")
 
 
 def test_rates_are_shares_and_too_few_jobs_say_nothing(rule):
