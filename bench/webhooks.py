@@ -1,6 +1,6 @@
 """What channels promise, measured: no forbidden connection, nobody waits for a hostile endpoint, nothing lost by a kill.
 
-    python -m bench.webhooks [--tries 10000] [--kills 100] [--seconds 40]
+    python -m bench.webhooks [--tries 10000] [--kills 100] [--seconds 40] [--frozen 40]
 
 A desk of its own on SQLite and a Valkey of its own; the deliveries are made by real `manage.py watch --only deliver`
 processes, the endpoints are real sockets on the loopback. Prints figures as JSON.
@@ -38,6 +38,9 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=int, default=40, help="How long the healthy channel is watched beside others."
     )
+    parser.add_argument(
+        "--frozen", type=int, default=40, help="Until when two of three watches stand still, in seconds."
+    )
     wanted = parser.parse_args()
     from dashboard.engine import Engine
 
@@ -53,6 +56,7 @@ def main() -> None:
                         "forbidden": forbidden(wanted.tries),
                         "hostile": hostile(wanted.seconds),
                         "kills": kills(wanted.kills),
+                        "frozen": frozen(wanted.frozen),
                         "load_average_at_the_end": round(os.getloadavg()[0], 1),
                     },
                     indent=2,
@@ -228,6 +232,56 @@ def kills(count: int) -> dict[str, Any]:
         return {
             "kills": done, "deliveries": mine.count(), "arrived": len(sent), "missed": count * 3 * len(there) - len(sent),
             "requests": sum(sent.values()), "sent_more_than_once": sum(n > 1 for n in sent.values()),
+            "most_ids_of_a_notice": max(map(len, ids.values())),
+        }  # fmt: skip
+
+
+def frozen(seconds: int) -> dict[str, Any]:
+    """Three watches, of which two stand still for longer than their claims, in the middle of it, and go on."""
+    from jobs_admin import config
+    from jobs_admin.core import keys
+    from jobs_admin.models import Delivery
+    from tests.jobs_admin.notices.endpoints import opened
+
+    def slow(client: Any) -> None:
+        time.sleep(random.uniform(0, 0.3))
+        client.sendall(b"HTTP/1.1 204 X\r\nContent-Length: 0\r\n\r\n")
+
+    others = {json.loads(config.store().hget(keys.steps(), "deliver") or b"{}").get("pid")}  # of a watch that has ended
+    with opened(*[slow] * 10) as there:
+        channels = [_channel(f"beside {n}", one.url)[0] for n, one in enumerate(there)]
+        mine = Delivery.objects.filter(notice__key__startswith="freeze-")
+        n = 0
+        with _watch() as one_still, _watch() as another, _watch():
+            _notice("freeze-0", *channels)
+            pids: set[int] = set()
+
+            def all_three_live() -> bool:
+                word = json.loads(config.store().hget(keys.steps(), "deliver") or b"{}")
+                pids.update([word["pid"]] if "pid" in word else [])
+                return len(pids - others) == 3
+
+            _until(all_three_live, 90, 0.05)
+            began = time.monotonic()
+            is_frozen = False
+            while time.monotonic() - began < seconds + 10:
+                n += 1
+                _notice(f"freeze-{n}", *channels)
+                stands_still = 2 < time.monotonic() - began < seconds
+                if stands_still != is_frozen:
+                    for still in (one_still, another):
+                        os.killpg(still.pid, signal.SIGSTOP if stands_still else signal.SIGCONT)
+                    is_frozen = stands_still
+                time.sleep(0.2)
+            _until(lambda: not mine.exclude(state="delivered").exists(), 120)
+        sent = Counter((k, one.headers["webhook-id"]) for k, one_there in enumerate(there) for one in one_there.seen)
+        ids = defaultdict(set)
+        for one_there in there:
+            for one in one_there.seen:
+                ids[one.body].add(one.headers["webhook-id"])
+        return {
+            "watches": 3, "two_stood_still_s": seconds - 2, "deliveries": mine.count(), "missed": mine.count() - len(sent),
+            "requests": sum(sent.values()), "sent_more_than_once": sum(k > 1 for k in sent.values()),
             "most_ids_of_a_notice": max(map(len, ids.values())),
         }  # fmt: skip
 
