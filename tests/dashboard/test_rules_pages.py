@@ -73,7 +73,7 @@ def test_a_rule_says_in_a_sentence_what_it_watches_when_it_fires_and_who_is_told
     [
         ({"queue": "*", "source": "*"}, "dead jobs of any queue above 100 for 1 min"),
         ({"metric": "oldest_dead_s", "threshold": 3600}, "the oldest dead job of webhooks in shop older than 1 h"),
-        ({"metric": "failure_rate", "threshold": 0.5}, "share of jobs that failed of webhooks in shop above 50 %"),
+        ({"metric": "failure_rate", "threshold": 0.5}, "share of jobs that died of webhooks in shop above 50 %"),
         ({"metric": "unreachable", "queue": "*", "threshold": 30}, "no connection to shop for longer than 30 s"),
         ({"metric": "ingest_lag_s", "queue": "*", "source": "*", "threshold": 60}, "read late, by more than 1 min"),
         ({"tenant": "cobalt", "for_s": 0}, "dead jobs of webhooks in shop, of tenant cobalt above 100 →"),

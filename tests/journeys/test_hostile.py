@@ -499,6 +499,31 @@ def test_nothing_runs_on_pages_that_answer_a_form(hostile, look, monkeypatch):
     look.post(
         "/alerts/silences/save/", queue=EVERYTHING[:900], comment=EVERYTHING[:900], severity=said(5, 0), **{"for": 3600}
     )
+    look.open("/alerts/rules/new/")
+    texts = {
+        "source": said(1, 0),
+        "queue": said(2, 0),
+        "task": said(3, 0),
+        "runbook_url": said(4, 0),
+        "view": said(5, 0),
+    }
+    wrong = {
+        "threshold": said(6, 0),
+        "for_s": said(7, 0),
+        "severity": said(8, 0),
+        "channels": [said(9, 0), said(10, 0)],
+    }
+    for path in ("preview/", "create/"):
+        look.post(f"/alerts/rules/{path}", name=EVERYTHING[:900], metric=said(0, 0), **texts, **wrong)
+        look.post(f"/alerts/rules/{path}", name=said(11, 0), metric="dead", threshold=1, **texts)
+    look.open("/alerts/channels/new/")
+    for kind in ("webhook", "email", said(3, 1)):
+        look.post(
+            "/alerts/channels/create/", name=said(4, 1), kind=kind, url=said(5, 1), to=EVERYTHING[:900], secret=said(6, 1),
+            events=said(7, 1),
+        )  # fmt: skip
+    look.open("/alerts/runbooks/")
+    look.post("/alerts/runbooks/save/", task=EVERYTHING[:900], url=said(8, 1))
     look.open("/failures/")
     look.post("/failures/bulk/", act="discard", selection=chosen[:2], q=said(6, 0), reason=said(7, 0))
     look.post("/failures/bulk/", act=said(8, 0), selection=chosen[:2])
