@@ -416,3 +416,11 @@ def test_what_is_over_is_told_as_what_it_was_and_a_name_stays_a_name(ann, watche
         ("mail", worst, "mail had a job that was dead for 20 min 43 s (threshold: 1 min)"),
     ):
         assert words in text_of(ann.get(page_of(episode(name, of=of, state="resolved", ago_s=9_000))))
+
+
+def test_its_incident_is_told_from_before_it_was_true_until_now(otto, watched):
+    bury(3, queue="emails", group=group())
+    page = html.unescape(otto.get(page_of(episode("emails"))).content.decode())
+    (link,) = re.findall(r'href="(/incidents/\?[^"]+)"', page)
+    assert "source=shop" in link and "queue=emails" in link and "since=20" in link and "until=20" in link
+    assert otto.get(link).status_code == 200
