@@ -81,7 +81,7 @@ def steps() -> dict[str, Step]:
     def rollup(name: str) -> bool:
         from jobs_admin import depths
 
-        return depths.roll_up(timezone.now())
+        return depths.step(timezone.now())
 
     def judge(name: str) -> bool:
         from jobs_admin import alerts

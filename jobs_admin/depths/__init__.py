@@ -5,7 +5,7 @@ from jobs_admin.depths.gaps import Gap
 from jobs_admin.depths.ladder import LADDER, LOOK_S
 from jobs_admin.depths.marking import Mark, marks, of_queue
 from jobs_admin.depths.reading import MOST, History, NoSuchQueue, Point, history, must_see
-from jobs_admin.depths.rolling import roll_up
+from jobs_admin.depths.rolling import roll_up, step
 from jobs_admin.depths.thresholds import Threshold
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "must_see",
     "of_queue",
     "roll_up",
+    "step",
 ]

@@ -112,6 +112,17 @@ class TestOneWatch:
         roll()
         assert [row[1] for row in rolled(60)][:2] == [6, 6]
 
+    def test_watch_folds_what_is_due_and_asks_nothing_in_between(self, monkeypatch, django_assert_num_queries):
+        monkeypatch.setattr(rolling, "_due", {})
+        lay(NOW - timedelta(minutes=1), 6)
+        assert depths.step(NOW) is False and len(rolled(86_400)) == 1
+        lay(NOW, 3)
+        with django_assert_num_queries(0):
+            assert depths.step(NOW + timedelta(seconds=10)) is False
+        rolling._due.clear()
+        depths.step(NOW + timedelta(seconds=40))
+        assert sum(row[1] for row in rolled(60)) == 9
+
     def test_a_round_ends_in_time_and_the_next_goes_on(self, monkeypatch):
         monkeypatch.setattr(rolling, "_ROUND_S", -1.0)
         lay(NOW - timedelta(hours=1), 360)
