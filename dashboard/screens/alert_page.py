@@ -73,6 +73,8 @@ def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[Deliv
     for event in events:
         moment = (event.at.replace(microsecond=0), event.to, event.actor, event.reason if is_alone else "")
         step = moments.setdefault(moment, _step(event))
+        if step.reason != event.reason:  # each has its own, which says what its value says
+            step.reason = ""
         if len(step.of) < MOST_NAMED:
             step.of.append(_whose(event, alert, is_alone))
         else:

@@ -174,6 +174,17 @@ def test_the_story_tells_who_was_told_and_whether_it_arrived(ann, watched):
     assert "&lt;b&gt;connection refused" in page
 
 
+def test_what_happens_to_several_in_one_moment_is_one_line(ann, watched):
+    leader = episode("emails", opened_at=timezone.now())
+    others = [episode(name, told_with=leader) for name in ("sms", "push")]
+    at = timezone.now().replace(microsecond=0)
+    for n, alert in enumerate((leader, *others)):
+        alert.events.exclude(to="firing").delete()
+        alert.events.update(at=at, reason=f"At {n}, above 100.")
+    text = text_of(ann.get(page_of(leader)))
+    assert "fired emails at 1,243, sms at 1,243, push at 1,243" in text and "At 1, above 100." not in text
+
+
 def test_a_rule_that_names_no_channel_is_said(ann, watched):
     assert "its rule names no channel" in text_of(ann.get(page_of(episode("emails"))))
 
