@@ -18,6 +18,11 @@ def _begin(apps, schema_editor):
         name="Quarantine",
         defaults={"metric": "quarantined", "threshold": 0, "for_s": 0, "keep_firing_s": 0, "severity": "critical"},
     )
+    # While a source cannot be reached, rules on its depth hold: that itself must be told.
+    Rule.objects.get_or_create(
+        name="Source Unreachable",
+        defaults={"metric": "unreachable", "threshold": 120, "for_s": 0, "severity": "critical"},
+    )
 
 
 class Migration(migrations.Migration):
