@@ -26,7 +26,7 @@ from jobs_admin.models import Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 
 SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
-_USUAL = "24h"
+_USUAL = ("1h", "6h", "24h")  # the first that holds all looks of a new queue
 _SHORTEST = timedelta(minutes=2)
 _POINTS, _ROWS = 700, 24  # of a picture, and of its table
 _LINES = {
@@ -77,7 +77,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         depths.must_see(viewer, source, queue)
     except depths.NoSuchQueue as error:
         raise Http404 from error
-    window = _window(request, now)
+    window = _window(request, now, depths.watched_since(source, queue))
     history = depths.history(viewer, source, queue, window.since, window.until, most=_POINTS, now=now)
     found = depths.marks(viewer, source, queue, window.since, window.until)
     address = reverse("queue-detail", args=[source, queue])
@@ -151,8 +151,8 @@ def _drawn(
     }
 
 
-def _window(request: HttpRequest, now: datetime) -> Window:
-    """What the address asks for; what it cannot mean is a day."""
+def _window(request: HttpRequest, now: datetime, watched_since: datetime | None) -> Window:
+    """What the address asks for; what it cannot mean is a day, or less where nobody has watched for so long."""
     asked = request.GET
     known = [name for _, lines in _LINES.values() for name, _ in lines]
     hidden = tuple(name for name in dict.fromkeys(asked.get("hide", "").split(",")) if name in known)
@@ -161,7 +161,9 @@ def _window(request: HttpRequest, now: datetime) -> Window:
         until = min(max(until, since + _SHORTEST), now)
         return Window(max(since, now - 2 * timedelta(hours=SPANS["400d"])), until, "", hidden)
     name = asked.get("span", "")
-    name = name if name in SPANS else _USUAL
+    if name not in SPANS:
+        age = now - watched_since if watched_since is not None else timedelta.max
+        name = next((one for one in _USUAL if age <= timedelta(hours=SPANS[one])), _USUAL[-1])
     return Window(now - timedelta(hours=SPANS[name]), now, name, hidden)
 
 

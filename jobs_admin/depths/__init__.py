@@ -4,7 +4,7 @@ from jobs_admin.depths.desk import DeadDepth, DeadLine, dead_depth
 from jobs_admin.depths.gaps import Gap
 from jobs_admin.depths.ladder import LADDER, LOOK_S
 from jobs_admin.depths.marking import Mark, marks, of_queue
-from jobs_admin.depths.reading import MOST, History, NoSuchQueue, Point, history, must_see
+from jobs_admin.depths.reading import MOST, History, NoSuchQueue, Point, history, must_see, watched_since
 from jobs_admin.depths.rolling import roll_up, step
 from jobs_admin.depths.thresholds import Threshold
 
@@ -27,4 +27,5 @@ __all__ = [
     "of_queue",
     "roll_up",
     "step",
+    "watched_since",
 ]

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs_admin.depths import gaps as gaps_
 from jobs_admin.depths.gaps import Gap
-from jobs_admin.depths.ladder import LADDER, kept, moment, start_of
+from jobs_admin.depths.ladder import LADDER, LOOK_S, kept, moment, start_of
 from jobs_admin.depths.sql import epoch, told
 from jobs_admin.light import fetched
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
@@ -66,6 +66,12 @@ def must_see(viewer: Viewer, source: str, queue: str) -> None:
         or QueueCounter.objects.filter(**this).exists()
     ):
         raise NoSuchQueue
+
+
+def watched_since(source: str, queue: str) -> datetime | None:
+    """The oldest look at this queue that is kept as it was taken, so at most a day ago; None: there is none."""
+    looks = DepthSample.objects.filter(source=source, queue=queue, step=LOOK_S)
+    return looks.order_by("at").values_list("at", flat=True).first()
 
 
 def history(

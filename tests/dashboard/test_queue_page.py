@@ -46,6 +46,12 @@ def test_each_span_has_three_pictures_and_a_table(ann, watched, history, span):
     assert values["at"] and len(values["at"]) == len(values["lines"]["dead"]) <= 700
 
 
+@pytest.mark.parametrize(("minutes", "span"), [(10, "1h"), (90, "6h"), (60 * 12, "24h")])
+def test_a_new_queue_is_not_shown_with_a_day_in_which_nobody_looked(ann, watched, db, now, minutes, span):
+    lay(now - timedelta(minutes=minutes), 30)
+    assert f'aria-current="true">{span}</a>' in page(ann).content.decode()
+
+
 def test_what_it_says_now_stands_above(ann, watched, history):
     bury(3, queue="emails")
     text = text_of(page(ann))
