@@ -1,6 +1,6 @@
 """What a scrape of /metrics costs after errors without end, and what counting them costs ingest.
 
-    python bench/metrics.py [--failures 100000] [--database postgresql://…]
+    python -m bench.metrics [--failures 100000] [--database postgresql://…]
 
 Files reports of as many distinct error types and messages (of 20 tasks, on 5 queues) through the real stream and ingest,
 then scrapes with a token. Prints JSON.
@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import secrets
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+from bench.desk import desk
+from bench.machine import machine
+from dashboard.engine import Engine
 
 _SCRAPES = 30
 
@@ -35,28 +33,10 @@ def main() -> None:
 
 
 def measured(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    from cryptography.fernet import Fernet
-    from machine import machine
-
-    from dashboard.engine import Engine
-
     engine = Engine(folder / "engine").start()
     try:
-        os.environ |= {
-            "DJANGO_SETTINGS_MODULE": "dashboard.settings",
-            "SECRET_KEY": secrets.token_urlsafe(40),
-            "REDRIVE_DATA": str(folder),
-            "REDRIVE_PAYLOAD_KEYS": Fernet.generate_key().decode(),
-            "REDRIVE_REDIS_URL": engine.url,
-            "DATABASE_URL": wanted.database or f"sqlite:///{folder}/bench.sqlite3",
-        }
-        os.environ.pop("CELERY_BROKER_URL", None)
-        os.environ.pop("REDRIVE_SOURCES", None)
-        import django
-        from django.core.management import call_command
-
-        django.setup()
-        call_command("migrate", verbosity=0)
+        given = {"DATABASE_URL": wanted.database} if wanted.database else {}
+        desk(folder, REDRIVE_REDIS_URL=engine.url, **given)
         from django.db import connection
 
         figures = {"machine": machine(), "database": connection.vendor, "distinct_errors": wanted.failures}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dashboard import links
-from dashboard.screens.depth_picture import LETTERS, round_up
+from dashboard.screens.depth_picture import Upright, round_up, upright
 from dashboard.shown.figures import number
 from jobs_admin import depths
 from jobs_admin.depths.desk import STEP_S
@@ -28,21 +28,6 @@ class Line:
 class Level:
     y: str
     words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Upright:
-    x: str
-    letter: str
-    kind: str
-    words: str
-    url: str
-    at: datetime
-
-    @property
-    def is_named(self) -> bool:
-        """Whether its words leave open what it is."""
-        return not self.words.startswith(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +102,7 @@ def _y(value: float, top: float) -> str:
 def _uprights(depth: depths.DeadDepth) -> list[Upright]:
     first, span = depth.times[0], len(depth.times) * STEP_S
     return [
-        Upright(
-            f"{min(max(mark.at.timestamp() - first, 0), span) / span * WIDE:.4g}",
-            LETTERS[mark.kind],
-            mark.kind,
-            mark.words,
-            links.of_mark(mark.kind, mark.ref),
-            mark.at,
-        )
-        for mark in depth.marks
+        upright(mark, round(min(max(mark.at.timestamp() - first, 0), span) / span * WIDE, 1)) for mark in depth.marks
     ]
 
 

@@ -76,7 +76,9 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Upright:
-    x: float  # per cent
+    """Something that happened, as an upright line in a picture and as words below it."""
+
+    x: float  # in the picture's own units
     letter: str
     kind: str
     words: str
@@ -182,17 +184,11 @@ def holes(history: depths.History) -> list[Hole]:
 
 def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upright]:
     scale = Scale(history)
-    return [
-        Upright(
-            scale.per_cent(mark.at.timestamp()),
-            LETTERS[mark.kind],
-            mark.kind,
-            mark.words,
-            links.of_mark(mark.kind, mark.ref),
-            mark.at,
-        )
-        for mark in marks
-    ]
+    return [upright(mark, scale.per_cent(mark.at.timestamp())) for mark in marks]
+
+
+def upright(mark: depths.Mark, x: float) -> Upright:
+    return Upright(x, LETTERS[mark.kind], mark.kind, mark.words, links.of_mark(mark.kind, mark.ref), mark.at)
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------

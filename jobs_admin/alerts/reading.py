@@ -56,6 +56,17 @@ def listing(
     found = _seen(viewer).order_by("-pk")
     if state:
         found = found.exclude(state=AlertState.RESOLVED) if state == OPEN else found.filter(state=state)
+    found = of_place(found, source, queue, rule)
+    total = found[: COUNT_CAP + 1].count()
+    if (below := whole_number(after)) is not None:
+        found = found.filter(pk__lt=below)
+    rows = list(found[: limit + 1])
+    next_after = str(rows[limit - 1].pk) if len(rows) > limit else None
+    return AlertPage(rows[:limit], next_after, min(total, COUNT_CAP), total > COUNT_CAP)
+
+
+def of_place(found: QuerySet[Alert], source: str, queue: str, rule: str) -> QuerySet[Alert]:
+    """Those of a source, a queue, a rule (its number or name); each where it is said."""
     if source:
         found = found.filter(source=source)
     if queue:
@@ -63,12 +74,7 @@ def listing(
     if rule:
         number = whole_number(rule)
         found = found.filter(Q(rule__name=rule) | Q(rule_id=number) if number is not None else Q(rule__name=rule))
-    total = found[: COUNT_CAP + 1].count()
-    if (below := whole_number(after)) is not None:
-        found = found.filter(pk__lt=below)
-    rows = list(found[: limit + 1])
-    next_after = str(rows[limit - 1].pk) if len(rows) > limit else None
-    return AlertPage(rows[:limit], next_after, min(total, COUNT_CAP), total > COUNT_CAP)
+    return found
 
 
 def get(viewer: Viewer, pk: int) -> Alert:

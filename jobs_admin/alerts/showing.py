@@ -9,8 +9,8 @@ from typing import Any
 from django.db.models import Q
 
 from jobs_admin.alerts import rights
+from jobs_admin.alerts.reading import of_place
 from jobs_admin.alerts.silencing import in_force, may_see, silenced_by
-from jobs_admin.core.text import whole_number
 from jobs_admin.models import Alert, Silence
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
@@ -24,13 +24,7 @@ def episodes(
     """All that fired and were not over before `since`, the newest first, with their rules. `rule`: its number or name."""
     fired = Alert.objects.filter(rights.visible_alerts(viewer), fired_at__isnull=False)
     found = fired.filter(Q(resolved_at=None) | Q(resolved_at__gte=since))
-    if source:
-        found = found.filter(source=source)
-    if queue:
-        found = found.filter(subject=queue)
-    if rule:
-        number = whole_number(rule)
-        found = found.filter(Q(rule__name=rule) | Q(rule_id=number) if number is not None else Q(rule__name=rule))
+    found = of_place(found, source, queue, rule)
     return list(found.select_related("rule").order_by("-pk")[:limit])
 
 
