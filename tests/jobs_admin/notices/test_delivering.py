@@ -141,6 +141,8 @@ def test_a_watch_that_slept_beyond_its_claim_does_not_undo_what_another_has_reco
     assert of(channel).state == "delivered" and Channel.objects.get(pk=channel.pk).failures == 0
 
 
+# Less than one try of an endpoint that hangs: who had waited for one would come later.
+NOT_BEHIND_S = posting.LONGEST_S - 5
 QUICK = [name for name in HOSTILE if name not in ("hangs", "a byte a second", "a slow body", "100 for ever")]
 
 
@@ -178,12 +180,12 @@ def test_hostile_endpoints_are_delivered_or_parked_and_a_healthy_one_does_not_wa
             written = time.monotonic()
             notice(healthy, key=f"alert-1-{n}")
             deliver(until=lambda n=n: len(there.seen) == n - 1)
-            assert there.seen[-1].at - written < 1
+            assert there.seen[-1].at - written < NOT_BEHIND_S
         deliver()
-        assert time.monotonic() - began < 18
+        assert time.monotonic() - began < 3 * posting.LONGEST_S  # side by side, not one after the other
     assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered", "parked"}
     assert Delivery.objects.filter(channel=healthy, state="delivered").count() == 6
-    assert max(Delivery.objects.values_list("took_ms", flat=True)) < 16_000
+    assert max(Delivery.objects.values_list("took_ms", flat=True)) < 2_000 * posting.LONGEST_S
 
 
 def test_a_hundred_channels_that_hang_keep_nobody_else_waiting(endpoint):
@@ -205,7 +207,7 @@ def test_a_hundred_channels_that_hang_keep_nobody_else_waiting(endpoint):
         written = time.monotonic()
         notice(healthy, key="alert-2-1")
         deliver(until=lambda: bool(there.seen))
-        assert there.seen[0].at - written < 1
+        assert there.seen[0].at - written < NOT_BEHIND_S
 
 
 def test_a_compressed_answer_is_not_opened_and_a_script_in_one_is_text():
