@@ -49,7 +49,7 @@ from jobs_admin.models import (
 )
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.models.alert import AlertState
-from jobs_admin.models.counter import HOUR, MINUTE, QUARTER
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_KEPT, QUARTER, QUARTERS_KEPT
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 
@@ -58,7 +58,6 @@ CLOSED = (FailureState.RECOVERED, FailureState.GONE, FailureState.DISCARDED)
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 # Numbers over time: minutes are for rates, longer steps for pictures; hours and the rest stay as long as `history`.
-_MINUTES, _QUARTERS = timedelta(days=2), timedelta(days=14)
 _SILENT_WORKERS, _DRAFTS = timedelta(days=7), timedelta(days=7)
 
 _LONGEST_S = 0.06  # aimed at for a transaction; on SQLite nobody else writes meanwhile, and a busy machine doubles it
@@ -261,9 +260,9 @@ class _Run:
 
     def _history(self) -> None:
         history = self.kept.get("history")
-        self._rows("group counters", GroupCounter.objects.filter(step=MINUTE, at__lt=self.now - _MINUTES))
-        self._rows("queue counters", QueueCounter.objects.filter(step=MINUTE, at__lt=self.now - _MINUTES))
-        self._rows("queue counters", QueueCounter.objects.filter(step=QUARTER, at__lt=self.now - _QUARTERS))
+        self._rows("group counters", GroupCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_KEPT))
+        self._rows("queue counters", QueueCounter.objects.filter(step=MINUTE, at__lt=self.now - MINUTES_KEPT))
+        self._rows("queue counters", QueueCounter.objects.filter(step=QUARTER, at__lt=self.now - QUARTERS_KEPT))
         self._rows("workers", Worker.objects.filter(seen_at__lt=self.now - _SILENT_WORKERS))
         self._depths()
         drafts = Replay.objects.filter(state=ReplayState.DRAFT, created_at__lt=self.now - _DRAFTS)

@@ -9,10 +9,9 @@ from django.db.models import Sum
 
 from jobs_admin.counting import start_of
 from jobs_admin.models import QueueCounter
-from jobs_admin.models.counter import HOUR, MINUTE, QUARTER
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
 from jobs_admin.rates import CALM_MIN, FAILED
 
-_MINUTES_KEPT, _QUARTERS_KEPT = timedelta(hours=47), timedelta(days=13)
 _TIMES_USUAL = 3
 _OF_PEAK = 20  # what is less than a twentieth of the most is no part of it
 
@@ -27,9 +26,8 @@ class Loudness:
     @classmethod
     def read(cls, source: str, queue: str, since: datetime, until: datetime, now: datetime) -> Loudness:
         """Of one queue, or of the whole source where none is named; in the shortest step that is still kept."""
-        kept_s = (now - since).total_seconds()
-        step = MINUTE if kept_s <= _MINUTES_KEPT.total_seconds() else HOUR
-        step = QUARTER if step == HOUR and kept_s <= _QUARTERS_KEPT.total_seconds() else step
+        back = now - since
+        step = MINUTE if back <= MINUTES_BACK else QUARTER if back <= QUARTERS_BACK else HOUR
         first = start_of(since, step)
         counted = QueueCounter.objects.filter(source=source, step=step, at__gte=first, at__lte=until)
         if queue:

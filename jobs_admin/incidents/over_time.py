@@ -12,14 +12,13 @@ from django.db.models import Sum
 from jobs_admin import depths
 from jobs_admin.counting import start_of
 from jobs_admin.incidents.loudness import Loudness, outages
-from jobs_admin.incidents.spans import MINUTES_BACK, Span
+from jobs_admin.incidents.spans import Span
 from jobs_admin.models import QueueCounter
 from jobs_admin.models.access import Viewer
-from jobs_admin.models.counter import HOUR, MINUTE, QUARTER
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
 from jobs_admin.rates import CALM_MIN, FAILED
 
 MOST_POINTS = 720
-_QUARTERS_BACK = timedelta(days=13)
 _LEADING = timedelta(hours=6)  # how much failed before tells what is usual
 
 
@@ -69,7 +68,7 @@ def _step(where: Span, now: datetime) -> int:
     span_s = (where.until - where.since).total_seconds()
     if where.since >= now - MINUTES_BACK and span_s <= MOST_POINTS * MINUTE:
         return MINUTE
-    return QUARTER if where.since >= now - _QUARTERS_BACK and span_s <= MOST_POINTS * QUARTER else HOUR
+    return QUARTER if where.since >= now - QUARTERS_BACK and span_s <= MOST_POINTS * QUARTER else HOUR
 
 
 def _dead(viewer: Viewer, where: Span, now: datetime) -> list[tuple[datetime, int]]:

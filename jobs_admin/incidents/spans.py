@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.db.models import Q, Sum
+from django.db.models import Q, QuerySet, Sum
 
 from jobs_admin import scope as scopes
+from jobs_admin.counting import start_of
 from jobs_admin.depths import LADDER
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.models import Alert, DepthSample, FailureCount, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.models.counter import HOUR, MINUTE
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
 from jobs_admin.rates import FAILED
 
 LONGEST = timedelta(days=31)
-MINUTES_BACK = timedelta(hours=47)  # minutes are kept for two days
 HOURS_BACK = timedelta(days=90)
 _WITHOUT_BEGINNING = timedelta(hours=24)  # where only an end is asked for
 _TOGETHER = timedelta(minutes=10)  # alerts that are no further apart are of one incident
 _AFTERWARDS = timedelta(hours=24)  # so long after it, jobs that it left are looked at
 _MOST_ALERTS = 50
+_MOST_COUNTED = 100_000  # counters of hours that are added up to find the loudest queue, the newest of them
+_CANDIDATES = 5  # queues whose minutes are added up
 _LEADING = timedelta(hours=12)  # looked through for the first failures before an alert
 _STEPS = (LADDER[0].step_s, LADDER[1].step_s, HOUR)  # of depths, the shortest that was kept of that time
 _MARGIN = timedelta(minutes=5)  # shown before the first failure and after the end
@@ -95,12 +97,15 @@ def _must_be_there(viewer: Viewer, source: str, queue: str) -> None:
 
 
 def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
-    by_alert, by_counters = _of_alerts(viewer, now, source, queue), _of_counters(viewer, now, source, queue)
-    if by_alert is None or by_counters is None:
-        return by_alert or by_counters
+    by_alert = _of_alerts(viewer, now, source, queue)
+    if by_alert is None:
+        return _of_counters(viewer, now, source, queue)
     # Without an alert it is one too: what is newer, and no mere afterpain of what was told.
-    is_newer = by_counters.since > by_alert.until + _TOGETHER
-    return by_counters if is_newer and by_counters.source == by_alert.source else by_alert
+    calm = by_alert.until + _TOGETHER
+    if calm >= now:
+        return by_alert
+    newer = _of_counters(viewer, now, by_alert.source, queue, calm)
+    return newer if newer is not None and newer.since > calm else by_alert
 
 
 def _of_alerts(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
@@ -162,11 +167,15 @@ def _brought_back(found: Span, since: datetime, until: datetime, now: datetime) 
     return None
 
 
-def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
-    """The newest time in which a queue failed much more than it mostly does: the one that failed most."""
+def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str, after: datetime | None = None) -> Span | None:
+    """The newest time in which a queue failed much more than it mostly does: the one that failed most, or that failed
+    most since `after`.
+    """
     for back in (MINUTES_BACK, HOURS_BACK):
         since = now - back
-        place = (source, queue) if queue else _loudest(viewer, now, since, now, source)
+        if back > MINUTES_BACK and after is not None and after >= now - MINUTES_BACK:
+            break
+        place = (source, queue) if queue else _loudest(viewer, now, max(since, after or since), now, source)
         if place is None:
             continue
         loud = Loudness.read(*place, since, now, now)
@@ -182,10 +191,26 @@ def _of_counters(viewer: Viewer, now: datetime, source: str, queue: str) -> Span
 def _loudest(
     viewer: Viewer, now: datetime, since: datetime, until: datetime, source: str = ""
 ) -> tuple[str, str] | None:
-    """The queue with the most failed attempts, of those that the viewer sees."""
-    step = MINUTE if since >= now - MINUTES_BACK else HOUR
+    """The queue with the most failed attempts, of those that the viewer sees.
+
+    Chosen by hours, of which no more than _MOST_COUNTED are added up: with thousands of queues what is long ago counts
+    no more. The minutes of those that lead tell which it was exactly, where they are kept.
+    """
     within = scopes.visible(viewer) & (Q(source=source) if source else Q())
-    counted = QueueCounter.objects.filter(within, step=step, at__gte=since, at__lte=until)
+    hours = QueueCounter.objects.filter(step=HOUR, at__gte=start_of(since, HOUR), at__lte=until).order_by("-at")
+    counted = hours.filter(within)
+    if earliest := hours.values_list("at", flat=True)[_MOST_COUNTED : _MOST_COUNTED + 1]:
+        counted = counted.filter(at__gt=earliest[0])
+    leading = _ranked(counted)
+    if leading and since >= now - MINUTES_BACK:
+        these = Q()
+        for one in leading:
+            these |= Q(source=one[0], queue=one[1])
+        exactly = QueueCounter.objects.filter(these, step=MINUTE, at__gte=since, at__lte=until)
+        leading = _ranked(exactly)
+    return leading[0] if leading else None
+
+
+def _ranked(counted: QuerySet[QueueCounter]) -> list[tuple[str, str]]:
     worst = counted.order_by().values("source", "queue").annotate(n=Sum(FAILED)).filter(n__gt=0)
-    first = worst.order_by("-n", "source", "queue").first()
-    return (first["source"], first["queue"]) if first else None
+    return [(one["source"], one["queue"]) for one in worst.order_by("-n", "source", "queue")[:_CANDIDATES]]

@@ -15,11 +15,10 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Q
 
 from jobs_admin.models import FailureCount, GroupCounter, QueueCounter
-from jobs_admin.models.counter import HOUR, MINUTE
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
 
 # An error that was not seen for so long is over.
 QUIET = timedelta(minutes=5)
-_BY_THE_MINUTE = timedelta(hours=47)  # minutes are kept for two days
 
 
 class Episodes:
@@ -30,7 +29,7 @@ class Episodes:
         sources: dict[int, set[str]] = defaultdict(set)
         for source, group in wanted:
             sources[group].add(source)
-        fine = now - _BY_THE_MINUTE
+        fine = now - MINUTES_BACK
         steps = Q(step=MINUTE, at__gte=max(since, fine)) | Q(step=HOUR, at__gte=since, at__lt=fine)
         shared = _in_several_sources(sources)
         failed = _failed({source for group in shared for source in sources[group]}, steps)

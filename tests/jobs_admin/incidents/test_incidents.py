@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs_admin import audit, incidents, ingest
 from jobs_admin.counters import count_queues
-from jobs_admin.incidents import BadSpan, NoSuchPlace
+from jobs_admin.incidents import BadSpan, NoSuchPlace, spans
 from jobs_admin.incidents.ids import first_since
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.models import (
@@ -184,6 +184,45 @@ def test_an_outage_long_ago_is_found_by_the_hour():
     where = incidents.span(ANN, NOW)
     assert where.since <= NOW - timedelta(days=20) <= where.until
     assert incidents.incident(ANN, where, NOW).counts.failed == 500
+
+
+def asked_for_a_span(now=NOW) -> list[str]:
+    """The statements about counters of queues that it takes."""
+    with CaptureQueriesContext(connection) as queries:
+        incidents.span(ANN, now)
+    return [one["sql"] for one in queries if "queuecounter" in one["sql"]]
+
+
+def test_the_minutes_of_every_queue_are_not_added_up_to_find_the_loudest():
+    Source.objects.create(name="shop")
+    count_queues({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4)})
+    few = asked_for_a_span()
+    count_queues({("shop", f"q{n:03}", minute(n % 60)): {"failed": n + 1} for n in range(4, 400)})
+    many = asked_for_a_span()
+    assert len(many) == len(few) and incidents.span(ANN, NOW).queue == "q399"
+    of_minutes = [sql for sql in many if '"step" = 60' in sql]
+    assert of_minutes and all('"queue" = ' in sql for sql in of_minutes)
+
+
+def test_no_more_hours_than_a_bound_are_added_up_the_newest_of_them(monkeypatch):
+    Source.objects.create(name="shop")
+    count_queues({("shop", "long ago", NOW - timedelta(hours=30)): {"failed": 900}})
+    count_queues({("shop", f"q{n}", NOW - timedelta(hours=n)): {"failed": 9} for n in range(1, 9)})
+    assert incidents.span(ANN, NOW).queue == "long ago"
+    monkeypatch.setattr(spans, "_MOST_COUNTED", 5)
+    assert incidents.span(ANN, NOW).queue == "q1"
+
+
+def test_counters_are_not_asked_for_the_loudest_queue_while_an_alert_is_open(outage):
+    Alert.objects.update(state="firing", resolved_at=None)
+    assert all('"queue" = ' in sql for sql in asked_for_a_span())
+
+
+def test_a_newer_outage_of_the_same_source_goes_before_the_alert(outage):
+    later = NOW + timedelta(hours=20)
+    count_queues({("shop", "sms", later - timedelta(hours=3, minutes=n)): {"failed": 5} for n in range(9)})
+    where = incidents.span(ANN, later)
+    assert (where.queue, where.found_by) == ("sms", "counters")
 
 
 def test_an_outage_that_goes_on_has_no_end_yet():
