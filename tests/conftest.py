@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import redis
 from cryptography.fernet import Fernet
+from django.apps import apps
 from django.conf import settings
 from django.db import connection
 from hypothesis import settings as generated
@@ -122,3 +124,10 @@ def forget_configuration(config) -> None:
 @pytest.fixture
 def data_folder() -> Path:
     return Path(os.environ["REDRIVE_DATA"])
+
+
+@pytest.fixture
+def first_rules(db):
+    """The rules that a new desk has: the migration's own, made again, because a test that commits takes all rows away."""
+    apps.get_model("jobs_admin", "Rule").objects.all().delete()
+    import_module("jobs_admin.migrations.0010_alerts_and_history")._begin(apps, None)

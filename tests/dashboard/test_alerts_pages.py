@@ -27,7 +27,7 @@ def page_of(alert: Alert) -> str:
 # --- the list ----------------------------------------------------------------------------------------------------
 
 
-def test_a_desk_on_which_nothing_ever_fired_says_what_is_watched(ann, watched):
+def test_a_desk_on_which_nothing_ever_fired_says_what_is_watched(ann, watched, first_rules):
     text = text_of(ann.get("/alerts/"))
     assert "Nothing fires" in text and "Nothing has ever fired here." in text
     assert "3 rules watch what you see: Dead Letter Queue Growing, Quarantine, Source Unreachable" in text

@@ -272,6 +272,7 @@ def test_notices_go_with_their_deliveries_when_history_is_over_and_what_happened
 def test_alerts_that_are_over_go_with_their_events_and_then_a_deleted_rule():
     old = NOW - timedelta(days=91)
     rule = Rule.objects.create(name="gone", metric="dead", threshold=1, deleted_at=old, enabled=False)
+    Rule.objects.create(name="stays", metric="dead", threshold=1)
     said = {"rule": rule, "source": "shop", "severity": "info", "value": 1, "threshold": 1, "opened_at": old}
     leader = Alert.objects.create(**said, subject="a", state="resolved", resolved_at=old)
     AlertEvent.objects.create(alert=leader, n=1, at=old, to="firing")
@@ -283,4 +284,4 @@ def test_alerts_that_are_over_go_with_their_events_and_then_a_deleted_rule():
     retention.prune(NOW)
     retention.prune(NOW)
     assert not Alert.objects.exists() and not AlertEvent.objects.exists()
-    assert not Rule.objects.filter(pk=rule.pk).exists() and Rule.objects.exists()
+    assert not Rule.objects.filter(pk=rule.pk).exists() and Rule.objects.filter(name="stays").exists()

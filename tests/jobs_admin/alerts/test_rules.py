@@ -20,7 +20,7 @@ def refused(document, viewer=ANN, pk=None):
     return caught.value
 
 
-def test_a_new_desk_watches_its_dead_jobs_its_quarantine_and_its_sources():
+def test_a_new_desk_watches_its_dead_jobs_its_quarantine_and_its_sources(first_rules):
     assert [(r.name, r.metric, r.threshold, r.for_s, r.severity) for r in alerts.rules(ANN)] == [
         ("Dead Letter Queue Growing", "dead", 100, 60, "warning"),
         ("Quarantine", "quarantined", 0, 0, "critical"),

@@ -154,10 +154,11 @@ def continuing(client: socket.socket) -> None:
         time.sleep(0.001)
 
 
+IN_THREE_HOURS = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=3)  # of when the tests began
 HOSTILE: dict[str, Callable[[socket.socket], None]] = {
     "500": answering(500, b"<script>alert(1)</script>\x00\xff"),
     "429": answering(429, Retry_After="7200"),
-    "503 until a date": answering(503, Retry_After=format_datetime(datetime.now(UTC) + timedelta(hours=3), usegmt=True)),
+    "503 until a date": answering(503, Retry_After=format_datetime(IN_THREE_HOURS, usegmt=True)),
     "301": answering(301, Location="http://127.0.0.1:1/"),
     "302": answering(302, Location="/elsewhere"),
     "307": answering(307, Location="http://169.254.169.254/latest/meta-data/"),
