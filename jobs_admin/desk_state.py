@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Count, Q, QuerySet, Sum
 
-from jobs_admin import scope as scopes
+from jobs_admin import alert_sight
 from jobs_admin.models import Alert, AuditEvent, Delivery, Replay, ReplayItem, Source, Unfiled, Worker
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
@@ -60,7 +60,7 @@ def _shared_out(viewer: Viewer, replays: list[int]) -> tuple[set[int], set[int]]
 
 def alerts(viewer: Viewer) -> dict[str, int]:
     """State -> alerts that are open."""
-    open_ = Alert.objects.filter(scopes.visible(viewer)).exclude(state=AlertState.RESOLVED)
+    open_ = Alert.objects.filter(alert_sight.visible(viewer)).exclude(state=AlertState.RESOLVED)
     return _by_state(open_, [state for state in AlertState.values if state != AlertState.RESOLVED])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from django.db import transaction
 from django.db.models import Q
 
-from jobs_admin import audit, config
+from jobs_admin import alert_sight, audit, config
 from jobs_admin.alerts.refusals import AlertRefused
 from jobs_admin.models import Alert, Rule, SavedView
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
@@ -50,15 +50,7 @@ def must_hold(viewer: Viewer, sources: Iterable[str], what: str) -> None:
 
 
 def visible_alerts(viewer: Viewer) -> Q:
-    """Those of the viewer's sources; of the desk's own lag everybody's; of a view over all sources its owner's too."""
-    sources = viewer.sources()
-    if sources is None:
-        return Q()
-    if not sources:
-        return Q(pk__in=[])
-    desks = Q(source="", rule__metric="ingest_lag_s")
-    mine = Q(source="", rule__view__owner_id=viewer.user_id) if viewer.user_id is not None else Q(pk__in=[])
-    return Q(source__in=sources) | desks | mine
+    return alert_sight.visible(viewer)
 
 
 def source_of(alert: Alert) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Exists, OuterRef, Q
 
+from jobs_admin import alert_sight
 from jobs_admin.depths.ladder import start_of
 from jobs_admin.depths.marking import ALERT, MOST_OF_A_KIND, POLICY, RELEASE, REPLAY, Mark, policy_words
 from jobs_admin.depths.sql import epoch, told
@@ -71,7 +72,7 @@ def desk_marks(viewer: Viewer, since: datetime, until: datetime) -> list[Mark]:
     seen = viewer.sources()
     mine = Q() if seen is None else Q(source__in=seen)
     within = {"fired_at__gte": since, "fired_at__lte": until, "opened_at__gte": since - timedelta(days=1)}
-    alerts = Alert.objects.filter(mine, **within).order_by("-opened_at")
+    alerts = Alert.objects.filter(alert_sight.visible(viewer), **within).order_by("-opened_at")
     replays = Replay.objects.filter(started_at__gte=since, started_at__lte=until).order_by("-pk")
     if seen is not None:
         replays = replays.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=seen)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from jobs_admin import alert_sight
 from jobs_admin.depths.reading import NoSuchQueue
 from jobs_admin.light import fetched
 from jobs_admin.models import Alert, QueueCounter, Release, Replay
@@ -33,7 +34,7 @@ def marks(viewer: Viewer, source: str, queue: str, since: datetime, until: datet
     if not viewer.may(VIEWER, source):
         raise NoSuchQueue
     found = [
-        *_alerts(source, queue, since, until),
+        *_alerts(viewer, source, queue, since, until),
         *_replays(source, queue, since, until),
         *_policies(viewer, source, queue, since, until),
         *_releases(source, since, until),
@@ -41,9 +42,10 @@ def marks(viewer: Viewer, source: str, queue: str, since: datetime, until: datet
     return sorted(found, key=lambda mark: (mark.at, mark.kind, mark.ref))
 
 
-def _alerts(source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
+def _alerts(viewer: Viewer, source: str, queue: str, since: datetime, until: datetime) -> list[Mark]:
     # The index knows when they opened; they fire up to a day later.
     found = Alert.objects.filter(
+        alert_sight.visible(viewer),
         source=source,
         subject__in=(queue, ""),
         opened_at__gte=since - _LONGEST_PENDING,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from jobs_admin import depths
+from jobs_admin import alert_sight, depths
 from jobs_admin import scope as scopes
 from jobs_admin.incidents.over_time import OverTime
 from jobs_admin.incidents.spans import Span
@@ -63,7 +63,7 @@ def moments(viewer: Viewer, where: Span, seen: OverTime) -> list[Moment]:
     """The oldest first."""
     found = [
         *_failing(seen),
-        *_alerts(where),
+        *_alerts(viewer, where),
         *_releases(where),
         *_policies(viewer, where),
         *_replays(viewer, where),
@@ -84,9 +84,9 @@ def _failing(seen: OverTime) -> Iterator[Moment]:
         yield Moment(seen.back_at, "back", "back", f"No more jobs dead than before ({seen.dead_before:,})")
 
 
-def _alerts(where: Span) -> Iterator[Moment]:
+def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
     open_then = Q(opened_at__lte=where.until) & (Q(resolved_at__isnull=True) | Q(resolved_at__gte=where.since))
-    found = Alert.objects.filter(open_then, source=where.source)
+    found = Alert.objects.filter(alert_sight.visible(viewer), open_then, source=where.source)
     if where.queue:
         found = found.filter(subject__in=(where.queue, ""))
     alerts = list(found.order_by("-opened_at").values_list("pk", flat=True)[:MOST_OF_A_KIND])

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet, Sum
 
+from jobs_admin import alert_sight
 from jobs_admin import scope as scopes
 from jobs_admin.counting import start_of
 from jobs_admin.depths import LADDER
@@ -110,7 +111,7 @@ def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None
 
 def _of_alerts(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
     """The newest alert that fired, with those that were open beside it."""
-    fired = Alert.objects.filter(scopes.visible(viewer), fired_at__isnull=False).exclude(source="")
+    fired = Alert.objects.filter(alert_sight.visible(viewer), fired_at__isnull=False).exclude(source="")
     if source:
         fired = fired.filter(source=source)
     if queue:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.db import transaction
 from django.db.models import Q
 
-from jobs_admin import audit, config
-from jobs_admin.models import Notice
+from jobs_admin import alert_sight, audit, config
+from jobs_admin.models import Alert, Notice
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel
 
@@ -48,11 +48,17 @@ def must_resend(viewer: Viewer, notice: Notice, what: str) -> None:
 
 
 def seen(viewer: Viewer, prefix: str = "") -> Q:
-    """Notices that the viewer may see: of a source, or of the desk itself; those of several take seeing every source."""
+    """Notices that the viewer may see: of a source, or of the desk itself; those of several take seeing every source.
+    Those of an alert take seeing the alert.
+    """
     theirs = viewer.sources()
     if theirs is None:
         return Q()
-    return Q(**{f"{prefix}source__in": [*theirs, ""]}) if theirs else Q(pk__in=[])
+    if not theirs:
+        return Q(pk__in=[])
+    alerts = Alert.objects.filter(alert_sight.visible(viewer)).values("pk")
+    its_alert = Q(**{f"{prefix}alert": None}) | Q(**{f"{prefix}alert__in": alerts})
+    return Q(**{f"{prefix}source__in": [*theirs, ""]}) & its_alert
 
 
 def _refuse(viewer: Viewer, act: str, what: str, message: str, source: str = "") -> None:

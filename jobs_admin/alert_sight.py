@@ -1,0 +1,25 @@
+"""Which alerts a viewer may see: the one answer, also for marks, moments, figures and notices of alerts."""
+
+from __future__ import annotations
+
+from django.db.models import Q
+
+from jobs_admin.models.access import Viewer
+
+
+def visible(viewer: Viewer) -> Q:
+    """Those of the viewer's sources; of the desk's own lag everybody's. What a view finds is its owner's sight.
+
+    An alert of a view that is not shared, and of one whose rule was deleted, is for its owner and for who sees every
+    source; of a view over several sources, shared or not, too.
+    """
+    sources = viewer.sources()
+    if sources is None:
+        return Q()
+    if not sources:
+        return Q(pk__in=[])
+    desks = Q(source="", rule__metric="ingest_lag_s")
+    found = (Q(source__in=sources) & (~Q(rule__metric="view") | Q(rule__view__is_shared=True))) | desks
+    if viewer.user_id is not None:
+        found |= Q(source__in=[*sources, ""], rule__view__owner_id=viewer.user_id)
+    return found
