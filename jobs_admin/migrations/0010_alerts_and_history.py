@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 
 def _begin(apps, schema_editor):
-    """What a desk watches from its first minute (seeds 000 and 004). Notices of before are history, not news."""
+    """What a desk watches from its first minute. Notices of before are history, not news."""
     Rule, Notice = apps.get_model("jobs_admin", "Rule"), apps.get_model("jobs_admin", "Notice")
     Notice.objects.filter(routed_at=None).update(routed_at=django.utils.timezone.now())
     Rule.objects.get_or_create(
@@ -118,6 +118,11 @@ class Migration(migrations.Migration):
             model_name='channel',
             name='rotated_at',
             field=models.DateTimeField(blank=True, null=True),
+        ),
+        migrations.AddField(
+            model_name='delivery',
+            name='counts',
+            field=models.PositiveIntegerField(default=0, help_text='Of a row for what was too much to tell: so many notices of its type, its own among them.'),
         ),
         migrations.AddField(
             model_name='delivery',

@@ -83,6 +83,9 @@ class Delivery(models.Model):
     status = models.PositiveIntegerField(null=True, help_text="HTTP status of the last try.")
     answer = models.TextField(blank=True, help_text="At most 2 kB of what came back.")
     error = models.CharField(max_length=300, blank=True)
+    counts = models.PositiveIntegerField(
+        default=0, help_text="Of a row for what was too much to tell: so many notices of its type, its own among them."
+    )
     took_ms = models.PositiveIntegerField(null=True, help_text="The last try.")
     log = models.JSONField(
         default=list, help_text='The tries, the newest last: [{"at", "status", "error", "took_ms"}].'

@@ -226,13 +226,18 @@ def delivery_row(viewer: Viewer, found: Delivery) -> DeliveryRow:
         tried_at=found.tried_at,
         delivered_at=found.delivered_at,
         status=found.status,
-        error=found.error if sees else _said(found.error),
+        error=_counted(found) if found.counts else found.error if sees else _said(found.error),
         answer=found.answer if sees else "",
         request=found.request,
         took_ms=found.took_ms,
         log=log,
         may_resend=rights.may_resend(viewer, found.notice),
     )
+
+
+def _counted(found: Delivery) -> str:
+    """Of what was too much to tell. It says nothing of where the channel leads."""
+    return f"{found.error} Not told, this one among them: {found.counts:,}."
 
 
 def _said(error: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.models.notice import DeliveryState
@@ -16,7 +16,9 @@ from jobs_admin.models.notice import DeliveryState
 STALE = timedelta(hours=24)
 # Of one type to one channel: a thousand jobs that need a person are not a thousand calls at night.
 MOST_A_MINUTE = 60
-_RULES_AT_ONCE, _EVENTS_AT_ONCE = 100, 500
+_RULES_AT_ONCE, _EVENTS_AT_ONCE = 100, 500  # notices of one transaction
+_ROWS_AT_ONCE = 500  # and deliveries: with as many channels as there may be, the last notice makes some more
+_MOST_READ = 50_000  # deliveries of the last minute
 
 
 def route(now: datetime) -> bool:
@@ -25,28 +27,38 @@ def route(now: datetime) -> bool:
     if not waiting.exists():
         return False
     # However many jobs ask for a person, an alert does not wait behind them.
-    of_rules = _routed(waiting.filter(is_routed_by_event=False)[:_RULES_AT_ONCE], now)
-    return bool(_routed(waiting.filter(is_routed_by_event=True)[:_EVENTS_AT_ONCE], now) + of_rules)
+    of_rules = _routed(waiting.filter(is_routed_by_event=False)[:_RULES_AT_ONCE], None, now)
+    of_events = waiting.filter(is_routed_by_event=True)
+    if not of_events.exists():
+        return of_rules > 0
+    return bool(_routed(of_events[:_EVENTS_AT_ONCE], _Lately(now), now) + of_rules)
 
 
-def _routed(waiting: QuerySet[Notice], now: datetime) -> int:
+def _routed(waiting: QuerySet[Notice], lately: _Lately | None, now: datetime) -> int:
+    """`lately`: of notices that no rule sends."""
     with transaction.atomic():
         if connection.features.has_select_for_update_skip_locked:  # else nobody else writes while we do
             waiting = waiting.select_for_update(of=("self",), skip_locked=True)
-        mine = list(waiting)
-        if not mine:
+        found = list(waiting)
+        if not found:
             return 0
-        Notice.objects.filter(pk__in=[one.pk for one in mine]).update(routed_at=now)
         channels = list(Channel.objects.order_by("pk"))
-        named = _named(mine)
-        counts = _Counts(now)
-        rows = [
-            _delivery(one, channel, now, counts)
-            for one in mine
-            for channel in channels
-            if (one.type in channel.events if one.is_routed_by_event else channel.pk in named[one.pk])
-        ]
+        named = _named(found)
+        mine: list[Notice] = []
+        rows: list[Delivery] = []
+        for one in found:
+            if len(rows) >= _ROWS_AT_ONCE:
+                break
+            mine.append(one)
+            if lately is None:
+                rows += [_delivery(one, channel, now) for channel in channels if channel.pk in named[one.pk]]
+            else:
+                wanting = [channel for channel in channels if one.type in channel.events]
+                rows += filter(None, [lately.delivery(one, channel, now) for channel in wanting])
+        Notice.objects.filter(pk__in=[one.pk for one in mine]).update(routed_at=now)
         Delivery.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+        if lately is not None:
+            lately.count_the_others()
     return len(mine)
 
 
@@ -59,32 +71,62 @@ def _named(notices: Iterable[Notice]) -> dict[int, set[int]]:
     return found
 
 
-def _delivery(notice: Notice, channel: Channel, now: datetime, counts: _Counts) -> Delivery:
+def _delivery(notice: Notice, channel: Channel, now: datetime) -> Delivery:
     why = ""
     if channel.disabled_at is not None:
         why = f"The channel is disabled: {channel.why_disabled}"
     elif now - notice.created_at > STALE:
         hours = (now - notice.created_at).total_seconds() / 3600
         why = f"It was {hours:.0f} hours old when it could be told: send it by hand if it still matters."
-    elif notice.is_routed_by_event and counts.add(channel, notice) > MOST_A_MINUTE:
-        why = f"More than {MOST_A_MINUTE} of {notice.type} in a minute: the others are told by their list on the desk only."
     if why:
-        return Delivery(notice=notice, channel=channel, state=DeliveryState.PARKED, error=why[:300])
+        return _parked(notice, channel, why)
     return Delivery(notice=notice, channel=channel, next_try_at=now)
 
 
-class _Counts:
-    """How many notices of a type went to a channel within the last minute, those of this batch among them."""
+def _parked(notice: Notice, channel: Channel, why: str, counts: int = 0) -> Delivery:
+    return Delivery(notice=notice, channel=channel, state=DeliveryState.PARKED, error=why[:300], counts=counts)
+
+
+class _Lately:
+    """What each channel got of each type within the last minute, those of this batch among them.
+
+    Beyond MOST_A_MINUTE one row counts the others: a storm leaves no row for each notice and channel.
+    """
 
     def __init__(self, now: datetime) -> None:
-        self.since = now - timedelta(minutes=1)
-        self.found: dict[tuple[int, str], int] = {}
+        self._made: Counter[tuple[int, str]] = Counter()
+        self._counting: dict[tuple[int, str], int] = {}  # the row that counts the others
+        self._begun: dict[tuple[int, str], Delivery] = {}  # the same, not stored yet
+        self._others: Counter[int] = Counter()
+        since = now - timedelta(minutes=1)
+        newest = Delivery.objects.order_by("-pk").values_list(
+            "pk", "channel_id", "notice__type", "notice__is_routed_by_event", "counts", "created_at"
+        )
+        # Numbers rise with time: read until the minute is over.
+        for pk, channel, type_, is_event, counts, at in newest[:_MOST_READ].iterator(chunk_size=500):
+            if at < since:
+                break
+            if counts:
+                self._counting.setdefault((channel, type_), pk)
+            elif is_event:
+                self._made[channel, type_] += 1
 
-    def add(self, channel: Channel, notice: Notice) -> int:
+    def delivery(self, notice: Notice, channel: Channel, now: datetime) -> Delivery | None:
+        """None where a row that counts stands for it."""
         key = (channel.pk, notice.type)
-        if key not in self.found:
-            earlier = Delivery.objects.filter(channel=channel, notice__type=notice.type, created_at__gte=self.since)
-            newest = earlier.exclude(state=DeliveryState.PARKED).order_by("-pk")[: MOST_A_MINUTE + 1]
-            self.found[key] = len(newest.values_list("pk"))
-        self.found[key] += 1
-        return self.found[key]
+        if self._made[key] < MOST_A_MINUTE:
+            self._made[key] += 1
+            return _delivery(notice, channel, now)
+        if key in self._counting:
+            self._others[self._counting[key]] += 1
+            return None
+        if key in self._begun:
+            self._begun[key].counts += 1
+            return None
+        why = f"More than {MOST_A_MINUTE} of {notice.type} in a minute: the others are told by their list on the desk only."
+        self._begun[key] = _parked(notice, channel, why, 1)
+        return self._begun[key]
+
+    def count_the_others(self) -> None:
+        for pk, n in self._others.items():
+            Delivery.objects.filter(pk=pk).update(counts=F("counts") + n)

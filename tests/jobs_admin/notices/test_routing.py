@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.utils import timezone
 
+from jobs_admin import notices
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.notices import routing, sealing
-from tests.jobs_admin.notices.conftest import notice
+from tests.jobs_admin.notices.conftest import VERA, notice
 
 pytestmark = pytest.mark.django_db
 
@@ -68,10 +70,41 @@ def test_a_thousand_jobs_that_need_a_person_are_not_a_thousand_calls():
     while routing.route(timezone.now()):
         continue
     assert one.deliveries.filter(state="waiting").count() == routing.MOST_A_MINUTE
-    assert one.deliveries.filter(state="parked", error__startswith="More than 60").count() == 90
+    (others,) = one.deliveries.filter(state="parked")
+    assert others.counts == 90 and others.error.startswith("More than 60")
+    assert notices.delivery(VERA, others.pk).error.endswith("Not told, this one among them: 90.")
+    notice(key="one more", type="job.escalated")
+    routing.route(timezone.now())
+    assert one.deliveries.get(state="parked").counts == 91
     notice(key="later", type="job.escalated")
     routing.route(timezone.now() + timedelta(minutes=2))
     assert one.deliveries.get(notice__key="later").state == "waiting"
+
+
+def test_a_storm_at_a_disabled_channel_leaves_no_row_for_each_job_either():
+    one = channel("one", "job.escalated", disabled_at=timezone.now(), why_disabled="It answered 410 (gone).")
+    for n in range(150):
+        notice(key=f"k{n}", type="job.escalated")
+    while routing.route(timezone.now()):
+        continue
+    assert one.deliveries.count() == routing.MOST_A_MINUTE + 1 and one.deliveries.get(counts__gt=0).counts == 90
+
+
+@pytest.mark.parametrize("is_of_a_rule", [True, False])
+def test_with_many_channels_a_transaction_makes_few_rows(is_of_a_rule):
+    """So that nobody who writes meanwhile waits long for it."""
+    channels = [channel(f"c{n}", "job.escalated") for n in range(40)]
+    for n in range(50):
+        if is_of_a_rule:
+            notice(*channels, key=f"k{n}")
+        else:
+            notice(key=f"k{n}", type="job.escalated")
+    made = [0]
+    while routing.route(timezone.now()):
+        made.append(Delivery.objects.count())
+    rises = [later - before for before, later in pairwise(made)]
+    assert made[-1] == 50 * 40 and max(rises) < routing._ROWS_AT_ONCE + len(channels)
+    assert not Notice.objects.filter(routed_at=None).exists()
 
 
 def test_notices_of_rules_are_never_too_many():
