@@ -27,7 +27,7 @@ def body():
     return Notice.objects.latest("pk").body
 
 
-def test_the_notice_of_the_seeds_says_what_they_ask_for(rule):
+def test_the_notice_says_how_many_are_dead_of_which_queue_and_where_to_look(rule):
     rule(name="Dead Letter Queue Growing", for_s=300, severity="warning", runbook_url="https://wiki.example/dlq")
     slow, refused = group("TimeoutError"), group("ConnectionError")
     bury(1_100, group=slow), bury(143, group=refused)
