@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from django.db import connection, transaction
 from django.db.models import Q
 
-from jobs_admin.alerts import silencing, telling
+from jobs_admin.alerts import places, silencing, telling
 from jobs_admin.alerts.measuring import Key, Measured, Values
 from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
 from jobs_admin.core import threshold
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 5
 OLD_S = 10.0  # what was read longer ago than this changes nothing
-MOST_OPEN = 100  # alerts of one rule: names come with messages, and can be made by the thousand
 _SET_BACK = timedelta(minutes=1)  # a clock that was set back: what was judged later than this has not happened yet
 _AT_ONCE = 500
 
@@ -53,6 +52,7 @@ class Round:
     source: str
     looks: dict[str, Look] = field(default_factory=dict)
     left_out: int = 0  # subjects over the threshold, beyond the bound of open alerts
+    give_way: dict[str, str] = field(default_factory=dict)  # which alert is closed, and for what far worse
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +124,23 @@ def _seen(
         return rounds.setdefault(source, Round(rule, source))
 
     over = _over(rule, values, alerts)
-    room = max(0, MOST_OPEN - len(alerts))
-    if len(over) > room:
-        over.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
-    for key, value in over[:room]:
-        of(key[0]).looks[key[1]] = Look(value, measured.why_held(rule.metric, *key))
-    for key, _ in over[room:]:
-        if key[0] in rounds:
-            rounds[key[0]].left_out += 1
+    mine: dict[str, list[Alert]] = defaultdict(list)
+    for key, alert in alerts.items():
+        mine[key[0]].append(alert)
+    room = places.room(over.keys() | mine.keys())
+    left_out: dict[str, int] = {}
+    for source, found in over.items():
+        free = max(0, room - len(mine[source]))
+        give_way: dict[str, str] = {}
+        if len(found) > free:
+            found.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
+            give_way = places.give_way(rule, source, found[free:], mine[source], moment.silences)
+            left_out[source] = len(found) - free
+        taken = found[:free] + [pair for pair in found[free:] if pair[0] in set(give_way.values())]
+        for subject, value in taken:
+            of(source).looks[subject] = Look(value, measured.why_held(rule.metric, source, subject))
+        if give_way:
+            of(source).give_way = give_way
     absent, numbers = measured.absent(rule), _numbers(rule)
     looked: dict[str, list[tuple[Alert, Look, Stand]]] = defaultdict(list)
     for key, alert in alerts.items():
@@ -144,21 +153,24 @@ def _seen(
             of(key[0])
     still: list[tuple[Alert, Stand]] = []
     for source, seen in looked.items():
-        if source in rounds or _is_something_to_tell(rule, [alert for alert, _, _ in seen], moment.at):
+        their, out = [alert for alert, _, _ in seen], left_out.get(source, 0)
+        if source in rounds or _is_something_to_tell(rule, their, moment.at, out):
             of(source).looks.update({alert.subject: look for alert, look, _ in seen})
         else:
             still += [(alert, stand) for alert, _, stand in seen]
+    for source, one in rounds.items():
+        one.left_out = left_out.get(source, 0)
     return list(rounds.values()), still
 
 
-def _over(rule: Rule, values: Values, alerts: Mapping[Key, Alert]) -> list[tuple[Key, float | None]]:
-    """What is over the threshold and has no open alert."""
+def _over(rule: Rule, values: Values, alerts: Mapping[Key, Alert]) -> dict[str, list[tuple[str, float | None]]]:
+    """What is over the threshold and has no open alert, by source."""
     limit, fires_on_nothing = rule.threshold, rule.no_data == threshold.FIRE
-    return [
-        (key, value)
-        for key, value in values.items()
-        if (value > limit if value is not None else fires_on_nothing) and key not in alerts
-    ]
+    found: dict[str, list[tuple[str, float | None]]] = defaultdict(list)
+    for key, value in values.items():
+        if (value > limit if value is not None else fires_on_nothing) and key not in alerts:
+            found[key[0]].append((key[1], value))
+    return found
 
 
 def _flips(rule: Rule, alert: Alert, silences: Sequence[Silence]) -> bool:
@@ -169,9 +181,11 @@ def _flips(rule: Rule, alert: Alert, silences: Sequence[Silence]) -> bool:
     return is_silenced != (alert.state == AlertState.SILENCED)
 
 
-def _is_something_to_tell(rule: Rule, alerts: Sequence[Alert], now: datetime) -> bool:
+def _is_something_to_tell(rule: Rule, alerts: Sequence[Alert], now: datetime, left_out: int) -> bool:
     loud = [one for one in alerts if one.state == AlertState.FIRING]
     if any(one.told_at is None for one in loud):
+        return True
+    if left_out and telling.is_left_out_due(alerts, left_out, now):
         return True
     leaders = {one.told_with or one for one in loud}
     return any(
@@ -195,7 +209,7 @@ def _settle(one: Round, moment: Moment) -> bool:
         open_ = Alert.objects.filter(rule=rule, source=one.source).exclude(state=AlertState.RESOLVED)
         alerts = {alert.subject: alert for alert in open_.select_related("told_with")}
         over_since = _over_since(rule, one.source, moment.at)
-        changed, again = False, []
+        changed, again = _make_room(one, alerts, moment), []
         begun: list[tuple[Alert, str]] = []
         for subject, look in one.looks.items():
             alert = alerts.get(subject)
@@ -213,6 +227,29 @@ def _settle(one: Round, moment: Moment) -> bool:
         telling.tell(rule, one.source, moment.at, again=again, left_out=one.left_out)
         moment.must_be_fresh()
         return changed
+
+
+def _make_room(one: Round, alerts: dict[str, Alert], moment: Moment) -> bool:
+    """Close what gives its place to something far worse; it is not told, for what it was told with goes on."""
+    changed = False
+    for subject, worse in one.give_way.items():
+        alert = alerts.get(subject)
+        if alert is None or worse in alerts:
+            one.looks.pop(worse, None)
+        elif _gives_way(alert, worse, moment.at):
+            del alerts[subject]
+            one.looks.pop(subject, None)
+            changed = True
+        else:
+            one.looks.pop(worse, None)
+    return changed
+
+
+def _gives_way(alert: Alert, worse: str, at: datetime) -> bool:
+    if alert.state == AlertState.PENDING:
+        return bool(Alert.objects.filter(pk=alert.pk, transitions=alert.transitions, state=alert.state).delete()[0])
+    why = f"Its place went to {worse}, which is far worse: only so many alerts of a rule and source are open at once."
+    return move(alert, AlertState.RESOLVED, at, why, resolved_at=at, below_since=None, judged_at=at) is not None
 
 
 def _begin(rule: Rule, source: str, subject: str, look: Look, moment: Moment) -> list[tuple[Alert, str]]:

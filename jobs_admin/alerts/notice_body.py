@@ -65,6 +65,7 @@ def build(
             {"queue": one.subject, "value": _plain(one.value), "url": page_of(one.pk)} for one in rest[:MOST_ALSO]
         ],
         "more": max(0, len(rest) - MOST_ALSO) + left_out,
+        "left_out": left_out,
     }
     return _within(body)
 

@@ -78,6 +78,8 @@ def _tell_firing(
         reason = "fired" if n == 0 else "joined"
     elif any(one.pk in {other.pk for other in again} for one in members):
         reason = "silence ended"
+    elif left_out and is_left_out_due(members, left_out, now):
+        reason = "joined"
     elif is_reminder_due(rule, leader, loud, now):
         reason = "reminder"
     if reason:
@@ -93,6 +95,25 @@ def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datet
     if not rule.renotify_s or leader.told_at is None or all(one.held_because for one in loud):
         return False
     return now - leader.told_at >= timedelta(seconds=rule.renotify_s)
+
+
+def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bool:
+    """Whether what is left out, beyond the bound of open alerts, is new or has doubled since it was told.
+
+    `alerts`: the open ones of a rule and source.
+    """
+    number = leader_of([one for one in alerts if one.state in FIRED])
+    if number is None:
+        return False
+    notices = Notice.objects.filter(alert=number, type=FIRING).exclude(body__reason="escalated").order_by("-pk")
+    last = notices.values_list("body", "key", "alert__told_at").first()
+    if last is None:
+        return False
+    body, key, told_at = last
+    told = int(body.get("left_out") or 0)
+    if told and left_out < 2 * told:
+        return False
+    return int(key.rpartition("-")[2]) < AT_ONCE or told_at is None or now - told_at >= JOINED_EVERY
 
 
 def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from jobs_admin import alerts
-from jobs_admin.alerts import judging
+from jobs_admin.alerts import places
 from jobs_admin.core import keys
 from jobs_admin.models import (
     Alert,
@@ -284,7 +284,7 @@ def test_a_rule_that_is_deleted_tells_the_end(rule):
 
 
 def test_open_alerts_of_a_rule_are_bounded_and_what_is_left_out_is_counted(rule, monkeypatch):
-    monkeypatch.setattr(judging, "MOST_OPEN", 10)
+    monkeypatch.setattr(places, "MOST_OPEN", 10)
     rule(**FIRES)
     for n in range(30):
         bury(6 + n, queue=f"q{n:02}")
@@ -292,6 +292,78 @@ def test_open_alerts_of_a_rule_are_bounded_and_what_is_left_out_is_counted(rule,
     assert Alert.objects.count() == 10 and Alert.objects.filter(subject="q29").exists()
     body = Notice.objects.get().body
     assert (body["queue"], body["more"], len(body["also"])) == ("q29", 20, 9)
+
+
+def test_a_source_that_is_full_takes_no_other_sources_places(rule, monkeypatch):
+    monkeypatch.setattr(places, "MOST_OPEN", 5)
+    rule(**FIRES, source="*")
+    for n in range(9):
+        bury(6, source="noisy", queue=f"q{n}")
+    judged(0)
+    bury(50)
+    judged(5)
+    assert Alert.objects.get(source="shop").state == "firing"
+    assert Alert.objects.filter(source="noisy").count() == 5
+    assert set(Notice.objects.values_list("source", flat=True)) == {"noisy", "shop"}
+
+
+def test_nor_do_many_full_sources_leave_one_without_a_place(rule, monkeypatch):
+    monkeypatch.setattr(places, "MOST_OPEN", 5)
+    monkeypatch.setattr(places, "MOST_OF_RULE", 10)
+    rule(**FIRES, source="*")
+    for n in range(20):
+        bury(6, source=f"s{n % 4}", queue=f"q{n}")
+    judged(0)
+    assert Alert.objects.count() == 8
+    bury(50)
+    judged(5)
+    assert Alert.objects.get(source="shop").state == "firing"
+
+
+def test_in_a_full_source_what_is_far_worse_takes_the_place_of_the_least_and_no_place_changes_twice(rule, monkeypatch):
+    monkeypatch.setattr(places, "MOST_OPEN", 5)
+    rule(**FIRES)
+    for n in range(5):
+        bury(7 + n, queue=f"q{n}")
+    judged(0)
+    bury(8, queue="little"), bury(5000, queue="worst")
+    judged(5, 10, 15)
+    assert states() == dict.fromkeys(["q1", "q2", "q3", "q4", "worst"], "firing") | {"q0": "resolved"}
+    gone = AlertEvent.objects.get(alert__subject="q0", to="resolved")
+    assert gone.reason.startswith("Its place went to worst, which is far worse")
+    assert told() == [("1", "alert.firing", "fired"), ("2", "alert.firing", "joined")]
+    last = Notice.objects.latest("pk").body
+    assert (last["queue"], last["value"], last["left_out"]) == ("worst", 5000, 2)
+    mend()
+    judged(20)
+    assert told()[2:] == [("3", "alert.resolved", "resolved")]
+
+
+def test_how_many_are_left_out_is_told_once_and_again_when_they_have_doubled(rule, monkeypatch):
+    monkeypatch.setattr(places, "MOST_OPEN", 5)
+    rule(**FIRES)
+    for n in range(5):
+        bury(50, queue=f"q{n}")
+    judged(0)
+    bury(50, queue="sixth")
+    judged(5, 10, 15)
+    bury(50, queue="seventh")
+    judged(20, 25)
+    bury(50, queue="eighth")
+    judged(30, 35)
+    assert [n.body["left_out"] for n in Notice.objects.order_by("pk")] == [0, 1, 2]
+
+
+def test_what_is_silenced_keeps_no_place_from_what_is_not(rule, monkeypatch):
+    monkeypatch.setattr(places, "MOST_OPEN", 5)
+    rule(**FIRES)
+    alerts.silence(SAM, {"source": "shop", "queue": "q*"}, ends_at=NOW + 600 * S, comment="known", now=NOW)
+    for n in range(9):
+        bury(50, queue=f"q{n}")
+    judged(0)
+    bury(6)
+    judged(5, 10)
+    assert Alert.objects.get(subject="emails").state == "firing" and told() == [("1", "alert.firing", "fired")]
 
 
 def test_hostile_names_keep_the_notice_below_its_bound(rule):
