@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.models import Q
 
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import EVERY_SOURCE, Viewer
 
 
 def visible(viewer: Viewer) -> Q:
@@ -23,3 +23,8 @@ def visible(viewer: Viewer) -> Q:
     if viewer.user_id is not None:
         found |= Q(source__in=[*sources, ""], rule__view__owner_id=viewer.user_id)
     return found
+
+
+def owner(source: str) -> str:
+    """Whose operators act on a rule or a silence of this source: those of every source, where it is a pattern."""
+    return EVERY_SOURCE if "*" in source else source

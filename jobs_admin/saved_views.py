@@ -11,12 +11,14 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
-from jobs_admin import audit, config, failures
+from jobs_admin import alert_sight, audit, config, failures
 from jobs_admin.core import query as language
 from jobs_admin.core.text import representable
-from jobs_admin.models import AuditEvent, Rule, SavedView
+from jobs_admin.models import Alert, AuditEvent, Rule, SavedView
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
+from jobs_admin.models.alert import AlertState
 
 LONGEST_NAME = 100
 MOST_OF_ONE = 200  # views of one owner
@@ -77,16 +79,31 @@ def save(viewer: Viewer, *, name: str, query: str, is_shared: bool = False) -> S
 
 
 def change(viewer: Viewer, view: SavedView, changes: Mapping[str, Any]) -> SavedView:
-    """Change some of name, query, is_shared. Raises ViewRefused."""
+    """Change some of name, query, is_shared. Raises ViewRefused.
+
+    What is found by a view that a rule watches is what the rule watches: another query takes what changing the rule takes.
+    """
     _allowed(viewer, "view.change", view)
     values = _values(viewer, changes, view)
-    with transaction.atomic():
-        held = SavedView.objects.select_for_update().get(pk=view.pk)
-        before = _plain(held)
-        for field, value in values.items():
-            setattr(held, field, value)
-        _store(held)
-        audit.record(viewer, "view.change", f"view:{held.pk}", before=before, after=_plain(held))
+    try:
+        with transaction.atomic():
+            # Rules before the view, as who changes a rule locks them.
+            list(Rule.objects.select_for_update().filter(view_id=view.pk, deleted_at=None).order_by("pk"))
+            held = SavedView.objects.select_for_update().get(pk=view.pk)
+            before = _plain(held)
+            for field, value in values.items():
+                setattr(held, field, value)
+            _store(held)
+            entries = _change_watching(viewer, held, before)
+            audit.record(viewer, "view.change", f"view:{held.pk}", before=before, after=_plain(held))
+            audit.record_all(viewer, "rule.change", entries)
+    except _NotTheirRule as refused:
+        with transaction.atomic():
+            for source in {refused.source, ""}:
+                audit.record(
+                    viewer, "view.change", f"view:{view.pk}", source=source, reason=str(refused), allowed=False
+                )
+        raise ViewRefused("forbidden", str(refused), "query") from refused
     return get(viewer, held.pk)
 
 
@@ -98,6 +115,47 @@ def delete(viewer: Viewer, view: SavedView) -> None:
     with transaction.atomic():
         if SavedView.objects.filter(pk=view.pk).delete()[0]:
             audit.record(viewer, "view.delete", f"view:{view.pk}", before=_plain(view))
+
+
+class _NotTheirRule(Exception):
+    """A rule watches the view, and only others may change what it watches. `source`: of the audit."""
+
+    def __init__(self, message: str, source: str) -> None:
+        super().__init__(message)
+        self.source = source
+
+
+def _change_watching(viewer: Viewer, view: SavedView, before: Mapping[str, Any]) -> list[audit.Entry]:
+    """The rules that watch the view go on with it as it is now, and their open alerts under its name. What to write down."""
+    after, entries = _plain(view), []
+    changed = [name for name in ("name", "query") if before[name] != after[name]]
+    watching = Rule.objects.filter(view_id=view.pk, deleted_at=None).order_by("pk") if changed else []
+    for rule in watching:
+        owner = alert_sight.owner(rule.source)
+        source = "" if owner == EVERY_SOURCE else owner
+        if "query" in changed and rule.enabled and not viewer.may(OPERATOR, owner):
+            raise _NotTheirRule(_not_theirs(viewer, rule, source), source)
+        # A round of judging that read the view before changes nothing now.
+        Rule.objects.filter(pk=rule.pk).update(changed_at=timezone.now(), changed_by=viewer.name[:150])
+        open_ = Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED)
+        open_.filter(subject=str(before["name"])[:255]).update(subject=view.name[:255])
+        was, is_ = {"name": rule.name}, {"name": rule.name}
+        if before["is_shared"] and after["is_shared"]:  # else what it says is its owner's
+            was |= {f"view_{name}": before[name] for name in changed}
+            is_ |= {f"view_{name}": after[name] for name in changed}
+        why = f"The view that it watches was changed: its {' and its '.join(changed)}."
+        entries.append(audit.Entry(f"alert-rule:{rule.pk}", source=source, reason=why, before=was, after=is_))
+    return entries
+
+
+def _not_theirs(viewer: Viewer, rule: Rule, source: str) -> str:
+    if not viewer.sees_any_of(rule.source):
+        return "An alert rule of a source that you do not see watches what this view finds. Nothing was changed."
+    where = source or "every source"
+    return (
+        f"The alert rule “{rule.name}” watches what this view finds: another search takes the role operator on {where}. "
+        "Nothing was changed."
+    )
 
 
 def _store(view: SavedView) -> None:

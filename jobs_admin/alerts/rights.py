@@ -58,8 +58,7 @@ def source_of(alert: Alert) -> str:
     return alert.source or EVERY_SOURCE
 
 
-def owner(source: str) -> str:
-    return EVERY_SOURCE if "*" in source else source
+owner = alert_sight.owner
 
 
 def audited(sources: Iterable[str]) -> list[str]:
