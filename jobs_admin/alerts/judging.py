@@ -144,7 +144,7 @@ def _seen(
     absent, numbers = measured.absent(rule), _numbers(rule)
     looked: dict[str, list[tuple[Alert, Look, Stand]]] = defaultdict(list)
     for key, alert in alerts.items():
-        look = Look(values.get(key, absent), measured.why_held(rule.metric, *key))
+        look = Look(_value(rule, alert, values.get(key, absent), measured), measured.why_held(rule.metric, *key))
         stand, act = threshold.step(
             _stand(alert, moment.at), look.value, moment.at.timestamp(), numbers, is_held=bool(look.held)
         )
@@ -161,6 +161,14 @@ def _seen(
     for source, one in rounds.items():
         one.left_out = left_out.get(source, 0)
     return list(rounds.values()), still
+
+
+def _value(rule: Rule, alert: Alert, value: float | None, measured: Measured) -> float | None:
+    """Of an open alert. Where too little ends in its queue for a share, what the last hour tells."""
+    if value is not None or rule.no_data != threshold.KEEP:
+        return value
+    lately = measured.of_quiet(rule.metric, (alert.source, alert.subject))
+    return lately if alert.state in FIRED or lately == 0 else None
 
 
 def _over(rule: Rule, values: Values, alerts: Mapping[Key, Alert]) -> dict[str, list[tuple[str, float | None]]]:

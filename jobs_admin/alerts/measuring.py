@@ -38,6 +38,7 @@ Key = tuple[str, str]  # source and subject; the source is empty for what is of 
 Values = Mapping[Key, float | None]  # None: there is no data
 
 LEAST_ENDED = 10  # fewer jobs, or attempts, say nothing of a share
+QUIET_FOR = timedelta(hours=1)  # then an open alert on a share is over, if nothing ends any more
 MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
 VIEWS_S = 0.4  # that views may take in one round: the others have their turn in the next
 _FRESH = timedelta(seconds=40)  # a sample is taken every ten seconds
@@ -50,6 +51,7 @@ _BETWEEN_ATTEMPTS = Q(state=FailureState.RETRYING, run__gt=1)
 
 # Of these a source that cannot be reached tells nothing.
 OF_DEPTH = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate")
+_SHARES = ("failure_rate", "retry_rate")
 # Nothing there is a nought: the tables are ours, and tell all.
 _COUNTED = ("dead", "quarantined", "unreachable")
 
@@ -68,6 +70,7 @@ class Measured:
         self.now = now
         self._narrowed: dict[tuple[str, ...], dict[Key, float]] = {}
         self._fitting: dict[tuple[str, str, str], Values] = {}
+        self._quiet: dict[Key, tuple[int, int, int]] = {}
         self._views_end: float | None = None
 
     def of(self, rule: Rule) -> Values | None:
@@ -84,6 +87,22 @@ class Measured:
     def absent(self, rule: Rule) -> float | None:
         """The value of what `of` does not name."""
         return 0.0 if rule.metric in _COUNTED else None
+
+    def of_quiet(self, metric: str, key: Key) -> float | None:
+        """The share of the last hour, for an open alert of a queue in which too little ends to tell one of five minutes:
+        0 where nothing ended, so that what went quiet does not stay for ever. None for other metrics.
+        """
+        if metric not in _SHARES:
+            return None
+        if key not in self._quiet:
+            counted = QueueCounter.objects.filter(
+                source=key[0], queue=key[1], step=MINUTE, at__gt=self.now - QUIET_FOR, at__lte=self.now
+            )
+            sums = counted.aggregate(**{name: Sum(name, default=0) for name in ("failed", "retried", "succeeded")})
+            self._quiet[key] = sums["failed"], sums["retried"], sums["succeeded"]
+        fell, again, ran = self._quiet[key]
+        part, whole = (fell, fell + ran) if metric == "failure_rate" else (again, fell + again + ran)
+        return part / whole if whole else 0.0
 
     def why_held(self, metric: str, source: str, subject: str) -> str:
         """Why this may neither fire nor end now; empty where nothing speaks against it."""

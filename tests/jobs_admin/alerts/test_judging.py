@@ -509,3 +509,44 @@ def test_rules_of_one_desk_do_not_hinder_each_other(rule):
     bury(10)
     judged(0)
     assert Alert.objects.count() == Notice.objects.count() == 2
+
+
+def ended(at, *, failed=0, succeeded=0, queue="emails"):
+    fields = {"source": "shop", "queue": queue, "step": 60, "failed": failed, "succeeded": succeeded}
+    QueueCounter.objects.create(at=NOW + at * S, **fields)
+
+
+def test_a_share_of_a_queue_that_went_quiet_is_over_after_an_hour(rule):
+    rule(**FIRES | {"threshold": 0.1, "metric": "failure_rate"})
+    ended(-60, failed=20)
+    judged(0)
+    judged(600, 3300)
+    assert states() == {"emails": "firing"}
+    judged(3600, 3605)
+    assert states() == {"emails": "resolved"}
+    assert told()[-1][1:] == ("alert.resolved", "resolved")
+
+
+def test_until_then_it_is_judged_by_what_little_ends(rule):
+    rule(**FIRES | {"threshold": 0.1, "metric": "failure_rate"})
+    ended(-60, failed=20)
+    judged(0)
+    ended(3300, failed=2, succeeded=2)
+    judged(3900)
+    assert states() == {"emails": "firing"} and Alert.objects.get().value == 0.5
+    ended(4000, succeeded=9)
+    judged(7000, 7005)
+    assert states() == {"emails": "resolved"}
+
+
+def test_too_little_begins_nothing_and_a_source_that_does_not_answer_ends_nothing(rule):
+    rule(**FIRES | {"threshold": 0.1, "metric": "failure_rate"})
+    ended(-60, failed=9)
+    judged(0)
+    assert states() == {}
+    ended(60, failed=9)
+    judged(65)
+    assert states() == {"emails": "firing"}
+    Source.objects.update_or_create(name="shop", defaults={"is_configured": True, "is_reachable": False})
+    judged(4000, 90_000)
+    assert states() == {"emails": "firing"}
