@@ -6,13 +6,14 @@ runs out; then it is sent again with the id it had, and a receiver takes each id
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import F
 
 from jobs_admin import audit, config
@@ -28,6 +29,8 @@ from jobs_admin.notices.judging import Fate, Verdict, judge
 from jobs_admin.notices.lanes import Lanes
 from jobs_admin.notices.posting import Answer
 from jobs_admin.notices.routing import route
+
+log = logging.getLogger(__name__)
 
 # Longer than any try takes: nobody else sends it meanwhile.
 _CLAIMED = timedelta(seconds=30)
@@ -143,6 +146,10 @@ def _question(one: Delivery, now: datetime, allowed: Allowed) -> tuple[_Asked, C
     except (sealing.CannotOpen, BadAddress, ValueError) as error:
         answer = Answer(None, error=representable(str(error))[:300])
         return _Asked(one), lambda: answer
+    except Exception as error:  # one that cannot be written keeps no other waiting: it is tried again, then parked
+        log.exception("Delivery %s could not be written.", one.pk)
+        answer = _unexpected("write it", error)
+        return _Asked(one), lambda: answer
     return _Asked(one, request.kept), lambda: posting.send(request, allowed)
 
 
@@ -151,14 +158,29 @@ def _question(one: Delivery, now: datetime, allowed: Allowed) -> tuple[_Asked, C
 
 def _record_all(lanes: Lanes[_Asked, Answer], now: datetime, wait_s: float = 0.0) -> bool:
     ended = lanes.ended(wait_s)
-    for about, answer in ended:
+    for n, (about, answer) in enumerate(ended):
         if isinstance(answer, Exception):
-            answer = Answer(None, error=f"Redrive could not ask: {type(answer).__name__}. Its log says more.")
+            answer = _unexpected("ask", answer)
         if about.delivery is None:
             heartbeat.ended(answer)
-        else:
+            continue
+        try:
             _record(about.delivery, about.request, answer, now)
+        except (OperationalError, InterfaceError):
+            lanes.give_back(ended[n:])  # the database is busy, or away: what came back is not forgotten
+            raise
+        except Exception as error:
+            log.exception("What came back for delivery %s could not be recorded.", about.delivery.pk)
+            arrived = answer.status is not None and 200 <= answer.status < 300
+            plain = (
+                Answer(answer.status, took_ms=answer.took_ms) if arrived else _unexpected("record the answer", error)
+            )
+            _record(about.delivery, "", plain, now)
     return bool(ended)
+
+
+def _unexpected(what: str, error: Exception) -> Answer:
+    return Answer(None, error=f"Redrive could not {what}: {type(error).__name__}. Its log says more.")
 
 
 def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:

@@ -25,6 +25,7 @@ class Lanes(Generic[T, A]):
         self._most = most
         self._busy: set[int] = set()
         self._ended: queue.SimpleQueue[tuple[int, T, A | Exception]] = queue.SimpleQueue()
+        self._given_back: list[tuple[T, A | Exception]] = []
         self.pid = os.getpid()  # threads do not live on in a fork
 
     @property
@@ -42,16 +43,23 @@ class Lanes(Generic[T, A]):
             try:
                 answer: A | Exception = ask()
             except Exception as error:  # one question must not take the others with it; it is told as its answer
-                log.exception("A question of %s failed.", about)
+                log.exception("A question of lane %s failed.", key)
                 answer = error
             self._ended.put((key, about, answer))
 
         self._busy.add(key)
-        threading.Thread(target=run, name=f"lane {key}", daemon=True).start()
+        try:
+            threading.Thread(target=run, name=f"lane {key}", daemon=True).start()
+        except RuntimeError as error:  # no thread to be had
+            self._ended.put((key, about, error))
+
+    def give_back(self, these: list[tuple[T, A | Exception]]) -> None:
+        """What could not be recorded now: the next `ended` answers it first."""
+        self._given_back += these
 
     def ended(self, wait_s: float = 0.0) -> list[tuple[T, A | Exception]]:
         """What has come back since. Where nothing has, and something is asked, waits so long for the first."""
-        found: list[tuple[T, A | Exception]] = []
+        found, self._given_back = self._given_back, []
         while True:
             try:
                 may_wait = wait_s > 0 and not found and bool(self._busy)

@@ -258,6 +258,50 @@ def test_a_permanent_refusal_disables_the_channel_says_so_and_parks_what_waits(e
     )
 
 
+def test_a_notice_that_cannot_be_written_is_parked_in_the_end_and_keeps_nobody_waiting(endpoint, caplog):
+    there = endpoint(answering(204))
+    saved = notices.save_channel(ANN, {"name": "chat", "kind": "slack", "url": there.url})
+    chat, (good, _) = Channel.objects.get(pk=saved.channel.pk), webhook("pager", there.url)
+    notice(chat, key="bad", body={"value": 10**400})  # no number that a float holds
+    notice(good, chat, key="good")
+    deliver()
+    assert of(good).state == "delivered" and Delivery.objects.get(channel=chat, notice__key="good").state == "delivered"
+    bad = Delivery.objects.get(notice__key="bad")
+    assert (bad.state, bad.tries) == ("waiting", 1) and "could not write it: OverflowError" in bad.error
+    for _ in range(judging.MOST_TRIES - 1):
+        due_now()
+        deliver()
+    bad.refresh_from_db()
+    assert bad.state == "parked" and "OverflowError" in bad.error and len(bad.log) == judging.MOST_TRIES
+    assert Channel.objects.get(pk=chat.pk).failures > 0 and "could not be written" in caplog.text
+
+
+def test_an_answer_that_cannot_be_recorded_ends_no_round_and_loses_no_other(endpoint):
+    lanes, now = delivering._own_lanes(), timezone.now()
+    channels = [webhook(f"c{n}", "http://127.0.0.1:9/")[0] for n in range(3)]
+    told = notice(*channels)
+    for channel, status in zip(channels, (200, 500, 204), strict=True):
+        one = Delivery.objects.create(
+            notice=told, channel=channel, state="sending", tries=1, claimed_until=now, next_try_at=now
+        )
+        text = "" if status == 204 else "\ud800"  # what no database takes
+        answer = posting.Answer(status, text)
+        lanes.start(channel.pk, delivering._Asked(one), lambda answer=answer: answer)
+    while lanes.busy:
+        delivering._record_all(lanes, now, 0.1)
+    rows = list(Delivery.objects.order_by("channel").values_list("state", "status"))
+    assert rows == [("delivered", 200), ("waiting", None), ("delivered", 204)]
+    assert "could not record the answer: Unicode" in of(channels[1]).error
+
+
+def test_what_came_back_is_not_forgotten_while_it_cannot_be_recorded():
+    lanes = delivering._own_lanes()
+    lanes.start(1, delivering._Asked(None), lambda: posting.Answer(204))
+    (came,) = lanes.ended(5)
+    lanes.give_back([came])
+    assert lanes.ended() == [came] and lanes.ended() == []
+
+
 def test_a_test_is_tried_at_once_and_once(endpoint):
     there = endpoint(answering(500, b"no"))
     channel, secret = webhook("pager", there.url)
