@@ -62,6 +62,8 @@ def judge(
     said = _said(answer)
     if why := _GONE.get(kind, {}).get(answer.status or 0):
         return Verdict(Fate.DISABLED, f"{why[0].upper()}{why[1:]}.")
+    if answer.reaches_nobody:
+        return Verdict(Fate.DISABLED, f"The mail server refused every address for good ({answer.status}).")
     if answer.is_for_good or answer.status in _NEVER.get(kind, ()):
         return Verdict(Fate.PARKED, f"{said} The same would be refused again.")
     if only_once or tries >= MOST_TRIES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import smtplib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -17,6 +18,7 @@ from jobs_admin.notices import wording
 from jobs_admin.notices.posting import Answer
 
 _FOR_GOOD = range(550, 560)  # the address or the mail is refused, not the time
+_NO_SUCH_ADDRESS = {550, 551, 553, 554}  # as the answer to an address
 
 
 def written(notice: Notice, channel: Channel) -> EmailMessage:
@@ -55,7 +57,8 @@ def sender(message: EmailMessage) -> Callable[[], Answer]:
             codes = {code for code, _ in error.recipients.values()}
             said = "; ".join(f"{to}: {code} {_text(words)}" for to, (code, words) in error.recipients.items())
             status = next(iter(codes), 550)
-            return _failed(status, said, began, codes <= set(_FOR_GOOD))
+            answer = _failed(status, said, began, codes <= set(_FOR_GOOD))
+            return replace(answer, reaches_nobody=codes <= _NO_SUCH_ADDRESS)
         except smtplib.SMTPResponseException as error:
             return _failed(error.smtp_code, _text(error.smtp_error), began, error.smtp_code in _FOR_GOOD)
         except (smtplib.SMTPException, OSError, ValueError) as error:

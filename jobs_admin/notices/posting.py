@@ -42,6 +42,7 @@ class Answer:
     retry_after: str = ""  # the header, as it came
     took_ms: int = 0
     is_for_good: bool = False  # of a mail server: the same mail will never be taken
+    reaches_nobody: bool = False  # of a mail server: it knows none of the addresses, and never will
 
 
 def send(request: Request, allowed: Allowed, resolve: guard.Resolve | None = None) -> Answer:

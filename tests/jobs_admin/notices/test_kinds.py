@@ -279,9 +279,21 @@ def test_a_mail_has_the_facts_and_the_links_and_no_header_that_a_name_wrote(mail
     assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
 
 
-def test_an_address_that_is_refused_for_good_is_parked_and_one_that_is_not_is_tried_again(mail_server):
+@pytest.mark.parametrize("code", [550, 551, 553, 554])
+def test_where_every_address_is_refused_for_good_the_channel_is_disabled(mail_server, code):
+    kept = mailbox("ops@example.com", "lead@example.com")
+    mail_server.refuses = b"%d no such user" % code
+    told = notice(kept)
+    deliver()
+    row, why = Delivery.objects.get(notice=told), f"The mail server refused every address for good ({code})."
+    assert (row.state, row.status, row.error) == ("parked", code, why) and "lead@example.com" in row.answer
+    kept.refresh_from_db()
+    assert kept.disabled_at is not None and kept.why_disabled == why
+
+
+def test_a_mail_that_is_refused_for_good_is_parked_and_one_that_is_not_is_tried_again(mail_server):
     kept = mailbox("ops@example.com")
-    for answer, state in ((b"550 no such user", "parked"), (b"451 later", "waiting")):
+    for answer, state in ((b"552 too large", "parked"), (b"451 later", "waiting")):
         mail_server.refuses = answer
         told = notice(kept, key=f"k{state}")
         deliver()
