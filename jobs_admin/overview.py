@@ -18,6 +18,7 @@ from jobs_admin.core import query as language
 from jobs_admin.counting import StepOf
 from jobs_admin.groups import GroupRow
 from jobs_admin.models import (
+    Channel,
     DepthSample,
     Failure,
     FailureCount,
@@ -96,6 +97,7 @@ class Board:
     more_dead: int  # queues
     loudest: list[GroupRow]
     replays: list[Replay]
+    silent: list[Channel]  # disabled: nobody is told by them
 
 
 # A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
@@ -154,7 +156,15 @@ def _board(viewer: Viewer, now: datetime) -> Board:
         more_dead=more_dead,
         loudest=loudest_groups(viewer, now),
         replays=running_replays(viewer),
+        silent=silent_channels(),
     )
+
+
+def silent_channels() -> list[Channel]:
+    """Those that are disabled, the latest first: there are a few hundred channels at most. Whoever sees a source may
+    know their names; why they are disabled tells where they lead.
+    """
+    return list(Channel.objects.exclude(disabled_at=None).order_by("-disabled_at", "-pk"))
 
 
 def sentence(

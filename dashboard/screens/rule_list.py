@@ -23,6 +23,7 @@ class Line:
     severity: str
     look: str
     tells: list[str]
+    nobody: str  # why nobody would be told; empty where somebody would
     escalates: str  # in words; empty where it does not
     enabled: bool
     firing: int
@@ -49,6 +50,7 @@ def line(rule: Rule, stands: Any, may_change: bool) -> Line:
         rule.severity,
         rule_words.SEVERITY_LOOKS[rule.severity],
         sorted(one.name for one in rule.channels.all()),
+        nobody(rule),
         escalation(rule),
         rule.enabled,
         stands.firing if stands else 0,
@@ -59,6 +61,14 @@ def line(rule: Rule, stands: Any, may_change: bool) -> Line:
         rule.changed_by,
         may_change,
     )
+
+
+def nobody(rule: Rule) -> str:
+    if any(one.disabled_at is None for one in rule.channels.all()):
+        return ""
+    why = "its channels are disabled" if rule.channels.all() else "it names no channel"
+    later = rule.escalate_s is not None and any(one.disabled_at is None for one in rule.escalate_to.all())
+    return f"nobody would be told{' before it escalates' if later else ''}: {why}"
 
 
 def escalation(rule: Rule) -> str:

@@ -14,12 +14,20 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import links, silence_forms
 from dashboard.access import can
 from dashboard.htmx import go, render_page
-from dashboard.screens import alert_list, alert_page, alert_picture, alert_strip, alert_words, silence_list
+from dashboard.screens import (
+    alert_list,
+    alert_page,
+    alert_picture,
+    alert_strip,
+    alert_words,
+    silence_list,
+    silent_channels,
+)
 from dashboard.toasts import say
-from jobs_admin import alerts, config, depths, liveness, notices
+from jobs_admin import alerts, config, depths, liveness, notices, overview
 from jobs_admin.alerts import showing
 from jobs_admin.models import Alert
-from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER
 from jobs_admin.models.alert import AlertState
 
 NOW_SHOWN = 12
@@ -62,6 +70,7 @@ def index(request: HttpRequest) -> HttpResponse:
     context = {
         "now": now,
         "stale": liveness.stale(now),
+        "silent": silent_channels.silent(overview.silent_channels(), sees=viewer.may(ADMIN, EVERY_SOURCE)),
         "title": _title(firing),
         "rules_on": len(watching),
         "rules_named": ", ".join(watching[:RULES_NAMED]),

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import alert_list, dead_picture, group_list, replay_page
+from dashboard.screens import alert_list, dead_picture, group_list, replay_page, silent_channels
 from jobs_admin import alerts, liveness, overview, rates
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
@@ -71,6 +71,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
         "rate_words": f"Failed attempts per minute, over {rates.WINDOW}; before: the {rates.BEFORE_MIN} minutes before those.",
         "stale": watched.stale,
+        "silent": silent_channels.silent(board.silent, sees=viewer.may(ADMIN, EVERY_SOURCE)),
         "sources": [_source_line(row) for row in board.sources],
         "more_sources": board.more_sources,
         "findings": overview.findings(viewer, board.sources, watched.findings),

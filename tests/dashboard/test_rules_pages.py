@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import alerts
+from jobs_admin import alerts, overview
 from jobs_admin.models import Alert, AuditEvent, Channel, Rule, Runbook, SavedView
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import log_in
@@ -295,3 +295,46 @@ def test_the_audit_leads_to_the_rule_and_takes_it_for_no_rule_of_grouping(ann):
     ann.post("/alerts/rules/create/", typed())
     page = ann.get("/audit/").content.decode()
     assert f'href="/alerts/rules/{Rule.objects.get().pk}/"' in page and 'href="/groups/rules/"' not in page
+
+
+# --- nobody is told ----------------------------------------------------------------------------------------------
+
+
+def disabled(name: str = "ops-slack") -> Channel:
+    found = channel(name)
+    found.disabled_at, found.why_disabled = timezone.now(), "It answered 410 (gone)."
+    found.save()
+    return found
+
+
+@pytest.mark.parametrize("address", ["/", "/alerts/"])
+def test_a_channel_that_tells_nobody_is_said_where_people_look(ann, vera, address):
+    assert "nobody is told" not in text_of(ann.get(address))
+    disabled()
+    overview.forget()
+    told = text_of(ann.get(address))
+    assert "ops-slack is disabled since" in told and ": it answered 410 (gone); nobody is told by it." in told
+    told = text_of(vera.get(address))
+    assert "ops-slack is disabled since" in told and "An admin of every source sees why." in told and "410" not in told
+    for n in range(4):
+        disabled(f"c{n}")
+    overview.forget()
+    told = text_of(ann.get(address))
+    assert told.count("nobody is told by it") == 3 and "2 more channels are disabled too." in told
+
+
+def test_a_rule_of_which_nobody_would_be_told_says_so(vera):
+    gone, works = disabled(), channel("pager")
+    lonely = rule("Names none")
+    rule("Told by one that is gone", channels=["ops-slack"])
+    rule("Escalates", channels=["ops-slack"], escalate_to=["pager"], escalate_s=300)
+    rule("Told", channels=["ops-slack", "pager"])
+    told = text_of(vera.get("/alerts/rules/"))
+    assert told.count("nobody would be told") == 3
+    assert "nobody would be told: it names no channel" in told
+    assert "nobody would be told: its channels are disabled" in told
+    assert "nobody would be told before it escalates: its channels are disabled" in told
+    page = f"/alerts/rules/{lonely.pk}/"
+    assert "As it stands nobody would be told: it names no channel." in text_of(vera.get(page))
+    lonely.channels.set([gone, works])
+    assert "nobody would be told" not in text_of(vera.get(page))
