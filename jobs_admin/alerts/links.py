@@ -32,33 +32,44 @@ class Links:
     replay_url: str  # a draft, of what is still dead of them; nothing is started
 
 
-def links(alert: Alert, now: datetime, *, queues: Sequence[str] = ()) -> Links:
-    """Of an alert, as of now, or of its end where it is over; with `queues`, those of all that are told together."""
+def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: int | None = None) -> Links:
+    """Of an alert, as of now, or of its end where it is over; with `queues`, those of all that are told together.
+
+    With `longest` no address is of more characters: it is about as many of the queues as fit, and where not even one does
+    it leads to the page of the alert, which has both links.
+    """
     until = min(now, alert.resolved_at) if alert.resolved_at is not None else now
-    rule = alert.rule
-    where = _where(alert, list(queues)[:MOST_QUEUES] or [alert.subject])
     begins = Time("since", at=since(alert).replace(microsecond=0))
     ends = Time("until", at=until.replace(microsecond=0) + timedelta(seconds=1))
+    named = list(queues)[:MOST_QUEUES] or [alert.subject]
+    while True:
+        failures, draft = _queries(alert, named, begins, ends, now)
+        addresses = _asked("failures/", failures), _asked("replays/new/", draft)
+        if longest is None or max(map(len, addresses)) <= longest:
+            break
+        if len(named) == 1:
+            addresses = page_of(alert.pk), page_of(alert.pk)
+            break
+        named.pop()
+    return Links(page_of(alert.told_with_id or alert.pk), failures, *addresses)
+
+
+def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now: datetime) -> tuple[str, str]:
+    """Of the failures, and of what is still dead of them."""
+    rule, where = alert.rule, _where(alert, queues)
     again = Numbers("replay", ((1, None),))
     if rule.metric == "view" and rule.view is not None:
-        terms = list(language.pin(language.parse(rule.view.query, now), now).terms) + where
-        failures, replayed = terms, terms
+        failures = draft = [*language.pin(language.parse(rule.view.query, now), now).terms, *where]
     elif rule.metric == "quarantined":
         failures = [*where, begins, ends, _states("quarantined")]
-        replayed = [*where, begins, _states("quarantined", "dead"), ends]
+        draft = [*where, begins, _states("quarantined", "dead"), ends]
     elif rule.metric in _OF_JOBS:
         failures = [*where, begins, Any((All((ends, _states(*_ENDED))), again))]
-        replayed = [*where, begins, Any((ends, again)), _states("dead")]
+        draft = [*where, begins, Any((ends, again)), _states("dead")]
     else:
         failures = [*where, begins, ends]
-        replayed = [*failures, _states("dead")]
-    text = _text(failures)
-    return Links(
-        page_of(alert.told_with_id or alert.pk),
-        text,
-        _asked("failures/", text),
-        _asked("replays/new/", _text(replayed)),
-    )
+        draft = [*failures, _states("dead")]
+    return _text(failures), _text(draft)
 
 
 def since(alert: Alert) -> datetime:

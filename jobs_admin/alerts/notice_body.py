@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,12 +16,13 @@ from jobs_admin.alerts.links import links, page_of
 from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.core.text import shown
 from jobs_admin.models import Alert, FailureCount
+from jobs_admin.models.alert import AlertState
 
 LARGEST = 18_000  # bytes, so that type, time and what a channel adds stay below the 20 kB of the contract
 MOST_GROUPS = 5
 MOST_ALSO = 20
 _LONGEST_TITLE = 200
-_LONGEST_LINK = 2_500  # what queues are added to a link for
+LONGEST_LINK = 1_000  # as written in an address: about as many queues as fit
 
 
 def build(
@@ -34,13 +35,21 @@ def build(
     why: str = "",
     others: Sequence[Alert] = (),
     left_out: int = 0,
+    news: Collection[int] = (),
 ) -> dict[str, Any]:
-    """`members`: what is open of them, and the leader where nothing is. `others` are over, and told with it."""
+    """`members`: what is open of them, and the leader where nothing is. `others` are over, and told with it.
+
+    `news`: the numbers of those that this notice is for. They come first, and its links are about them; what somebody
+    knows of already comes last, and what a silence keeps quiet is not named.
+    """
     rule = leader.rule
-    main = _main(leader, members)
-    rest = sorted((one for one in (*members, *others) if one.pk != main.pk), key=lambda one: (-one.value, one.pk))
-    groups = risen.top_groups(members, MOST_GROUPS)
-    led = links(main, now, queues=_queues(main, rest))
+    speaking = [one for one in members if one.state != AlertState.SILENCED] or list(members)
+    ranked = sorted((*speaking, *others), key=lambda one: _rank(one, leader, news))
+    main = next((one for one in ranked if one.is_open), leader)
+    rest = [one for one in ranked if one.pk != main.pk]
+    about = [main, *(one for one in rest if main.pk not in news or one.pk in news)]
+    groups = risen.top_groups(about, MOST_GROUPS)
+    led = links(main, now, queues=[one.subject for one in about] if main.subject else (), longest=LONGEST_LINK)
     body = {
         "alert_id": str(leader.pk),
         "dedup_key": dedup_key(leader.pk),
@@ -76,9 +85,10 @@ def dedup_key(leader: int) -> str:
     return f"redrive-{desk}-alert-{leader}"
 
 
-def _main(leader: Alert, members: Sequence[Alert]) -> Alert:
-    """The worst of those that are open."""
-    return max(members, key=lambda one: (one.value, one.pk == leader.pk, -one.pk), default=leader)
+def _rank(one: Alert, leader: Alert, news: Collection[int]) -> tuple[Any, ...]:
+    """News first, of these what is still so and what nobody has taken, then the worst."""
+    is_taken = one.state == AlertState.ACKNOWLEDGED
+    return is_taken, one.pk not in news, not one.is_open, -one.value, one.pk != leader.pk, one.pk
 
 
 def _message(main: Alert, rest: Sequence[Alert], now: datetime, why: str, left_out: int) -> str:
@@ -94,17 +104,6 @@ def _message(main: Alert, rest: Sequence[Alert], now: datetime, why: str, left_o
         n = len(rest) + left_out
         said += f"; and {n:,} more: {named}{', …' if n > 3 else ''}"
     return said
-
-
-def _queues(main: Alert, rest: Sequence[Alert]) -> list[str]:
-    """As many of the queues as a link may carry, the worst first."""
-    found, length = [main.subject], 0
-    for one in rest:
-        length += len(json.dumps(one.subject)) * 3
-        if length > _LONGEST_LINK:
-            break
-        found.append(one.subject)
-    return found if main.subject else []
 
 
 def _runbook(main: Alert, groups: Sequence[risen.RisenGroup]) -> str:

@@ -1,17 +1,20 @@
-"""Notices of alerts. Those of one rule and source that are open together are told together, under one key.
+"""Notices of alerts. Those of one rule and source that fire soon after each other are told together, under one key.
 
-The first of them that is told is the leader: its number is in the key of every notice. Later ones join, and when all of
-them are over that is told once. Who tells has locked the rule, so that notices are numbered one after the other.
+The first of them that is told is the leader: its number is in the key of every notice. Later ones join it while it is
+young and somebody is still to acknowledge it, so that a pager that was answered calls again; else they are a story of
+their own. When all of a story are over that is told once. Who tells has locked the rule, so that notices are numbered one
+after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db.models import Q
 
-from jobs_admin.alerts import notice_body
+from jobs_admin.alerts import calling, notice_body
 from jobs_admin.alerts.transitions import FIRED, move
 from jobs_admin.alerts.wording import duration
 from jobs_admin.models import Alert, AlertEvent, Channel, Notice, Rule
@@ -21,11 +24,8 @@ FIRING, RESOLVED = "alert.firing", "alert.resolved"
 # So many times what joins is told at once; then at most once in so long: queues can be made by the thousand.
 AT_ONCE = 5
 JOINED_EVERY = timedelta(minutes=1)
-
-
-def leader_of(alerts: Sequence[Alert]) -> int | None:
-    """The leader of what is told together now, from the open alerts of a rule and source."""
-    return min((number for one in alerts if (number := bundle_of(one)) is not None), default=None)
+# What fires so long after the last of a story is a story of its own.
+TOGETHER = timedelta(hours=1)
 
 
 def bundle_of(alert: Alert) -> int | None:
@@ -42,48 +42,95 @@ def tell(
 
     `again`: what fires once more because its silence ended. `left_out`: how many more would fire, beyond the bound.
     """
-    open_ = list(_of(rule, source).filter(state__in=FIRED))
-    number = leader_of(open_) or _ending(rule, source, now)
-    fresh = [one for one in open_ if one.state == AlertState.FIRING and bundle_of(one) is None]
-    if number is None and not fresh:
-        return []
-    members = [one for one in open_ if bundle_of(one) == number] if number is not None else []
-    leader = _lead(rule, number, fresh, members)
-    joining = [one for one in fresh if one.pk != leader.pk]
-    Alert.objects.filter(pk__in=[one.pk for one in joining], told_with=None).update(told_with=leader)
-    members += fresh
-    if not members:
-        return _tell_end(rule, leader, now, why)
-    return _tell_firing(rule, leader, members, now, again, left_out)
+    stories: dict[int, list[Alert]] = defaultdict(list)
+    fresh = []
+    for one in _of(rule, source).filter(state__in=FIRED):
+        if (number := bundle_of(one)) is not None:
+            stories[number].append(one)
+        elif one.state == AlertState.FIRING:
+            fresh.append(one)
+    ended = _ended(rule, source, now, stories)
+    if fresh:
+        _place(fresh, stories, now)
+    leaders = _leaders(rule, [*stories, *ended], [one for members in stories.values() for one in members])
+    untold = _untold(leaders)
+    made = []
+    for number in ended:
+        made += _tell_end(rule, leaders[number], untold[number], now, why)
+    youngest = max(stories, default=0)
+    for number, members in sorted(stories.items()):
+        beyond = left_out if number == youngest else 0
+        made += _tell_firing(rule, leaders[number], members, untold[number], now, again, beyond)
+    return made
 
 
-def _lead(rule: Rule, number: int | None, fresh: list[Alert], members: list[Alert]) -> Alert:
-    if number is None:
-        return max(fresh, key=lambda one: (one.value, -one.pk))
-    found = next((one for one in members if one.pk == number), None) or Alert.objects.get(pk=number)
-    found.rule = rule
+def _place(fresh: Sequence[Alert], stories: dict[int, list[Alert]], now: datetime) -> None:
+    """Into the youngest story if they may join it, else into one of their own."""
+    number = max(stories, default=0)
+    if not _may_be_joined(stories.get(number, ()), now):
+        number = max(fresh, key=lambda one: (one.value, -one.pk)).pk
+    joining = [one for one in fresh if one.pk != number]
+    Alert.objects.filter(pk__in=[one.pk for one in joining], told_with=None).update(told_with=number)
+    for one in joining:
+        one.told_with_id = number
+    stories[number] += fresh
+
+
+def _may_be_joined(members: Sequence[Alert], now: datetime) -> bool:
+    """While one of them waits for somebody, and one fired not long ago: a pager is quiet about what was answered."""
+    waits = any(one.state == AlertState.FIRING for one in members)
+    return waits and any(one.fired_at is not None and now - one.fired_at < TOGETHER for one in members)
+
+
+def _leaders(rule: Rule, numbers: Iterable[int], at_hand: Iterable[Alert]) -> dict[int, Alert]:
+    """A leader may be over while others go on."""
+    known = {one.pk: one for one in at_hand}
+    numbers = list(numbers)
+    known |= Alert.objects.in_bulk([number for number in numbers if number not in known])
+    for number in numbers:
+        known[number].rule = rule
+    return {number: known[number] for number in numbers}
+
+
+def _untold(leaders: Mapping[int, Alert]) -> dict[int, list[Alert]]:
+    """By story, what is in no notice yet, also what is over meanwhile; a silence keeps its own quiet."""
+    found: dict[int, list[Alert]] = defaultdict(list)
+    mine = Alert.objects.filter(Q(pk__in=leaders) | Q(told_with__in=leaders), told_at=None)
+    for one in mine.exclude(state=AlertState.SILENCED).order_by("pk"):
+        found[one.pk if one.pk in leaders else one.told_with_id].append(one)
     return found
 
 
 def _tell_firing(
-    rule: Rule, leader: Alert, members: list[Alert], now: datetime, again: Sequence[Alert], left_out: int
+    rule: Rule,
+    leader: Alert,
+    members: list[Alert],
+    untold: list[Alert],
+    now: datetime,
+    again: Sequence[Alert],
+    left_out: int,
 ) -> list[Notice]:
-    n = _last_number(leader)
-    untold = list(_bundle(leader).filter(told_at=None).exclude(state=AlertState.SILENCED))
     loud = [one for one in members if one.state == AlertState.FIRING]
+    n = _last_number(leader) if untold else 0
     quiet_s = (now - leader.told_at).total_seconds() if leader.told_at else 0.0
-    made = []
+    back = [one for one in loud if one.pk in {other.pk for other in again}]
     reason = ""
-    if untold and (n < AT_ONCE or quiet_s >= JOINED_EVERY.total_seconds()):
+    if any(one.is_open for one in untold) and (n < AT_ONCE or quiet_s >= JOINED_EVERY.total_seconds()):
         reason = "fired" if n == 0 else "joined"
-    elif any(one.pk in {other.pk for other in again} for one in members):
+    elif back:
         reason = "silence ended"
     elif left_out and is_left_out_due(members, left_out, now):
         reason = "joined"
     elif is_reminder_due(rule, leader, loud, now):
         reason = "reminder"
+    made = []
     if reason:
-        made.append(_write(rule, leader, members, now, FIRING, reason, rule.channels.all(), left_out=left_out))
+        made.append(
+            _write(
+                rule, leader, members, now, FIRING, reason, rule.channels.all(), left_out=left_out,
+                news=[*untold, *back], others=[one for one in untold if not one.is_open],
+            )
+        )  # fmt: skip
         _mark(leader, untold, made[0], now)
     if is_escalation_due(rule, leader, loud, now):
         made += _escalate(rule, leader, members, loud, now)
@@ -91,8 +138,9 @@ def _tell_firing(
 
 
 def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
-    """`loud`: those that fire and nobody acknowledged. What is held says nothing new."""
-    if not rule.renotify_s or leader.told_at is None or all(one.held_because for one in loud):
+    """`loud`: those that fire and nobody acknowledged, of any story. What is held says nothing new."""
+    mine = _with(leader, loud)
+    if not rule.renotify_s or leader.told_at is None or all(one.held_because for one in mine):
         return False
     return now - leader.told_at >= timedelta(seconds=rule.renotify_s)
 
@@ -102,9 +150,7 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
 
     `alerts`: the open ones of a rule and source.
     """
-    number = leader_of([one for one in alerts if one.state in FIRED])
-    if number is None:
-        return False
+    number = max((bundle_of(one) or 0 for one in alerts if one.state in FIRED), default=0)  # the youngest story
     notices = Notice.objects.filter(alert=number, type=FIRING).exclude(body__reason="escalated").order_by("-pk")
     last = notices.values_list("body", "key", "alert__told_at").first()
     if last is None:
@@ -117,31 +163,43 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
 
 
 def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
-    if not rule.escalate_s or leader.escalated_at is not None or not loud:
-        return False
-    return now - min(one.fired_at or now for one in loud) >= timedelta(seconds=rule.escalate_s)
+    """Whether one of the leader's has called for so long, and began after others were told last. `loud`: of any story."""
+    return bool(rule.escalate_s and _longest_loud_s(leader, loud, now, rule.escalate_s) >= rule.escalate_s)
+
+
+def _longest_loud_s(leader: Alert, loud: Sequence[Alert], now: datetime, at_least: float) -> float:
+    old = [
+        one for one in _with(leader, loud)
+        if not one.held_because and one.fired_at is not None and (now - one.fired_at).total_seconds() >= at_least
+    ]  # fmt: skip
+    called = calling.called(old, now).values()
+    last = leader.escalated_at
+    return max((one.seconds for one in called if last is None or one.since > last), default=0.0)
+
+
+def _with(leader: Alert, alerts: Iterable[Alert]) -> list[Alert]:
+    return [one for one in alerts if leader.pk in (one.pk, one.told_with_id)]
 
 
 def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert], now: datetime) -> list[Notice]:
-    """Once for all that are told together."""
-    if not Alert.objects.filter(pk=leader.pk, escalated_at=None).update(escalated_at=now):
+    """Once for all that are told together, and once more for what fired after that."""
+    waited = duration(_longest_loud_s(leader, loud, now, 0))
+    if not Alert.objects.filter(pk=leader.pk, escalated_at=leader.escalated_at).update(escalated_at=now):
         return []
     leader.escalated_at = now
     to = list(rule.escalate_to.all()) or list(rule.channels.all())
-    waited = duration((now - min(one.fired_at or now for one in loud)).total_seconds())
-    notice = _write(rule, leader, members, now, FIRING, "escalated", to, before=f"Not acknowledged for {waited}: ")
+    notice = _write(rule, leader, members, now, FIRING, "escalated", to, before=f"{calling.UNANSWERED} {waited}: ")
     Alert.objects.filter(pk=leader.pk).update(told_at=now)
     first = min(loud, key=lambda one: one.pk)
     named = ", ".join(one.name for one in to) or "nobody: the rule names no channel"
-    event = move(first, first.state, now, f"Not acknowledged for {waited}: told {named}.")
+    event = move(first, first.state, now, f"{calling.UNANSWERED} {waited}: told {named}.")
     if event is not None:
         AlertEvent.objects.filter(pk=event.pk).update(notice=notice)
     return [notice]
 
 
-def _tell_end(rule: Rule, leader: Alert, now: datetime, why: str) -> list[Notice]:
+def _tell_end(rule: Rule, leader: Alert, untold: Sequence[Alert], now: datetime, why: str) -> list[Notice]:
     """All are over. What joined last and was not told yet is in this one."""
-    untold = list(_bundle(leader).filter(told_at=None).exclude(state=AlertState.SILENCED))
     notice = _write(rule, leader, [leader], now, RESOLVED, "resolved", rule.channels.all(), others=untold, why=why)
     _mark(leader, untold, notice, now)
     over = AlertEvent.objects.filter(alert__in=_bundle(leader), to=AlertState.RESOLVED, notice=None)
@@ -168,13 +226,15 @@ def _write(
     before: str = "",
     why: str = "",
     others: Sequence[Alert] = (),
+    news: Sequence[Alert] = (),
     left_out: int = 0,
 ) -> Notice:
     for one in (*members, *others):
         one.rule = rule
     body = notice_body.build(
-        leader, members, now, reason=reason, before=before, why=why, others=others, left_out=left_out
-    )
+        leader, members, now, reason=reason, before=before, why=why, others=others, left_out=left_out,
+        news={one.pk for one in news},
+    )  # fmt: skip
     notice = Notice.objects.create(
         key=f"alert-{leader.pk}-{_last_number(leader) + 1}",
         type=kind,
@@ -202,11 +262,9 @@ def _bundle(leader: Alert):
     return Alert.objects.filter(Q(pk=leader.pk) | Q(told_with=leader.pk)).order_by("pk")
 
 
-def _ending(rule: Rule, source: str, now: datetime) -> int | None:
-    """The leader of what has just ended, in this transaction: its end is not told yet."""
+def _ended(rule: Rule, source: str, now: datetime, open_: Mapping[int, Sequence[Alert]]) -> list[int]:
+    """The leaders of what has just ended as a whole, in this transaction: its end is not told yet."""
     over = _of(rule, source).filter(state=AlertState.RESOLVED, resolved_at=now)
-    number = leader_of(list(over))
-    if number is None:
-        return None
-    told = Notice.objects.filter(alert=number).order_by("-pk").values_list("type", flat=True).first()
-    return number if told == FIRING else None
+    numbers = {number for one in over if (number := bundle_of(one)) is not None and number not in open_}
+    last: dict[int, str] = dict(Notice.objects.filter(alert__in=numbers).order_by("pk").values_list("alert", "type"))
+    return sorted(number for number in numbers if last.get(number) == FIRING)

@@ -1,0 +1,55 @@
+"""For how long alerts have called for somebody: neither a silence nor a hold counts, and a silence begins it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from jobs_admin.models import Alert, AlertEvent
+from jobs_admin.models.alert import AlertState
+
+_MOST_EVENTS = 5_000  # the newest, that are looked at
+# How the reasons begin of events that leave it firing, beside those that begin a hold.
+JUDGED_AGAIN, UNANSWERED = "It is judged again", "Not acknowledged for"
+_BEGAN = 1  # transitions of what fired at once, and has gone on so
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    since: datetime
+    seconds: float  # without those in which it was held
+
+
+def called(alerts: Sequence[Alert], now: datetime) -> dict[int, Called]:
+    """By number, of alerts that fire and are not held."""
+    found = {
+        one.pk: Called(one.fired_at, (now - one.fired_at).total_seconds()) for one in alerts if one.fired_at is not None
+    }
+    winding = [one.pk for one in alerts if one.transitions > _BEGAN]
+    if winding:
+        told: dict[int, list[tuple[datetime, str, str]]] = {}
+        events = AlertEvent.objects.filter(alert__in=winding).order_by("-at", "-n")
+        for pk, *event in events.values_list("alert", "at", "to", "reason")[:_MOST_EVENTS]:
+            told.setdefault(pk, []).append(tuple(event))
+        found |= {pk: _of(said[::-1], found[pk], now) for pk, said in told.items() if pk in found}
+    return found
+
+
+def _of(events: Sequence[tuple[datetime, str, str]], otherwise: Called, now: datetime) -> Called:
+    since: datetime | None = None
+    runs: datetime | None = None
+    counted = timedelta()
+    for at, to, reason in events:
+        if to != AlertState.FIRING:
+            since = runs = None
+            counted = timedelta()
+        elif since is None:
+            since = runs = at
+        elif reason.startswith(JUDGED_AGAIN):
+            runs = runs or at
+        elif not reason.startswith(UNANSWERED):
+            counted, runs = counted + (at - runs if runs is not None else timedelta()), None
+    if since is None:
+        return otherwise
+    return Called(since, (counted + (now - runs if runs is not None else timedelta())).total_seconds())

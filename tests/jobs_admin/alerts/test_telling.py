@@ -1,0 +1,161 @@
+"""What is told together, what is a story of its own, and who is named first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from jobs_admin import alerts
+from jobs_admin.alerts import notice_body
+from jobs_admin.models import Alert, AlertEvent, Channel, Failure, Notice, Source
+from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM
+from tests.jobs_admin.test_failure_count import bury
+
+pytestmark = pytest.mark.django_db
+S = timedelta(seconds=1)
+FIRES = {"for_s": 0, "keep_firing_s": 0, "threshold": 0}
+DAY = 86_400
+
+
+def judged(*seconds):
+    for at in seconds:
+        alerts.judge(NOW + at * S)
+
+
+def mend(**which):
+    Failure.objects.filter(**which, state="dead").update(state="recovered")
+
+
+def told():
+    return [(n.body["queue"], n.body["reason"]) for n in Notice.objects.order_by("pk")]
+
+
+def acknowledge(subject):
+    alerts.acknowledge(ANN, Alert.objects.get(subject=subject).pk)
+
+
+def test_what_joins_is_named_first_however_much_was_told_before(rule):
+    rule(**FIRES)
+    for n in range(30):
+        bury(50, queue=f"old{n:02}")
+    judged(0)
+    bury(1, queue="payments"), bury(2, queue="refunds")
+    judged(5)
+    body = Notice.objects.latest("pk").body
+    assert (body["reason"], body["queue"], body["value"]) == ("joined", "refunds", 2)
+    assert body["also"][0]["queue"] == "payments" and body["message"].startswith("refunds has 2 dead jobs")
+    assert "payments 1, old" in body["message"] and body["more"] == 31 - 20
+    asked = parse_qs(urlsplit(body["replay_url"]).query)["q"][0]
+    assert "queue:refunds,payments " in asked
+
+
+def test_who_is_silenced_does_not_speak_and_what_is_taken_comes_last(rule):
+    rule(**FIRES)
+    bury(9, queue="quiet"), bury(8, queue="taken"), bury(2, queue="new"), bury(1, queue="still")
+    alerts.judge(NOW)
+    Alert.objects.filter(subject="taken").update(state="acknowledged")
+    alerts.silence(SAM, {"source": "shop", "queue": "quiet"}, ends_at=NOW + DAY * S, comment="known", now=NOW)
+    bury(1, queue="later")
+    judged(5)
+    body = Notice.objects.latest("pk").body
+    assert [body["queue"], *(one["queue"] for one in body["also"])] == ["later", "new", "still", "taken"]
+
+
+def test_who_joins_after_an_escalation_is_escalated_too(rule):
+    Channel.objects.bulk_create(Channel(name=name, kind="webhook") for name in ("pager", "boss"))
+    rule(**FIRES, escalate_s=60, channels=["pager"], escalate_to=["boss"])
+    bury(10)
+    judged(0, 60)
+    bury(1, queue="payments")
+    judged(65, 120, 125, 130, 600)
+    assert [reason for _, reason in told()] == ["fired", "escalated", "joined", "escalated"]
+    assert {c.name for c in Notice.objects.latest("pk").channels.all()} == {"boss"}
+
+
+def test_a_story_that_somebody_took_is_not_joined_so_that_the_pager_calls_again(rule):
+    rule(**FIRES, escalate_s=60)
+    bury(10)
+    judged(0, 60)
+    acknowledge("emails")
+    bury(1, queue="payments")
+    judged(DAY, DAY + 55, DAY + 60)
+    assert told() == [("emails", "fired"), ("emails", "escalated"), ("payments", "fired"), ("payments", "escalated")]
+    assert len({n.body["dedup_key"] for n in Notice.objects.all()}) == 2
+    mend(queue="payments")
+    judged(DAY + 65)
+    mend()
+    judged(DAY + 70)
+    assert told()[4:] == [("payments", "resolved"), ("emails", "resolved")]
+
+
+def test_what_fires_an_hour_later_is_a_story_of_its_own_and_each_ends_once(rule):
+    rule(**FIRES, renotify_s=86_400)
+    bury(10)
+    judged(0)
+    bury(10, queue="soon")
+    judged(3595)
+    bury(10, queue="late")
+    judged(3595 + 3600)
+    bury(10, queue="later")
+    judged(3595 + 3605)
+    assert told() == [("emails", "fired"), ("soon", "joined"), ("late", "fired"), ("later", "joined")]
+    mend()
+    judged(8000)
+    keys = Counter(n.key.rpartition("-")[0] for n in Notice.objects.all())
+    assert [r for _, r in told()][4:] == ["resolved", "resolved"] and sorted(keys.values()) == [3, 3]
+    assert not AlertEvent.objects.filter(to__in=("firing", "resolved"), notice=None).exists()
+
+
+def test_stories_that_are_open_together_cost_no_more_queries_each(rule, django_assert_max_num_queries):
+    made = rule(**FIRES)
+    for n in range(50):
+        bury(1, queue=f"q{n:02}")
+    judged(0)
+    Alert.objects.update(told_with=None, told_at=NOW)
+    bury(1, queue="new")
+    with django_assert_max_num_queries(95):
+        judged(5)
+    assert made.alerts.filter(told_with=None).count() == 50 and told()[-1] == ("new", "fired")
+
+
+def test_a_long_silence_that_ends_gives_people_their_time_before_it_is_escalated(rule):
+    rule(**FIRES, escalate_s=600)
+    alerts.silence(SAM, {"source": "shop"}, ends_at=NOW + 7200 * S, comment="known", now=NOW)
+    bury(10)
+    judged(0, 3600, 7200, 7200 + 595)
+    assert [reason for _, reason in told()] == ["fired"]
+    judged(7200 + 600, 7200 + 605)
+    assert [reason for _, reason in told()] == ["fired", "escalated"]
+
+
+def test_while_it_is_held_the_time_until_escalation_stands_still(rule):
+    rule(**FIRES, escalate_s=600)
+    shop = Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW, changed_at=NOW)
+    bury(10)
+    judged(0, 300)
+    Source.objects.filter(pk=shop.pk).update(is_reachable=False)
+    judged(305, 3000)
+    Source.objects.filter(pk=shop.pk).update(is_reachable=True)
+    judged(3005, 3295)
+    assert [reason for _, reason in told()] == ["fired"]
+    judged(3300)
+    assert [reason for _, reason in told()] == ["fired", "escalated"]
+
+
+@pytest.mark.parametrize("letters, is_cut", [("a:b/", False), ("ü💥:", True)])
+def test_a_link_is_about_as_many_queues_as_fit_and_never_cut(rule, letters, is_cut):
+    rule(**FIRES)
+    for n in range(20):
+        bury(20 - n, queue=letters * (60 if is_cut else 4) + f"{n:02}")
+    judged(0)
+    body, alert = Notice.objects.get().body, Alert.objects.get(told_with=None)
+    for name in ("failures_url", "replay_url"):
+        assert len(body[name]) <= notice_body.LONGEST_LINK
+        if is_cut:
+            assert body[name].endswith(f"/alerts/{alert.pk}/")
+        else:
+            asked = parse_qs(urlsplit(body[name]).query)["q"][0]
+            assert "state:dead" in asked and "until:" in asked and asked.count("a:b/a:b/") > 2
