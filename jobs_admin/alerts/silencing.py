@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,7 +25,8 @@ from jobs_admin.models.alert import Severity
 MATCHERS = ("source", "queue", "rule", "severity", "alert")
 LONGEST = timedelta(days=30)
 LONGEST_COMMENT = 500
-MOST = 500  # in force or to come
+MOST = 100  # of one source, in force or to come; of several sources together as many
+MOST_OF_DESK = 2_000
 MOST_OVER = 200  # of those that ended, the newest, that are listed
 _LONGEST_GLOB = 200
 
@@ -34,12 +36,38 @@ def silences(viewer: Viewer, now: datetime, *, over: bool = False) -> list[Silen
     if over:
         found = Silence.objects.filter(ends_at__lte=now).order_by("-ends_at", "-pk")[:MOST_OVER]
     else:
-        found = Silence.objects.filter(ends_at__gt=now).order_by("ends_at", "pk")[:MOST]
+        found = Silence.objects.filter(ends_at__gt=now).order_by("ends_at", "pk")[:MOST_OF_DESK]
     return [one for one in found if may_see(viewer, one)]
 
 
-def in_force(now: datetime) -> list[Silence]:
-    return list(Silence.objects.filter(starts_at__lte=now, ends_at__gt=now).order_by("pk"))
+class InForce(list[Silence]):
+    """What is in force at a moment, to be asked about many alerts: those of other sources cost nothing then."""
+
+    def __init__(self, found: Iterable[Silence]) -> None:
+        super().__init__(found)
+        self._named: dict[str, list[Silence]] = defaultdict(list)
+        self._fitting: dict[tuple[str, str, str], list[Silence]] = {}
+        for one in self:
+            source = _source(one.matchers)
+            self._named["*" if "*" in source else source].append(one)
+
+    def of(self, source: str, rule_name: str, severity: str) -> list[Silence]:
+        """Those that may fit an alert of this source, rule and severity, by their number."""
+        key = source, rule_name, severity
+        if key not in self._fitting:
+            near = [*self._named.get(source, ()), *self._named.get("*", ())]
+            known = {"source": source, "rule": rule_name}
+            fitting = [
+                one
+                for one in near
+                if one.matchers.get("severity", severity) == severity and _all_match(one.matchers, known)
+            ]
+            self._fitting[key] = sorted(fitting, key=lambda one: one.pk)
+        return self._fitting[key]
+
+
+def in_force(now: datetime) -> InForce:
+    return InForce(Silence.objects.filter(starts_at__lte=now, ends_at__gt=now).order_by("pk"))
 
 
 def may_see(viewer: Viewer, silence: Silence) -> bool:
@@ -52,6 +80,8 @@ def may_end(viewer: Viewer, silence: Silence) -> bool:
 
 def silenced_by(found: Iterable[Silence], alert: Alert, rule_name: str) -> Silence | None:
     """The first that fits an alert."""
+    if isinstance(found, InForce):
+        found = found.of(alert.source, rule_name, alert.severity)
     return next((one for one in found if _fits(one.matchers, alert, rule_name)), None)
 
 
@@ -79,8 +109,7 @@ def silence(
     if not 1 <= len(why) <= LONGEST_COMMENT:
         raise _invalid("comment", f"Say why, in 1 to {LONGEST_COMMENT} characters: others will wonder.")
     with transaction.atomic():
-        if Silence.objects.filter(ends_at__gt=now).count() >= MOST:
-            raise AlertRefused("too_many", f"There are {MOST} silences. End one first. Nothing was changed.")
+        _must_have_room(source, now)
         made = Silence.objects.create(
             matchers=said, author=viewer.name[:150], comment=why, starts_at=starts, ends_at=ends_at
         )
@@ -88,6 +117,18 @@ def silence(
         for one in rights.audited([source]):
             audit.record(viewer, "silence.create", f"silence:{made.pk}", source=one, reason=why, after=after)
     return made
+
+
+def _must_have_room(source: str, now: datetime) -> None:
+    """Each source has its own bound: its operators take no place from those of others."""
+    owner = rights.owner(source)
+    open_ = Silence.objects.filter(ends_at__gt=now).values_list("matchers", flat=True)[:MOST_OF_DESK]
+    owners = [rights.owner(_source(matchers)) for matchers in open_]
+    if owners.count(owner) >= MOST:
+        of = "several sources" if owner == EVERY_SOURCE else owner
+        raise AlertRefused("too_many", f"There are {MOST} silences of {of}. End one first. Nothing was changed.")
+    if len(owners) >= MOST_OF_DESK:
+        raise AlertRefused("too_many", f"There are {MOST_OF_DESK:,} silences. End one first. Nothing was changed.")
 
 
 def end_silence(viewer: Viewer, pk: int, *, now: datetime | None = None) -> Silence:
@@ -119,6 +160,10 @@ def _fits(matchers: Mapping[str, Any], alert: Alert, rule_name: str) -> bool:
     if "severity" in matchers and matchers["severity"] != alert.severity:
         return False
     known = {"source": alert.source, "queue": alert.subject, "rule": rule_name}
+    return _all_match(matchers, known)
+
+
+def _all_match(matchers: Mapping[str, Any], known: Mapping[str, str]) -> bool:
     return all(matches(str(matchers[name]), text) for name, text in known.items() if name in matchers)
 
 
