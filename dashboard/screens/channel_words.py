@@ -10,7 +10,6 @@ from typing import Any
 from django.urls import NoReverseMatch, reverse
 
 from dashboard.shown.figures import duration, number
-from jobs_admin.models.alert import Rule
 from jobs_admin.models.notice import DeliveryState
 from jobs_admin.notices import ChannelRow, DeliveryRow, LastDelivery
 
@@ -39,18 +38,11 @@ class ChannelLine:
     deliveries_url: str
 
 
-def lines(rows: Iterable[ChannelRow], last: Mapping[int, LastDelivery], rules: Iterable[Rule]) -> list[ChannelLine]:
-    telling = users(rules)
-    return [line(row, last.get(row.pk), telling.get(row.name, [])) for row in rows]
-
-
-def users(rules: Iterable[Rule]) -> dict[str, list[str]]:
-    """Name of a channel -> names of the rules that tell it."""
-    found: dict[str, list[str]] = {}
-    for rule in rules:
-        for name in sorted({one.name for one in [*rule.channels.all(), *rule.escalate_to.all()]}):
-            found.setdefault(name, []).append(rule.name)
-    return found
+def lines(
+    rows: Iterable[ChannelRow], last: Mapping[int, LastDelivery], telling: Mapping[int, list[str]]
+) -> list[ChannelLine]:
+    """`telling`: number of a channel -> names of the rules that tell it."""
+    return [line(row, last.get(row.pk), telling.get(row.pk, [])) for row in rows]
 
 
 def line(row: ChannelRow, last: LastDelivery | None, rules: list[str]) -> ChannelLine:

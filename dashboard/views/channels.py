@@ -29,7 +29,7 @@ RECENT = 10
 def index(request: HttpRequest) -> HttpResponse:
     viewer = request.viewer
     rows = notices.channels(viewer)
-    lines = channel_words.lines(rows, notices.last_deliveries(viewer), alerts.rules(viewer))
+    lines = channel_words.lines(rows, notices.last_deliveries(viewer), alerts.telling(viewer))
     context = {"lines": lines, "may_change": notices.may_change(viewer), "sees": not any(r.is_masked for r in rows)}
     return render_page(request, "alerts/channels.html", context, part="channels")
 
@@ -168,7 +168,7 @@ def _page(
         "may_change": notices.may_change(request.viewer),
     }
     if row:
-        telling = channel_words.users(alerts.rules(request.viewer)).get(row.name, [])
+        telling = alerts.telling(request.viewer).get(row.pk, [])
         last = notices.last_deliveries(request.viewer).get(row.pk)
         recent = notices.deliveries(request.viewer, channel=row.pk, limit=RECENT)
         context |= {

@@ -38,7 +38,6 @@ def index(request: HttpRequest) -> HttpResponse:
             shown, alerts.standing(viewer, shown), {one.pk: alerts.may_change(viewer, one) for one in shown}
         ),
         "count": len(every),
-        "firing": sum(one.firing for one in alerts.standing(viewer, every).values()),
         "asked": asked,
         "may_make": viewer.may_anywhere(OPERATOR) and not config.is_read_only(),
         "self_url": f"{reverse('alert-rules')}?{urlencode({'q': asked, 'after': after})}",

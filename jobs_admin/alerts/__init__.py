@@ -23,7 +23,7 @@ from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_chang
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
 from jobs_admin.alerts.runbooks import may_change as may_change_runbooks
 from jobs_admin.alerts.silencing import end_silence, may_end, silence, silences
-from jobs_admin.alerts.standing import Standing, standing
+from jobs_admin.alerts.standing import Standing, standing, telling
 
 __all__ = [
     "DEFAULTS",
@@ -71,6 +71,7 @@ __all__ = [
     "silence",
     "silences",
     "standing",
+    "telling",
     "times",
     "together",
 ]

@@ -1,20 +1,21 @@
-"""How rules stand: what of each is open now, and when it fired last."""
+"""How rules stand: what of each is open now, when it fired last, and whom it tells."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Max, Q
+from django.db.models import Count, OuterRef, Q, Subquery
 
 from jobs_admin.alerts import rights
 from jobs_admin.models import Alert, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
 
-_FIRING = Q(state__in=(AlertState.FIRING, AlertState.ACKNOWLEDGED))
-_QUIET = Q(state__in=(AlertState.PENDING, AlertState.SILENCED))
+_FIRING = (AlertState.FIRING, AlertState.ACKNOWLEDGED)
+_QUIET = (AlertState.PENDING, AlertState.SILENCED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,33 @@ class Standing:
 
 
 def standing(viewer: Viewer, rules: Iterable[Rule]) -> dict[int, Standing]:
-    """By number of the rule, of the alerts that the viewer sees; one that never had an alert is left out."""
-    seen = Alert.objects.filter(rights.visible_alerts(viewer), rule__in=[one.pk for one in rules])
-    counted = seen.order_by().values("rule").annotate(
-        firing=Count("pk", filter=_FIRING),
-        quiet=Count("pk", filter=_QUIET),
-        last=Max("fired_at"),
-    )  # fmt: skip
-    return {one["rule"]: Standing(one["firing"], one["firing"] + one["quiet"], one["last"]) for one in counted}
+    """By number of the rule, of the alerts that the viewer sees; one that never had an alert may be left out.
+
+    Reads what is open, and of each rule its last alert that fired, however many it had.
+    """
+    pks = [one.pk for one in rules]
+    seen = Alert.objects.filter(rights.visible_alerts(viewer))
+    opened = seen.filter(rule__in=pks, state__in=(*_FIRING, *_QUIET)).order_by().values("rule")
+    counted = opened.annotate(firing=Count("pk", filter=Q(state__in=_FIRING)), open=Count("pk"))
+    of_rule = {one["rule"]: (one["firing"], one["open"]) for one in counted}
+    fired = seen.filter(rule=OuterRef("pk"), fired_at__isnull=False).order_by("-fired_at").values("fired_at")[:1]
+    last = dict(Rule.objects.filter(pk__in=pks).order_by().values_list("pk", Subquery(fired)))
+    return {
+        pk: Standing(*of_rule.get(pk, (0, 0)), last.get(pk)) for pk in pks if pk in of_rule or last.get(pk) is not None
+    }
+
+
+def telling(viewer: Viewer) -> dict[int, list[str]]:
+    """Number of a channel -> names of the rules that tell it, at once or when they escalate, as far as the viewer sees them."""
+    found = Rule.objects.filter(deleted_at=None).select_related("view").only("name", "source", "deleted_at", "view")
+    names = {one.pk: one.name for one in found if rights.may_see(viewer, one)}
+    links = {
+        pair
+        for through in (Rule.channels.through, Rule.escalate_to.through)
+        for pair in through.objects.values_list("channel_id", "rule_id")
+    }
+    told: dict[int, list[str]] = defaultdict(list)
+    for channel, rule in links:
+        if rule in names:
+            told[channel].append(names[rule])
+    return {channel: sorted(by) for channel, by in told.items()}

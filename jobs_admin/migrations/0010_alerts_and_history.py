@@ -305,6 +305,10 @@ class Migration(migrations.Migration):
             index=models.Index(fields=['source', 'subject', '-opened_at'], name='alert_by_subject'),
         ),
         migrations.AddIndex(
+            model_name='alert',
+            index=models.Index(condition=models.Q(('fired_at__isnull', False)), fields=['rule', '-fired_at'], name='alert_by_rule'),
+        ),
+        migrations.AddIndex(
             model_name='delivery',
             index=models.Index(fields=['channel', '-id'], name='delivery_by_channel'),
         ),

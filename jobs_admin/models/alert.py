@@ -142,6 +142,7 @@ class Alert(models.Model):
         indexes = [
             models.Index(fields=["state", "-opened_at"], name="alert_by_state"),
             models.Index(fields=["source", "subject", "-opened_at"], name="alert_by_subject"),
+            models.Index(fields=["rule", "-fired_at"], condition=Q(fired_at__isnull=False), name="alert_by_rule"),
         ]
 
     @property

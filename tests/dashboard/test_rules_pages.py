@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -129,6 +130,27 @@ def test_the_list_asks_the_database_the_same_for_one_rule_and_for_fifty(vera):
         rule(f"rule {n}", channels=["ops-slack"])
     asked()  # who asks is remembered for a moment only
     assert asked() == one
+
+
+def test_the_list_looks_at_alerts_once_for_what_is_open_and_once_for_the_last_of_each_rule(vera):
+    for n in range(5):
+        one = rule(f"Rule {n}")
+        for m in range(4):
+            ago = timezone.now() - timedelta(hours=m + 1)
+            fired(one, state="resolved", opened_at=ago, fired_at=ago)
+        fired(one, subject="b"), fired(one, subject="c", state="pending", fired_at=None)
+    with CaptureQueriesContext(connection) as queries:
+        told = text_of(vera.get("/alerts/rules/"))
+    assert told.count("1 firing") == 5
+    about = [one["sql"] for one in queries if 'FROM "jobs_admin_alert"' in one["sql"]]
+    assert len(about) == 2 and all('"state" IN' in sql or "LIMIT 1" in sql for sql in about)
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite says it")
+def test_the_last_alert_of_a_rule_is_read_off_its_index():
+    one = rule()
+    last = Alert.objects.filter(rule=one.pk, fired_at__isnull=False).order_by("-fired_at").values("fired_at")[:1]
+    assert "alert_by_rule" in last.explain() and "TEMP B-TREE" not in last.explain()
 
 
 def test_a_long_list_has_pages_by_name_and_can_be_narrowed(vera):
