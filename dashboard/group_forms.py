@@ -9,6 +9,7 @@ from django.http import QueryDict
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from dashboard import moments
 from jobs_admin.core.text import whole_number
 from jobs_admin.group_changes import ChangeRefused
 
@@ -57,9 +58,10 @@ def _moment(text: str) -> datetime:
     """A time without a zone is UTC, as everywhere on the pages."""
     try:
         found = parse_datetime(text.strip())
+        found = found and moments.sane(found)
     except ValueError:
         found = None
-    if found is None or not 2000 < found.year < 3000:
+    if found is None:
         message = f"“{text[:40]}” is no time: write it as 2026-12-01T08:00, in UTC. Nothing was changed."
         raise ChangeRefused("invalid", message, "muted_until")
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from dashboard import links
+from dashboard import links, moments
 from dashboard.shown.figures import duration, number
 from jobs_admin import config, incidents
 from jobs_admin.core.text import marked
@@ -39,8 +39,8 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
     try:
         # A blank where a plus was: whoever wrote the address did not quote it.
         read = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
+        return moments.sane(read if read.tzinfo else read.replace(tzinfo=UTC))
+    except ValueError:
         raise BadSpan(f"{name} is no time: write 2026-11-21T02:07Z.", name) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+from dashboard import moments
 from jobs_admin.core.text import whole_number
 
 # Its shortest names; the longest is the service's to say.
@@ -31,9 +32,9 @@ def moment(text: str) -> datetime | None:
     """`2026-11-20T10:00`, in UTC where it names no zone; None for what is none."""
     try:
         found = datetime.fromisoformat(text.strip())
+        return moments.sane(found.replace(tzinfo=UTC) if found.tzinfo is None else found)
     except ValueError:
         return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 def as_field(at: datetime) -> str:

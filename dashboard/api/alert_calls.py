@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query, Status
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
 from dashboard.access import needs
 from dashboard.api import alert_shapes, shapes
-from dashboard.api.calls import REFUSALS, After, Body, Limit, Number, Text, api
+from dashboard.api.calls import REFUSALS, After, Body, Limit, Moment, Number, Text, api
 from dashboard.api.errors import CallRefused
 from jobs_admin import alerts
 from jobs_admin.core.text import representable
@@ -48,8 +48,8 @@ class NewSilence(Body):
 
     matchers: dict[str, Any]
     comment: Text = Field(max_length=500)
-    starts_at: AwareDatetime | None = None
-    ends_at: AwareDatetime | None = None
+    starts_at: Moment | None = None
+    ends_at: Moment | None = None
     for_s: StrictInt | None = Field(None, ge=1, le=30 * 86_400)
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from django.http import HttpRequest
 from django.urls import reverse
 from ninja import NinjaAPI, Path, Query, Schema
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field
 
-from dashboard import downloads
+from dashboard import downloads, moments
 from dashboard.access import needs
 from dashboard.api import errors, shapes
 from dashboard.api.tokens import Token
@@ -32,6 +32,7 @@ api = NinjaAPI(
 errors.install(api)
 
 Text = Annotated[str, AfterValidator(representable)]
+Moment = Annotated[AwareDatetime, AfterValidator(moments.sane)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 Number = Annotated[int, Path(ge=1, lt=2**63)]
 NO_CURSOR = "This is no cursor: hand over `next` of the page before, as it came"

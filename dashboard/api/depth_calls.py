@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Schema, Status
-from pydantic import AfterValidator, AwareDatetime, Field
+from pydantic import AfterValidator, Field
 
 from dashboard import links
 from dashboard.access import needs
-from dashboard.api.calls import REFUSALS, Body, Text, api
+from dashboard.api.calls import REFUSALS, Body, Moment, Text, api
 from dashboard.api.errors import CallRefused
 from jobs_admin import config, depths, releases
 from jobs_admin.core.text import representable
@@ -67,7 +67,7 @@ class ReleaseItem(Schema):
 class Told(Body):
     source: Text = Field(min_length=1, max_length=63)
     version: Text = Field(min_length=1, max_length=releases.LONGEST_VERSION)
-    at: AwareDatetime | None = None  # now
+    at: Moment | None = None  # now
 
 
 @api.get("/depth", response={200: DepthHistory, **REFUSALS}, tags=["queues"])
@@ -76,8 +76,8 @@ def depth(
     request: HttpRequest,
     source: Source,
     queue: Queue,
-    since: AwareDatetime | None = None,
-    until: AwareDatetime | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     points: Points = depths.MOST,
 ) -> Any:
     """How deep a queue was, in the shortest step that is kept so far back and gives at most `points`; a day if not said."""

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest
 from ninja import Query
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from dashboard import moments
 from dashboard.access import needs
 from dashboard.api import errors, rule_calls, shapes  # rules first: `/groups/rules` is no fingerprint
 from dashboard.api.calls import NO_CURSOR, REFUSALS, Body, Limit, Text, api
@@ -25,7 +26,7 @@ State = Literal["new", "ongoing", "regressed", "resolved", "muted"]
 
 class GroupChange(Body):
     state: Literal["ongoing", "resolved", "muted"] | None = None
-    muted_until: datetime | None = None
+    muted_until: Annotated[datetime, AfterValidator(moments.sane)] | None = None
     muted_until_count: int | None = Field(
         None, ge=1, le=group_changes.MOST_MUTED_COUNT
     )  # failed attempts more than now

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Path, Query, Status
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
 from dashboard.access import needs
 from dashboard.api import policy_shapes, shapes
-from dashboard.api.calls import REFUSALS, After, Limit, Number, Reason, Text, api
+from dashboard.api.calls import REFUSALS, After, Limit, Moment, Number, Reason, Text, api
 from jobs_admin import policies
 from jobs_admin.core.text import representable
 from jobs_admin.models import PolicyVersion
@@ -42,7 +42,7 @@ class Previewed(Draft):
 
 
 class Backtested(Draft):
-    since: AwareDatetime | None = None
+    since: Moment | None = None
 
 
 class Published(Draft):

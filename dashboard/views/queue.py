@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_safe
 
-from dashboard import links
+from dashboard import links, moments
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import depth_picture
@@ -158,8 +158,8 @@ def _window(request: HttpRequest, now: datetime, watched_since: datetime | None)
     hidden = tuple(name for name in dict.fromkeys(asked.get("hide", "").split(",")) if name in known)
     since, until = _moment(asked.get("since", "")), _moment(asked.get("until", "")) or now
     if since is not None and since < now - _SHORTEST:
-        until = min(max(until, since + _SHORTEST), now)
-        return Window(max(since, now - 2 * timedelta(hours=SPANS["400d"])), until, "", hidden)
+        since = max(since, now - 2 * timedelta(hours=SPANS["400d"]))
+        return Window(since, min(max(until, since + _SHORTEST), now), "", hidden)
     name = asked.get("span", "")
     if name not in SPANS:
         age = now - watched_since if watched_since is not None else timedelta.max
@@ -169,12 +169,16 @@ def _window(request: HttpRequest, now: datetime, watched_since: datetime | None)
 
 def _moment(text: str) -> datetime | None:
     if text.isascii() and text.isdigit() and len(text) <= 11:  # as the script says it
-        return datetime.fromtimestamp(int(text), UTC)
+        at: datetime | None = datetime.fromtimestamp(int(text), UTC)
+    else:
+        try:
+            at = parse_datetime(text)
+        except ValueError:
+            return None
     try:
-        at = parse_datetime(text)
+        return None if at is None else moments.sane(at if at.tzinfo else at.replace(tzinfo=UTC))
     except ValueError:
         return None
-    return None if at is None else at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _text(at: datetime) -> str:
