@@ -71,7 +71,7 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
     is_on = request.POST.get(ENABLED) == "1"
     back = links.back(request, otherwise=reverse("alert-rules"))
     try:
-        alerts.save_rule(request.viewer, alerts.document(rule) | {ENABLED: is_on}, pk)
+        alerts.save_rule(request.viewer, alerts.document(rule) | {ENABLED: is_on, "changed_at": rule.changed_at}, pk)
     except alerts.NoSuchRule as error:
         raise Http404(NO_SUCH_RULE) from error
     except alerts.AlertRefused as refused:

@@ -50,6 +50,8 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
         held = Channel.objects.select_for_update().filter(pk=before.pk).first() if before is not None else Channel()
         if held is None:
             raise NoSuchChannel
+        if before is not None:
+            wanted = documents.read(document, held)  # what is left out stays as it is now, not as it was looked at
         was = _plain(held) if before is not None else None
         held.name, held.kind, held.url, held.to = wanted.name, wanted.kind, wanted.url, wanted.to
         held.events = list(wanted.events)
@@ -64,13 +66,19 @@ def save_channel(viewer: Viewer, document: object, pk: int | None = None) -> Sav
 
 def delete_channel(viewer: Viewer, pk: int) -> None:
     """With its deliveries. Raises ChannelRefused where a rule still tells it, NoSuchChannel."""
-    found = reading.find(viewer, pk)
+    reading.find(viewer, pk)
     rights.must_change(viewer, "channel.delete", f"channel:{pk}")
-    _not_used(found)
+    with transaction.atomic():
+        held = Channel.objects.select_for_update().filter(pk=pk).first()
+        if held is None:
+            raise NoSuchChannel
+        _not_used(held)
+        was, why = _plain(held), "It is being deleted, and its deliveries with it."
+        if held.disabled_at is None:
+            held.disabled_at, held.why_disabled = timezone.now(), why
+            held.save(update_fields=["disabled_at", "why_disabled"])
+        audit.record(viewer, "channel.disable", f"channel:{pk}", reason=why, before=was, after=_plain(held))
     # Bit by bit: nobody waits for a log of a hundred thousand. Without its deliveries it is told nothing more.
-    Channel.objects.filter(pk=pk, disabled_at=None).update(
-        disabled_at=timezone.now(), why_disabled="It is being deleted."
-    )
     while ids := list(Delivery.objects.filter(channel_id=pk).values_list("pk", flat=True)[:_AT_ONCE]):
         Delivery.objects.filter(pk__in=ids).delete()
     links = Notice.channels.through.objects
@@ -80,11 +88,16 @@ def delete_channel(viewer: Viewer, pk: int) -> None:
         held = Channel.objects.select_for_update().filter(pk=pk).first()
         if held is None:
             raise NoSuchChannel
-        if _told_by(held):
+        if names := _told_by(held):
             message = "A rule tells it since a moment ago: it stays. Its deliveries are gone, and it is disabled."
-            raise ChannelRefused("in_use", message)
-        audit.record(viewer, "channel.delete", f"channel:{pk}", before=_plain(held))
-        held.delete()
+            audit.record(
+                viewer, "channel.delete", f"channel:{pk}", reason=message, after={"rules": names[:5]}, allowed=False
+            )
+        else:
+            audit.record(viewer, "channel.delete", f"channel:{pk}", before=_plain(held))
+            held.delete()
+    if names:
+        raise ChannelRefused("in_use", message)
 
 
 def rotate(viewer: Viewer, pk: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db.models.signals import post_delete
 
 from jobs_admin import notices
 from jobs_admin.models import Alert, AuditEvent, Channel, Delivery, Rule
@@ -167,6 +168,48 @@ def test_a_channel_that_rules_tell_is_not_deleted_and_one_that_none_tells_goes_w
     notices.delete_channel(ANN, channel.pk)
     assert not Channel.objects.exists() and not Delivery.objects.exists()
     assert AuditEvent.objects.get(act="channel.delete").before["name"] == "pager"
+    begun = AuditEvent.objects.get(act="channel.disable")
+    assert begun.reason.startswith("It is being deleted") and (begun.before["disabled"], begun.after["disabled"]) == (
+        False,
+        True,
+    )
+
+
+def test_a_channel_that_stays_in_the_end_has_its_record_of_what_went():
+    """Whoever saves a rule meanwhile names it."""
+    channel, _ = webhook("pager", URL)
+    rule = Rule.objects.create(name="Deep", metric="dead", threshold=5)
+    notices.test(ANN, channel.pk)
+
+    def name_it(**_) -> None:
+        rule.channels.add(channel)
+
+    post_delete.connect(name_it, sender=Delivery)
+    try:
+        with pytest.raises(ChannelRefused, match="it stays"):
+            notices.delete_channel(ANN, channel.pk)
+    finally:
+        post_delete.disconnect(name_it, sender=Delivery)
+    assert Channel.objects.get().disabled_at is not None and not Delivery.objects.exists()
+    begun, ended = AuditEvent.objects.filter(act__in=["channel.disable", "channel.delete"]).order_by("pk")
+    assert (begun.act, begun.allowed, begun.after["disabled"]) == ("channel.disable", True, True)
+    assert (ended.act, ended.allowed, ended.after) == ("channel.delete", False, {"rules": ["Deep"]})
+
+
+def test_of_two_edits_at_once_of_different_fields_none_is_lost():
+    channel, _ = webhook("pager", URL)
+
+    class MeanwhileChanged(dict):
+        """Another edit ends after this one was begun, and before it is stored."""
+
+        def get(self, name, otherwise=None):
+            if not Channel.objects.filter(name="pager", events=["replay.done"]).exists():
+                notices.save_channel(ANN, {"events": ["replay.done"]}, channel.pk)
+            return super().get(name, otherwise)
+
+    notices.save_channel(ANN, MeanwhileChanged(name="pager 2"), channel.pk)
+    channel.refresh_from_db()
+    assert (channel.name, channel.events) == ("pager 2", ["replay.done"])
 
 
 def test_a_second_test_waits_for_the_first():
