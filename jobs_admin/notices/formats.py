@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from jobs_admin.notices.posting import Request
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 # PagerDuty knows critical, error, warning and info.
 _SEVERITIES = {"critical": "critical", "warning": "warning", "info": "info"}
+_LONGEST_SECTION = 3_000  # of Slack
 _ENDS = (wording.RESOLVED, "replay.done")
 
 
@@ -44,11 +45,10 @@ def _slack(notice: Notice, channel: Channel, now: datetime) -> Request:
     mark = "🟢" if notice.type in _ENDS else mark
     lines = [_mrkdwn(told.message)]
     lines += [f"• {_mrkdwn(group)}" for group in told.groups]
-    links = " · ".join(f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in told.links)
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": f"{mark} {told.title}"[:150]}},
         *_section("\n".join(filter(None, lines))),
-        *_section(links),
+        *_section(_joined([f"<{_address(address)}|{_mrkdwn(words)}>" for words, address in told.links])),
     ]
     said = {"text": _mrkdwn(f"{told.title}: {told.message}")[:3_000], "blocks": blocks}
     text = json.dumps(said, ensure_ascii=False)
@@ -94,7 +94,16 @@ _OF_KIND: dict[str, Callable[[Notice, Channel, datetime], Request]] = {
 
 
 def _section(text: str) -> list[dict[str, Any]]:
-    return [{"type": "section", "text": {"type": "mrkdwn", "text": text[:3_000]}}] if text else []
+    return [{"type": "section", "text": {"type": "mrkdwn", "text": text[:_LONGEST_SECTION]}}] if text else []
+
+
+def _joined(links: Sequence[str]) -> str:
+    """As many whole links as a section holds."""
+    text = ""
+    for link in links:
+        longer = f"{text} · {link}" if text else link
+        text = longer if len(longer) <= _LONGEST_SECTION else text
+    return text
 
 
 def _mrkdwn(text: str) -> str:

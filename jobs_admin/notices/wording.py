@@ -16,6 +16,7 @@ from jobs_admin.models import Notice
 LARGEST = 20_000  # bytes of a webhook's body
 FIRING, RESOLVED = "alert.firing", "alert.resolved"
 _LONGEST_TEXT, _MOST_ITEMS = 1_000, 20
+LONGEST_ADDRESS = 2_000
 # What goes first where a body is too large.
 _SPARED = ("also", "top_groups", "crashes", "workers", "failures_url", "replay_url")
 _FACTS = {
@@ -56,9 +57,12 @@ def encoded(told: Mapping[str, Any]) -> bytes:
 
 
 def data(notice: Notice) -> dict[str, Any]:
-    """What was written down, each text and list of a bounded length, with the addresses of the pages it is about."""
+    """What was written down, each text and list of a bounded length, with the addresses of the pages it is about.
+
+    An address is whole or left out: the beginning of one leads elsewhere.
+    """
     said = notice.body if isinstance(notice.body, Mapping) else {}
-    about = {str(name): _bounded(value) for name, value in said.items()}
+    about = _each_bounded(said)
     about.setdefault("severity", notice.severity or "info")
     if notice.source and notice.source != "*":
         about.setdefault("source", notice.source)
@@ -108,12 +112,24 @@ def _bounded(value: Any, depth: int = 0) -> Any:
         value = representable(value)
         return value if len(value) <= _LONGEST_TEXT else value[: _LONGEST_TEXT - 1] + "…"
     if isinstance(value, Mapping) and depth < 4:
-        return {str(name)[:100]: _bounded(one, depth + 1) for name, one in list(value.items())[:50]}
+        return _each_bounded(dict(list(value.items())[:50]), depth + 1)
     if isinstance(value, list | tuple) and depth < 4:
         return [_bounded(one, depth + 1) for one in value[:_MOST_ITEMS]]
     if value is None or isinstance(value, bool | int | float):
         return value
     return _bounded(str(value), depth)
+
+
+def _each_bounded(said: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
+    return {
+        str(name)[:100]: representable(one) if _is_address(name, one) else _bounded(one, depth)
+        for name, one in said.items()
+        if not (_is_address(name, one) and len(one) > LONGEST_ADDRESS)
+    }
+
+
+def _is_address(name: Any, value: Any) -> bool:
+    return isinstance(value, str) and (str(name) in _LINKS or str(name).endswith("url"))
 
 
 def _is_fact(value: Any) -> bool:

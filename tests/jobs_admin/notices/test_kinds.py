@@ -57,6 +57,28 @@ def test_a_webhook_has_the_contracts_fields_and_stays_under_20_kb(endpoint):
     assert second["data"]["message"] == third["data"]["message"] == "emails has 1,243 dead jobs"
 
 
+def test_an_address_is_whole_or_left_out(endpoint):
+    there = endpoint(answering(200, b"ok"))
+    one, two = channel("webhook", there), channel("slack", there)
+    whole, beyond = "https://desk.example/?q=" + "a%20" * 400, "https://desk.example/?q=" + "a" * 3_000
+    body = ALERT | {
+        "failures_url": whole,
+        "replay_url": whole,
+        "runbook": beyond,
+        "top_groups": [{"title": "x", "url": beyond}],
+    }
+    notice(one, body=body)
+    notice(two, key="alert-1-2", body=body)
+    deliver()
+    told = [json.loads(seen.body) for seen in there.seen]
+    (data,) = [one["data"] for one in told if "data" in one]
+    (slack,) = [one for one in told if "blocks" in one]
+    assert data["failures_url"] == data["replay_url"] == whole and data["top_groups"] == [{"title": "x"}]
+    assert "runbook" not in data
+    links = slack["blocks"][-1]["text"]["text"]
+    assert links == f"<https://desk.example/alerts/7/|Open> · <{whole}|Open failures>"
+
+
 def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
     settings.REDRIVE_URL = "https://desk.example"
     there = endpoint(answering(204))
