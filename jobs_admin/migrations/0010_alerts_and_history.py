@@ -240,6 +240,11 @@ class Migration(migrations.Migration):
             name='name',
             field=models.CharField(max_length=100),
         ),
+        migrations.AlterField(
+            model_name='rule',
+            name='view',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, to='jobs_admin.savedview'),
+        ),
         migrations.AddConstraint(
             model_name='rule',
             constraint=models.UniqueConstraint(condition=models.Q(('deleted_at', None)), fields=('name',), name='one_rule_per_name'),
@@ -334,7 +339,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='rule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('metric', 'view'), _negated=True), ('view__isnull', False), ('deleted_at__isnull', False), _connector='OR'), name='rule_on_a_view_names_it'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('metric', 'view'), _negated=True), ('view__isnull', False), ('deleted_at__isnull', False), ('enabled', False), _connector='OR'), name='rule_on_a_view_names_it'),
         ),
         migrations.AddConstraint(
             model_name='silence',

@@ -44,7 +44,8 @@ class Rule(models.Model):
     task = models.CharField(max_length=255, default="*")
     group = models.CharField(max_length=40, default="*")
     tenant = models.CharField(max_length=200, default="*")
-    view = models.ForeignKey("SavedView", models.CASCADE, null=True, blank=True)
+    # Empty of a rule on a view that was deleted: such a rule is switched off (`alerts/unwatching`).
+    view = models.ForeignKey("SavedView", models.SET_NULL, null=True, blank=True)
     threshold = models.FloatField()
     clear = models.FloatField(null=True, blank=True, help_text="Closes at or below this; the threshold where empty.")
     for_s = models.PositiveIntegerField(default=60)
@@ -85,7 +86,7 @@ class Rule(models.Model):
                 name="rule_does_not_wait_for_ever",
             ),
             models.CheckConstraint(
-                condition=~Q(metric="view") | Q(view__isnull=False) | Q(deleted_at__isnull=False),
+                condition=~Q(metric="view") | Q(view__isnull=False) | Q(deleted_at__isnull=False) | Q(enabled=False),
                 name="rule_on_a_view_names_it",
             ),
         ]

@@ -7,7 +7,7 @@ from django.contrib.auth import get_user_model
 
 from jobs_admin import alerts
 from jobs_admin.alerts import AlertRefused, NoSuchRule
-from jobs_admin.models import Alert, AlertEvent, AuditEvent, Channel, Rule, SavedView
+from jobs_admin.models import Alert, AlertEvent, AuditEvent, Channel, Notice, Rule, SavedView
 from jobs_admin.models.access import Viewer
 from tests.jobs_admin.alerts.conftest import ANN, BEA, DEAD, LOU, SAM, lay
 
@@ -146,6 +146,28 @@ def test_a_rule_on_a_view_is_seen_by_who_sees_the_view(rule):
     made = rule(olga, metric="view", source="shop", view=view.pk, threshold=3)
     assert alerts.rules(SAM) == [] and alerts.rule(olga, made.pk).view == view
     assert refused({**DEAD, "metric": "view", "view": view.pk}, SAM).field == "view"
+
+
+@pytest.mark.parametrize("is_account", [True, False])
+def test_deleting_a_view_or_an_account_deletes_no_alert_and_switches_the_rule_off(rule, is_account):
+    owner = get_user_model().objects.create(username="olga")
+    view = SavedView.objects.create(name="slow", query="state:dead", owner=owner, is_shared=True)
+    made = rule(metric="view", source="shop", view=view.pk, threshold=3)
+    kept = rule(name="another")
+    one = lay(made, subject="slow")
+    Notice.objects.create(key=f"alert-{one.pk}-1", type="alert.firing", alert=one, body={"reason": "fired"})
+    if is_account:
+        owner.delete()
+    else:
+        SavedView.objects.filter(pk=view.pk).delete()
+    made.refresh_from_db(), kept.refresh_from_db(), one.refresh_from_db()
+    assert (made.enabled, made.view, kept.enabled, one.state) == (False, None, True, "resolved")
+    assert "view that it watches was deleted" in one.events.get().reason
+    assert Notice.objects.latest("pk").type == "alert.resolved"
+    said = AuditEvent.objects.get(object=f"alert-rule:{made.pk}", act="rule.change")
+    assert (said.actor, said.source, said.after["enabled"]) == ("redrive", "shop", False)
+    assert alerts.rule(SAM, made.pk).pk == made.pk
+    assert refused({**alerts.document(made), "enabled": True}, pk=made.pk).field == "view"
 
 
 def test_a_rule_that_is_switched_off_or_deleted_closes_its_alerts_and_says_why(rule):
