@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -87,6 +88,7 @@ class DeliveryLine:
     alert_url: str
     is_over: bool  # nothing more comes by itself
     tries: list[Try]
+    sent: str  # the body that was sent, to be read: JSON indented
 
 
 def delivery(row: DeliveryRow) -> DeliveryLine:
@@ -101,7 +103,16 @@ def delivery(row: DeliveryRow) -> DeliveryLine:
         _alert_url(row.alert_id),
         row.state in (DeliveryState.DELIVERED, DeliveryState.PARKED),
         [_try(one) for one in row.log],
+        _indented(row.request),
     )
+
+
+def _indented(text: str) -> str:
+    """JSON with a line for each field; any other text as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _result(row: DeliveryRow) -> str:

@@ -43,7 +43,7 @@ class Notice(models.Model):
     Its key is the `webhook-id`, and its body the `data` of the webhook without what belongs to one channel.
     """
 
-    # `alert, transition, number`: a retry keeps it, a reminder gets the next.
+    # Of an alert `alert-<first>-<n>`, of those told together the first: a retry keeps it, a reminder gets the next.
     key = models.CharField(max_length=120, unique=True)
     type = models.CharField(max_length=30)
     severity = models.CharField(max_length=10, blank=True)

@@ -245,6 +245,15 @@ def test_a_delivery_of_a_source_that_is_out_of_sight_is_not_there(vera):
     assert vera.get(f"/alerts/deliveries/{hidden.pk}/").status_code == 404
 
 
+def test_what_was_sent_is_indented_to_be_read_and_stands_as_it_was_sent_too(ann):
+    sent = '{"type":"alert.firing","data":{"title":"Grün <b>"}}'
+    page = html.unescape(ann.get(f"/alerts/deliveries/{delivery(channel(), request=sent).pk}/").content.decode())
+    assert '{\n  "type": "alert.firing",\n  "data": {\n    "title": "Grün <b>"' in page and sent in page
+    mail = delivery(channel("mail"), request="Subject\n\nBody")
+    page = ann.get(f"/alerts/deliveries/{mail.pk}/").content.decode()
+    assert "Subject\n\nBody" in page and "As it was sent" not in page
+
+
 def test_a_delivery_shows_what_was_sent_what_came_back_and_every_try(ann):
     log = [{"at": "2026-11-22T02:07:00+00:00", "status": None, "error": "no answer within 10 s", "took_ms": 10000}]
     answer = "<script>alert(1)</script>\x1b[31m"
