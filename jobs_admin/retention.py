@@ -274,7 +274,7 @@ class _Run:
         self._rows("group counters", GroupCounter.objects.filter(step=HOUR, at__lt=before))
         self._rows("queue counters", QueueCounter.objects.filter(step=HOUR, at__lt=before))
         self._rows("unfiled reports", Unfiled.objects.filter(received_at__lt=before))
-        self._rows("notices", Notice.objects.filter(created_at__lt=before), _forget_notices)
+        self._rows("notices", _over_notices(before), _forget_notices)
         self._rows("alerts", _over_alerts(before), _forget_alerts)
         unused = ~Exists(Alert.objects.filter(rule=OuterRef("pk")))
         self._rows("deleted rules", Rule.objects.filter(unused, deleted_at__lt=before), _forget_rules)
@@ -375,6 +375,12 @@ def _empty_groups(before: datetime) -> QuerySet[Group]:
     return Group.objects.filter(
         ~Exists(jobs), ~Exists(attempts), ~Exists(rules), last_seen__lt=before, note="", runbook_url="", assignee=None
     )
+
+
+def _over_notices(before: datetime) -> QuerySet[Notice]:
+    """Without the last one of each alert that is kept: the next is numbered after it, and it says whether an end is told."""
+    newer = Notice.objects.filter(alert=OuterRef("alert"), pk__gt=OuterRef("pk"))
+    return Notice.objects.filter(Q(alert=None) | Exists(newer), created_at__lt=before)
 
 
 def _forget_notices(ids: list[int]) -> None:

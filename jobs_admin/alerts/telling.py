@@ -26,6 +26,7 @@ AT_ONCE = 5
 JOINED_EVERY = timedelta(minutes=1)
 # What fires so long after the last of a story is a story of its own.
 TOGETHER = timedelta(hours=1)
+SET_BACK_S = 60.0  # clocks of two machines differ by less
 
 
 def bundle_of(alert: Alert) -> int | None:
@@ -112,7 +113,7 @@ def _tell_firing(
 ) -> list[Notice]:
     loud = [one for one in members if one.state == AlertState.FIRING]
     n = _last_number(leader) if untold else 0
-    quiet_s = (now - leader.told_at).total_seconds() if leader.told_at else 0.0
+    quiet_s = _age_s(leader.told_at, now) if leader.told_at else 0.0
     back = [one for one in loud if one.pk in {other.pk for other in again}]
     reason = ""
     if any(one.is_open for one in untold) and (n < AT_ONCE or quiet_s >= JOINED_EVERY.total_seconds()):
@@ -142,7 +143,13 @@ def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datet
     mine = _with(leader, loud)
     if not rule.renotify_s or leader.told_at is None or all(one.held_because for one in mine):
         return False
-    return now - leader.told_at >= timedelta(seconds=rule.renotify_s)
+    return _age_s(leader.told_at, now) >= rule.renotify_s
+
+
+def _age_s(at: datetime, now: datetime) -> float:
+    """How long ago; for ever where that is in the future, because a clock was set back: nothing waits for it to come."""
+    age = (now - at).total_seconds()
+    return age if age >= -SET_BACK_S else float("inf")
 
 
 def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bool:
@@ -159,7 +166,9 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
     told = int(body.get("left_out") or 0)
     if told and left_out < 2 * told:
         return False
-    return int(key.rpartition("-")[2]) < AT_ONCE or told_at is None or now - told_at >= JOINED_EVERY
+    return (
+        int(key.rpartition("-")[2]) < AT_ONCE or told_at is None or _age_s(told_at, now) >= JOINED_EVERY.total_seconds()
+    )
 
 
 def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
@@ -170,10 +179,12 @@ def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: dat
 def _longest_loud_s(leader: Alert, loud: Sequence[Alert], now: datetime, at_least: float) -> float:
     old = [
         one for one in _with(leader, loud)
-        if not one.held_because and one.fired_at is not None and (now - one.fired_at).total_seconds() >= at_least
+        if not one.held_because and one.fired_at is not None and _age_s(one.fired_at, now) >= at_least
     ]  # fmt: skip
-    called = calling.called(old, now).values()
     last = leader.escalated_at
+    if last is None and any(_age_s(one.fired_at or now, now) == float("inf") for one in old):
+        return at_least  # nobody knows for how long
+    called = calling.called(old, now).values()
     return max((one.seconds for one in called if last is None or one.since > last), default=0.0)
 
 

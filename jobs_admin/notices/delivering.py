@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import InterfaceError, OperationalError, transaction
-from django.db.models import F
+from django.db.models import F, Q
 
 from jobs_admin import audit, config
 from jobs_admin.core.public_address import Allowed
@@ -23,7 +23,7 @@ from jobs_admin.core.web_address import BadAddress
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.notice import DeliveryState
-from jobs_admin.notices import formats, heartbeat, mail, posting, sealing, wording
+from jobs_admin.notices import formats, heartbeat, judging, mail, posting, sealing, wording
 from jobs_admin.notices.changing import MOST_CHANNELS
 from jobs_admin.notices.judging import Fate, Verdict, judge
 from jobs_admin.notices.lanes import Lanes
@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 # Longer than any try takes: nobody else sends it meanwhile.
 _CLAIMED = timedelta(seconds=30)
 _CLAIMED_MAIL = timedelta(seconds=120)  # a mail server has its time at each of its words
+_SET_BACK = timedelta(minutes=1)  # what is further in the future than it can be was written before a clock was set back
+_LONGEST_WAIT = timedelta(seconds=1.2 * max(judging.LONGEST_ASKED_S, *judging.WAITS_S))
+_SET_RIGHT_EVERY = timedelta(minutes=1)
 _WAIT_S = 0.1  # for an answer, in a round with nothing else to do
 _LOOKED_AT = 100
 _KEPT_TRIES = 20
@@ -51,6 +54,7 @@ class _Asked:
 
 
 _lanes: list[Lanes[_Asked, Answer]] = []
+_set_right_at: list[datetime] = []  # by this process
 
 
 def deliver(now: datetime) -> bool:
@@ -59,6 +63,7 @@ def deliver(now: datetime) -> bool:
     True while anything is on its way. Waits for nobody longer than a moment: each channel is asked in its own thread.
     """
     lanes = _own_lanes()
+    _set_right(now)
     is_busy = _record_all(lanes, now)
     is_busy = route(now) or is_busy
     is_busy = _begin_all(lanes, now) or is_busy
@@ -103,6 +108,18 @@ def _due(now: datetime, passed: set[int]) -> list[Delivery]:
     busy = passed | set(sending.values_list("channel_id", flat=True))  # by another watch
     due = Delivery.objects.filter(state__in=_OPEN, next_try_at__lte=now).exclude(channel_id__in=busy)
     return list(due.select_related("notice", "channel").order_by("next_try_at", "pk")[:_LOOKED_AT])
+
+
+def _set_right(now: datetime) -> None:
+    """After a clock was set back nothing waits for a time that nobody meant, and no claim outlives its longest."""
+    if _set_right_at and timedelta() <= now - _set_right_at[0] < _SET_RIGHT_EVERY:
+        return
+    _set_right_at[:] = [now]
+    later = now + _SET_BACK
+    lost = Q(state=DeliveryState.SENDING, next_try_at__gt=later + max(_CLAIMED, _CLAIMED_MAIL))
+    never_tried = Q(tried_at=None, next_try_at__gt=later)
+    ahead = Q(next_try_at__gt=now + _LONGEST_WAIT) | Q(tried_at__gt=later, next_try_at__gt=now) | never_tried
+    Delivery.objects.filter(lost | (Q(state=DeliveryState.WAITING) & ahead)).update(next_try_at=now)
 
 
 def _is_over(one: Delivery, now: datetime) -> bool:

@@ -159,3 +159,13 @@ def test_a_link_is_about_as_many_queues_as_fit_and_never_cut(rule, letters, is_c
         else:
             asked = parse_qs(urlsplit(body[name]).query)["q"][0]
             assert "state:dead" in asked and "until:" in asked and asked.count("a:b/a:b/") > 2
+
+
+def test_reminders_and_escalation_wait_for_no_hour_that_a_clock_was_set_back(rule):
+    rule(**FIRES, renotify_s=300, escalate_s=600)
+    bury(9)
+    judged(3600)
+    judged(0, 5, 10)
+    assert [n.body["reason"] for n in Notice.objects.order_by("pk")] == ["fired", "reminder", "escalated"]
+    judged(320)
+    assert Notice.objects.count() == 4 and Notice.objects.latest("pk").body["reason"] == "reminder"

@@ -141,6 +141,43 @@ def test_a_watch_that_slept_beyond_its_claim_does_not_undo_what_another_has_reco
     assert of(channel).state == "delivered" and Channel.objects.get(pk=channel.pk).failures == 0
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"state": "waiting", "tries": 0, "tried_at": None},
+        {"state": "waiting", "tries": 2, "tried_at": timedelta(minutes=55)},
+        {"state": "sending", "tries": 1, "tried_at": timedelta(minutes=59), "claimed_until": timedelta(minutes=60)},
+    ],
+)
+def test_a_clock_that_was_set_back_an_hour_keeps_no_delivery_waiting(endpoint, left):
+    there = endpoint(answering(204))
+    channel, _ = webhook("pager", there.url)
+    now = timezone.now()
+    routing.route(now), notice(channel), routing.route(now)
+    left = {name: now + value if isinstance(value, timedelta) else value for name, value in left.items()}
+    Delivery.objects.update(next_try_at=now + timedelta(minutes=60), **left)
+    delivering._set_right_at.clear()
+    deliver(now)
+    assert of(channel).state == "delivered"
+
+
+def test_what_waits_for_its_next_try_goes_on_waiting(endpoint):
+    there = endpoint(answering(204))
+    channel, _ = webhook("pager", there.url)
+    notice(channel)
+    now = timezone.now()
+    routing.route(now)
+    day = now + timedelta(seconds=95_000)  # the last of the waits, with its jitter
+    Delivery.objects.update(state="waiting", tries=9, tried_at=now, next_try_at=day)
+    delivering._set_right_at.clear()
+    deliver(now)
+    Delivery.objects.update(state="sending", claimed_until=now + timedelta(seconds=120), next_try_at=day)
+    Delivery.objects.update(next_try_at=now + timedelta(seconds=120))
+    delivering._set_right_at.clear()
+    deliver(now)
+    assert of(channel).state == "sending" and not there.seen
+
+
 # Less than one try of an endpoint that hangs: who had waited for one would come later.
 NOT_BEHIND_S = posting.LONGEST_S - 5
 QUICK = [name for name in HOSTILE if name not in ("hangs", "a byte a second", "a slow body", "100 for ever")]
