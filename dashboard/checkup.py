@@ -187,7 +187,17 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
     names = {worker.name for worker in heard}
     found = []
     silent = sorted(_answering(url) - names)
-    if silent:
+    if silent and liveness.stale(now) is not None:
+        # What they said since then is in no table yet.
+        found.append(
+            Finding(
+                "workers-unknown",
+                WARNING,
+                f"Whether {len(silent)} of its workers report here is not known: nobody files what they say.",
+                "Start `manage.py watch`, and look again.",
+            )
+        )
+    elif silent:
         found.append(
             Finding(
                 "workers-silent",

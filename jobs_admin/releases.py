@@ -52,7 +52,9 @@ def tell(viewer: Viewer, source: str, version: str, at: datetime | None = None, 
         raise
     version = _checked(version, at, now)
     with transaction.atomic():
-        release, is_new = Release.objects.get_or_create(source=source, version=version, defaults={"at": at or now})
+        release, is_new = Release.objects.get_or_create(
+            source=source, version=version, defaults={"at": at or now, "told_by": viewer.name[:150]}
+        )
         if is_new:
             audit.record(viewer, "release.tell", _named(version), source=source, after={"at": release.at})
     return Told(release, is_new)

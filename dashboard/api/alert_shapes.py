@@ -157,7 +157,7 @@ def alert(row: Alert) -> dict[str, Any]:
         "rule": row.rule.name,
         "metric": row.rule.metric,
         "queue": row.subject,
-        "acknowledged_by": row.acknowledged_by.get_username() if row.acknowledged_by else "",
+        "acknowledged_by": row.acknowledged_by,
         "told_with": row.told_with_id,
         "url": alerts.page_of(row.pk),
     }
@@ -191,7 +191,7 @@ def _earlier(row: Alert) -> dict[str, Any]:
         "opened_at": row.opened_at,
         "resolved_at": row.resolved_at,
         "peak": row.peak,
-        "acknowledged_by": row.acknowledged_by.get_username() if row.acknowledged_by else "",
+        "acknowledged_by": row.acknowledged_by,
         "replays": [one.pk for one in row.replays],
     }
 

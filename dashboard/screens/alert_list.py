@@ -76,7 +76,7 @@ def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) ->
         alert.severity,
         alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
         stands.for_s,
-        alert.acknowledged_by.get_username() if alert.acknowledged_by else "",
+        alert.acknowledged_by,
         reverse("alert-acknowledge", args=[alert.pk]) if is_open_call else "",
         others,
     )

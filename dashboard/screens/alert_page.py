@@ -133,7 +133,7 @@ def sentence(alert: Alert, now: datetime) -> str:
 
 
 def _who(alert: Alert) -> str:
-    return alert.acknowledged_by.get_username() if alert.acknowledged_by else "Somebody"
+    return alert.acknowledged_by or "Somebody"
 
 
 @dataclass(frozen=True, slots=True)

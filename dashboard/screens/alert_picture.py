@@ -12,6 +12,7 @@ from django.urls import reverse
 from dashboard import links
 from dashboard.screens import alert_words
 from jobs_admin import depths
+from jobs_admin.alerts import wording
 from jobs_admin.depths import Point
 from jobs_admin.models import Alert
 
@@ -66,6 +67,17 @@ class Picture:
 def is_of_queue(alert: Alert) -> bool:
     """Whether it is about a queue; else about a source, a view or the desk, which have no depth."""
     return bool(alert.source and alert.subject) and alert.rule.metric != "view"
+
+
+def is_kept(alert: Alert) -> bool:
+    """Whether history holds what the rule measures, or what contains it."""
+    return is_of_queue(alert) and alert.rule.metric != "quarantined"
+
+
+def beside(alert: Alert) -> str:
+    """What the picture shows more than the rule looks at; "" where it is just that."""
+    narrow = wording.narrowed(alert.rule)
+    return f"The rule counts only jobs of {narrow}; history is kept of the whole queue." if narrow else ""
 
 
 def span(alert: Alert, now: datetime) -> tuple[datetime, datetime]:

@@ -38,6 +38,7 @@ RULES_NAMED = 3
 TIMES_DAYS = 30
 OTHERS_SHOWN = 20
 MOST_DELIVERIES = 200
+AROUND = timedelta(minutes=5)  # an alert, where its incident is looked at
 NO_SUCH_ALERT = "There is no such alert, or you have no role on its source."
 NOBODY_TOLD = "Nobody was told of it outside this desk: its rule names no channel."
 READ_ONLY = "The desk is read-only: nothing can be acknowledged or silenced."
@@ -149,9 +150,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     led = alerts.links(alert, now)
     events = alerts.events(viewer, alert)
     since, until = alert_picture.span(alert, now)
-    others = list(
-        alerts.together(alert).exclude(pk=alert.pk).select_related("rule", "acknowledged_by")[: OTHERS_SHOWN + 1]
-    )
+    others = list(alerts.together(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
     risen = alerts.risen_groups(viewer, alert)
     told = _deliveries(request, alert)
     context = {
@@ -161,7 +160,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "says": alert_words.says(alert),
         "sentence": alert_page.sentence(alert, now),
         "severity_look": alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
-        "acknowledged_by": alert.acknowledged_by.get_username() if alert.acknowledged_by else "somebody",
+        "acknowledged_by": alert.acknowledged_by,
         "peak": alert_words.in_unit(alert.peak, alert.rule.metric),
         "may_act": may_act,
         "may_acknowledge": may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED),
@@ -176,10 +175,13 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "runbook": next(
             (url for url in (alert.rule.runbook_url, *(one.runbook_url for one in risen)) if links.is_web(url)), ""
         ),
-        "incident_url": _incident(alert, since, until),
+        "incident_url": _incident(alert, now),
         "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",
         "picture": _picture(request, alert, since, until),
         "is_of_queue": alert_picture.is_of_queue(alert),
+        "is_kept": alert_picture.is_kept(alert),
+        "quarantine_url": links.url_of("quarantine-list"),
+        "beside": alert_picture.beside(alert),
         "until_words": "now" if until == now else until.strftime("%H:%M"),
         "risen": alert_page.risen(risen),
         "nobody_told": "" if told or alert.fired_at is None else NOBODY_TOLD,
@@ -198,8 +200,8 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
 
 
 def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetime) -> alert_picture.Picture:
-    """Of the queue that it is about; empty where it is about no queue."""
-    if not alert_picture.is_of_queue(alert):
+    """Of the queue that it is about; empty where it is about none, or where no history tells of it."""
+    if not alert_picture.is_kept(alert):
         return alert_picture.picture(alert, [], [], [], since, until)
     held = depths.history(request.viewer, alert.source, alert.subject, since, until, most=alert_picture.MOST_POINTS)
     marks = depths.marks(request.viewer, alert.source, alert.subject, since, until)
@@ -226,8 +228,10 @@ def _deliveries_page(alert: Alert) -> str:
     return f"{page}?alert={alert.told_with_id or alert.pk}" if page else ""
 
 
-def _incident(alert: Alert, since: datetime, until: datetime) -> str:
+def _incident(alert: Alert, now: datetime) -> str:
+    """The incident that it is a part of: from shortly before it was true until shortly after it was over."""
     page = links.url_of("incident")
+    since, until = alert.opened_at - AROUND, min(now, (alert.resolved_at or now) + AROUND)
     given = {"source": alert.source, "queue": alert.subject, "since": _iso(since), "until": _iso(until)}
     return (
         f"{page}?{urlencode({name: value for name, value in given.items() if value})}" if page and alert.source else ""

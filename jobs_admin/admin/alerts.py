@@ -30,7 +30,7 @@ class AlertAdmin(Records):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Alert]:
         seen = Alert.objects.filter(rights.visible_alerts(viewer(request)))
-        return seen.select_related("rule", "acknowledged_by")
+        return seen.select_related("rule")
 
 
 @admin.register(Silence)

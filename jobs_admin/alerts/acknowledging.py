@@ -35,7 +35,7 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
         held = list(reading.together(found).select_for_update().filter(state__in=_QUIETED))
         mine = [one for one in held if one.pk == found.pk] and [
             one for one in held if move(one, AlertState.ACKNOWLEDGED, now, said, viewer.name, acknowledged_at=now,
-                                        acknowledged_by_id=viewer.person_id)
+                                        acknowledged_by=viewer.name[:150])
         ]  # fmt: skip
         if not mine:
             raise AlertRefused("wrong_state", _why_not(pk))
@@ -47,11 +47,9 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
 
 
 def _why_not(pk: int) -> str:
-    now = Alert.objects.select_related("acknowledged_by").get(pk=pk)
+    now = Alert.objects.get(pk=pk)
     if now.state == AlertState.ACKNOWLEDGED:
-        event = now.events.filter(to=AlertState.ACKNOWLEDGED).order_by("-n").first()
-        by = (event and event.actor) or "Somebody"
-        return f"{by} acknowledged it at {now.acknowledged_at:%H:%M:%S} UTC already. Nothing was changed."
+        return f"{now.acknowledged_by or 'Somebody'} acknowledged it at {now.acknowledged_at:%H:%M:%S} UTC already. Nothing was changed."
     if now.state == AlertState.RESOLVED:
         return f"It is over since {now.resolved_at:%H:%M:%S} UTC. Nothing was changed."
     return "It has not fired yet: there is nothing to acknowledge. Nothing was changed."

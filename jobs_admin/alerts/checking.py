@@ -185,7 +185,10 @@ def _seconds(shortest: int, is_optional: bool) -> Callable[[Viewer, str, object]
             return None
         is_whole = isinstance(given, int | float) and not isinstance(given, bool) and given == given
         if not is_whole or abs(given) > 1e15 or given != int(given):
-            raise _Wrong(f"{name} is a whole number of seconds from {shortest} to {LONGEST_FOR_S:,}, a day.")
+            raise _Wrong(
+                f"{name} is a whole number of seconds from {shortest} to {LONGEST_FOR_S:,}, a day; "
+                "typed into the form also such as 90 s, 10 min or 1 h."
+            )
         if not shortest <= given <= LONGEST_FOR_S:
             raise _Wrong(f"{name} is {int(given):,}; it is from {shortest} to {LONGEST_FOR_S:,} seconds, a day.")
         return int(given)

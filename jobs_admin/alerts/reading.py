@@ -115,7 +115,7 @@ def earlier(viewer: Viewer, alert: Alert, limit: int = 10) -> list[Alert]:
     started for its source while it was open, as far as the viewer may see that.
     """
     same = _seen(viewer).filter(rule=alert.rule_id, source=alert.source, subject=alert.subject, pk__lt=alert.pk)
-    rows = list(same.select_related("acknowledged_by").exclude(fired_at=None).order_by("-pk")[:limit])
+    rows = list(same.exclude(fired_at=None).order_by("-pk")[:limit])
     started = _replays(viewer, rows)
     for row in rows:
         row.replays = started[row.pk]
@@ -158,4 +158,4 @@ def times(viewer: Viewer, since: datetime) -> Times:
 
 
 def _seen(viewer: Viewer) -> QuerySet[Alert]:
-    return Alert.objects.filter(rights.visible_alerts(viewer)).select_related("rule", "told_with", "acknowledged_by")
+    return Alert.objects.filter(rights.visible_alerts(viewer)).select_related("rule", "told_with")

@@ -38,6 +38,6 @@ def fitting(viewer: Viewer, matchers: Mapping[str, Any], limit: int = 20) -> tup
     """Open alerts that a silence with these matchers would keep quiet: the first of them, and how many. Changes nothing."""
     would = Silence(matchers=dict(matchers))
     opened = Alert.objects.filter(rights.visible_alerts(viewer)).exclude(state=AlertState.RESOLVED)
-    rows = opened.select_related("rule", "acknowledged_by").order_by("-pk")[:MOST_OPEN]
+    rows = opened.select_related("rule").order_by("-pk")[:MOST_OPEN]
     found = [one for one in rows if silenced_by([would], one, one.rule.name)]
     return found[:limit], len(found)

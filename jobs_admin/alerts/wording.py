@@ -71,9 +71,15 @@ def _jobs(value: float) -> str:
 
 
 def _of(rule: Rule) -> str:
+    some = narrowed(rule)
+    return f" of {some}" if some else ""
+
+
+def narrowed(rule: Rule) -> str:
+    """Which jobs of a queue it counts: `task shop.send, tenant acme`; "" for all."""
     parts = [
         f"{what} {name(glob)}"
         for what, glob in (("task", rule.task), ("group", rule.group), ("tenant", rule.tenant))
         if glob != "*"
     ]
-    return f" of {', '.join(parts)}" if parts else ""
+    return ", ".join(parts)

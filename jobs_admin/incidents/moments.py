@@ -104,8 +104,9 @@ def _alerts(viewer: Viewer, where: Span) -> Iterator[Moment]:
 
 def _releases(where: Span) -> Iterator[Moment]:
     found = Release.objects.filter(source=where.source, at__gte=where.since, at__lte=where.until)
-    for version, at in found.order_by("-at").values_list("version", "at")[:MOST_OF_A_KIND]:
-        yield Moment(at, "release", "released", f"Release {version} was first seen", ref=Ref("release", version))
+    for version, at, by in found.order_by("-at").values_list("version", "at", "told_by")[:MOST_OF_A_KIND]:
+        said = f"Release {version} was {'deployed' if by else 'first seen'}"
+        yield Moment(at, "release", "released", said, by, ref=Ref("release", version))
 
 
 def _policies(viewer: Viewer, where: Span) -> Iterator[Moment]:

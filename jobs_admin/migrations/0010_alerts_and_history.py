@@ -349,5 +349,16 @@ class Migration(migrations.Migration):
             model_name='total',
             constraint=models.UniqueConstraint(fields=('metric', 'source', 'queue', 'task', 'error'), name='one_total_per_labels'),
         ),
+        migrations.AddField(
+            model_name='release',
+            name='told_by',
+            field=models.CharField(blank=True, help_text='Empty: it was first seen on a report.', max_length=150),
+        ),
+        migrations.RemoveField(model_name='alert', name='acknowledged_by'),
+        migrations.AddField(
+            model_name='alert',
+            name='acknowledged_by',
+            field=models.CharField(blank=True, help_text="Their name; a person's or a token's.", max_length=150),
+        ),
         migrations.RunPython(_begin, migrations.RunPython.noop),
     ]

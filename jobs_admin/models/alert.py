@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
@@ -126,7 +125,7 @@ class Alert(models.Model):
     judged_at = models.DateTimeField(null=True)
     held_because = models.CharField(max_length=300, blank=True, help_text="What keeps it as it is: its inhibition.")
     acknowledged_at = models.DateTimeField(null=True)
-    acknowledged_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    acknowledged_by = models.CharField(max_length=150, blank=True, help_text="Their name; a person's or a token's.")
     told_at = models.DateTimeField(null=True, help_text="The last notice of it; reminders follow from this.")
     escalated_at = models.DateTimeField(null=True)
     resolved_at = models.DateTimeField(null=True)

@@ -9,6 +9,7 @@ class Release(models.Model):
     source = models.CharField(max_length=63)
     version = models.CharField(max_length=100)
     at = models.DateTimeField()
+    told_by = models.CharField(max_length=150, blank=True, help_text="Empty: it was first seen on a report.")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["source", "version"], name="one_row_per_release")]

@@ -53,7 +53,8 @@ def addresses(asked: WebAddress, allowed: Allowed | None = None, resolve: Resolv
         if why and not allowed.names(asked.host, asked.port) and not allowed.holds(address, asked.port):
             leads = "is" if literal is not None else f"leads to {address}, which is"
             message = (
-                f"{asked.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW."
+                f"{asked.host} {leads} not a public address ({why}). To allow it, name it in REDRIVE_WEBHOOK_ALLOW "
+                f"({asked.host}:{asked.port} for this port alone) and start the desk again."
             )
             raise NotPublic(message)
         found.append(address)

@@ -17,7 +17,7 @@ def rule(name: str = "Dead Letter Queue Growing", **changes) -> Rule:
 
 def episode(
     subject: str = "emails", *, of: Rule | None = None, source: str = "shop", state: str = "firing", value: float = 1243,
-    ago_s: float = 300, lasted_s: float | None = None, acknowledged_by=None, **changes,
+    ago_s: float = 300, lasted_s: float | None = None, acknowledged_by="", **changes,
 ) -> Alert:  # fmt: skip
     """True since `ago_s`; it fired a minute later, and is over after `lasted_s` where it is resolved."""
     of = of or rule()

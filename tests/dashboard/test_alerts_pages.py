@@ -4,9 +4,9 @@ import html
 import json
 import re
 from datetime import timedelta
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
@@ -42,7 +42,7 @@ def test_what_fires_stands_first_and_says_that_nobody_has_taken_it(otto, watched
 
 
 def test_who_has_taken_it_is_said_and_it_is_not_offered_again(otto, watched):
-    episode("emails", state="acknowledged", acknowledged_by=get_user_model().objects.get(username="otto"))
+    episode("emails", state="acknowledged", acknowledged_by="otto")
     text = text_of(otto.get("/alerts/"))
     assert "1 alert is open, and somebody knows" in text and "acknowledged by otto" in text
 
@@ -98,9 +98,8 @@ def test_what_ended_before_the_time_shown_is_not_in_the_strip(ann, watched):
 
 
 def test_how_quickly_people_are_is_told_as_medians(ann, watched, otto):
-    by = get_user_model().objects.get(username="otto")
     for n in range(3):
-        episode(f"q{n}", state="resolved", ago_s=9_000, lasted_s=660, acknowledged_by=by)
+        episode(f"q{n}", state="resolved", ago_s=9_000, lasted_s=660, acknowledged_by="otto")
     assert "Acknowledged after 40 s Resolved after 10 min Fired in 30 days 3" in text_of(ann.get("/alerts/"))
 
 
@@ -190,8 +189,7 @@ def test_a_rule_that_names_no_channel_is_said(ann, watched):
 
 
 def test_earlier_ones_tell_what_was_done_then(ann, watched, otto):
-    by = get_user_model().objects.get(username="otto")
-    episode("emails", state="resolved", ago_s=90_000, acknowledged_by=by, value=512)
+    episode("emails", state="resolved", ago_s=90_000, acknowledged_by="otto", value=512)
     text = text_of(ann.get(page_of(episode("emails"))))
     assert "emails had up to 512 dead jobs (threshold: 100)" in text and "lasted 20 min · acknowledged by otto" in text
 
@@ -435,3 +433,23 @@ def test_its_incident_is_told_from_before_it_was_true_until_now(otto, watched):
     (link,) = re.findall(r'href="(/incidents/\?[^"]+)"', page)
     assert "source=shop" in link and "queue=emails" in link and "since=20" in link and "until=20" in link
     assert otto.get(link).status_code == 200
+
+
+def test_its_incident_is_its_own_time_and_a_little_around(ann, watched):
+    made = episode("emails", state="resolved", ago_s=7_200, lasted_s=600)
+    link = re.search(r'href="(/incidents/[^"]+)"', ann.get(page_of(made)).content.decode())[1]
+    asked = dict(parse_qsl(urlsplit(html.unescape(link)).query))
+    assert asked["since"] == f"{made.opened_at - timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"
+    assert asked["until"] == f"{made.resolved_at + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_a_picture_says_what_it_shows_more_than_the_rule_counts(ann, watched):
+    some = episode("emails", of=rule("Of acme", tenant="acme"))
+    samples(some, [900, 900])
+    assert "The rule counts only jobs of tenant acme; history is kept of the whole queue." in text_of(
+        ann.get(page_of(some))
+    )
+    pill = episode("webhooks", of=rule("Pills", metric="quarantined"))
+    samples(pill, [900, 900])
+    text = text_of(ann.get(page_of(pill)))
+    assert "No history is kept of jobs in quarantine." in text and "Dead jobs" not in text

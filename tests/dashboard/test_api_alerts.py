@@ -111,3 +111,8 @@ def test_runbooks_by_task(ask):  # noqa: F811
     assert ask("GET", "runbooks", role="viewer").json()["items"] == [made]
     assert ask("DELETE", f"runbooks/{made['id']}").status_code == 204
     assert ask("DELETE", f"runbooks/{made['id']}").status_code == 404
+
+
+def test_who_acknowledged_is_said_also_where_a_token_did_it(ask, alert):  # noqa: F811
+    taken = ask("POST", f"alerts/{alert.pk}/acknowledge", {}).json()
+    assert taken["acknowledged_by"] == AuditEvent.objects.get(act="alert.acknowledge").actor != ""

@@ -80,7 +80,9 @@ def test_a_release_is_told_once_and_stands_in_the_audit(ask, now):  # noqa: F811
     first = ask("POST", "releases", {"source": "shop", "version": "v2", "at": at}, role="operator")
     again = ask("POST", "releases", {"source": "shop", "version": "v2"}, role="operator")
     assert (first.status_code, again.status_code) == (201, 200) and first.json() == again.json()
-    assert Release.objects.get().at == now - timedelta(hours=1)
+    told = Release.objects.get()
+    assert told.at == now - timedelta(hours=1)
+    assert told.told_by == AuditEvent.objects.get(act="release.tell", allowed=True).actor != ""
     assert AuditEvent.objects.filter(act="release.tell", source="shop", allowed=True).count() == 1
 
 

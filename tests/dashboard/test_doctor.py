@@ -155,6 +155,14 @@ def test_a_worker_that_reports_nothing_here_is_named(shop, settings, unguarded_w
     assert "REDRIVE_REDIS_URL" in said
 
 
+@pytest.mark.server
+def test_while_nobody_watches_no_worker_is_blamed(shop, unguarded_worker, store):
+    store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp() - 300)
+    said = next((told for told in (doctor()[1] for _ in range(10)) if "its workers" in told), "")
+    assert "report here is not known: nobody files what they say" in said
+    assert "install(app)" not in said
+
+
 @pytest.fixture
 def unguarded_worker(shop, settings, tmp_path):
     """A Celery worker on the shop's broker that knows nothing of Redrive."""

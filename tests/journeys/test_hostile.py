@@ -168,7 +168,7 @@ def lay_alerts(user) -> dict:
         alert = Alert.objects.create(
             rule=rule, source="shop", subject=text[0][:255], told_with=leader, state=state, severity=rule.severity,
             value=n + 101, peak=n + 101, threshold=100, opened_at=began, fired_at=began, acknowledged_at=now,
-            acknowledged_by=user, held_because=text[4][:300], transitions=2, resolved_at=now if state == "resolved" else None,
+            acknowledged_by=text[3][:150], held_because=text[4][:300], transitions=2, resolved_at=now if state == "resolved" else None,
         )  # fmt: skip
         leader = leader or alert
         channel = Channel.objects.create(
