@@ -40,7 +40,7 @@ class RulePreviewed(RuleDocument):
 
 
 class Comment(Body):
-    comment: Text = Field("", max_length=400)
+    comment: Text = Field("", max_length=500)
 
 
 class NewSilence(Body):

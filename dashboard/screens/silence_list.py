@@ -39,7 +39,8 @@ def lines(silences: Iterable[Silence], now: datetime, may_end: bool) -> list[Lin
 def matchers(given: Any) -> list[tuple[str, str]]:
     """As they are shown; what fits everything says so."""
     held = given if isinstance(given, Mapping) else {}
-    named = [(name, str(held[name])) for name, _ in FIELDS if held.get(name)]
+    exact = held.get("exact") or ()
+    named = [(f"{name}, exactly" if name in exact else name, str(held[name])) for name, _ in FIELDS if held.get(name)]
     if held.get("alert"):
         named.append(("alert", f"#{held['alert']}"))
     return named or [("everything", "*")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -219,6 +220,13 @@ def _matchers(alert: Alert) -> dict[str, str]:
     return {"rule": alert.rule.name, "source": alert.source, "queue": alert.subject}
 
 
+def _asked(request: HttpRequest, alert: Alert) -> dict[str, Any]:
+    """The matchers that its form sent. A name that was left as it is means that name, also where it has a star in it."""
+    asked: dict[str, Any] = silence_list.asked(request.POST)
+    kept = [name for name, own in _matchers(alert).items() if "*" in own and asked.get(name) == own.strip()]
+    return asked | {"exact": kept} if kept else asked
+
+
 def _rule_page(alert: Alert) -> str:
     return "" if alert.rule.deleted_at else links.url_of("alert-rule-detail", alert.rule_id)
 
@@ -277,7 +285,7 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
     url = reverse("alert-detail", args=[pk])
     try:
         made = alerts.silence(
-            request.viewer, silence_list.asked(request.POST), ends_at=silence_forms.ends_at(request.POST, now),
+            request.viewer, _asked(request, alert), ends_at=silence_forms.ends_at(request.POST, now),
             comment=request.POST.get("comment", ""), now=now,
         )  # fmt: skip
     except (alerts.AlertRefused, silence_forms.BadTime) as refused:

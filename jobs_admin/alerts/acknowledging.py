@@ -13,7 +13,7 @@ from jobs_admin.models import Alert
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
 
-LONGEST_COMMENT = 400
+LONGEST_COMMENT = 500  # as its event and the audit keep it
 _QUIETED = (AlertState.FIRING, AlertState.SILENCED)
 
 
@@ -29,7 +29,10 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
     except AlertRefused as refused:
         rights.note(viewer, "alert.acknowledge", f"alert:{pk}", refused, [source])
         raise
-    said = comment.strip()[:LONGEST_COMMENT]
+    said = comment.strip()
+    if len(said) > LONGEST_COMMENT:
+        message = f"A comment has at most {LONGEST_COMMENT} characters; this has {len(said):,}. Nothing was changed."
+        raise AlertRefused("invalid", message, "comment")
     now = timezone.now()
     with transaction.atomic():
         held = list(reading.together(found).select_for_update().filter(state__in=_QUIETED))

@@ -22,7 +22,8 @@ from jobs_admin.models import Alert, Silence
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
 from jobs_admin.models.alert import Severity
 
-MATCHERS = ("source", "queue", "rule", "severity", "alert")
+MATCHERS = ("source", "queue", "rule", "severity", "alert", "exact")
+GLOBS = ("source", "queue", "rule")  # `exact` names those of them that are no globs: a queue may be called *
 LONGEST = timedelta(days=30)
 LONGEST_COMMENT = 500
 MOST = 100  # of one source, in force or to come; of several sources together as many
@@ -94,7 +95,10 @@ def silence(
     starts_at: datetime | None = None,
     now: datetime | None = None,
 ) -> Silence:
-    """Keep quiet what every matcher fits: `source`, `queue` and `rule` are globs. Raises AlertRefused, and NoSuchAlert."""
+    """Keep quiet what every matcher fits: `source`, `queue` and `rule` are globs, but for those that `exact` names.
+
+    Raises AlertRefused, and NoSuchAlert.
+    """
     now = now or timezone.now()
     said = _matchers(viewer, matchers)
     source = _source(said)
@@ -164,7 +168,12 @@ def _fits(matchers: Mapping[str, Any], alert: Alert, rule_name: str) -> bool:
 
 
 def _all_match(matchers: Mapping[str, Any], known: Mapping[str, str]) -> bool:
-    return all(matches(str(matchers[name]), text) for name, text in known.items() if name in matchers)
+    exact = matchers.get("exact", ())
+    return all(
+        matchers[name] == text if name in exact else matches(str(matchers[name]), text)
+        for name, text in known.items()
+        if name in matchers
+    )
 
 
 def _source(matchers: Mapping[str, Any]) -> str:
@@ -176,10 +185,13 @@ def _matchers(viewer: Viewer, given: object) -> dict[str, Any]:
         raise _invalid("matchers", f"Matchers are an object with some of {', '.join(MATCHERS)}.")
     if unknown := [str(name)[:60] for name in given if name not in MATCHERS]:
         raise _invalid("matchers", f"There is no matcher {unknown[0]!r}. Known: {', '.join(MATCHERS)}.")
-    said = {name: value for name, value in given.items() if value not in (None, "")}
-    if not said:
+    said = {name: value for name, value in given.items() if value not in (None, "", [])}
+    if not said.keys() - {"exact"}:
         raise _invalid("matchers", "Give at least one matcher: nothing would be left to be told.")
-    for name in ("source", "queue", "rule"):
+    exact = said.get("exact", [])
+    if not isinstance(exact, list) or not all(name in GLOBS and name in said for name in exact):
+        raise _invalid("matchers", f"exact is a list of those of {', '.join(GLOBS)} that are given and are no globs.")
+    for name in GLOBS:
         if name in said:
             try:
                 said[name] = checking.text(said[name], _LONGEST_GLOB, name)

@@ -314,6 +314,16 @@ def test_silenced_for_an_hour_it_is_kept_quiet_and_can_be_taken_back(otto, watch
     assert "Silenced until" in text and "by otto: “known”" in text and "Undo" in text
 
 
+def test_a_name_with_a_star_in_it_silences_itself_until_somebody_writes_a_pattern(otto, watched):
+    alert = episode("*")
+    form = {"rule": alert.rule.name, "source": "shop", "queue": "*", "comment": "known", "for": "3600"}
+    otto.post(f"{page_of(alert)}silence/", form)
+    otto.post(f"{page_of(alert)}silence/", form | {"queue": "a*"})
+    own, pattern = Silence.objects.order_by("pk")
+    assert own.matchers["exact"] == ["queue"] and "exact" not in pattern.matchers
+    assert "queue, exactly" in text_of(otto.get("/alerts/silences/"))
+
+
 @pytest.mark.parametrize("form", [{"for": "until", "until": "soon"}, {"for": "3600"}, {"for": "until", "until": "2020-01-01T00:00", "comment": "x"}, {"for": "9999999999", "comment": "x"}])  # fmt: skip
 def test_a_silence_without_an_end_or_a_reason_is_refused(otto, watched, form):
     alert = episode("emails")

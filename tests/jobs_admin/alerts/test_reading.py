@@ -7,6 +7,7 @@ import pytest
 from jobs_admin import alerts
 from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRunbook, NoSuchSilence
 from jobs_admin.alerts.runbooks import for_task
+from jobs_admin.alerts.silencing import silenced_by
 from jobs_admin.models import AlertEvent, AuditEvent
 from tests.jobs_admin.alerts.conftest import ANN, BEA, LOU, NOW, SAM, lay
 
@@ -65,6 +66,25 @@ def test_what_does_not_fire_is_not_acknowledged(rule, state, words):
     with pytest.raises(AlertRefused, match=words):
         alerts.acknowledge(ANN, one.pk)
     assert not AlertEvent.objects.exists()
+
+
+def test_a_comment_is_kept_whole_or_refused(rule):
+    one = lay(rule())
+    with pytest.raises(AlertRefused, match="at most 500 characters; this has 501"):
+        alerts.acknowledge(ANN, one.pk, "x" * 501)
+    alerts.acknowledge(ANN, one.pk, "x" * 500)
+    assert AlertEvent.objects.get().reason == AuditEvent.objects.get(act="alert.acknowledge").reason == "x" * 500
+
+
+def test_a_name_that_is_said_to_be_exact_is_no_glob(rule):
+    star, other = lay(rule(), subject="*"), lay(rule(name="other"), subject="emails")
+    named = {"source": "shop", "queue": "*", "exact": ["queue"]}
+    made = alerts.silence(SAM, named, ends_at=NOW + HOUR, comment="known", now=NOW)
+    fits = [silenced_by([made], one, one.rule.name) is not None for one in (star, other)]
+    assert fits == [True, False]
+    for wrong in (["task"], "queue", [["queue"]], ["rule"]):
+        with pytest.raises(AlertRefused, match="exact is a list"):
+            alerts.silence(SAM, named | {"exact": wrong}, ends_at=NOW + HOUR, comment="known", now=NOW)
 
 
 def test_a_viewer_acknowledges_nothing_and_that_is_written_down(rule):
