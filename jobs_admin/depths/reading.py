@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs_admin.depths import gaps as gaps_
 from jobs_admin.depths.gaps import Gap
-from jobs_admin.depths.ladder import LADDER, LOOK_S, kept, moment, start_of
+from jobs_admin.depths.ladder import LADDER, LOOK_S, kept, start_of
 from jobs_admin.depths.sql import epoch, told
 from jobs_admin.light import fetched
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
@@ -165,6 +165,3 @@ def _one(at: int, some: list[Point]) -> Point:
     values["oldest_dead_age_s"] = some[-1].oldest_dead_age_s
     values["is_reachable"] = any(p.is_reachable for p in some)
     return Point(**values)  # type: ignore[arg-type]
-
-
-__all__ = ["MOST", "History", "NoSuchQueue", "Point", "history", "moment", "must_see"]

@@ -10,9 +10,9 @@ from django.db.models import Q, QuerySet, Sum
 from jobs_admin import alert_sight
 from jobs_admin import scope as scopes
 from jobs_admin.counting import start_of
-from jobs_admin.depths import LADDER
+from jobs_admin.depths import LADDER, NoSuchQueue, must_see
 from jobs_admin.incidents.loudness import Loudness, outages
-from jobs_admin.models import Alert, DepthSample, FailureCount, QueueCounter, Source
+from jobs_admin.models import Alert, DepthSample, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
 from jobs_admin.rates import FAILED
@@ -86,15 +86,14 @@ def span(
 
 
 def _must_be_there(viewer: Viewer, source: str, queue: str) -> None:
-    this = {"source": source, "queue": queue}
     if not viewer.may(VIEWER, source) or not Source.objects.filter(name=source).exists():
         raise NoSuchPlace
-    if queue and not (
-        FailureCount.objects.filter(**this).exists()
-        or QueueCounter.objects.filter(**this).exists()
-        or DepthSample.objects.filter(**this).exists()
-    ):
-        raise NoSuchPlace
+    if not queue:
+        return
+    try:
+        must_see(viewer, source, queue)
+    except NoSuchQueue as error:
+        raise NoSuchPlace from error
 
 
 def _last(viewer: Viewer, now: datetime, source: str, queue: str) -> Span | None:
