@@ -141,6 +141,9 @@ def check_watch(now: datetime) -> Result:
                 "Look at the log of `watch`; run a second one for ingest: `manage.py watch --only ingest`.",
             )
         )
+    for name, why in liveness.unjudged_rules().items():
+        text = f"The rule “{name}” cannot be judged, it fires no alert: {why}"
+        found.append(Finding("rule-unjudged", HIGH, text, "Change the rule, or look at the log of `watch`."))
     return Result("watch", ", ".join(sorted(liveness.steps(now))), found)
 
 

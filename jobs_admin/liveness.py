@@ -148,6 +148,11 @@ def ingest_lag_s(now: datetime | None = None) -> float:
     return max(0.0, now.timestamp() - int(oldest[0][0].split(b"-")[0]) / 1000) if oldest else 0.0
 
 
+def unjudged_rules() -> dict[str, str]:
+    """Rules of alerts that `judge` could not judge in the last minute, and why. Raises redis.RedisError."""
+    return json.loads(config.store().get(keys.unjudged_rules()) or "{}")
+
+
 def of_the_store() -> list[dict[str, str]]:
     """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
     try:

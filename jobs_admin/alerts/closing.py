@@ -16,9 +16,9 @@ from jobs_admin.models.alert import AlertState
 _SAME = ("metric", "task", "group", "tenant")
 
 
-def close_rule(rule: Rule, reason: str, now: datetime) -> None:
-    """In the transaction that ends the rule, which has locked it."""
-    _close(rule, Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED), reason, now)
+def close_rule(rule: Rule, reason: str, now: datetime) -> bool:
+    """In the transaction that ends the rule, which has locked it: whether there was one."""
+    return _close(rule, _open(rule), reason, now)
 
 
 def close_what_it_watches_no_more(rule: Rule, before: Mapping[str, Any], by: str, now: datetime) -> None:
@@ -28,24 +28,49 @@ def close_what_it_watches_no_more(rule: Rule, before: Mapping[str, Any], by: str
             close_rule(rule, f"{by} switched the rule off.", now)
         return
     is_same = before["view"] == rule.view_id and all(before[name] == getattr(rule, name) for name in _SAME)
-    open_ = Alert.objects.filter(rule=rule).exclude(state=AlertState.RESOLVED)
-    gone = [one for one in open_ if not (is_same and _looks_at(rule, one))]
-    open_.update(threshold=rule.threshold, severity=rule.severity)
-    _close(rule, gone, f"{by} changed the rule: it does not look at this any more.", now)
+    open_ = _open(rule)
+    gone = [one for one in open_ if not (is_same and looks_at(rule, one))]
+    Alert.objects.filter(pk__in=[one.pk for one in open_]).update(threshold=rule.threshold, severity=rule.severity)
+    _close(rule, gone, f"{by} changed the rule: {ELSEWHERE}", now)
 
 
-def _looks_at(rule: Rule, alert: Alert) -> bool:
+ELSEWHERE = "it does not look at this any more."
+
+
+def close_some(rule: Rule, source: str, reasons: Mapping[str, str], now: datetime) -> bool:
+    """Of a source, alerts on what nobody looks at any more, by subject: whether there was one. The rule is locked."""
+    gone = [one for one in _open(rule) if one.source == source and one.subject in reasons]
+    changed = False
+    for reason in dict.fromkeys(reasons.values()):
+        changed |= _close(rule, [one for one in gone if reasons[one.subject] == reason], reason, now)
+    return changed
+
+
+def looks_at(rule: Rule, alert: Alert) -> bool:
+    """Whether it is of what the rule looks at now."""
     queue = rule.queue == "*" or matches(rule.queue, alert.subject)
-    return queue and (rule.source == "*" or matches(rule.source, alert.source))
+    # What is of no source in particular is of all that a pattern names.
+    source = "*" in rule.source if not alert.source else matches(rule.source, alert.source)
+    return queue and source
 
 
-def _close(rule: Rule, alerts: Iterable[Alert], reason: str, now: datetime) -> None:
+def _open(rule: Rule) -> list[Alert]:
+    """Locked: who acknowledges one meanwhile comes before, and it is closed all the same, or after."""
+    open_ = Alert.objects.select_for_update().filter(rule=rule).exclude(state=AlertState.RESOLVED)
+    return list(open_.order_by("pk"))
+
+
+def _close(rule: Rule, alerts: Iterable[Alert], reason: str, now: datetime) -> bool:
+    changed = False
     over: dict[str, list[Alert]] = defaultdict(list)
     for alert in alerts:
         alert.rule = rule
         if alert.state == AlertState.PENDING:
             alert.delete()
+            changed = True
         elif move(alert, AlertState.RESOLVED, now, reason, resolved_at=now, held_because=""):
             over[alert.source].append(alert)
+            changed = True
     for source in over:
         telling.tell(rule, source, now, why=reason)
+    return changed

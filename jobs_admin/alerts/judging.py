@@ -6,20 +6,24 @@ what it read long ago, changes nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from django.db import connection, transaction
+import redis
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import Q
 
-from jobs_admin.alerts import places, silencing, telling
+from jobs_admin import config
+from jobs_admin.alerts import closing, places, silencing, telling
 from jobs_admin.alerts.measuring import Key, Measured, Values
 from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
-from jobs_admin.core import threshold
+from jobs_admin.core import keys, threshold
+from jobs_admin.core.text import representable
 from jobs_admin.core.threshold import QUIET, Act, Phase, Stand
 from jobs_admin.models import Alert, AlertEvent, Rule, Silence
 from jobs_admin.models.alert import AlertState
@@ -28,12 +32,16 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 5
 OLD_S = 10.0  # what was read longer ago than this changes nothing
+_TIMES = ("opened_at", "below_since", "fired_at", "told_at")
 _SET_BACK = timedelta(minutes=1)  # a clock that was set back: what was judged later than this has not happened yet
 _AT_ONCE = 500
 
 
 class _TooOld(Exception):
     """What was read is too old by the time it would be written: the process stood still."""
+
+
+_ENDS_THE_ROUND = (_TooOld, OperationalError, InterfaceError)  # what the rule is not to blame for
 
 
 @dataclass(slots=True)
@@ -78,37 +86,97 @@ def judge(now: datetime, *, clock: Callable[[], datetime] | None = None) -> bool
     at = datetime.fromtimestamp(now.timestamp() // EVERY_S * EVERY_S, UTC)
     measured = Measured(now)
     moment = Moment(at, silencing.in_force(now), must_be_fresh)
-    open_ = _open_alerts()
-    rules = Rule.objects.filter(enabled=True, deleted_at=None).select_related("view__owner")
+    open_ = _open_alerts(at)
+    rules = list(Rule.objects.filter(enabled=True, deleted_at=None).select_related("view__owner"))
     changed, same = False, []
+    failed: dict[str, str] = {}
     try:
         # Who was not reached in the last round, because it took too long, has the first turn in this one.
         for rule in sorted(rules, key=lambda one: _reached_at.get(one.pk, 0.0)):
-            values = measured.of(rule)
-            if values is not None:
+            try:
+                values = measured.of(rule)
+                if values is None:
+                    continue
+                _reached_at[rule.pk] = time.monotonic()  # also where it fails: the others come before it next time
                 settled, still = _seen(rule, values, open_.get(rule.pk, {}), measured, moment)
                 for one in settled:
                     changed |= _settle(one, moment)
                 same += still
+            except _ENDS_THE_ROUND:
                 _reached_at[rule.pk] = time.monotonic()
+                raise
+            except Exception as error:  # one rule must not end the others; it is shown
+                _reached_at[rule.pk] = time.monotonic()
+                failed[rule.name] = _note_failed(rule, error)
             if len(same) >= _AT_ONCE:
                 _touch(same, moment)
                 same = []
         _touch(same, moment)
+        for pk in open_.keys() - {rule.pk for rule in rules}:
+            changed |= _close_left(pk, moment)
     except _TooOld:
         log.warning("What was read at %s is too old by now: nothing more is judged by it.", at)
+    _show_failed(failed, {rule.pk for rule in rules if rule.name not in failed})
     return changed
 
 
 # rule -> when this process last judged it, on the machine's clock.
 _reached_at: dict[int, float] = {}
+# rule -> what was said of it in the log: once, however often it comes.
+_said: dict[int, str] = {}
 
 
-def _open_alerts() -> dict[int, dict[Key, Alert]]:
+def _note_failed(rule: Rule, error: Exception) -> str:
+    why = representable(f"{type(error).__name__}: {error}")[:300]
+    if _said.get(rule.pk) != why:
+        log.error("Rule %d “%s” could not be judged: %s", rule.pk, rule.name, why, exc_info=error)
+        _said[rule.pk] = why
+    return why
+
+
+def _show_failed(failed: Mapping[str, str], well: set[int]) -> None:
+    """To `doctor`, for a minute; of many the first."""
+    for pk in well & _said.keys():
+        del _said[pk]
+    if failed:
+        try:
+            config.store().set(keys.unjudged_rules(), json.dumps(dict(list(failed.items())[:20])), ex=60)
+        except (redis.RedisError, config.BadConfiguration):
+            log.debug("Rules that could not be judged could not be noted")
+
+
+def _open_alerts(at: datetime) -> dict[int, dict[Key, Alert]]:
     found: dict[int, dict[Key, Alert]] = defaultdict(dict)
+    ahead: dict[int, Alert] = {}
     for one in Alert.objects.exclude(state=AlertState.RESOLVED).select_related("told_with"):
         found[one.rule_id][one.source, one.subject] = one
+        for alert in (one, one.told_with):
+            if alert is not None and any(
+                (moment := getattr(alert, name)) and moment > at + _SET_BACK for name in _TIMES
+            ):
+                ahead[alert.pk] = alert
+    _set_back(ahead.values(), at)
     return found
+
+
+def _set_back(ahead: Iterable[Alert], at: datetime) -> None:
+    """The clock was set back: what has not happened yet counts from now, or nothing would fire, end or be told until then."""
+    for alert in ahead:
+        late = {name: at for name in _TIMES if (moment := getattr(alert, name)) and moment > at + _SET_BACK}
+        Alert.objects.filter(pk=alert.pk, transitions=alert.transitions).update(**late)
+        for name in late:
+            setattr(alert, name, at)
+
+
+def _close_left(pk: int, moment: Moment) -> bool:
+    """What is still open of a rule that watches no more: whoever switched it off closed what was open then."""
+    with transaction.atomic():
+        rule = Rule.objects.select_for_update(of=("self",)).filter(pk=pk).exclude(enabled=True, deleted_at=None).first()
+        if rule is None:
+            return False
+        moment.must_be_fresh()
+        how = "switched off" if rule.deleted_at is None else "deleted"
+        return closing.close_rule(rule, f"The rule was {how}.", moment.at)
 
 
 # -- what has to be settled ---------------------------------------------------------------------------------------

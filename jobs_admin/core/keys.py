@@ -64,6 +64,11 @@ def store_findings(prefix: str = PREFIX) -> str:
     return f"{prefix}:store-findings"
 
 
+def unjudged_rules(prefix: str = PREFIX) -> str:
+    """Rules of alerts that could not be judged in the last minute (JSON: name -> why)."""
+    return f"{prefix}:unjudged-rules"
+
+
 def ledger(source: str, replay: str, prefix: str = PREFIX) -> str:
     """A hash in the broker's own Redis: which tokens of one replay were sent, and which of them taken back."""
     return f"{prefix}:{{{source}}}:ledger:{replay}"

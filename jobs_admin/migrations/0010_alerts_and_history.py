@@ -16,7 +16,7 @@ def _begin(apps, schema_editor):
     )
     Rule.objects.get_or_create(
         name="Quarantine",
-        defaults={"metric": "quarantined", "threshold": 0, "for_s": 0, "keep_firing_s": 0, "severity": "critical"},
+        defaults={"metric": "quarantined", "threshold": 0, "for_s": 0, "keep_firing_s": 120, "severity": "critical"},
     )
     # While a source cannot be reached, rules on its depth hold: that itself must be told.
     Rule.objects.get_or_create(

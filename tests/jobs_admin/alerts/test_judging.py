@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
+from django.apps import apps
 from django.contrib.auth import get_user_model
 
-from jobs_admin import alerts
+from jobs_admin import alerts, liveness
 from jobs_admin.alerts import places
 from jobs_admin.core import keys
 from jobs_admin.models import (
@@ -20,11 +22,12 @@ from jobs_admin.models import (
     Notice,
     QueueCounter,
     Role,
+    Rule,
     SavedView,
     Source,
 )  # fmt: skip
 from jobs_admin.models.access import Viewer
-from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM
+from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM, lay
 from tests.jobs_admin.test_failure_count import bury
 
 pytestmark = pytest.mark.django_db
@@ -188,6 +191,67 @@ def test_a_clock_that_was_set_back_goes_on_judging(rule):
     mend()
     judged(0)
     assert states() == {"emails": "resolved"}
+
+
+def test_after_the_clock_was_set_back_by_an_hour_what_waits_fires_and_what_fires_ends_in_time(rule):
+    rule(for_s=60, keep_firing_s=30, threshold=5, renotify_s=60)
+    bury(10, queue="fires")
+    judged(3600 - 60, 3600)
+    bury(10)
+    mend(queue="fires")
+    judged(3605)
+    assert states() == {"emails": "pending", "fires": "firing"}
+    judged(0, 30)
+    assert states() == {"emails": "pending", "fires": "resolved"}
+    judged(60)
+    assert states() == {"emails": "firing", "fires": "resolved"}
+    before = len(told())
+    judged(65, 200)
+    assert len(told()) > before  # reminders too
+
+
+@pytest.mark.server
+def test_a_rule_that_cannot_be_judged_ends_no_other_ones_judging_and_is_said_once_and_shown(rule, caplog, store):
+    bad = rule(**FIRES, name="bad", queue="emails")
+    rule(**FIRES, name="good", queue="webhooks")
+    one = lay(bad, source="shop", subject="emails")
+    values = {"type": "alert.firing", "severity": "info", "source": "shop", "body": {}}
+    Notice.objects.create(key=f"alert-{one.pk}-1", alert=one, **values)
+    Notice.objects.create(key=f"alert-{one.pk}-2", **values)  # of another alert of this number, in a restored table
+    bury(10, queue="webhooks")
+    judged(5, 10, 15)
+    assert Alert.objects.get(rule__name="good").state == "firing"
+    assert len([one for one in caplog.messages if "“bad” could not be judged" in one]) == 1
+    assert list(liveness.unjudged_rules()) == ["bad"]
+    Notice.objects.filter(alert=None).delete()
+    judged(20)
+    assert Alert.objects.get(rule__name="bad").state == "resolved"
+
+
+def test_the_rule_on_quarantine_of_a_new_desk_does_not_flap(db):
+    found = import_module("jobs_admin.migrations.0010_alerts_and_history")
+    Rule.objects.all().delete()
+    found._begin(apps, None)
+    bury(1, state="quarantined")
+    pk = Failure.objects.get().pk
+    for n in range(120):
+        Failure.objects.filter(pk=pk).update(state="recovered" if n % 2 else "quarantined")
+        judged(5 * n)
+    assert len(told()) <= 2 and told()[0] == ("1", "alert.firing", "fired")
+
+
+def test_what_is_left_open_of_a_rule_that_is_gone_or_switched_off_is_closed_and_told_once(rule):
+    made, off = rule(**FIRES), rule(**FIRES, name="off")
+    bury(10)
+    judged(0)
+    Rule.objects.filter(pk=made.pk).update(deleted_at=NOW, enabled=False)
+    Rule.objects.filter(pk=off.pk).update(enabled=False)
+    judged(5, 10)
+    assert set(Alert.objects.values_list("state", flat=True)) == {"resolved"}
+    assert sorted(AlertEvent.objects.filter(to="resolved").values_list("reason", flat=True)) == [
+        "The rule was deleted.", "The rule was switched off.",
+    ]  # fmt: skip
+    assert [kind for _, kind, _ in told()].count("alert.resolved") == 2
 
 
 def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
