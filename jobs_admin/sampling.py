@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 STEP_S = 10
 _PATIENCE_S = 8.0
 _FROZEN_S = 60.0  # this process stood still meanwhile: what it saw was not so at the moment that it looked
+_TAKEN_OUT_AFTER = timedelta(minutes=1)  # since it was looked at last
 _CLOSER_PATIENCE_S = 1.5  # then what is still being asked is picked up by the next look
 _LOOK_CLOSER_EVERY = timedelta(minutes=1)
 _STORE_FINDINGS_S = 300  # how long what was found at the store is believed, should nobody look again
@@ -48,6 +49,7 @@ def sample(now: datetime) -> bool:
     alive = heartbeats.fold(now)
     for name, look in looks.items():
         _note_source(name, look, now)
+    _note_taken_out(now)
     rows = [row for name, look in looks.items() for row in _samples(name, look, alive, at)]
     if time.monotonic() - began < _FROZEN_S:
         DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
@@ -169,6 +171,16 @@ def _note_source(name: str, look: Look, now: datetime) -> None:
     if look.closer is not None:
         changes["findings"] = [asdict(finding) for finding in look.closer.findings]
     Source.objects.filter(name=name).update(**changes)
+
+
+def _note_taken_out(now: datetime) -> None:
+    """Of a source that is not configured any more nothing is known from now on. Another process may still have it configured,
+    while the configuration changes: then it was looked at a moment ago.
+    """
+    gone = Source.objects.filter(is_configured=True).exclude(name__in=config.sources())
+    for name in gone.filter(sampled_at__lt=now - _TAKEN_OUT_AFTER).values_list("name", flat=True):
+        if gone.filter(name=name, sampled_at__lt=now - _TAKEN_OUT_AFTER).update(is_configured=False):
+            log.warning("Source %s is not configured any more: nobody looks at its queues.", name)
 
 
 def _look_at_store(now: datetime) -> None:

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -59,6 +59,7 @@ class Round:
     rule: Rule
     source: str
     looks: dict[str, Look] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)  # which alert is closed because nobody looks any more, and why
     left_out: int = 0  # subjects over the threshold, beyond the bound of open alerts
     give_way: dict[str, str] = field(default_factory=dict)  # which alert is closed, and for what far worse
 
@@ -191,7 +192,7 @@ def _seen(
     def of(source: str) -> Round:
         return rounds.setdefault(source, Round(rule, source))
 
-    over = _over(rule, values, alerts)
+    over = _over(rule, values, alerts, measured.taken_out)
     mine: dict[str, list[Alert]] = defaultdict(list)
     for key, alert in alerts.items():
         mine[key[0]].append(alert)
@@ -212,7 +213,14 @@ def _seen(
     absent, numbers = measured.absent(rule), _numbers(rule)
     looked: dict[str, list[tuple[Alert, Look, Stand]]] = defaultdict(list)
     for key, alert in alerts.items():
-        look = Look(_value(rule, alert, values.get(key, absent), measured), measured.why_held(rule.metric, *key))
+        value = _value(rule, alert, values.get(key, absent), measured)
+        why = measured.why_gone(rule.metric, key[0], value)
+        if not why and not closing.looks_at(rule, alert):
+            why = f"The rule was changed: {closing.ELSEWHERE}"
+        if why:
+            of(key[0]).gone[key[1]] = why
+            continue
+        look = Look(value, measured.why_held(rule.metric, *key))
         stand, act = threshold.step(
             _stand(alert, moment.at), look.value, moment.at.timestamp(), numbers, is_held=bool(look.held)
         )
@@ -239,12 +247,15 @@ def _value(rule: Rule, alert: Alert, value: float | None, measured: Measured) ->
     return lately if alert.state in FIRED or lately == 0 else None
 
 
-def _over(rule: Rule, values: Values, alerts: Mapping[Key, Alert]) -> dict[str, list[tuple[str, float | None]]]:
+def _over(
+    rule: Rule, values: Values, alerts: Mapping[Key, Alert], taken_out: Collection[str]
+) -> dict[str, list[tuple[str, float | None]]]:
     """What is over the threshold and has no open alert, by source."""
     limit, fires_on_nothing = rule.threshold, rule.no_data == threshold.FIRE
     found: dict[str, list[tuple[str, float | None]]] = defaultdict(list)
     for key, value in values.items():
-        if (value > limit if value is not None else fires_on_nothing) and key not in alerts:
+        is_over = value > limit if value is not None else fires_on_nothing and key[0] not in taken_out
+        if is_over and key not in alerts:
             found[key[0]].append((key[1], value))
     return found
 
@@ -282,10 +293,11 @@ def _settle(one: Round, moment: Moment) -> bool:
         if rule is None:
             return False  # it was changed meanwhile: the next round judges by what it says now
         moment.must_be_fresh()
+        is_gone = bool(one.gone) and closing.close_some(rule, one.source, one.gone, moment.at)
         open_ = Alert.objects.filter(rule=rule, source=one.source).exclude(state=AlertState.RESOLVED)
         alerts = {alert.subject: alert for alert in open_.select_related("told_with")}
         over_since = _over_since(rule, one.source, moment.at)
-        changed, again = _make_room(one, alerts, moment), []
+        changed, again = _make_room(one, alerts, moment) or is_gone, []
         begun: list[tuple[Alert, str]] = []
         for subject, look in one.looks.items():
             alert = alerts.get(subject)

@@ -104,6 +104,12 @@ class Measured:
         part, whole = (fell, fell + ran) if metric == "failure_rate" else (again, fell + again + ran)
         return part / whole if whole else 0.0
 
+    def why_gone(self, metric: str, source: str, value: float | None) -> str:
+        """Why nothing will ever be known of this again; empty where something may."""
+        if source in self.taken_out and (metric == "unreachable" or (metric in OF_DEPTH and value is None)):
+            return f"{source} was taken out of the configuration: nobody looks at it any more."
+        return ""
+
     def why_held(self, metric: str, source: str, subject: str) -> str:
         """Why this may neither fire nor end now; empty where nothing speaks against it."""
         if metric in OF_DEPTH and source in self._unreachable_since:
@@ -168,14 +174,16 @@ class Measured:
     def _unreachable(self) -> Values:
         found: dict[Key, float | None] = {}
         for one in self._sources:
-            is_known = one.is_reachable is not None and one.sampled_at and self.now - one.sampled_at < _SAMPLED_BY
-            if not is_known:
+            if one.is_reachable is None or not self._is_known(one):
                 found[one.name, ""] = None
             elif one.is_reachable:
                 found[one.name, ""] = 0.0
             else:
                 found[one.name, ""] = max(0.0, (self.now - (one.changed_at or self.now)).total_seconds())
         return found
+
+    def _is_known(self, source: Source) -> bool:
+        return source.sampled_at is not None and self.now - source.sampled_at < _SAMPLED_BY
 
     @cached_property
     def _ingest_lag_s(self) -> Values:
@@ -191,8 +199,14 @@ class Measured:
         return list(Source.objects.filter(is_configured=True).only("name", "is_reachable", "changed_at", "sampled_at"))
 
     @cached_property
+    def taken_out(self) -> set[str]:
+        """Sources that were sampled once, and are not configured any more."""
+        found = Source.objects.filter(is_configured=False, sampled_at__isnull=False)
+        return set(found.values_list("name", flat=True))
+
+    @cached_property
     def _unreachable_since(self) -> dict[str, datetime | None]:
-        return {one.name: one.changed_at for one in self._sources if one.is_reachable is False}
+        return {one.name: one.changed_at for one in self._sources if one.is_reachable is False and self._is_known(one)}
 
     @cached_property
     def _replayed(self) -> set[Key]:

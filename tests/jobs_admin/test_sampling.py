@@ -261,3 +261,16 @@ def test_a_look_of_a_process_that_stood_still_is_not_written(sources, broker, mo
     monkeypatch.undo()
     sampling.sample(NOW)
     assert DepthSample.objects.filter(queue="emails", at=AT).exists()
+
+
+def test_a_source_that_is_taken_out_of_the_configuration_is_noted_so_after_a_minute(store, sources, broker):
+    sources(shop=broker[0], bank=broker[0])
+    sampling.sample(NOW)
+    sources(shop=broker[0])
+    sampling.sample(NOW + timedelta(seconds=50))  # another process may still look at it
+    assert Source.objects.get(name="bank").is_configured
+    sampling.sample(NOW + timedelta(seconds=70))
+    assert dict(Source.objects.values_list("name", "is_configured")) == {"shop": True, "bank": False}
+    sources(shop=broker[0], bank=broker[0])
+    sampling.sample(NOW + timedelta(seconds=80))
+    assert Source.objects.get(name="bank").is_configured

@@ -254,6 +254,47 @@ def test_what_is_left_open_of_a_rule_that_is_gone_or_switched_off_is_closed_and_
     assert [kind for _, kind, _ in told()].count("alert.resolved") == 2
 
 
+def test_alerts_on_a_source_that_was_taken_out_of_the_configuration_are_over_with_that_reason(rule):
+    watching(rule, "unreachable", 60)
+    watching(rule, "oldest_dead_s", 60, name="old", no_data="fire")
+    watching(rule, "dead", 5, name="dead")
+    shop = {"is_reachable": False, "changed_at": NOW - 90 * S, "sampled_at": NOW}
+    Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW, changed_at=NOW - 90 * S)
+    DepthSample.objects.create(source="shop", queue="emails", at=NOW, dead=10, oldest_dead_at=NOW - 90 * S)
+    bury(10)
+    judged(0)
+    Source.objects.update(**shop)
+    judged(5)
+    assert Alert.objects.filter(state="firing").count() == 3
+    assert Alert.objects.exclude(held_because="").count() == 2
+    Source.objects.update(is_configured=False)
+    judged(65, 70, 400)
+    by_rule = dict(Alert.objects.values_list("rule__name", "state"))
+    assert by_rule == {"Too many dead": "resolved", "old": "resolved", "dead": "firing"}  # its dead jobs are still here
+    over = AlertEvent.objects.filter(to="resolved").values_list("reason", flat=True)
+    assert set(over) == {"shop was taken out of the configuration: nobody looks at it any more."} and len(over) == 2
+    assert not Alert.objects.filter(state="firing").exclude(held_because="").exists()
+
+
+def test_what_a_rule_does_not_look_at_any_more_is_closed_by_the_next_round(rule):
+    made = rule(**FIRES)
+    bury(10)
+    judged(0)
+    Rule.objects.filter(pk=made.pk).update(queue="webhooks")
+    judged(5)
+    assert states() == {"emails": "resolved"} and told()[1:] == [("2", "alert.resolved", "resolved")]
+
+
+def test_an_unreachable_source_that_nobody_looked_at_for_a_minute_holds_nothing(rule):
+    rule(**FIRES)
+    Source.objects.create(name="shop", is_configured=True, is_reachable=False, sampled_at=NOW, changed_at=NOW)
+    bury(10)
+    judged(55)
+    assert states() == {"emails": "pending"}
+    judged(65)
+    assert states() == {"emails": "firing"}
+
+
 def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
     rule(**FIRES | {"for_s": 30})
     shop = Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW, changed_at=NOW)
@@ -262,7 +303,9 @@ def test_while_a_source_cannot_be_reached_its_depths_neither_fire_nor_end(rule):
     Source.objects.filter(pk=shop.pk).update(is_reachable=False)
     mend()
     bury(10, queue="webhooks")
-    judged(35, 40, 200)
+    judged(35, 40)
+    Source.objects.filter(pk=shop.pk).update(sampled_at=NOW + 195 * S)
+    judged(200)
     assert states() == {"emails": "firing", "webhooks": "pending"}
     assert set(Alert.objects.values_list("held_because", flat=True)) == {
         "shop cannot be reached since 02:00 UTC: what its queues hold is not known."
@@ -612,5 +655,7 @@ def test_too_little_begins_nothing_and_a_source_that_does_not_answer_ends_nothin
     judged(65)
     assert states() == {"emails": "firing"}
     Source.objects.update_or_create(name="shop", defaults={"is_configured": True, "is_reachable": False})
-    judged(4000, 90_000)
+    for second in (4000, 90_000):
+        Source.objects.update(sampled_at=NOW + second * S)
+        judged(second)
     assert states() == {"emails": "firing"}

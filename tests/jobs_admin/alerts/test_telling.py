@@ -136,8 +136,9 @@ def test_while_it_is_held_the_time_until_escalation_stands_still(rule):
     shop = Source.objects.create(name="shop", is_configured=True, is_reachable=True, sampled_at=NOW, changed_at=NOW)
     bury(10)
     judged(0, 300)
-    Source.objects.filter(pk=shop.pk).update(is_reachable=False)
-    judged(305, 3000)
+    for second in (305, 3000):
+        Source.objects.filter(pk=shop.pk).update(is_reachable=False, sampled_at=NOW + second * S)
+        judged(second)
     Source.objects.filter(pk=shop.pk).update(is_reachable=True)
     judged(3005, 3295)
     assert [reason for _, reason in told()] == ["fired"]
