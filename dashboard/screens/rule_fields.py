@@ -9,7 +9,7 @@ from dashboard.rule_forms import IN_SECONDS, IN_SHARES, PLACES, Draft, scope_of
 from dashboard.screens.policy_fields import Field, slot
 from dashboard.screens.rule_words import METRICS, NO_DATA
 from dashboard.shown.figures import duration
-from jobs_admin.alerts.checking import LARGEST_VIEW
+from jobs_admin.alerts.checking import LARGEST_OF_TENANT, LARGEST_VIEW
 from jobs_admin.models import SavedView
 from jobs_admin.models.alert import LARGEST_THRESHOLD, LONGEST_FOR_S
 from jobs_admin.notices import ChannelRow
@@ -57,6 +57,7 @@ _UNITS = {
     "for_s": f"without a break; 0 to {_LONGEST}",
     "keep_firing_s": f"without a break; 0 to {_LONGEST}",
     "clear": "or below; at most the threshold",
+    "tenant": f"its jobs are counted up to {LARGEST_OF_TENANT + 1:,}",
     "renotify_s": f"1 min to {_LONGEST}",
     "escalate_s": f"1 min to {_LONGEST}",
 }

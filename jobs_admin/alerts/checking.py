@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator
 
 from jobs_admin.alerts import rights
+from jobs_admin.alerts.measuring import MOST_ONE_BY_ONE
 from jobs_admin.alerts.refusals import AlertRefused
 from jobs_admin.core.text import representable
 from jobs_admin.models import Channel, SavedView
@@ -20,6 +21,7 @@ LONGEST_NAME = 100
 MOST_CHANNELS = 20
 SHORTEST_REMINDER_S = 60
 A_YEAR_S = 365 * 86_400
+LARGEST_OF_TENANT = MOST_ONE_BY_ONE - 1
 LARGEST_VIEW = 9_999  # what a search finds is counted exactly up to ten thousand
 
 GLOBS = {"source": 200, "queue": 200, "task": 255, "group": 40, "tenant": 200}
@@ -88,7 +90,7 @@ def _of_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[st
         wrong["view"] = f"{metric} counts no view: leave it out."
     threshold, clear = found.get("threshold"), found.get("clear")
     if threshold is not None:
-        largest, words = bound(metric)
+        largest, words = bound(metric, found.get("tenant", "*"))
         if threshold > largest or (metric in SHARES and threshold == largest):
             wrong["threshold"] = f"The threshold of {metric} is {words}."
         elif clear is not None and clear > threshold:
@@ -98,8 +100,12 @@ def _of_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[st
     return wrong
 
 
-def bound(metric: str) -> tuple[float, str]:
+def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
     """The largest threshold, and what it may be in words."""
+    if metric in NARROWED and tenant != "*":
+        return LARGEST_OF_TENANT, (
+            f"from 0 to {LARGEST_OF_TENANT:,} where it is of a tenant: its jobs are counted one by one, up to {MOST_ONE_BY_ONE:,}"
+        )
     if metric in SHARES:
         return 1, "a share from 0 to below 1: 50 % is 0.5"
     if metric in _SECONDS:

@@ -27,6 +27,7 @@ from django.db.models import Count, F, Q, Sum, Value
 
 from jobs_admin import config, failures, liveness, rates, unrecovered
 from jobs_admin import scope as scopes
+from jobs_admin.alerts import narrowing
 from jobs_admin.core import query as language
 from jobs_admin.core.matching import matches
 from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source
@@ -69,6 +70,7 @@ class Measured:
     def __init__(self, now: datetime) -> None:
         self.now = now
         self._narrowed: dict[tuple[str, ...], dict[Key, float]] = {}
+        self._kinds: dict[str, narrowing.Kinds | None] = {}
         self._fitting: dict[tuple[str, str, str], Values] = {}
         self._quiet: dict[Key, tuple[int, int, int]] = {}
         self._views_end: float | None = None
@@ -247,7 +249,13 @@ class Measured:
 
     def _narrow(self, rule: Rule) -> Values:
         """`dead` or `quarantined` of some tasks, groups or tenants."""
-        place = rule.metric, rule.task, rule.group, rule.tenant
+        place: tuple[str, ...] = rule.metric, rule.task, rule.group, rule.tenant
+        if rule.tenant != "*":  # counted up to a bound: only what it looks at
+            place += rule.source, rule.queue
+        elif (kinds := self._kinds_of(rule.metric)) is not None:
+            if place not in self._narrowed:
+                self._narrowed[place] = kinds.of(rule.task, rule.group)
+            return self._narrowed[place]
         if place not in self._narrowed:
             if rule.metric == "quarantined":
                 states, moving = Q(state=FailureState.QUARANTINED), None
@@ -262,12 +270,19 @@ class Measured:
             self._narrowed[place] = found
         return self._narrowed[place]
 
+    def _kinds_of(self, metric: str) -> narrowing.Kinds | None:
+        if metric not in self._kinds:
+            self._kinds[metric] = narrowing.read(metric)
+        return self._kinds[metric]
+
     def _count(self, which: Q) -> dict[Key, float]:
         held = FailureCount.objects.filter(which).values_list("source", "queue").annotate(n=Sum("count"))
         return {(source, queue): float(n) for source, queue, n in held if n > 0}
 
     def _count_rows(self, rule: Rule, states: Q) -> dict[Key, float]:
         which = _fits("tenant", rule.tenant) & _fits("task", rule.task) & _of_group(rule.group)
+        if rule.tenant != "*":
+            which &= _fits("source", rule.source) & _fits("queue", rule.queue)
         some = Failure.objects.filter(states, which).order_by().values("pk")[:MOST_ONE_BY_ONE]
         rows = Failure.objects.filter(pk__in=some).values_list("source", "queue").annotate(n=Count("pk"))
         return {(source, queue): float(n) for source, queue, n in rows.order_by()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import timedelta
 from importlib import import_module
@@ -11,7 +12,8 @@ from django.apps import apps
 from django.contrib.auth import get_user_model
 
 from jobs_admin import alerts, liveness
-from jobs_admin.alerts import places
+from jobs_admin.alerts import measuring, narrowing, places
+from jobs_admin.alerts.measuring import Measured
 from jobs_admin.core import keys
 from jobs_admin.models import (
     Alert,
@@ -19,6 +21,8 @@ from jobs_admin.models import (
     Channel,
     DepthSample,
     Failure,
+    Group,
+    GroupAlias,
     Notice,
     QueueCounter,
     Role,
@@ -523,6 +527,39 @@ def test_dead_jobs_of_a_task_a_group_or_a_tenant(rule):
     judged(0)
     found = {(a.rule.name, a.subject): a.value for a in Alert.objects.select_related("rule")}
     assert found == {("Too many dead", "emails"): 3, ("of acme", "x"): 4}
+
+
+def test_what_many_narrow_rules_ask_is_read_once_and_is_the_same_as_asked_one_by_one(
+    rule, monkeypatch, django_assert_max_num_queries
+):
+    held = [Group.objects.create(fingerprint=f"{n}a{n}", first_seen=NOW, last_seen=NOW) for n in range(3)]
+    GroupAlias.objects.create(fingerprint="old1", group=held[1])
+    for n in range(30):
+        bury(1 + n % 4, queue=f"q{n % 5}", task=f"shop.t{n % 7}", group=held[n % 4] if n % 4 < 3 else None)
+    Failure.objects.filter(pk__in=Failure.objects.order_by("pk").values("pk")[:5]).update(state="retrying", run=2)
+    Failure.objects.filter(pk__in=Failure.objects.order_by("-pk").values("pk")[:9]).update(state="quarantined")
+    some = [
+        Rule(name=str(n), metric=metric, task=task, group=group, threshold=0, no_data="keep")
+        for n, (metric, task, group) in enumerate(
+            itertools.product(
+                ("dead", "quarantined"), ("*", "shop.t1", "shop.*", "*3", "no"), ("*", "0a0", "*a*", "old1", "o*", "no")
+            )
+        )
+        if (task, group) != ("*", "*")
+    ]
+    with django_assert_max_num_queries(8):
+        measured = Measured(NOW)
+        together = [dict(measured.of(one)) for one in some]
+    monkeypatch.setattr(narrowing, "MOST_KINDS", 0)
+    assert together == [dict(Measured(NOW).of(one)) for one in some] and sum(map(len, together)) > 50
+
+
+def test_of_a_tenant_only_what_the_rule_looks_at_is_counted_towards_the_bound(rule, monkeypatch):
+    monkeypatch.setattr(measuring, "MOST_ONE_BY_ONE", 10)
+    watching(rule, "dead", 5, tenant="acme", queue="emails")
+    bury(50, queue="other", tenant="acme"), bury(8, tenant="acme")
+    judged(0)
+    assert values() == {("shop", "emails"): 8}
 
 
 def test_growth_is_of_five_minutes_of_samples_and_is_held_by_a_replay(rule):

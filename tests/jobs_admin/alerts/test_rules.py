@@ -90,6 +90,8 @@ def test_what_is_absurd_is_refused_with_the_bound(desk, field, value, words):
         ({"metric": "growth_per_minute", "task": "shop.send"}, "task"),
         ({"metric": "view"}, "view"),
         ({"metric": "view", "threshold": 10_000}, "view"),
+        ({"metric": "dead", "tenant": "acme", "threshold": 20_000}, "threshold"),
+        ({"metric": "quarantined", "tenant": "a*", "threshold": 1e12}, "threshold"),
         ({"metric": "oldest_dead_s", "threshold": 10**9}, "threshold"),
     ],
 )
