@@ -256,11 +256,13 @@ def _judged(rule: Rule, key: Key, looks: Sequence[Look]) -> list[Episode]:
 
 
 def _notices(rule: Rule, episodes: Sequence[Episode], now: datetime) -> int:
-    """Of one source: those that are open together are told together. As if nobody had acknowledged any."""
+    """Of one source: those that fire soon after each other are told together. As if nobody had acknowledged any."""
     total, ends, joined = 0, None, 0
-    last = began = None
+    last = began = before = None
     for one in sorted(episodes, key=lambda one: one.fired_at):
-        if began is None or (ends is not None and one.fired_at > ends):
+        is_late = before is not None and one.fired_at - before >= telling.TOGETHER
+        before = one.fired_at
+        if began is None or is_late or (ends is not None and one.fired_at > ends):
             total += 0 if began is None else _beside(rule, began, ends, now)
             began, ends, joined, last = one.fired_at, one.resolved_at, 1, one.fired_at
             total += 1

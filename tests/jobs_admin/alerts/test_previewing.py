@@ -76,6 +76,13 @@ def test_queues_that_are_open_together_would_have_been_told_together(desk):
     assert alerts.preview(BEA, {**DEAD, "source": "*"}, NOW).fired == 1
 
 
+def test_what_would_have_fired_more_than_an_hour_later_is_told_by_itself(desk):
+    sampled([150] * 180 + [0] * 10)
+    sampled([0] * 90 + [150] * 90 + [0] * 10, "late")
+    found = alerts.preview(ANN, DEAD, NOW)
+    assert (found.fired, found.notices) == (2, 4)
+
+
 def test_growth_age_and_shares_are_judged_on_history(desk):
     n = 60
     sampled(
