@@ -15,7 +15,7 @@ from jobs_admin.alerts import risen, wording
 from jobs_admin.alerts.links import links, page_of
 from jobs_admin.alerts.runbooks import for_task
 from jobs_admin.core.text import shown
-from jobs_admin.models import Alert, FailureCount
+from jobs_admin.models import Alert, FailureCount, Runbook
 from jobs_admin.models.alert import AlertState
 
 LARGEST = 18_000  # bytes, so that type, time and what a channel adds stay below the 20 kB of the contract
@@ -110,7 +110,7 @@ def _runbook(main: Alert, groups: Sequence[risen.RisenGroup]) -> str:
     """The rule's own, else that of the group with most jobs, else of the task that most of them are of."""
     if main.rule.runbook_url or (groups and groups[0].runbook_url):
         return main.rule.runbook_url or groups[0].runbook_url
-    if not main.source or not main.subject:
+    if not main.source or not main.subject or not Runbook.objects.exists():
         return ""
     held = FailureCount.objects.filter(source=main.source, queue=main.subject, state="dead", count__gt=0)
     task = held.values_list("task").annotate(n=Sum("count")).order_by("-n", "task").first()

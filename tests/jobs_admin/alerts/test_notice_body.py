@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin import alerts
+from jobs_admin.alerts import risen
 from jobs_admin.models import Alert, Group, Notice, Rule
 from tests.jobs_admin.alerts.conftest import ANN, NOW
 from tests.jobs_admin.test_failure_count import bury
@@ -47,6 +48,15 @@ def test_the_notice_says_how_many_are_dead_of_which_queue_and_where_to_look(rule
     assert said["top_groups"][0]["url"].endswith("/groups/v1-TimeoutError/")
     assert said["url"].endswith(f"/alerts/{alert.pk}/") and "/failures/?q=" in said["failures_url"]
     assert "/replays/new/?q=" in said["replay_url"]
+
+
+def test_a_group_is_counted_over_its_tasks_and_only_the_large_are_added_up(rule, monkeypatch):
+    monkeypatch.setattr(risen, "_MOST_COUNTERS", 3)
+    rule(for_s=0, threshold=5)
+    one, two, small = group("A"), group("B"), group("C")
+    bury(4, group=one, task="x"), bury(4, group=one, task="y"), bury(6, group=two), bury(1, group=small)
+    alerts.judge(NOW)
+    assert [(g["title"], g["count"]) for g in body()["top_groups"]] == [("A: gone", 8), ("B: gone", 6)]
 
 
 @pytest.mark.parametrize(
