@@ -59,10 +59,14 @@ def picture(alerts: Iterable[Alert], since: datetime, until: datetime) -> Pictur
     by_line: dict[tuple[int, str, str], list[Alert]] = {}
     for alert in alerts:
         by_line.setdefault((alert.rule_id, alert.source, alert.subject), []).append(alert)
-    strips = [(_latest(found), _strip(found, since, until)) for found in by_line.values()]
-    strips.sort(key=lambda pair: (not pair[1].is_open, -pair[1].fired, -pair[0].opened_at.timestamp()))
-    kept = [strip for _, strip in strips[:MOST_LINES]]
-    return Picture(kept, len(strips) - len(kept), _marks(since, until), since, until)
+    ranked = sorted(by_line.values(), key=_rank)
+    kept = [_strip(found, since, until) for found in ranked[:MOST_LINES]]
+    return Picture(kept, len(ranked) - len(kept), _marks(since, until), since, until)
+
+
+def _rank(found: list[Alert]) -> tuple[bool, int, float]:
+    latest = _latest(found)
+    return not latest.is_open, -len(found), -latest.opened_at.timestamp()
 
 
 def _latest(found: list[Alert]) -> Alert:

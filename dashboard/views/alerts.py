@@ -59,7 +59,7 @@ def index(request: HttpRequest) -> HttpResponse:
     kept = {**chosen, **({"days": days} if days == span else {})}
     after = request.GET.get("after")
     page = alerts.listing(viewer, **chosen, after=after, limit=LIMIT)
-    rules = alerts.rules(viewer)
+    rules = alerts.rules(viewer, with_channels=False)
     since = now - timedelta(days=int(span))
     episodes = showing.episodes(
         viewer, since, source=chosen.get("source", ""), queue=chosen.get("queue", ""), rule=chosen.get("rule", ""), limit=MOST_STRIP + 1

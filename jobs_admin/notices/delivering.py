@@ -182,18 +182,23 @@ def _record_all(lanes: Lanes[_Asked, Answer], now: datetime, wait_s: float = 0.0
             heartbeat.ended(answer)
             continue
         try:
-            _record(about.delivery, about.request, answer, now)
+            _record_or_say_why_not(about.delivery, about.request, answer, now)
         except (OperationalError, InterfaceError):
             lanes.give_back(ended[n:])  # the database is busy, or away: what came back is not forgotten
             raise
-        except Exception as error:
-            log.exception("What came back for delivery %s could not be recorded.", about.delivery.pk)
-            arrived = answer.status is not None and 200 <= answer.status < 300
-            plain = (
-                Answer(answer.status, took_ms=answer.took_ms) if arrived else _unexpected("record the answer", error)
-            )
-            _record(about.delivery, "", plain, now)
     return bool(ended)
+
+
+def _record_or_say_why_not(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
+    try:
+        _record(one, request, answer, now)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:
+        log.exception("What came back for delivery %s could not be recorded.", one.pk)
+        has_arrived = answer.status is not None and 200 <= answer.status < 300
+        told = Answer(answer.status, took_ms=answer.took_ms) if has_arrived else _unexpected("record the answer", error)
+        _record(one, "", told, now)
 
 
 def _unexpected(what: str, error: Exception) -> Answer:
