@@ -113,12 +113,14 @@ def allowed(entries: Iterable[str]) -> Allowed:
         found = _ENTRY.fullmatch(entry)
         what = (found["six"] or found["host"] or found["bare"] or found["all"]) if found else entry
         port = int(found["port"]) if found and found["port"] else None
+        if port is not None and not 1 <= port <= 65535:
+            raise BadAllowance(f"{entry[:80]!r} is neither a host nor a network (its port is none: 1 to 65535)")
         try:
             networks.append((ip_network(what), port))
             continue
         except ValueError as error:
             is_host = _HOST.fullmatch(what) and not what.rpartition(".")[2].isdigit()
-            if not is_host or (port is not None and not 1 <= port <= 65535):
+            if not is_host:
                 raise BadAllowance(f"{entry[:80]!r} is neither a host nor a network ({error})") from None
         hosts.add((what, port))
     return Allowed(frozenset(hosts), tuple(networks))

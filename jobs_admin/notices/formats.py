@@ -94,7 +94,9 @@ _OF_KIND: dict[str, Callable[[Notice, Channel, datetime], Request]] = {
 
 
 def _section(text: str) -> list[dict[str, Any]]:
-    return [{"type": "section", "text": {"type": "mrkdwn", "text": text[:_LONGEST_SECTION]}}] if text else []
+    # Verbatim: an address within a name does not become a link by itself.
+    said = {"type": "mrkdwn", "text": text[:_LONGEST_SECTION], "verbatim": True}
+    return [{"type": "section", "text": said}] if text else []
 
 
 def _joined(links: Sequence[str]) -> str:

@@ -55,7 +55,21 @@ def test_what_is_allowed_is_a_host_or_a_network_with_a_port_or_without():
 
 
 @pytest.mark.parametrize(
-    "entry", ["10.0.0.0/33", "10.0.0.1/8", "1.2.3", "a b", "host/8", "h:0", "h:70000", "*", "https://x", "[x]:1"]
+    "entry",
+    [
+        "10.0.0.0/33",
+        "10.0.0.1/8",
+        "1.2.3",
+        "a b",
+        "host/8",
+        "h:0",
+        "h:70000",
+        "10.0.0.1:99999",
+        "[::1]:0",
+        "*",
+        "https://x",
+        "[x]:1",
+    ],
 )
 def test_what_is_neither_is_refused_by_name(entry):
     with pytest.raises(BadAllowance, match="neither a host nor a network"):

@@ -73,6 +73,7 @@ def test_an_address_is_whole_or_left_out(endpoint):
     told = [json.loads(seen.body) for seen in there.seen]
     (data,) = [one["data"] for one in told if "data" in one]
     (slack,) = [one for one in told if "blocks" in one]
+    assert all(block["text"]["verbatim"] for block in slack["blocks"] if block["text"]["type"] == "mrkdwn")
     assert data["failures_url"] == data["replay_url"] == whole and data["top_groups"] == [{"title": "x"}]
     assert "runbook" not in data
     links = slack["blocks"][-1]["text"]["text"]
