@@ -50,6 +50,6 @@ def _of(events: Sequence[tuple[datetime, str, str]], otherwise: Called, now: dat
             runs = runs or at
         elif not reason.startswith(UNANSWERED):
             counted, runs = counted + (at - runs if runs is not None else timedelta()), None
-    if since is None:
+    if since is None or since > now:  # it is not known, or a clock was set back, and `fired_at` with it
         return otherwise
     return Called(since, (counted + (now - runs if runs is not None else timedelta())).total_seconds())

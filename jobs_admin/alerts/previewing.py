@@ -275,7 +275,7 @@ def _notices(rule: Rule, episodes: Sequence[Episode], now: datetime) -> int:
 
 
 def _beside(rule: Rule, began: datetime, ends: datetime | None, now: datetime) -> int:
-    """The end, reminders and escalation of what was open together."""
+    """The end, reminders and escalation of what was told together."""
     lasted = ((ends or now) - began).total_seconds()
     reminders = int(lasted // rule.renotify_s) if rule.renotify_s else 0
     escalated = 1 if rule.escalate_s and lasted >= rule.escalate_s else 0

@@ -105,7 +105,7 @@ class AlertState(models.TextChoices):
 class Alert(models.Model):
     """One episode of a rule being true for one queue (or source, group, view: `subject`).
 
-    Alerts of one rule and source that are open together are told together: `told_with` is the first of them, whose
+    Alerts of one rule and source that fire soon after each other are told together: `told_with` is the first of them, whose
     number is in the key of their notices and in the links to them.
     """
 
