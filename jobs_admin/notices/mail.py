@@ -15,8 +15,10 @@ from jobs_admin import config
 from jobs_admin.core.text import representable
 from jobs_admin.models import Channel, Notice
 from jobs_admin.notices import wording
+from jobs_admin.notices.mail_line import Line
 from jobs_admin.notices.posting import Answer
 
+SMTP = "django.core.mail.backends.smtp.EmailBackend"
 _FOR_GOOD = range(550, 560)  # the address or the mail is refused, not the time
 _NO_SUCH_ADDRESS = {550, 551, 553, 554}  # as the answer to an address
 
@@ -49,9 +51,15 @@ def written(notice: Notice, channel: Channel) -> EmailMessage:
 def sender(message: EmailMessage) -> Callable[[], Answer]:
     def send() -> Answer:
         began = time.monotonic()
+        line = None
         try:
-            message.connection = get_connection(timeout=settings.EMAIL_TIMEOUT)
-            message.send()
+            if settings.EMAIL_BACKEND == SMTP:
+                with Line(timeout=settings.EMAIL_TIMEOUT) as line:
+                    message.connection = line
+                    message.send()
+            else:
+                message.connection = get_connection(timeout=settings.EMAIL_TIMEOUT)
+                message.send()
             return Answer(250, "", took_ms=_since(began))
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
@@ -60,8 +68,13 @@ def sender(message: EmailMessage) -> Callable[[], Answer]:
             answer = _failed(status, said, began, codes <= set(_FOR_GOOD))
             return replace(answer, reaches_nobody=codes <= _NO_SUCH_ADDRESS)
         except smtplib.SMTPResponseException as error:
+            if line is not None and line.is_cut:
+                # Half a word that it was cut at is no answer.
+                return _failed(None, f"it took longer than {line.limit_s:g} s", began, False)
             return _failed(error.smtp_code, _text(error.smtp_error), began, error.smtp_code in _FOR_GOOD)
         except (smtplib.SMTPException, OSError, ValueError) as error:
+            if line is not None and line.is_cut:
+                return _failed(None, f"it took longer than {line.limit_s:g} s", began, False)
             return _failed(None, representable(str(error)) or type(error).__name__, began, False)
 
     return send
