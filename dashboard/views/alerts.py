@@ -173,9 +173,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "until_min": now.strftime("%Y-%m-%dT%H:%M"),
         "replay_url": _here(led.replay_url),
         "failures_url": _here(led.failures_url),
-        "runbook": next(
-            (url for url in (alert.rule.runbook_url, *(one.runbook_url for one in risen)) if links.is_web(url)), ""
-        ),
+        "runbook": runbook if links.is_web(runbook := alerts.runbook_of(alert, risen)) else "",
         "incident_url": _incident(alert, now),
         "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",
         "picture": _picture(request, alert, since, until),

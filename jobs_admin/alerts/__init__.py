@@ -22,6 +22,7 @@ from jobs_admin.alerts.risen import RisenGroup, risen_groups
 from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
 from jobs_admin.alerts.runbooks import may_change as may_change_runbooks
+from jobs_admin.alerts.runbooks import of_alert as runbook_of
 from jobs_admin.alerts.silencing import end_silence, may_end, silence, silences
 from jobs_admin.alerts.standing import Standing, standing, telling
 
@@ -65,6 +66,7 @@ __all__ = [
     "risen_groups",
     "rule",
     "rules",
+    "runbook_of",
     "runbooks",
     "save_rule",
     "save_runbook",

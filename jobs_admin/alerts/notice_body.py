@@ -8,14 +8,12 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Sum
-
 from jobs_admin import config
 from jobs_admin.alerts import risen, wording
 from jobs_admin.alerts.links import links, page_of
-from jobs_admin.alerts.runbooks import for_task
+from jobs_admin.alerts.runbooks import of_alert
 from jobs_admin.core.text import shown
-from jobs_admin.models import Alert, FailureCount, Runbook
+from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState
 
 LARGEST = 18_000  # bytes, so that type, time and what a channel adds stay below the 20 kB of the contract
@@ -56,7 +54,7 @@ def build(
         "severity": rule.severity,
         "title": rule.name,
         "message": before + _message(main, rest, now, why, left_out),
-        "runbook": _runbook(main, groups),
+        "runbook": of_alert(main, groups),
         "source": main.source,
         "queue": main.subject,
         "metric": rule.metric,
@@ -104,17 +102,6 @@ def _message(main: Alert, rest: Sequence[Alert], now: datetime, why: str, left_o
         n = len(rest) + left_out
         said += f"; and {n:,} more: {named}{', …' if n > 3 else ''}"
     return said
-
-
-def _runbook(main: Alert, groups: Sequence[risen.RisenGroup]) -> str:
-    """The rule's own, else that of the group with most jobs, else of the task that most of them are of."""
-    if main.rule.runbook_url or (groups and groups[0].runbook_url):
-        return main.rule.runbook_url or groups[0].runbook_url
-    if not main.source or not main.subject or not Runbook.objects.exists():
-        return ""
-    held = FailureCount.objects.filter(source=main.source, queue=main.subject, state="dead", count__gt=0)
-    task = held.values_list("task").annotate(n=Sum("count")).order_by("-n", "task").first()
-    return for_task(task[0]) if task else ""
 
 
 def _plain(value: float) -> float | int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.db import transaction
+from django.db.models import Sum
 
 from jobs_admin import audit
 from jobs_admin.alerts import checking, rights
 from jobs_admin.alerts.refusals import AlertRefused, NoSuchRunbook
+from jobs_admin.alerts.risen import RisenGroup
 from jobs_admin.core.matching import matches
-from jobs_admin.models import Runbook
+from jobs_admin.models import Alert, FailureCount, Runbook
 from jobs_admin.models.access import EVERY_SOURCE, VIEWER, Viewer
 
 MOST = 500
@@ -77,3 +81,14 @@ def _said(field: str, read):
         return read()
     except ValueError as error:
         raise AlertRefused("invalid", f"{error} Nothing was changed.", field) from error
+
+
+def of_alert(alert: Alert, groups: Sequence[RisenGroup]) -> str:
+    """The rule's own, else that of the group with most jobs, else of the task that most of them are of."""
+    if alert.rule.runbook_url or (groups and groups[0].runbook_url):
+        return alert.rule.runbook_url or groups[0].runbook_url
+    if not alert.source or not alert.subject or not Runbook.objects.exists():
+        return ""
+    held = FailureCount.objects.filter(source=alert.source, queue=alert.subject, state="dead", count__gt=0)
+    task = held.values_list("task").annotate(n=Sum("count")).order_by("-n", "task").first()
+    return for_task(task[0]) if task else ""

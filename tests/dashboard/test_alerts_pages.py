@@ -10,8 +10,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from jobs_admin import alerts
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, AuditEvent, Rule, Silence
+from jobs_admin.models.access import ENGINE
 from tests.dashboard.alarming import episode, rule, samples, tell
 from tests.dashboard.conftest import HTMX, bury, group
 from tests.dashboard.matrix import digest
@@ -463,3 +465,9 @@ def test_a_picture_says_what_it_shows_more_than_the_rule_counts(ann, watched):
     samples(pill, [900, 900])
     text = text_of(ann.get(page_of(pill)))
     assert "No history is kept of jobs in quarantine." in text and "Dead jobs" not in text
+
+
+def test_a_runbook_of_the_task_is_offered_where_rule_and_group_have_none(ann, watched):
+    bury(3, queue="emails", task="shop.send")
+    alerts.save_runbook(ENGINE, "shop.*", "https://wiki.example/shop")
+    assert 'href="https://wiki.example/shop"' in ann.get(page_of(episode("emails"))).content.decode()
