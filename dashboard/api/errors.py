@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
+from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import PermissionDenied
@@ -99,27 +100,10 @@ def install(api: NinjaAPI) -> None:
             more = {"accept": list(error.accept)}
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
 
-    @api.exception_handler(TriageRefused)
-    def _(request: HttpRequest, error: TriageRefused) -> HttpResponse:
-        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
-
     @api.exception_handler(AlertRefused)
     def _(request: HttpRequest, error: AlertRefused) -> HttpResponse:
         more: dict[str, object] = {"problems": error.problems} if error.problems else {}
         return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
-
-    @api.exception_handler(ChannelRefused)
-    def _(request: HttpRequest, error: ChannelRefused) -> HttpResponse:
-        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
-
-    @api.exception_handler(ViewRefused)
-    def _(request: HttpRequest, error: ViewRefused) -> HttpResponse:
-        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
-
-    @api.exception_handler(group_rules.RuleRefused)
-    @api.exception_handler(group_changes.ChangeRefused)
-    def _(request: HttpRequest, error: group_changes.ChangeRefused | group_rules.RuleRefused) -> HttpResponse:
-        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
 
     @api.exception_handler(PolicyRefused)
     def _(request: HttpRequest, error: PolicyRefused) -> HttpResponse:
@@ -140,6 +124,8 @@ def install(api: NinjaAPI) -> None:
         message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
         return answer(500, "failed", message)
 
+    for plain in (TriageRefused, ChannelRefused, ViewRefused, group_rules.RuleRefused, group_changes.ChangeRefused):
+        api.exception_handler(plain)(_refused)
     for missing in (
         Http404,
         SavedView.DoesNotExist,
@@ -156,6 +142,11 @@ def install(api: NinjaAPI) -> None:
         NoSuchDelivery,
     ):
         api.exception_handler(missing)(_not_found)
+
+
+def _refused(request: HttpRequest, error: Any) -> HttpResponse:
+    """By one of the services, in its own words: with a code, and perhaps the field to blame."""
+    return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
 
 
 def _stale(error: StaleEdit) -> dict[str, object]:
