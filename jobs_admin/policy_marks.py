@@ -8,10 +8,11 @@ from datetime import datetime
 from django.db.models import F, Q
 
 from jobs_admin.core.matching import matches
-from jobs_admin.models import PolicyVersion
+from jobs_admin.models import FailureCount, PolicyVersion
 from jobs_admin.models.access import Viewer
 
 MOST = 20
+_TASKS = 200
 _LOOKED_AT = 500  # changes: those of sources out of sight are left out
 
 
@@ -27,19 +28,21 @@ def policy_marks(
 ) -> list[PolicyMark]:
     """The newest MOST changes of policies that may decide about the viewer's sources, the oldest of them first.
 
-    Of those about one source, and one queue of it, where these are named.
+    Of those about one source, and one queue of it, where these are named: about a task of which jobs failed there.
     """
     within = Q(published_at__gte=since, published_at__lte=until)
     ended = Q(ended_at__gte=since, ended_at__lte=until)
     columns = ("name", "version", "mode", "published_at", "ended_at")
-    read = ("match_source", "match_queue", *columns)
+    read = ("match_source", "match_queue", "match_task", *columns)
     found = PolicyVersion.objects.filter(within | ended).order_by(F("published_at").desc(), "-pk")
+    tasks = _tasks(source, queue) if queue else []
     rows = [
         row
-        for match_source, match_queue, *row in found.values_list(*read)[:_LOOKED_AT]
+        for match_source, match_queue, match_task, *row in found.values_list(*read)[:_LOOKED_AT]
         if viewer.sees_any_of(match_source)
         and (not source or matches(match_source, source))
         and (not queue or matches(match_queue, queue))
+        and (not tasks or any(matches(match_task, task) for task in tasks))
     ]
     # One version ends at the very moment at which the next one begins.
     begun = {(name, published) for name, _, _, published, _ in rows}
@@ -50,3 +53,10 @@ def policy_marks(
         if at is not None and since <= at <= until and (name, at) not in begun
     ]
     return sorted(marks, key=lambda mark: (mark.at, mark.version))[-MOST:]
+
+
+def _tasks(source: str, queue: str) -> list[str]:
+    """Those of which jobs failed on this queue; nothing where they are too many to be looked at, or none is known."""
+    held = FailureCount.objects.filter(source=source, queue=queue).values_list("task", flat=True).distinct()
+    tasks = list(held.order_by()[: _TASKS + 1])
+    return tasks if len(tasks) <= _TASKS else []

@@ -28,8 +28,8 @@ def alert(subject="emails", source="shop", fired_at=NOW - HOUR / 2, **changes) -
     return Alert.objects.create(rule=rule, source=source, subject=subject, fired_at=fired_at, **held | changes)
 
 
-def publish(source="*", queue="*", name="p") -> None:
-    match = {"source": source, "queue": queue, "task": f"{name}.task"}
+def publish(source="*", queue="*", name="p", task="*") -> None:
+    match = {"source": source, "queue": queue, "task": task}
     document = policy.document(policy.parse({"name": name, "match": match, "max_attempts": 3}))
     PolicyVersion.objects.create(document=document, version=1, published_at=NOW - HOUR / 4, published_by="ann")
 
@@ -59,6 +59,12 @@ def test_replays_of_its_jobs_are_marked_when_they_started():
 def test_policies_that_may_decide_about_its_jobs_are_marked():
     publish("shop", "em*", "mine"), publish("*", "*", "all"), publish("shop", "webhooks", "others"), publish("bank")
     assert marked() == [("policy", "all@1"), ("policy", "mine@1")]
+
+
+def test_a_policy_for_tasks_that_never_failed_there_is_not_marked():
+    (job,) = bury(1, queue="emails")
+    publish("shop", "*", "mine", job.task[:3] + "*"), publish("shop", "*", "others", "somewhere.else")
+    assert marked() == [("policy", "mine@1")]
 
 
 def test_releases_of_its_source_are_marked():
