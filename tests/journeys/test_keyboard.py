@@ -175,14 +175,17 @@ def test_what_an_arrow_chose_in_the_palette_stays_chosen_when_more_comes(page):
     page.goto("/")
     press(page, "Control+k")
     page.locator("#palette-group-1").wait_for()
+    page.evaluate(
+        "document.addEventListener('htmx:afterSettle', () => document.body.dataset.settled = 1, {once: true})"
+    )
+    chosen = page.locator("#palette [aria-selected=true]")
     with page.expect_response(re.compile(r"/palette/\?q=")) as coming:
         page.keyboard.type("e")
-        press(page, "ArrowDown")
-        chosen = page.locator("#palette [aria-selected=true] > span, #palette [aria-selected=true] div > span")
+        # To a place: which groups the answer brings is the desk's to say, and one that is not among them cannot stay.
+        press(page, "ArrowUp")
+        while (chosen.get_attribute("id") or "").startswith("palette-group"):
+            press(page, "ArrowUp")
         words = chosen.inner_text()
-        page.evaluate(
-            "document.addEventListener('htmx:afterSettle', () => document.body.dataset.settled = 1, {once: true})"
-        )
     coming.value.finished()
     page.locator("body[data-settled]").wait_for()
     assert chosen.inner_text() == words
