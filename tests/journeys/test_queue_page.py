@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.journeys.looking import faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
 PATH = "/queues/shop/webhooks/"
 
 
 @pytest.fixture(scope="module")
 def looked_at(desk) -> None:
-    """The queue was looked at for a while, and what was seen is folded."""
+    """The queue was looked at for a while, and what was seen is folded: also into the steps of a week, which take longest."""
 
-    def is_folded() -> bool:
-        told = desk.get("depth", source="shop", queue="webhooks")
-        return bool(told["step_s"] == 300 and told["series"])
+    def is_folded(days: int, step_s: int) -> bool:
+        since = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+        told = desk.get("depth", source="shop", queue="webhooks", since=since)
+        return bool(told["step_s"] == step_s and told["series"])
 
-    desk.wait_until(is_folded, "looks are folded", within_s=60)
+    desk.wait_until(lambda: is_folded(1, 300) and is_folded(7, 900), "looks are folded", within_s=200)
 
 
 @pytest.fixture
