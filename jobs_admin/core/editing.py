@@ -9,7 +9,7 @@ from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
 
 DEEPEST = 100  # levels of lists and objects that an edit may have
 
-# How `worker.display` says that it left something out. Sent as a value, each of them would be nonsense.
+# How `core.display` says that it left something out. Sent as a value, each of them would be nonsense.
 _LEFT_OUT = (
     PLACEHOLDER,
     TOO_DEEP,

@@ -33,13 +33,21 @@ KINDS = (
     "undecodable",
     "bad_content",
     "unknown_format",
+    "expired",
     "lost",
     "success",
 )
 
+# Messages that never became a job, so that nobody can tell what running them would do: they wait in quarantine.
+UNREAD = frozenset({"undecodable", "bad_content", "unknown_format"})
+
 
 class Unreadable(ValueError):
     """The entry is not an envelope. Nothing was changed; keep it raw."""
+
+
+# How the words begin that say that somebody newer wrote it: kept raw, such an entry may be read after an upgrade.
+BY_SOMEBODY_NEWER = ("envelope version ", "unknown kind ")
 
 
 class UnknownVersion(Unreadable):
@@ -59,6 +67,17 @@ class Lineage:
     run: int  # of this message; 1 is the original, so at least 2
     item: int | None = None  # the replay item that sent it (its token)
     replay: str | None = None  # the replay's key
+    sent_as: str | None = None  # the job's id in this run; None in what a desk sent that did not say so
+
+    @classmethod
+    def of_message(cls, header: object, job_id: str) -> Lineage | None:
+        """The lineage of the job with this id, by its message's header; None where it has none of its own.
+
+        A task may hand its headers on to the jobs that it sends: what they have then is their parent's. Messages of a desk
+        that did not write `sent_as` (they wait on queues while desk and workers are upgraded) are taken at their word.
+        """
+        said = cls.from_header(header)
+        return said if said is not None and said.sent_as in (None, job_id) else None
 
     @classmethod
     def from_header(cls, header: object) -> Lineage | None:
@@ -73,6 +92,7 @@ class Lineage:
                 run=max(2, int(header["run"])),
                 item=None if item is None else int(item),
                 replay=None if header.get("replay") is None else str(header["replay"]),
+                sent_as=None if header.get("sent_as") is None else str(header["sent_as"]),
             )
         except (KeyError, TypeError, ValueError, ArithmeticError):  # int(Infinity) is an OverflowError
             return None
@@ -114,6 +134,7 @@ class Envelope:
     late_ack: bool | None = None  # durability: was the message still unacknowledged when this was written
     raw_size: int = 0  # bytes of the whole raw message, also when `raw` was cut
     raw_sha256: str = ""
+    made_at: float | None = None  # when the job was made, where its system may give its id to another later
     labels: tuple[str, ...] = ()  # `demo-history` marks played data
     lineage: Lineage | None = None
     raw: bytes | None = None

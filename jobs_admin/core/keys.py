@@ -12,11 +12,22 @@ import re
 
 PREFIX = "redrive"
 
-# The layout of a ledger, which stands beside each token in it (`sources/celery_send.lua`).
+# The layout of a ledger, which stands beside each token in it (`sources/celery/send.lua`).
 SCHEMA = 1
+
+# The layout of what scripts keep under a name, of which workers of several versions share one store. It is raised with a
+# change that the scripts before would misread; then it stands in the keys (`redrive:{shop}:crash:2`), so that neither
+# reads the other's. The first has no number. What waits under `due` has to be emptied from the old name as well.
+LAYOUTS = {"due": 1, "budget": 1, "crash": 1, "limits": 1}
 
 _SOURCE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:#\d{1,10})?\Z")  # a job's id, and `#2` for its second run
+
+
+def _kept(source: str, name: str, prefix: str) -> str:
+    """The name of something that scripts keep for a source, of today's layout."""
+    number = LAYOUTS[name]
+    return f"{prefix}:{{{source}}}:{name}" + (f":{number}" if number > 1 else "")
 
 
 def valid_source(name: str) -> bool:
@@ -27,6 +38,16 @@ def valid_source(name: str) -> bool:
 def failures(prefix: str = PREFIX) -> str:
     """The stream of envelopes that workers write and `ingest` reads."""
     return f"{prefix}:failures"
+
+
+def failures_bytes(prefix: str = PREFIX) -> str:
+    """How many bytes the stream of envelopes holds (`core/stream.py`). Means nothing while the stream is empty."""
+    return f"{prefix}:failures:bytes"
+
+
+def dropped(prefix: str = PREFIX) -> str:
+    """A hash: life of a worker -> how many failures it could not capture, as it or who came after it last told (JSON)."""
+    return f"{prefix}:dropped"
 
 
 def workers(prefix: str = PREFIX) -> str:
@@ -42,6 +63,11 @@ def tasks(digest: str, prefix: str = PREFIX) -> str:
 def configuration(digest: str, prefix: str = PREFIX) -> str:
     """What some workers have configured for retries (`core/lint/configuration.py`), told once for all that have the same."""
     return f"{prefix}:configuration:{digest}"
+
+
+def options(source: str, prefix: str = PREFIX) -> str:
+    """How the jobs that lie in a source's queues are told to be retried (`core/lint/options.py`), as `sample` found it last."""
+    return f"{prefix}:{{{source}}}:options"
 
 
 def switch(prefix: str = PREFIX) -> str:
@@ -74,9 +100,41 @@ def ledger(source: str, replay: str, prefix: str = PREFIX) -> str:
     return f"{prefix}:{{{source}}}:ledger:{replay}"
 
 
+def dead_letters(source: str, what: str, queue: str, prefix: str = PREFIX) -> str:
+    """In the store: what is known of copies in one of RabbitMQ's queues (`sources/rabbitmq/copies.py`)."""
+    return f"{prefix}:{{{source}}}:dead-letters:{what}:{short(queue)}"
+
+
+def short(text: str) -> str:
+    """A name of any characters, such as a queue's, as sixteen."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def once(source: str, token: str, attempt: int, prefix: str = PREFIX) -> str:
+    """In the store: which life of a worker began this attempt of what a replay sent (`worker/once.py`)."""
+    return f"{prefix}:{{{source}}}:once:{_told(token)}:{attempt}"
+
+
 def removals(source: str, prefix: str = PREFIX) -> str:
     """A hash in the broker's own Redis: list -> how many jobs were ever taken out of its middle."""
     return f"{prefix}:{{{source}}}:removals"
+
+
+def sent(source: str, queue: str, prefix: str = PREFIX) -> str:
+    """What stands before a job's id in the keys that tell, in the broker's own Redis, that we sent it (`sources/bullmq/send.lua`)."""
+    return f"{prefix}:{{{source}}}:sent:{queue}:"
+
+
+def whole_since(source: str, prefix: str = PREFIX) -> str:
+    """In the broker's own Redis, without a time to live: since when its data is whole (ms since 1970), `0` as long as we know it. Not
+    there any more: the data was lost."""
+    return f"{prefix}:{{{source}}}:whole-since"
+
+
+def copies(source: str, prefix: str = PREFIX) -> str:
+    """A hash in BullMQ's own Redis: queue and id of a job -> where copies of it lie in dead-letter queues. Beside it, `…:places`:
+    dead-letter queue -> up to where it was read."""
+    return f"{prefix}:{{{source}}}:copies"
 
 
 def policies(prefix: str = PREFIX) -> str:
@@ -92,32 +150,32 @@ def policies_version(prefix: str = PREFIX) -> str:
 def due(source: str, prefix: str = PREFIX) -> str:
     """A sorted set: delayed job -> when it is due (ms since 1970 by the server's clock). In the broker's own Redis, where
     the broker is one, else in the store."""
-    return f"{prefix}:{{{source}}}:due"
+    return _kept(source, "due", prefix)
 
 
 def due_jobs(source: str, prefix: str = PREFIX) -> str:
     """A hash beside `due`: delayed job -> its message, and where it goes."""
-    return f"{prefix}:{{{source}}}:due:jobs"
+    return f"{_kept(source, 'due', prefix)}:jobs"
 
 
 def due_claims(source: str, prefix: str = PREFIX) -> str:
     """A hash beside `due`: delayed job that somebody took for a while -> whose it is, until `due` says that it is due."""
-    return f"{prefix}:{{{source}}}:due:claims"
+    return f"{_kept(source, 'due', prefix)}:claims"
 
 
 def budget(source: str, prefix: str = PREFIX) -> str:
     """A hash: budget -> when it will be full again, and what it was like when last spent from (`worker/budget.lua`)."""
-    return f"{prefix}:{{{source}}}:budget"
+    return _kept(source, "budget", prefix)
 
 
 def crash(source: str, job: str, prefix: str = PREFIX) -> str:
     """A hash: the starts of one job that have not ended in order. Not there for a job that never crashed and does not run."""
-    return f"{prefix}:{{{source}}}:crash:job:{_told(job)}"
+    return f"{_kept(source, 'crash', prefix)}:job:{_told(job)}"
 
 
 def boots(source: str, prefix: str = PREFIX) -> str:
     """A sorted set: each life of a worker -> when it last gave a sign (ms since 1970). See `boot` for one of them."""
-    return f"{prefix}:{{{source}}}:crash:boots"
+    return f"{_kept(source, 'crash', prefix)}:boots"
 
 
 # A worker gives a sign every five seconds; one that has not for so long is dead.
@@ -125,22 +183,40 @@ SILENT_MS = 15_000
 
 
 def boot(source: str, boot: str, prefix: str = PREFIX) -> str:
-    """A hash: who this life of a worker is, and how it ended. Beside it, `…:running`: the jobs that are counted and run in
-    it, and `…:held`: the places (`leases`) that its jobs hold."""
-    return f"{prefix}:{{{source}}}:crash:boot:{boot}"
+    """A hash: who this life of a worker is, how it ended, and how many bytes the stream may hold for what it keeps. Beside
+    it, `…:running`: the jobs that are counted and run in it, and `…:held`: the places (`leases`) that its jobs hold."""
+    return f"{_kept(source, 'crash', prefix)}:boot:{boot}"
+
+
+def kept_places(prefix: str = PREFIX) -> str:
+    """A set: `source/boot` of each life of a worker that keeps, or kept, the jobs which run in it (`kept`)."""
+    return f"{prefix}:kept"
+
+
+def kept(source: str, boot: str, prefix: str = PREFIX) -> str:
+    """A hash: job that runs in this life of a worker -> the report that files it as lost, should the worker die. Beside it,
+    `…:lost`: a set of those that were filed so."""
+    return f"{prefix}:{{{source}}}:kept:{boot}"
+
+
+def bullmq_kept(source: str, prefix: str = PREFIX) -> str:
+    """A sorted set in BullMQ's own Redis: `queue:job` of the jobs that failed and that it may forget -> when, seconds since 1970.
+
+    Beside it, `…:queue:job`: the job's hash; and `…-bytes`: how many these are (`clients/node/lua/keep.lua`)."""
+    return f"{prefix}:{{{source}}}:bullmq:kept"
 
 
 def leases(source: str, policy: str, value: str, prefix: str = PREFIX) -> str:
     """A sorted set: who holds one of a policy's places for this value of its key -> until when (ms since 1970).
 
     Beside it, `…:line`: the jobs that wait for one -> since when."""
-    return f"{prefix}:{{{source}}}:limits:leases:{policy}:{_told(value)}"
+    return f"{_kept(source, 'limits', prefix)}:leases:{policy}:{_told(value)}"
 
 
 def starts(source: str, policy: str, prefix: str = PREFIX) -> str:
     """A list: when a policy's last jobs were started (µs since 1970), newest first. Beside it, `…:line`: the jobs that wait
     for their turn -> when that is."""
-    return f"{prefix}:{{{source}}}:limits:starts:{policy}"
+    return f"{_kept(source, 'limits', prefix)}:starts:{policy}"
 
 
 def _told(text: str) -> str:

@@ -1,10 +1,11 @@
-"""A Python traceback as text, read: its frames, and the exceptions of its chain. Nothing is judged here."""
+"""A traceback as text, read: its frames, and the exceptions of its chain. Python's and JavaScript's. Nothing is judged here."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
+from jobs_admin.core import javascript
 from jobs_admin.core.normalising import MOST_MESSAGE
 
 # What is looked at. A trace is cut from its head: the error's own frames stand at its end.
@@ -21,7 +22,7 @@ class Frame:
 
 
 def frames(trace: str) -> list[Frame]:
-    """The frames of a Python traceback, outermost first, causes before what they led to. Empty for other text."""
+    """The frames of a traceback, outermost first, causes before what they led to. Empty for other text."""
     return [frame for one in chain_of(trace) for frame in one.frames]
 
 
@@ -32,7 +33,7 @@ def stack(trace: str, message: str) -> str:
     """
     place = trace.rfind('\n  File "')
     if place < 0:
-        return trace
+        return javascript.without_message(trace, message)
     lines = trace[place + 1 :].split("\n")
     inside = 1
     while inside < len(lines) and lines[inside].startswith(" "):
@@ -92,7 +93,7 @@ def chain_of(trace: str) -> list[Raised]:
     """The exceptions of a chain, the first cause first."""
     lines = trace[-_MOST_TRACE:].split("\n")
     if _GROUP not in trace:
-        return _raised(lines)
+        return _raised(lines) or _raised_in_javascript(trace)
     own, inner = _without_members(lines)
     chain = _raised(own)
     if chain:
@@ -101,6 +102,14 @@ def chain_of(trace: str) -> list[Raised]:
                 place = next((place_of(f) for f in reversed(one.frames) if f.is_application), "")
                 chain[-1].members.append(Member(one.error, one.said, place))
     return chain
+
+
+def _raised_in_javascript(trace: str) -> list[Raised]:
+    found = javascript.stack_of(trace[-_MOST_TRACE:])
+    if found is None:
+        return []
+    calls = [Frame(c.file, c.line, c.function, "", c.is_application) for c in reversed(found.calls)]
+    return [Raised(found.error, found.said[:MOST_MESSAGE], calls)]
 
 
 def _unraised(lines: list[str]) -> list[Raised]:

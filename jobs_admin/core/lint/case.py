@@ -1,4 +1,5 @@
-"""All that is judged: policies, live configurations, what was seen, and every curve that follows from them."""
+"""All that is judged: policies, live configurations, options of jobs that lie in queues, what was seen, and every curve that
+follows from them."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from jobs_admin.core.lint import curve as curves
 from jobs_admin.core.lint.configuration import Configuration, Task
 from jobs_admin.core.lint.curve import Curve
 from jobs_admin.core.lint.facts import Facts
+from jobs_admin.core.lint.options import FoundOptions
 from jobs_admin.core.lint.where import Where
 from jobs_admin.core.matching import chosen, matches
 from jobs_admin.core.policy import ENFORCE, Policy
@@ -48,10 +50,12 @@ class Case:
     of_tasks: tuple[Curve, ...]  # Celery's own retries that still run
     replaced: tuple[tuple[Curve, Policy], ...]  # and those that a policy took the place of
     shared: Mapping[tuple[str, str], int]  # (source, queue) -> tasks that are routed to it
+    lying: tuple[FoundOptions, ...] = ()  # of sources whose jobs say themselves how they are retried
+    of_options: tuple[Curve, ...] = ()
 
     @property
     def curves(self) -> tuple[Curve, ...]:
-        return self.of_policies + self.of_tasks
+        return self.of_policies + self.of_tasks + self.of_options
 
     def queues_of(self, curve: Curve) -> list[tuple[str, str]]:
         """(source, queue) that jobs of this curve go through, as far as that is known."""
@@ -66,7 +70,12 @@ class Case:
         return max(1, self.shared.get((source, queue), 0))
 
 
-def case(policies: Sequence[Policy], found: Sequence[Configuration], facts: Facts) -> Case:
+def case(
+    policies: Sequence[Policy],
+    found: Sequence[Configuration],
+    facts: Facts,
+    lying: Sequence[FoundOptions] = (),
+) -> Case:
     tasks = tuple(_known(task, configuration, policies) for configuration in found for task in configuration.tasks)
     of_tasks: list[Curve] = []
     replaced: list[tuple[Curve, Policy]] = []
@@ -85,6 +94,8 @@ def case(policies: Sequence[Policy], found: Sequence[Configuration], facts: Fact
         tuple(of_tasks),
         tuple(replaced),
         Counter((where.source, where.queue) for where in {known.where for known in tasks}),
+        tuple(lying),
+        tuple(curves.of_options(one, some) for some in lying for one in some.options),
     )
 
 

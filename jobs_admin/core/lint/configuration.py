@@ -114,9 +114,9 @@ def document(found: Configuration) -> str:
     """As it is told: without what is as usual, and without what is known of the workers from their heartbeats."""
     told = {
         "v": VERSION,
-        "app": _unusual(found.app),
-        "queues": [_unusual(queue) for queue in found.queues],
-        "tasks": [_unusual(task) for task in found.tasks],
+        "app": unusual(found.app),
+        "queues": [unusual(queue) for queue in found.queues],
+        "tasks": [unusual(task) for task in found.tasks],
         "left_out": found.left_out,
     }
     return json.dumps(told, sort_keys=True, separators=(",", ":"))
@@ -132,9 +132,9 @@ def read(text: str | bytes, source: str) -> Configuration | None:
         return None
     return Configuration(
         source,
-        _made(App, told.get("app")) or App(),
-        _all(Queue, told.get("queues"), MOST_TASKS),
-        _all(Task, told.get("tasks"), MOST_TASKS),
+        made(App, told.get("app")) or App(),
+        all_of(Queue, told.get("queues"), MOST_TASKS),
+        all_of(Task, told.get("tasks"), MOST_TASKS),
         left_out=_whole(told.get("left_out")) or 0,
     )
 
@@ -145,19 +145,19 @@ T = TypeVar("T")
 _PARTS: dict[str, type[Any]] = {"calls": RetryCall, "clients": ClientRetries}
 
 
-def _unusual(part: Any) -> dict[str, Any]:
+def unusual(part: Any) -> dict[str, Any]:
     """The fields that are not as the class has them."""
     told = {f.name: getattr(part, f.name) for f in fields(part) if getattr(part, f.name) != f.default}
-    return {name: [_unusual(one) for one in value] if name in _PARTS else value for name, value in told.items()}
+    return {name: [unusual(one) for one in value] if name in _PARTS else value for name, value in told.items()}
 
 
-def _all(kind: type[T], told: Any, most: int) -> tuple[T, ...]:
+def all_of(kind: type[T], told: Any, most: int) -> tuple[T, ...]:
     if not isinstance(told, list):
         return ()
-    return tuple(made for one in told[:most] if (made := _made(kind, one)) is not None)
+    return tuple(one_made for one in told[:most] if (one_made := made(kind, one)) is not None)
 
 
-def _made(kind: type[T], told: Any) -> T | None:
+def made(kind: type[T], told: Any) -> T | None:
     """One of `kind`; None where what has no default is missing. A value of the wrong kind is taken for not told."""
     if not isinstance(told, Mapping):
         return None
@@ -176,7 +176,7 @@ _NOT_TOLD = object()
 
 def _value(name: str, kind: str, told: Any) -> Any:
     if name in _PARTS:
-        return _all(_PARTS[name], told, _MOST_PARTS)
+        return all_of(_PARTS[name], told, _MOST_PARTS)
     if kind.endswith("| None") and told is None:
         return None
     kind = kind.removesuffix(" | None")

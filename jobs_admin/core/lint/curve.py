@@ -1,6 +1,7 @@
-"""One way in which failed jobs are tried again, whoever decides it: a policy, `autoretry_for`, or a call of `self.retry`.
+"""One way in which failed jobs are tried again, whoever decides it: a policy, `autoretry_for`, a call of `self.retry`, or the
+options that lie with a job in its queue.
 
-All rules about waits and attempts judge curves, so that a policy and a task of a live worker are held to the same.
+All rules about waits and attempts judge curves, so that a policy, a task of a live worker and a job are held to the same.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from itertools import pairwise, takewhile
 from jobs_admin.core import backoff
 from jobs_admin.core.backoff import Range
 from jobs_admin.core.lint import expression
+from jobs_admin.core.lint import options as lying
 from jobs_admin.core.lint.configuration import Configuration, RetryCall, Task
+from jobs_admin.core.lint.options import FoundOptions, Options
 from jobs_admin.core.lint.where import Where
 from jobs_admin.core.policy import Policy, document
 
-POLICY, AUTORETRY, CALL = "policy", "autoretry_for", "self.retry"
+POLICY, AUTORETRY, CALL, OPTIONS = "policy", "autoretry_for", "self.retry", "job options"
 EXPONENTIAL, LINEAR, FIXED, IMMEDIATE, TABLE = "exponential", "linear", "fixed", "immediate", "table"
 ASKED, OTHER, UNKNOWN, NONE = "as asked", "other", "unknown", "none"
 KINDS = (
@@ -45,6 +48,8 @@ class Curve:
     task: Task | None = None
     found: Configuration | None = None
     call: RetryCall | None = None
+    options: Options | None = None
+    seen: str = ""  # of options: how many jobs have them, and one of those
 
     @property
     def retries(self) -> int | None:
@@ -133,6 +138,41 @@ def of_task(task: Task, found: Configuration) -> list[Curve]:
             Curve(where, CALL, "self.retry(…) in code that cannot be read", UNKNOWN, _runs(task.max_retries), task=task, found=found)
         )  # fmt: skip
     return curves
+
+
+def of_options(options: Options, found: FoundOptions) -> Curve:
+    """BullMQ's backoffs have no cap: `delay * 2 ** (n - 1)` after attempt n, and jitter only takes off (5.81, `backoffs.js`)."""
+    curve = Curve(
+        Where(found.source, options.queue, options.task), OPTIONS, options.quoted, UNKNOWN, max(options.attempts, 1),
+        options=options, seen=_seen(options),
+    )  # fmt: skip
+    kind, grown = _GROWN.get(options.backoff, (UNKNOWN, _GROWN[lying.FIXED][1]))
+    if kind == UNKNOWN or not options.is_named:
+        return curve
+    first = options.first_delay_s
+    envelope = _worked_out(lambda n: first * grown(n), curve.retries)
+    shortest = 1 - min(1.0, options.jitter)
+    return replace(
+        curve,
+        kind=kind if first else IMMEDIATE,
+        cap_s=first if kind == FIXED else None,
+        envelope=envelope,
+        waits=tuple(Range(e * shortest, e, e * (1 + shortest) / 2) for e in envelope[: _cut(curve.retries)]),
+    )
+
+
+_GROWN: dict[str, tuple[str, Callable[[int], float]]] = {
+    lying.EXPONENTIAL: (EXPONENTIAL, lambda n: 2.0**n),
+    lying.LINEAR: (LINEAR, lambda n: n + 1.0),
+    lying.FIXED: (FIXED, lambda n: 1.0),
+    lying.NONE: (FIXED, lambda n: 0.0),
+}
+
+
+def _seen(options: Options) -> str:
+    """How many jobs have it, and one of them."""
+    jobs = f"{options.jobs:,} of {options.looked:,} jobs looked at in {options.queue}"
+    return f"{jobs}, the newest {options.example}" if options.example else jobs
 
 
 def _where(task: Task, found: Configuration) -> Where:

@@ -37,6 +37,8 @@ class Facts:
     errors: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
     # Of those, the ones in which a server said that it was asked too often (429).
     rate_limited: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # And the ones whose message says that they are permanent, and which ran more than once all the same; of a sample.
+    permanent_retried: Mapping[tuple[str, str], int] = field(default_factory=dict)
     told_by_all: frozenset[str] = frozenset()  # sources of which every live worker told what it has
     outage_s: float = OUTAGE_S  # to be survived where none was seen
 

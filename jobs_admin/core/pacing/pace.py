@@ -98,7 +98,7 @@ class Pace:
         found: dict[str, Any] = {"style": self.style}
         for name in ("rate", "over", "in_flight", "queue_cap", "priority"):
             if (value := getattr(self, name)) is not None:
-                found[name] = _plain(value)
+                found[name] = value if isinstance(value, str) else _plain(value)
         if self.jitter:
             found["jitter"] = _plain(self.jitter)
         for name in ("canary", "ramp", "per_key", "stop", "window"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta, timezone
 from typing import Any
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -33,7 +33,7 @@ class Window:
 
     def _around(self, at: datetime) -> list[tuple[datetime, datetime]]:
         """Opening and closing, from the day before until a week ahead."""
-        today = at.astimezone(UTC).date()
+        today = at.astimezone(timezone.utc).date()
         found = []
         for ahead in range(-1, 8):
             day = today + timedelta(days=ahead)
@@ -41,8 +41,8 @@ class Window:
                 closing_day = day if self.closes > self.opens else day + timedelta(days=1)
                 found.append(
                     (
-                        datetime.combine(day, self.opens, tzinfo=UTC),
-                        datetime.combine(closing_day, self.closes, tzinfo=UTC),
+                        datetime.combine(day, self.opens, tzinfo=timezone.utc),
+                        datetime.combine(closing_day, self.closes, tzinfo=timezone.utc),
                     )
                 )
         return found

@@ -31,7 +31,7 @@ _TAKEN = ("new", "lint", "preview", "backtest")  # addresses of pages and calls 
 _KEY = re.compile(r"(?:tenant|queue|task|args\.\d{1,3}(?:\.\w{1,80}){0,8}|kwargs(?:\.\w{1,80}){1,8})\Z")
 _BACKOFF = ("first_delay_s", "factor", "power", "plus_s", "delays_s")
 _JITTER = ("fraction", "seconds")
-_UTC = timezone.utc  # noqa: UP017  (workers may run Python 3.10)
+_UTC = timezone.utc
 _YEARS = (2000, 2200)
 _USUAL, _USUAL_BACKOFF, _USUAL_JITTER = Policy(), Backoff(), Jitter()
 
@@ -74,6 +74,7 @@ def _policy(said: Reading) -> Policy:
         concurrency=_concurrency(said.part("concurrency")),
         rate_limit=_rate_limit(said.part("rate_limit")),
         exhausted=said.choice("exhausted", shape.EXHAUSTED, shape.DEAD),
+        file_lost=said.truth("file_lost", False),
         expires_at=_time(said, "expires_at"),
         note=said.text("note", shape.LONGEST_NOTE, "", lines=True),
     )

@@ -136,6 +136,7 @@ class Policy:
     concurrency: Concurrency | None = None
     rate_limit: RateLimit | None = None
     exhausted: str = DEAD
+    file_lost: bool = False  # jobs that are acknowledged before they run are kept meanwhile: their worker may die
     expires_at: datetime | None = None  # aware, UTC; then the version before is in force again
     note: str = ""
     unknown: tuple[str, ...] = field(default=())  # fields that a newer Redrive wrote and this one does not know
@@ -175,6 +176,8 @@ def document(policy: Policy) -> dict[str, Any]:
         "classes": [{"error": one.error, "as": one.as_} for one in policy.classes],
         **{name: _parts(part) for name in _OPTIONAL if (part := getattr(policy, name)) is not None},
         "exhausted": policy.exhausted,
+        # Only where it is true: a worker that does not know it would only observe the policy.
+        "file_lost": policy.file_lost or None,
         "expires_at": _written(policy.expires_at),
         "note": policy.note,
     }  # fmt: skip
@@ -189,7 +192,7 @@ def _parts(part: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
 def _written(at: datetime | None) -> str | None:
     if at is None:
         return None
-    return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")  # noqa: UP017  (workers may run Python 3.10)
+    return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from jobs_admin.core import terms as index
 from jobs_admin.core.priority import LEVELS
@@ -125,7 +125,12 @@ class _Reader:
 
     def _words(self, token: str) -> list[Term | str]:
         looks = _LOOKS_LIKE_QUALIFIER.match(token)
-        if looks and (name := looks.group(1)) in QUALIFIERS:
+        inside = _QUALIFIER.match(token.lstrip("("))
+        if token.startswith("(") and inside and (inside.group(2) in QUALIFIERS or is_argument(inside.group(2))):
+            self.hint(
+                f"“{token[:60]}” was searched for as text: a group holds nothing but qualifiers and OR, and ends with “)”."
+            )
+        elif looks and (name := looks.group(1)) in QUALIFIERS:
             if not any(f"“{name}:”" in said for said in self.hints):  # else one says which form a value must have
                 self.hint(f"“{name}:” was not understood: it was searched for as text.")
         elif looks:
@@ -139,15 +144,23 @@ class _Reader:
         return [Text(word, glob="*" in word) for word in bare_words(token)]
 
     def _watch_operators(self, word: str, start: int, end: int) -> None:
-        """`not` and `and` are words, as they are in messages: said where they look like what they are elsewhere."""
-        if word.lower() not in ("not", "and"):
+        """`not`, `and` and `or` are words, as they are in messages: said where they look like what they are elsewhere."""
+        if word.lower() not in ("not", "and", "or") or word == "OR":
             return
         behind = self.text[self._skip_space(end) :][:200].split()
         if not behind:
             return
         named = _QUALIFIER.match(behind[0])
         is_named = named is not None and (named.group(2) in QUALIFIERS or is_argument(named.group(2)))
-        if word.lower() == "and":
+        if word.lower() == "or":
+            before = self.text[:start].split()[-1:]
+            left = _QUALIFIER.match(before[0]) if before else None
+            if is_named and named is not None and left is not None and left.group(2) in (*QUALIFIERS, named.group(2)):
+                same = left.group(2) == named.group(2) and not (left.group(1) or named.group(1))
+                values = f"{before[0]},{behind[0][named.end() :]}"[:60]
+                either = f"{values}, or write OR in capitals" if same else "write OR in capitals"
+                self.hint(f"“{word}” was searched for as a word. For either: {either}.")
+        elif word.lower() == "and":
             if is_named or (word == "AND" and self.text[:start].strip()):
                 self.hint(f"“{word}” was searched for as a word. Leave it away: what stands side by side is all asked.")
         elif is_named or (not self.text[:start].strip() and (word == "NOT" or len(behind) == 1)):
@@ -424,7 +437,7 @@ def _moment(text: str) -> Time | None:
         return None
     try:
         at = datetime.fromisoformat(text)
-        return Time("since", at=at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
+        return Time("since", at=at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc))
     except (ValueError, OverflowError):
         return None
 

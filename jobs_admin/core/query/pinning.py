@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from jobs_admin.core.query.tree import Age, All, Any, Query, Term, Time
 
@@ -51,4 +51,4 @@ def before(now: datetime, seconds: int) -> datetime:
     try:
         return now - timedelta(seconds=seconds)
     except OverflowError:
-        return datetime(1, 1, 2, tzinfo=UTC)
+        return datetime(1, 1, 2, tzinfo=timezone.utc)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from jobs_admin.core.query.parsing import bare_words
 from jobs_admin.core.query.tree import CONTAINED, UNITS, Age, All, Any, Match, Numbers, Query, Term, Text, Value
@@ -88,4 +88,4 @@ def duration(seconds: int) -> str:
 
 
 def _iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")

@@ -57,6 +57,7 @@ _OPTIONAL = {
     ),
     "rate_limit": some.fixed_dictionaries({"max": some.integers(1, 1_000_000), "per_s": some.floats(0.001, 86_400)}),
     "exhausted": some.sampled_from(["dead", "escalate"]),
+    "file_lost": some.booleans(),
     "expires_at": some.datetimes(min_value=datetime(2001, 1, 1), max_value=datetime(2100, 1, 1)).map(
         lambda at: at.isoformat() + "Z"
     ),

@@ -21,7 +21,7 @@ def test_an_envelope_comes_back_as_it_went(message, task, raw, kind):
 
 
 def test_lineage_comes_back_as_it_went():
-    sent = Envelope(**LEAST, lineage=Lineage("emails", "1", 3, item=7, replay="r"))
+    sent = Envelope(**LEAST, lineage=Lineage("emails", "1", 3, item=7, replay="r", sent_as="2"))
     assert decode(encode(sent)).lineage == sent.lineage
 
 
@@ -73,3 +73,13 @@ def test_a_header_that_is_not_ours_is_no_lineage(header):
 
 def test_a_run_of_a_replay_is_at_least_the_second():
     assert Lineage.from_header({"queue": "q", "job_id": "1", "run": 0}).run == 2
+
+
+@pytest.mark.parametrize("sent_as, is_its_own", [
+    ("2", True), (None, True), ("3", False), ("", False), (2.0, False), (["2"], False), ({}, False), ("2" * 10**6, False),
+])  # fmt: skip
+def test_a_lineage_is_of_the_job_that_was_sent_with_it(sent_as, is_its_own):
+    """Who hands its headers on gives them to another; a desk that did not say whose they are is taken at its word."""
+    header = {"queue": "q", "job_id": "1", "run": 2, "sent_as": sent_as}
+    assert (Lineage.of_message(header, "2") is not None) is is_its_own
+    assert Lineage.of_message({k: v for k, v in header.items() if k != "sent_as"}, "2").sent_as is None

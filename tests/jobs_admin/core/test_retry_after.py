@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from jobs_admin.core import retry_after
 from jobs_admin.core.retry_after import asked, seconds
+from tests import hostile
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC).timestamp()
 
@@ -80,6 +82,26 @@ class Tricky(Exception):
     response = property(retry_after.fget)
 
 
+class SaysItBeforeItsResponse(Tricky):
+    """It has said so itself: what its response would say costs nobody a look."""
+
+    retry_after = 5
+
+    @property
+    def response(self):
+        raise SystemExit
+
+
+class Forwards(Exception):
+    """Whatever it does not have it asks of what it stands for."""
+
+    def __init__(self, wish) -> None:
+        self.retry_after = wish
+
+    def __getattr__(self, name):
+        raise SystemExit
+
+
 def test_an_error_may_say_it_itself_or_carry_a_response():
     assert asked(RateLimited()) == 17
     assert asked(Refused({"Retry-After": "9"})) == "9"
@@ -107,3 +129,31 @@ def test_an_error_without_a_wish_has_none(headers):
 
 def test_an_error_that_breaks_when_it_is_looked_at_has_none():
     assert asked(Tricky()) is None
+
+
+def test_headers_without_end_are_looked_at_for_a_while():
+    assert asked(hostile.Answered(hostile.Endless())) is None
+
+
+def test_it_is_known_without_asking_whether_only_code_of_others_can_tell():
+    at_hand = (
+        ValueError("plain"),
+        hostile.Asks(5),
+        hostile.Answered({"Retry-After": "5"}),
+        httpx.HTTPStatusError("no", request=None, response=httpx.Response(429)),
+        HTTPError("http://a", 429, "no", {"retry-after": "3"}, None),
+        RateLimited(),
+        SaysItBeforeItsResponse(),
+        Forwards(5),
+    )
+    others = (
+        hostile.AskSleeps(),
+        Tricky(),
+        hostile.GetattrRaises(),
+        hostile.GetattributeRaises(),
+        hostile.Answered(hostile.Endless()),
+        hostile.Answered(hostile.GetattributeRaises()),
+    )
+    assert [retry_after.is_at_hand(error) for error in at_hand] == [True] * 8
+    assert [asked(error) for error in at_hand] == [None, 5, "5", None, "3", 17, 5, 5]
+    assert [retry_after.is_at_hand(error) for error in others] == [False] * 6

@@ -50,10 +50,30 @@ def _is_bounded(known: Known) -> bool:
     "one that ends its worker then is convicted. So it has started twice; from `crashes: 2` on the first of these starts is "
     "one of those that are allowed, and there are exactly so many.",
     fix="Nothing, if a second start does no harm; else set `acks_late=False` for the task: then it never starts again "
-    "after a death of its worker, and is lost with it.",
+    "after a death of its worker, and is lost with it (with `file_lost` that is told).",
     source="docs/workers.md, Poison pills",
 )
 def one_crash_is_two_starts(case: Case) -> Iterator[Found]:
     for policy in case.policies:
         if policy.poison is not None and policy.poison.crashes == 1:
             yield Found(Where(policy=policy.name), "It quarantines after 1 crash.", "poison: crashes 1")
+
+
+@rule(
+    "keeps-what-comes-back",
+    LOW,
+    title="file_lost where the broker gives every job again",
+    why="`file_lost` keeps jobs that are acknowledged before they run, because nobody has them when their worker dies. "
+    "What is acknowledged late the broker gives to another worker by itself: nothing is kept of it, and nothing is filed. "
+    "All tasks that this policy is for are acknowledged late, as far as their workers tell.",
+    fix="Take `file_lost` out of the policy. To bound how often such a job may take its worker along, use `poison`.",
+    source="docs/workers.md, Jobs that vanish with their worker",
+)
+def keeps_what_comes_back(case: Case) -> Iterator[Found]:
+    for policy in case.policies:
+        late = [known.task.acks_late for known in case.tasks if known.policy == policy]
+        if policy.file_lost and late and all(late):
+            tasks = (
+                "The one task that it is for is" if len(late) == 1 else f"All {len(late):,} tasks that it is for are"
+            )
+            yield Found(Where(policy=policy.name), f"{tasks} acknowledged late.", "file_lost: true")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.curve import AUTORETRY, Curve
 from jobs_admin.core.lint.finding import HIGH, MEDIUM, Found, rule
+from jobs_admin.core.lint.where import Where
 from jobs_admin.core.lint.words import count
 from jobs_admin.core.matching import class_of, matches
 from jobs_admin.core.policy import PERMANENT, RATE_LIMITED, Policy
@@ -103,6 +104,23 @@ def ignores_retry_after(case: Case) -> Iterator[Found]:
     for curve in case.of_policies:
         if _is_deaf(curve):
             yield Found(curve.where, "Errors are classed as rate limited, and retry_after.respect is false.")
+
+
+@rule(
+    "permanent-by-word-only",
+    MEDIUM,
+    title="An error that calls itself permanent is retried",
+    why="A message is not read by anything that retries: `throw new Error('Permanent failure: …')` is tried again as "
+    "often as any other error (seed 004 means it not to be). Found where the message of failures begins with "
+    "“permanent”, or says “permanent failure” or “permanent error”, and they ran more than once in a run.",
+    fix="In BullMQ throw `UnrecoverableError`; in Celery raise an error that `autoretry_for` does not name; or publish a "
+    "policy that classes the error as permanent.",
+    source="https://docs.bullmq.io/patterns/stop-retrying-jobs",
+)
+def permanent_by_word_only(case: Case) -> Iterator[Found]:
+    for (source, task), failures in sorted(case.facts.permanent_retried.items()):
+        evidence = f"{count(failures, 'failure')} of it that are kept say so, and ran more than once."
+        yield Found(Where(source, "", task), evidence)
 
 
 def _is_deaf(curve: Curve) -> bool:

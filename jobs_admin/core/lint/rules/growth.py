@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from jobs_admin.core.lint.case import Case
 from jobs_admin.core.lint.curve import (
     ASKED,
+    EXPONENTIAL,
     FIXED,
     IMMEDIATE,
     KINDS,
     LINEAR,
     NONE,
+    OPTIONS,
     UNKNOWN,
     Curve,
     doubles,
@@ -33,7 +35,7 @@ class Verdict:
     """What the check says of one configuration of retries."""
 
     where: Where
-    by: str  # policy, autoretry_for, self.retry; "" for a task that is not retried
+    by: str  # policy, autoretry_for, self.retry, job options; "" for a task that is not retried
     kind: str  # one of curve.KINDS
     quoted: str
     verdict: str
@@ -67,6 +69,8 @@ def check(case: Case) -> Check:
 
 def judged(curve: Curve) -> Verdict:
     verdict, why = _judge(curve)
+    if curve.seen:
+        why = f"{why} {curve.seen}."
     kind = NONE if curve.retries == 0 else curve.kind
     return Verdict(curve.where, curve.by, kind, curve.quoted, verdict, why)
 
@@ -78,6 +82,8 @@ def _judge(curve: Curve) -> tuple[str, str]:
         return NOT_APPLICABLE, "It waits for as long as the server asks for."
     if curve.kind == UNKNOWN:
         return CANNOT_TELL, "How long it waits is decided by code while it runs."
+    if curve.kind == EXPONENTIAL and curve.by == OPTIONS:
+        return _without_cap(curve)
     waits = listed(curve.envelope[: curve.retries] if curve.retries else curve.envelope)
     if curve.kind == IMMEDIATE:
         return FAIL, "Retries are immediate."
@@ -93,6 +99,17 @@ def _judge(curve: Curve) -> tuple[str, str]:
     if curve.cap_s > LONGEST_CAP_S:
         return FAIL, f"Waits double up to {span(curve.cap_s)}, above {span(LONGEST_CAP_S)}."
     return PASS, f"Waits at least double ({waits}), up to {span(curve.cap_s)}."
+
+
+def _without_cap(curve: Curve) -> tuple[str, str]:
+    """Seed 003's own remedy has no cap but its attempts: "capped by BullMQ at 2^(attempts-1) * delay"."""
+    waits, last = listed(curve.waits), curve.longest_wait_s
+    if last > LONGEST_CAP_S:
+        return (
+            FAIL,
+            f"Waits double ({waits}) and nothing caps them: the last is {span(last)}, above {span(LONGEST_CAP_S)}.",
+        )
+    return PASS, f"Waits double ({waits}); the attempts end them at {span(last)}."
 
 
 def _replaced(curve: Curve, policy: str) -> Verdict:
@@ -115,9 +132,11 @@ def _not_retried(where: Where) -> Verdict:
     " at least twice the one before, up to a cap of at most 600 s. Waits are judged before jitter: full "
     "jitter makes single waits shorter, and is no offence. A task that is not retried, or waits for as "
     "long as a server asks for, is not applicable; a wait that code works out while it runs cannot be "
-    "told, and is no finding.",
+    "told, and is no finding. BullMQ has no cap to set: an exponential backoff passes where its attempts "
+    "end before a wait is longer than 600 s.",
     fix="Set `retry_backoff` and `retry_backoff_max` (at most 600), or publish a policy with an exponential "
-    "backoff, a factor of at least 2 and a cap of at most 600 s.",
+    "backoff, a factor of at least 2 and a cap of at most 600 s. In BullMQ: `backoff: { type: 'exponential', "
+    "delay: 2000 }`, or a `backoffStrategy` of the worker with `Math.min(…, 600_000)`.",
     source="CWE-770, CWE-400",
 )
 def without_exponential_backoff(case: Case) -> Iterator[Found]:

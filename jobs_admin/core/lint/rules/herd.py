@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs_admin.core.lint.case import Case
-from jobs_admin.core.lint.curve import ASKED, Curve
+from jobs_admin.core.lint.curve import ASKED, OPTIONS, Curve
 from jobs_admin.core.lint.finding import LOW, MEDIUM, Found, rule
 from jobs_admin.core.policy import ENFORCE
 
@@ -30,8 +30,10 @@ def busiest(case: Case, curve: Curve) -> tuple[float, str]:
     why="Jobs that fail together are retried together, at every step: 45,000 retries without jitter are "
     "45,000 requests in one second, with full jitter over a minute some 826. The line is 100 jobs a "
     "minute on the job's queue, in the busiest quarter of an hour of the last day, shared out among the "
-    "tasks that are routed to it.",
-    fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter.",
+    "tasks that are routed to it. Of systems that do not tell how many start, it is 100 attempts that "
+    "failed.",
+    fix="`retry_jitter=True` (Celery's default with `retry_backoff`), or a policy with full or equal jitter. In "
+    "BullMQ 5 and 6: `backoff: { type: 'exponential', delay: 2000, jitter: 0.5 }`, which has none by itself.",
     source="AWS, Exponential Backoff And Jitter",
 )
 def no_jitter_at_volume(case: Case) -> Iterator[Found]:
@@ -43,6 +45,17 @@ def no_jitter_at_volume(case: Case) -> Iterator[Found]:
                 f"{queue} started {jobs:,.0f} jobs a minute in its busiest quarter of an hour.",
                 curve.quoted,
             )
+        elif (failed := _failed(case, curve)) and curve.is_known and curve.retries != 0 and not curve.is_jittered:
+            evidence = f"{failed:,.0f} attempts a minute failed in the worst quarter of an hour. {curve.seen}."
+            yield Found(curve.where, evidence, curve.quoted)
+
+
+def _failed(case: Case, curve: Curve) -> float:
+    """Attempts a minute that failed where jobs say themselves how they are retried; 0 where that is few, or not so."""
+    failed = (
+        case.facts.failed_per_minute.get((curve.where.source, curve.where.queue), 0.0) if curve.by == OPTIONS else 0.0
+    )
+    return failed if failed >= MANY_A_MINUTE else 0.0
 
 
 @rule(

@@ -9,6 +9,7 @@ import pytest
 
 from jobs_admin.core import lint
 from jobs_admin.core.lint.configuration import App, ClientRetries, Configuration, Queue, RetryCall, Task
+from jobs_admin.core.lint.options import FoundOptions, Looked, Options, document, read
 from jobs_admin.core.lint.rules.growth import ID as GROWTH
 from jobs_admin.core.policy import parse
 
@@ -94,6 +95,8 @@ def test_each_rule_is_tried_here():
         "prefetch-without-bound", "queue-forgets", "no-jitter-at-volume", "no-budget-at-volume", "budget-group-differs", "ignores-retry-after",
         "results-too-short-to-replay", "workers-differ", "rate-limit-per-worker", "policy-held-back", "policy-matches-nothing",
         "one-crash-is-two-starts",
+        "keeps-what-comes-back", "permanent-by-word-only", "dead-letters-dropped-at-once", "fewer-dead-letters-kept-than-die",
+        "backoff-without-attempts", "backoff-without-strategy", "no-priority-goes-first", "dead-letters-go-first",
     }  # fmt: skip
     assert here == set(lint.RULES)
 
@@ -305,3 +308,104 @@ def test_one_crash_is_two_starts_where_a_whole_worker_dies():
     once = GOOD_POLICY | {"poison": {"crashes": 1}}
     assert ids(policies=[once]) == ["one-crash-is-two-starts"]
     assert "one-crash-is-two-starts" not in ids(policies=[GOOD_POLICY | {"poison": {"crashes": 2}}])
+
+
+def test_keeping_jobs_that_come_back_by_themselves_is_told_and_keeping_others_is_not():
+    keeping = GOOD_POLICY | {"file_lost": True}
+    early = replace(GOOD, acks_late=False)
+    enforced = {"modes": frozenset({"enforce"})}
+    (told,) = found(one(**enforced), policies=[keeping])
+    assert (told.id, told.severity, told.where.policy) == ("keeps-what-comes-back", lint.LOW, "emails")
+    assert told.evidence == "The one task that it is for is acknowledged late."
+    assert "keeps-what-comes-back" not in ids(one(early, **enforced), policies=[keeping])
+    assert "keeps-what-comes-back" not in ids(one(**enforced), one(early, **enforced), policies=[keeping])
+    assert "keeps-what-comes-back" not in ids(policies=[keeping])
+    assert "keeps-what-comes-back" not in ids(one(**enforced), policies=[GOOD_POLICY])
+
+
+# -- options of jobs that lie in queues -------------------------------------------------------------------------------
+
+LYING = Options(
+    "hooks", "hook", '{"attempts": 8}', attempts=8, backoff="exponential", first_delay_s=5, jobs=3, looked=9
+)
+
+
+def lying(options: Options = LYING, dead: int = 0, **facts) -> list[tuple[str, str]]:
+    some = FoundOptions("shop", options=(options,), queues=(Looked(options.queue, 9, 9, dead),))
+    found = lint.findings(lint.case([], [], lint.Facts(**facts), [some]))
+    assert all(one.quoted == options.quoted and "3 of 9 jobs looked at in hooks" in one.evidence for one in found)
+    return [(one.id, one.severity) for one in found]
+
+
+def test_a_job_that_is_retried_as_it_should_be_breaks_no_rule():
+    assert lying() == []
+
+
+@pytest.mark.parametrize(
+    ("attempts", "first_s", "verdict"), [(8, 9, "pass"), (8, 9.4, "fail"), (2, 500, "pass"), (9, 5, "fail"), (1, 5000, "not applicable")]
+)  # fmt: skip
+def test_the_attempts_are_the_cap_of_a_backoff_that_has_none(attempts, first_s, verdict):
+    some = FoundOptions("shop", options=(replace(LYING, attempts=attempts, first_delay_s=first_s),))
+    (one,) = lint.check(lint.case([], [], lint.Facts(), [some])).verdicts
+    assert (one.verdict, one.by) == (verdict, "job options")
+
+
+@pytest.mark.parametrize(
+    ("keeps", "keeps_s", "dead", "failed", "severity"),
+    [
+        (500, None, 500, 0, "high"), (500, None, 499, 0, None), (500, None, 499, 33, None), (500, None, 499, 34, "medium"),
+        (None, 3600, 10**6, 10**6, "low"), (None, 86_400, 0, 0, None), (None, None, 10**6, 10**6, None),
+    ],
+)  # fmt: skip
+def test_dead_letters_that_a_system_drops_by_itself(keeps, keeps_s, dead, failed, severity):
+    found = lying(
+        replace(LYING, keeps=keeps, keeps_s=keeps_s, jitter=1), dead, failed_per_minute={("shop", "hooks"): failed}
+    )
+    assert found == ([("fewer-dead-letters-kept-than-die", severity)] if severity else [])
+
+
+def test_options_that_lose_dead_letters_or_do_nothing():
+    assert lying(replace(LYING, keeps=0)) == [("dead-letters-dropped-at-once", "high")]
+    assert lying(replace(LYING, attempts=1)) == [("backoff-without-attempts", "medium")]
+    assert lying(replace(LYING, attempts=1, backoff="", first_delay_s=0)) == []
+
+
+def test_a_queue_in_which_only_some_jobs_have_a_priority():
+    def found(**more: int) -> list[str]:
+        some = FoundOptions("shop", options=(replace(LYING, **more),), queues=(Looked("hooks", 9, 9, 0),))
+        return [f"{one.where}: {one.evidence}" for one in lint.findings(lint.case([], [], lint.Facts(), [some]))]
+
+    assert found(without_priority=3) == found(with_priority=3) == []
+    assert found(without_priority=2, with_priority=1) == [
+        "shop · queue hooks: 2 of 9 jobs looked at in hooks have none, 1 have one."
+    ]
+
+
+def test_retries_without_jitter_where_many_fail():
+    volume = {("shop", "hooks"): 100.0}
+    assert lying(failed_per_minute=volume) == [("no-jitter-at-volume", "medium")]
+    assert lying(replace(LYING, jitter=0.1), failed_per_minute=volume) == []
+    assert lying(failed_per_minute={("shop", "hooks"): 99.0}) == []
+
+
+def test_a_strategy_of_the_worker_is_missed_where_jobs_stall():
+    own = replace(LYING, backoff="ours", first_delay_s=0)
+    assert lying(own) == []
+    assert lying(replace(own, stalled=1)) == [("backoff-without-strategy", "high")]
+    assert lying(replace(own, is_named=False)) == [("backoff-without-strategy", "medium")]
+
+
+def test_an_error_that_calls_itself_permanent_is_retried():
+    found = lint.findings(lint.case([], [], lint.Facts(permanent_retried={("shop", "sync"): 3})))
+    assert [(one.id, str(one.where), one.evidence) for one in found] == [
+        ("permanent-by-word-only", "shop · sync", "3 failures of it that are kept say so, and ran more than once.")
+    ]  # fmt: skip
+
+
+def test_what_is_told_of_options_is_read_again_as_it_was():
+    some = FoundOptions("shop", 5.0, (LYING, replace(LYING, queue="mail", keeps=0)), (Looked("hooks", 9, 10, 2),), 3)
+    assert read(document(some), "shop") == some
+    assert read(b'{"v": 2}', "shop") is None and read(b"[" * 9999, "shop") is None
+    assert (
+        read(b'{"v": 1, "options": [{"queue": "q", "task": 5}, 7], "queues": {}, "left_out": -1}', "shop").options == ()
+    )

@@ -166,3 +166,7 @@ def test_what_a_pace_cannot_say_is_refused_by_name(pace, field, says):
 )
 def test_a_limit_per_key_names_what_it_counts(key):
     assert parse({"per_key": {"key": key, "concurrency": 5}}).per_key.key == key
+
+
+def test_a_level_of_priority_comes_back_as_it_was_written():
+    assert parse({"style": "at_once", "priority": "high"}).as_dict()["priority"] == "high"

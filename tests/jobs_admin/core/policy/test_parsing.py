@@ -56,6 +56,7 @@ WHOLE = {
     "concurrency": {"key": "kwargs.customer_id", "limit": 5},
     "rate_limit": {"max": 100, "per_s": 60},
     "exhausted": "escalate",
+    "file_lost": True,
     "expires_at": "2026-11-20T10:00:00Z",
     "note": "Until the partner is back.\nSee the runbook.",
 }
@@ -167,6 +168,8 @@ ABSURD = [
     ("jitter.fraction", -0.1),
     ("jitter.seconds", 1),  # of another kind
     ("retry_after.respect", 1),
+    ("file_lost", 1),
+    ("file_lost", "yes"),
     ("retry_after.jitter", 2),
     ("retry_after.cap_s", 365 * 86_400),
     ("classes", {"error": "ValueError"}),
@@ -315,3 +318,9 @@ def test_a_budget_of_none_a_minute_is_a_policy_without_retries_and_its_burst_is_
     case = CASES["budget"]
     budget = parse({"budget": {"per_minute": case["per_minute"], "burst": case["burst"]}}).budget
     assert budget.most_in(60) == case["most_in_any_60_s"]
+
+
+def test_a_policy_that_files_nothing_as_lost_does_not_say_so():
+    """A guard that does not know the field would only observe what has it."""
+    assert "file_lost" not in document(parse({"file_lost": False}))
+    assert document(parse({"file_lost": True}))["file_lost"] is True

@@ -1,0 +1,72 @@
+"""A kept message taken apart into what AMQP carries: a body, headers and properties.
+
+Both who retries a job and who replays it hold its message in the shape in which kombu writes messages into Redis
+(`worker/report.py: raw_message`), and put it back on RabbitMQ as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+# What a producer said. Not `user_id`, which RabbitMQ refuses from anybody but that user, nor `cluster_id`, which is its own.
+KEPT_PROPERTIES = (
+    "content_type",
+    "content_encoding",
+    "correlation_id",
+    "reply_to",
+    "priority",
+    "delivery_mode",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "app_id",
+)
+
+# What a header may hold and JSON has no form for, by the names that kombu 5.3 to 5.7 writes it under.
+_RESTORED: dict[str, Callable[[Any], Any]] = {
+    "bytes": str.encode,
+    "base64": base64.b64decode,
+    "datetime": datetime.fromisoformat,
+    "decimal": Decimal,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    body: bytes | str
+    headers: dict[str, Any]
+    properties: dict[str, Any]  # of KEPT_PROPERTIES, those that the message has
+
+
+def parts(kept: bytes) -> Parts:
+    """Raises ValueError, TypeError, KeyError, AttributeError or RecursionError for what is no message in that shape."""
+    said = json.loads(kept, object_hook=_restored)
+    properties = dict(said.get("properties") or {})
+    body = said["body"]
+    if properties.get("body_encoding") == "base64":
+        body = base64.b64decode(body)
+    if not isinstance(body, bytes | str):
+        raise TypeError("its body is no text")
+    properties |= {"content_type": said.get("content-type"), "content_encoding": said.get("content-encoding")}
+    return Parts(
+        body,
+        dict(said.get("headers") or {}),
+        {name: properties[name] for name in KEPT_PROPERTIES if properties.get(name) is not None},
+    )
+
+
+def _restored(said: dict[str, Any]) -> Any:
+    if said.keys() != {"__type__", "__value__"}:
+        return said
+    name, value = said["__type__"], said["__value__"]
+    try:
+        return _RESTORED[name](value)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return said  # a header of the producer's own

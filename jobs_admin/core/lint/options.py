@@ -1,0 +1,97 @@
+"""How jobs that lie in a queue system are told to be retried: each distinct way of a queue once, quoted as it lies there.
+
+`document` and `read` are the two ends between what watches and what judges. What lies in a queue is hostile text, and so is
+what is read here: every value is checked and bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from jobs_admin.core.lint.configuration import all_of, unusual
+
+VERSION = 1
+MOST_OPTIONS = 500  # distinct ones of a source
+MOST_QUEUES = 500
+EXPONENTIAL, FIXED, LINEAR, NONE = "exponential", "fixed", "linear", ""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One distinct way in which jobs of a queue are retried and kept. Seconds; `jobs` and what follows are of those looked at."""
+
+    queue: str
+    task: str
+    quoted: str = ""  # as it lies there
+    attempts: int = 1  # runs in all; 0 and 1 are the same: no retry
+    backoff: str = NONE  # exponential, fixed, linear; else the name of what code of a worker decides
+    is_named: bool = True  # False: the backoff is written in a way that the system does not know
+    first_delay_s: float = 0
+    jitter: float = 0  # 0 to 1: so much of each wait may be taken off
+    keeps: int | None = None  # dead letters that the system keeps when one of these dies; None: all
+    keeps_s: float | None = None  # and for how long; None: for good
+    jobs: int = 0
+    looked: int = 0  # jobs of the queue that were looked at when it was seen last
+    example: str = ""  # the id of the newest
+    newest_at: float | None = None  # when that one was made, seconds since 1970; None where nothing tells
+    stalled: int = 0  # those that lay unfinished without a worker that holds them, at least once
+    without_priority: int = 0
+    with_priority: int = 0
+    first_priority: int = 0  # of these the ones with the highest
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """How much of a queue was looked at."""
+
+    queue: str
+    jobs: int = 0  # looked at
+    of: int = 0  # that lie there
+    dead: int | None = None  # dead letters that the system keeps of it now
+    is_for_dead: bool = False  # its jobs are copies of jobs that died elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOptions:
+    """What lies in the queues of one source, as far as it was looked at."""
+
+    source: str
+    at: float = 0.0  # seconds since 1970
+    options: tuple[Options, ...] = ()
+    queues: tuple[Looked, ...] = ()
+    left_out: int = 0  # distinct ways beyond what is told
+
+    def looked(self, queue: str) -> Looked:
+        return next((one for one in self.queues if one.queue == queue), Looked(queue))
+
+
+def document(found: FoundOptions) -> str:
+    """Those that most jobs have first; what is beyond the most is counted."""
+    kept = sorted(found.options, key=lambda one: (-one.jobs, one.queue, one.task, one.quoted))[:MOST_OPTIONS]
+    told = {
+        "v": VERSION,
+        "at": found.at,
+        "options": [unusual(one) for one in kept],
+        "queues": [unusual(one) for one in found.queues[:MOST_QUEUES]],
+        "left_out": found.left_out + len(found.options) - len(kept),
+    }
+    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+
+
+def read(text: str | bytes, source: str) -> FoundOptions | None:
+    """What `document` wrote; None where it is no such text, or of a version that means something else."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict) or told.get("v") != VERSION:
+        return None
+    at, left_out = told.get("at"), told.get("left_out")
+    return FoundOptions(
+        source,
+        float(at) if isinstance(at, int | float) and 0 <= at < 2**40 else 0.0,
+        tuple(sorted(all_of(Options, told.get("options"), MOST_OPTIONS), key=lambda one: (one.queue, one.task, one.quoted))),
+        all_of(Looked, told.get("queues"), MOST_QUEUES),
+        left_out if isinstance(left_out, int) and left_out > 0 else 0,
+    )  # fmt: skip

@@ -1,0 +1,315 @@
+"""Values in a text that a name says are secret: `password=…`, `"api_key": "…"`, `--token …`, `Authorization: Bearer …`.
+
+Each value is read once, from its name to its end, which is found by hand: so no bound shows its tail.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from jobs_admin.core.secret_looks import PLACEHOLDER, counted
+from jobs_admin.core.secret_names import LOWER, is_secret_name
+
+# Found by `str.find`, in lower case: several times faster than one pattern of them all, and a trace has mostly none.
+_WHOLE = (
+    "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie",
+    "sessionid", "session_id", "session-id", "sessionkey", "session_key", "session-key", "csrf", "xsrf", "credential",
+    "signature", "connectionstring", "connection_string", "connection-string", "creditcard", "cardnumber", "card_number",
+    "card-number", "securityanswer", "security_answer", "contrasena", "motdepasse", "mot_de_passe", "mot-de-passe",
+    "senha", "wachtwoord", "haslo",
+)  # fmt: skip
+_ELSEWHERE = ("contraseña", "hasło", "пароль", "密码", "密碼", "パスワード", "비밀번호")
+# Secret behind one of these words, with `_`, `-` or nothing between.
+_ENDINGS = {
+    "key": ("api", "private", "access", "account", "client", "signing", "encryption", "master", "fernet", "shared"),
+    "code": ("auth", "mfa", "security", "verification", "recovery", "backup", "factor"),
+}
+# Parts of many harmless words too: the whole name decides (`is_secret_name`).
+_PARTS = ("pwd", "pin", "cvv", "cvc", "otp", "pw", "ssn")
+_BEHIND = {word: tuple(start + sep for start in starts for sep in ("", "_", "-")) for word, starts in _ENDINGS.items()}
+# One of these stands between any name and its value, or before the name: `_BETWEEN`, `_begins`, `_TAG`.
+_MAY_NAME = re.compile(r"""[=:：＝"'<]|%3|--""")
+# What stands between a name and its value.
+_BETWEEN = re.compile(
+    r"""(?x) [\w-]{0,20} (?![\w-])
+        ( \\{0,7} ["']? \s{0,3} (?: => | [=:：＝] ) \s{0,3}
+        | (?:%2[27])? (?:%20|\+)? %3[ad] (?:%20|\+)? (?:%2[27])?
+        | \\{0,7} ["'] \s{0,3} , \s{0,3} (?= [bru]{0,2} \\{0,7} ["'] )
+        | [ ]{1,3} )"""
+)
+# Names that are words of other kinds too: only where they name a piece of data (`'pass': …`, `salt=…`).
+_COMMON = ("pass", "auth", "mfa", "salt", "iban", "jwt", "bearer")
+_OF_NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:.-"
+_OF_NAME = _OF_NAMES.replace(":.", "")
+_NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
+_THEN = re.compile(r"""\\{0,7}["']\s{0,3}:\s{0,3}""")
+_QUOTE = re.compile(r"""(?i)[bru]{0,2}(\\{0,7})(["'])""")
+_QUOTED = {
+    '"': re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*'),
+    "'": re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*"),
+}
+_BARE = re.compile(r"""[^\s,;&"'<>(){}\[\]\\]+""")
+_ENCODED = re.compile(r"""(?i)(?:[^\s,;&"'<>(){}\[\]\\%]|%(?!26|2[27c]|7d|5d|0a)[0-9a-f]{2})+""")
+_CALLED = re.compile(r"[A-Za-z_.]+\Z")  # `password=get_password(…)` is a line of code
+_ATTRIBUTE = re.compile(r"(?:self|cls|settings|config|conf|app|os|args|request|options)\.[a-z_.]+\Z|self\.")
+_REST_OF_TOKEN = re.compile(r"""[^\s"'<>]*""")
+_COOKIE = re.compile(r"[^\s=]{1,200}=")
+_LINE = re.compile(r"[^\n]*")
+_LINE_UNQUOTED = re.compile(r"""[^\n"']*""")
+_SCHEME = re.compile(r"(?i)(bearer|basic|digest|negotiate|token|apikey|aws4-hmac-sha256)[ \t]+(?=[^\s\[])")
+_LONG_QUOTED = re.compile(r"""["'](?=[^"'\n]{0,200}\d)[\w.+/=-]{16,}["']""")
+_BLOCK = re.compile(r"[|>][+-]?[ \t]*(\n|\\n)([ \t]{1,80})")  # a value of YAML that begins on the next line
+_SCHEMA = re.compile(r"""["']type\\{0,7}["']\s{0,3}:\s{0,3}\\{0,7}["'](?:string|integer|number|boolean|object|array)""")
+_BRACKETS = re.compile(r"""[\[\](){}]|\\{0,7}["']""")
+_DATA = re.compile(r"""["'0-9]""")  # a list or object without any is code
+_TAG = re.compile(r"<([\w:.-]{1,60})(?:\s[^<>]{0,300})?>([^<]+)")
+_PLAIN_WORDS = frozenset(
+    {
+        "none",
+        "true",
+        "false",
+        "null",
+        "self",
+        "await",
+        "str",
+        "int",
+        "bytes",
+        "yes",
+        "no",
+        "bearer",
+        "basic",
+        "digest",
+        "negotiate",
+    }
+)
+# Words of ordinary sentences: "invalid token: expected …", "signature: mismatch".
+_SPOKEN = frozenset({"token", "signature", "cookie"})
+
+
+class _Named(NamedTuple):
+    """A name in a text, with something behind it that a value may follow."""
+
+    start: int  # of the part of the name that tells
+    name: str  # that part
+    name_end: int  # of the whole name
+    between: str
+    end: int  # where the value begins
+
+
+def without_named(text: str) -> tuple[str, int]:
+    """`text` without the values of secret names, and how many were hidden."""
+    if _MAY_NAME.search(text) is None:
+        return text, 0
+    lower = text.lower() if text.isascii() else text.translate(LOWER)
+    parts, hidden, at = [], 0, 0
+    branches = _Branches(text)
+    for found in _names(lower):
+        if found.start < at:
+            continue  # within a value that is hidden
+        value = _value(text, lower, found, branches) if _begins(text, found) else None
+        if value is not None:
+            start, end = value
+            parts += [text[at:start], PLACEHOLDER]
+            hidden, at = hidden + 1, end
+    parts.append(text[at:])
+    text = "".join(parts)
+    if "<" in text:
+        text, count = counted(_TAG, _hide_element, text)
+        hidden += count
+    return text, hidden
+
+
+def _names(lower: str) -> list[_Named]:
+    """All in a text in lower case, in its order."""
+    found: list[_Named] = []
+    for word in _WHOLE + _PARTS if lower.isascii() else _WHOLE + _PARTS + _ELSEWHERE:
+        start = lower.find(word)
+        while start >= 0:
+            _add(found, lower, start, word)
+            start = lower.find(word, start + len(word))
+    for word in _COMMON:
+        start = lower.find(word)
+        while start >= 0:
+            end = start + len(word)
+            if not _goes_on(lower, end):
+                _add(found, lower, start, word)
+            start = lower.find(word, end)
+    for word, behind in _BEHIND.items():
+        start = lower.find(word)
+        while start >= 0:
+            if lower[max(0, start - 14) : start].endswith(behind):
+                _add(found, lower, start, word)
+            start = lower.find(word, start + len(word))
+    found.sort()
+    return found
+
+
+def _goes_on(lower: str, at: int) -> bool:
+    return lower[at : at + 1].isalnum() or lower[at : at + 1] in {"_", "-"}
+
+
+def _add(found: list[_Named], lower: str, start: int, word: str) -> None:
+    between = _BETWEEN.match(lower, start + len(word))
+    if between is not None:
+        found.append(_Named(start, word, between.start(1), between[1], between.end()))
+
+
+def _hide_element(found: re.Match[str]) -> str | None:
+    """`<wsse:Password>x</…`."""
+    value = found[2].strip()
+    if value in {"", PLACEHOLDER} or not is_secret_name(found[1].rpartition(":")[2]):
+        return None
+    return found[0][: found.start(2) - found.start()] + PLACEHOLDER
+
+
+def _begins(text: str, found: _Named) -> bool:
+    """Whether a name is followed by its value at all, where that is not plain: `--password x`, `pinned: x`."""
+    between = found.between
+    before = text[max(0, found.start - 60) : found.start]
+    if between.isspace():
+        outside = before.rstrip(_OF_NAMES)
+        if not before[len(outside) :].startswith("--") and _LONG_QUOTED.match(text, found.end) is None:
+            return False
+    elif found.name in _COMMON and between != "=" and '"' not in between and "'" not in between:
+        return False
+    own = before[len(before.rstrip(_OF_NAME)) :]
+    return is_secret_name((own + text[found.start : found.name_end]).lstrip("-"))
+
+
+def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[int, int] | None:
+    """Where the value behind a name begins and ends; None where it is to be left alone."""
+    name, between, start = found.name, found.between, found.end
+    quote = _QUOTE.match(text, start)
+    if quote:
+        return _quoted(text, found, quote)
+    if "%" in between:
+        ends = _ENCODED.match(text, start)
+        return (start, ends.end()) if ends and ends.end() - start >= 3 else None
+    if text[start : start + 1] in {"[", "(", "{"}:
+        return branches.value(between, start)
+    whole = _whole_header(text, name, between, start)
+    if whole is not None:
+        return start, whole
+    if text[start : start + 1] in {"|", ">"} and (block := _BLOCK.match(text, start)):
+        return _block(text, block)
+    ends = _BARE.match(text, start)
+    if ends is None or ends.end() - start < 3:
+        return None
+    end = ends.end()
+    bare = lower[start:end] if end - start < 100 else ""
+    if bare == name or bare in _PLAIN_WORDS or _ATTRIBUTE.match(bare):
+        return None
+    if name in _SPOKEN and bare.isalpha() and between.endswith(": "):
+        return None
+    if name == "token" and bare.isdigit() and lower.startswith("tokens", found.start):  # an amount
+        return None
+    if text[end : end + 1] in {"(", "["}:
+        if bare and _CALLED.match(bare):
+            return None
+        end = _REST_OF_TOKEN.match(text, end).end()  # type: ignore[union-attr]  # matches also nothing
+    return start, end
+
+
+def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] | None:
+    start, end = quote.end(), _end_of_quoted(text, quote)
+    bare = text[start:end] if end - start < 100 else ""
+    # `"password": ""` hides nothing; `password="password"` is a line of code in a traceback.
+    if start == end or bare in {PLACEHOLDER, found.name}:
+        return None
+    if "," not in found.between:
+        return start, end
+    # `{"name": "DB_PASSWORD", "value": "…"}`: the next text is a name, and the one after it is meant.
+    then = _THEN.match(text, end)
+    if then:
+        second = _QUOTE.match(text, then.end()) if bare.lower() in _NAMED_SO else None
+        return _quoted(text, found._replace(between=":"), second) if second else None
+    # `("password", "…")` is a pair; `["id", "token", "name"]` are names.
+    is_pair = text[max(0, found.start - 60) : found.start].rstrip(_OF_NAMES + "\\\"'bru")[-1:] in {"(", "["}
+    closes = text[end : end + 10].lstrip("\\\"'")[:1] in {")", "]"}
+    is_name = bare.replace("_", "").isalpha() and bare.islower()
+    return None if is_name and not (is_pair and closes and found.name not in _COMMON + _PARTS) else (start, end)
+
+
+class _Branches:
+    """Whole lists and objects under a secret name, `'tokens': ['…']`; code that makes one is left alone.
+
+    However many names stand before brackets that do not close, or that lie in one another, each character is read once: one
+    that hides is left out with all in it, and what is in one that tells nothing tells nothing either.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._harmless_to = 0  # nothing up to here is data
+
+    def value(self, between: str, start: int) -> tuple[int, int] | None:
+        """Where that which opens at `start` begins and ends; None where it is to be left alone."""
+        text = self._text
+        if between.isspace() or (between != "=" and '"' not in between and "'" not in between):
+            return None
+        if start < self._harmless_to or text.startswith(PLACEHOLDER[1:-1], start + 1):
+            return None
+        schema = _SCHEMA.search(text, start + 1, start + 1 + 200)
+        if schema and self._end(start, schema.end()) is None:
+            return None
+        end = self._end(start, len(text)) or len(text)
+        if _DATA.search(text, start, end) is None:
+            self._harmless_to = end
+            return None
+        return start, end
+
+    def _end(self, start: int, limit: int) -> int | None:
+        """Behind the bracket that closes it; None where none does before `limit`."""
+        depth, within = 0, ""
+        for found in _BRACKETS.finditer(self._text, start, limit):
+            mark = found[0]
+            if within:
+                within = "" if mark == within else within
+            elif mark[-1] in "\"'":
+                within = mark
+            else:
+                depth += 1 if mark in "[({" else -1
+                if depth == 0:
+                    return found.end()
+        return None
+
+
+def _block(text: str, block: re.Match[str]) -> tuple[int, int]:
+    """The lines that are indented as much as the first."""
+    newline, indent = block.groups()
+    start = end = block.start(2)
+    while True:
+        line = text.find(newline, end)
+        if line < 0:
+            return start, len(text)
+        end = line + len(newline)
+        if not text.startswith(indent, end):
+            return start, line
+
+
+def _whole_header(text: str, name: str, between: str, start: int) -> int | None:
+    """The end of the line where a header says more than one word: `Cookie: a=…; b=…`, `Authorization: Digest …`."""
+    if ":" not in between or "\n" in between:
+        return None
+    if name == "cookie":
+        is_header = _COOKIE.match(text, start) is not None
+        return _LINE.match(text, start).end() if is_header else None  # type: ignore[union-attr]  # matches also nothing
+    scheme = _SCHEME.match(text, start) if name == "authorization" else None
+    if scheme is None:
+        return None
+    line = (_LINE if scheme[1].lower() == "digest" else _LINE_UNQUOTED).match(text, start)
+    return line.end() if line else None
+
+
+def _end_of_quoted(text: str, quote: re.Match[str]) -> int:
+    """Where a quoted value ends: before the quote that closes it, or with the line where none does."""
+    backslashes, mark = quote.groups()
+    if not backslashes:
+        return _QUOTED[mark].match(text, quote.end()).end()  # type: ignore[union-attr]  # matches also nothing
+    at = text.find(backslashes + mark, quote.end())
+    # More backslashes before it: a quote within the value.
+    while at > quote.end() and text[at - 1] == "\\":
+        at = text.find(backslashes + mark, at + 1)
+    end = len(text) if at < 0 else at
+    line = text.find("\n", quote.end(), end)
+    return end if line < 0 else line

@@ -1,0 +1,120 @@
+"""When retries that wait are to run instead, and how many attempts they may have: a moment for all, or another curve."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from jobs_admin.core import backoff
+from jobs_admin.core.policy import MOST_ATTEMPTS, Policy, PolicyRefused, parse
+
+_CURVE = ("backoff", "cap_s", "jitter")  # of a policy: in its words
+_LATEST_S = 400 * 86_400.0  # from now
+
+
+class ChangeRefused(ValueError):
+    """It cannot be done so. Nothing was changed; `field` is the one to blame, such as `curve.backoff.factor`."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of a retry that waits. None keeps what it has."""
+
+    due_at: float | None = None  # seconds since 1970
+    curve: Policy | None = None  # of which only backoff, cap and jitter count
+    max_attempts: int | None = None
+    said: Mapping[str, Any] | None = None  # the curve as it was asked for
+
+    @property
+    def moves(self) -> bool:
+        return self.due_at is not None or self.curve is not None
+
+    def due(self, job: int, attempts: int, failed_at: float, now: float) -> float | None:
+        """When attempt number `attempts` + 1 is due, seconds since 1970; never before `now`. None: it stays as it is.
+
+        `job` names it: its place in the jitter is the same whenever it is asked for, so that what was previewed is what is done.
+        """
+        if self.due_at is not None:
+            return max(now, self.due_at)
+        if self.curve is None:
+            return None
+        return max(now, failed_at + backoff.delay(self.curve, attempts, lambda: _drawn(job, attempts)))
+
+    def may_have(self, attempts: int) -> bool:
+        """Whether a job that has made so many attempts may be given this change: it needs one more."""
+        return self.max_attempts is None or self.max_attempts > attempts
+
+    def document(self) -> dict[str, Any]:
+        """JSON that `read` reads as the same change."""
+        at = None if self.due_at is None else datetime.fromtimestamp(self.due_at, timezone.utc).isoformat()
+        return {"due_at": at, "curve": self.said, "max_attempts": self.max_attempts}
+
+
+def read(document: object, now: float) -> Change:
+    """`{"due_at": ISO 8601 or "now", "curve": {"backoff", "cap_s", "jitter"}, "max_attempts"}`, each as it is wanted.
+
+    Raises ChangeRefused.
+    """
+    if not isinstance(document, Mapping):
+        raise ChangeRefused("", "A change is an object with due_at, curve, or max_attempts. Nothing was changed.")
+    if unknown := sorted(str(name) for name in document if name not in ("due_at", "curve", "max_attempts")):
+        raise ChangeRefused(unknown[0], f"A change has no field {unknown[0]}. Nothing was changed.")
+    due_at, said, most = document.get("due_at"), document.get("curve"), document.get("max_attempts")
+    if due_at is None and said is None and most is None:
+        raise ChangeRefused("", "Say what is to change: due_at, curve, or max_attempts. Nothing was changed.")
+    if due_at is not None and said is not None:
+        raise ChangeRefused("due_at", "A moment for all, or a curve: not both. Nothing was changed.")
+    return Change(
+        due_at=None if due_at is None else _moment(due_at, now),
+        curve=None if said is None else _curve(said),
+        max_attempts=None if most is None else _attempts(most),
+        said=dict(said) if isinstance(said, Mapping) else None,
+    )
+
+
+def _moment(said: object, now: float) -> float:
+    if said == "now":
+        return now
+    try:
+        moment = datetime.fromisoformat(str(said).replace("Z", "+00:00"))
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        seconds = math.inf
+    if not now - 86_400 <= seconds <= now + _LATEST_S:
+        raise ChangeRefused(
+            "due_at", "due_at is `now`, or a time like 2026-11-22T15:00Z within a year. Nothing was changed."
+        )
+    return seconds
+
+
+def _curve(said: object) -> Policy:
+    if not isinstance(said, Mapping) or set(said) - set(_CURVE):
+        raise ChangeRefused("curve", f"A curve has {', '.join(_CURVE)}, as a policy has them. Nothing was changed.")
+    try:
+        return parse(dict(said))
+    except PolicyRefused as refused:
+        first = refused.problems[0]
+        raise ChangeRefused(f"curve.{first.field}", f"{first.message} Nothing was changed.") from refused
+
+
+def _attempts(said: object) -> int:
+    if isinstance(said, bool) or not isinstance(said, int) or not 1 <= said <= MOST_ATTEMPTS:
+        raise ChangeRefused(
+            "max_attempts", f"max_attempts is a whole number from 1 to {MOST_ATTEMPTS:,}. Nothing was changed."
+        )
+    return said
+
+
+def _drawn(job: int, attempts: int) -> float:
+    """From 0 up to, not including, 1."""
+    made = hashlib.blake2b(f"{job}:{attempts}".encode(), digest_size=7).digest()
+    return (int.from_bytes(made, "big") >> 3) / 2**53

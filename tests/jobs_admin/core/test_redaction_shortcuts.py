@@ -1,0 +1,88 @@
+"""Most texts hold no secret, and that is found out cheaply. What is found out so is what every pattern, tried in full, finds."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs_admin.core import named_secrets
+from jobs_admin.core import secret_looks as looks
+from jobs_admin.core.redaction import redact, redact_text
+from tests import clean_values, known_secrets
+from tests.jobs_admin.core import canaries
+
+KNOWN = [secret.text for secret in known_secrets.SECRETS] + list(canaries.TEXT.values())
+CLEAN = [*clean_values.TEXTS, *clean_values.errors()]
+_PIECES = [
+    "password", "token", "api_key", "Cookie", "pin", "sk_live_", "ghp_", "eyJ", "AKIA", "key-", "https://", "user:", "@", "=", ":", "--",
+    " ", "\n", '"', "'", "<", ">", "%3D", "Bearer ", "a1b2c3d4e5f6a7b8c9", "4111 1111 1111 1111", "378282246310005", "x" * 17, "Zoë",
+    "ſ", "K", "ı", "x.y-z_", "?code=", "hooks.slack.com/services/", "&sig=", "[", "]", "{", "}", ",", "0", "::", "\\", "/webhooks/",
+]  # fmt: skip
+
+
+def in_full(text: str) -> tuple[str, int]:
+    """Every pattern tried on the whole text, whatever that holds."""
+    text, keys = looks.without_private_keys(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(named_secrets, "_MAY_NAME", re.compile(""))
+        text, named = named_secrets.without_named(text)
+    text, found = looks.counted(looks._URL, looks._hide_userinfo, text)
+    for _, pattern, replacement in looks._PATTERNS:
+        text, count = pattern.subn(replacement, text)
+        found += count
+    text, tokens = looks.counted(looks._RUN, lambda run: looks._shown_token(run[0]), text)
+    text, cards = looks.counted(looks._CARD, looks._hide_card, text)
+    return text, keys + named + found + tokens + cards
+
+
+@pytest.mark.parametrize("around", ["{}", "it failed with {}\nand goes on", "Zoë: {}, twice: {}", "x" * 3_000 + " {} "])
+def test_what_is_known_is_hidden_as_every_pattern_would(around):
+    for text in KNOWN:
+        whole = around.replace("{}", text)
+        assert redact_text(whole) == in_full(whole)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["password=hunter22", "password: hunter22", "password：hunter22", "password＝hunter22", "password%3Dhunter22", "--password hunter22",
+     '("password", "hunter22xx")', "('password', 'hunter22xx')", 'api_key "a1b2c3d4e5f6a7b8c9"', "<password>hunter22</password>"],
+)  # fmt: skip
+def test_whatever_stands_between_a_name_and_its_value(text):
+    assert redact_text(text) == in_full(text)
+    assert redact_text(text)[1] == 1
+
+
+def test_ordinary_texts_are_left_as_every_pattern_would():
+    for text in CLEAN:
+        assert redact_text(text) == in_full(text)
+
+
+def test_any_mixture_too():
+    pick = random.Random(5)
+    pieces = _PIECES + KNOWN + CLEAN
+    for _ in range(3_000):
+        text = "".join(pick.choice(pieces) for _ in range(pick.randrange(2, 9)))
+        assert redact_text(text) == in_full(text)
+
+
+@given(st.lists(st.one_of(st.sampled_from(_PIECES), st.text(max_size=20))).map("".join))
+def test_whatever_it_holds(text):
+    assert redact_text(text) == in_full(text)
+
+
+def test_no_letter_that_a_pattern_takes_for_another_passes_by():
+    any_case = re.compile("(?i)[a-z]")
+    odd = [chr(code) for code in range(sys.maxunicode + 1) if any_case.match(chr(code)) and not chr(code).isascii()]
+    assert len(odd) >= 3
+    assert all(set(looks.folded(letter)) & set("abcdefghijklmnopqrstuvwxyz") for letter in odd)
+
+
+@pytest.mark.parametrize("name", ["password", "name", "Zoë", "x" * 300, "sk_live_" + "a1" * 12, "value"])
+def test_a_name_is_judged_alike_each_time(name):
+    value = {name: "hunter2", "value": "correct horse"}
+    assert redact(value) == redact(value) == redact({**value})
