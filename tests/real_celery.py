@@ -9,25 +9,47 @@ As a module it is the app itself: `celery -A tests.real_celery worker` (settings
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task, chord
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.worker.consumer import Consumer
 from celery.worker.request import Request
+from kombu import compression
+from kombu.serialization import register
+
+if TYPE_CHECKING:
+    from tests.forked import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
+START_S = 90.0  # for a worker to be ready: on a machine that has nothing else to do it takes two
 QUEUES = "celery,emails,webhooks"
+
+# A serializer of the shop's own: bytes that are no text, which nobody but its workers can read.
+OWN_SERIALIZER = ("shop",)
+register(
+    *OWN_SERIALIZER,
+    lambda value: b"\xff\x00" + json.dumps(value).encode(),
+    lambda body: json.loads(bytes(body)[2:]),
+    content_type="application/x-shop",
+    content_encoding="binary",
+)
 
 
 class ShopTask(Task):
@@ -46,6 +68,14 @@ class ShopRequest(Request):
         return super().on_failure(exc_info, *args, **options)
 
 
+class DyingConsumer(Consumer):
+    """A user's own consumer, in whose hands the worker dies: after the guard has told, before Celery forgets the message."""
+
+    def on_unknown_task(self, body, message, exc):
+        _mark("dying_consumer", message.headers["id"])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
     made = Celery("real", broker=broker_url, set_as_current=False)
     made.conf.update(
@@ -58,6 +88,9 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
     )
     if broker_url.startswith("amqp://"):  # priorities mean something there only if queue and prefetch are such
         made.conf.update(task_queue_max_priority=10, worker_prefetch_multiplier=1)
+    made.conf.accept_content = ["json", *OWN_SERIALIZER]
+    if os.environ.get("REAL_DYING_CONSUMER"):
+        made.conf.worker_consumer = "tests.real_celery:DyingConsumer"
     if os.environ.get("REAL_REQUEST"):
         made.Task.Request = ShopRequest
     _define(made)
@@ -217,9 +250,85 @@ def _define_retried(task: Any) -> None:
         chord([tasks["try"].s("down", well_at), tasks["ok"].s()], app=self.app)(body)
 
 
+def _define_kinds(app: Celery, task: Any) -> None:
+    """A task for each way in which a job can fail, until its worker is started with REAL_MENDED: the next deployment."""
+    is_mended = bool(os.environ.get("REAL_MENDED"))
+
+    def until_mended(name: str, **options: Any) -> Any:
+        def made(fails: Any) -> Any:
+            def run(self, *args):
+                if not is_mended:
+                    fails(self)
+                _mark("ran", f"{name} {self.request.id}")
+
+            return task(name=name, bind=True, **options)(run)
+
+        return made
+
+    @until_mended("kind.raises")
+    def raises(self):
+        raise PartnerDown("down")
+
+    @until_mended("kind.exhausts", max_retries=1)
+    def exhausts(self):
+        try:
+            raise PartnerDown("still down")
+        except PartnerDown as error:
+            raise self.retry(exc=error, countdown=0)
+
+    @until_mended("kind.rejects")
+    def rejects(self):
+        raise Reject("not for me", requeue=False)
+
+    @until_mended("kind.unpicklable")
+    def cannot_travel(self):
+        raise Unpicklable("cannot travel", object())
+
+    @until_mended("kind.soft", soft_time_limit=1)
+    def soft(self):
+        time.sleep(30)
+
+    @until_mended("kind.hard", time_limit=1)
+    def hard(self):
+        time.sleep(30)
+
+    @until_mended("kind.killed")
+    def killed(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @until_mended("kind.segfault")
+    def segfault(self):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        ctypes.string_at(0)
+
+    @until_mended("kind.os_exit")
+    def os_exit(self):
+        os._exit(3)
+
+    @until_mended("kind.sys_exit")
+    def sys_exit(self):
+        sys.exit(3)
+
+    @until_mended("kind.memory")
+    def memory(self):
+        raise MemoryError("no room")
+
+    if is_mended:
+        until_mended("kind.unknown")(lambda self: None)
+        until_mended("kind.arguments")(lambda self: None)
+        app.conf.accept_content = ["json", "pickle"]
+        compression.register(zlib.compress, zlib.decompress, "x-own")
+    else:
+
+        @task(name="kind.arguments")
+        def arguments():
+            """Called with one more than it takes."""
+
+
 def _define(app: Celery) -> None:
     task = partial(app.task, shared=False)  # else every app of this process would get them, and warn
     _define_retried(task)
+    _define_kinds(app, task)
 
     @task(name="ok")
     def ok(*args, **kwargs):
@@ -229,6 +338,17 @@ def _define(app: Celery) -> None:
     @task(name="fail", base=ShopTask)
     def fail(message="it failed", **kwargs):
         raise PartnerDown(message)
+
+    @task(name="hands_on", bind=True)
+    def hands_on(self, child, child_id, error=""):
+        """Its own headers go to the job that it sends, as tenants and traces are passed on."""
+        self.app.send_task(child, task_id=child_id, headers=self.request.headers)
+        if error:
+            raise PartnerDown(error)
+
+    @task(name="replaced", bind=True)
+    def replaced(self, by, **options):
+        self.replace(self.app.signature(by, args=("in its place",), headers=self.request.headers, **options))
 
     @task(name="flaky", bind=True, max_retries=5)
     def flaky(self, failures, countdown=0):
@@ -314,6 +434,15 @@ def _define(app: Celery) -> None:
     def slow(seconds, **kwargs):
         time.sleep(seconds)
 
+    @task(name="until")
+    def until(name, error=""):
+        """Runs until a test says so (`worker.let`), and then ends well, or not."""
+        _mark("until", name)
+        while not (Path(os.environ["REAL_MARKS"]) / f"let-{name}").exists():
+            time.sleep(0.01)
+        if error:
+            raise PartnerDown(error)
+
     @task(name="fail_slowly")
     def fail_slowly(seconds):
         time.sleep(seconds)
@@ -348,6 +477,28 @@ def _define(app: Celery) -> None:
             raise
         _mark("posted", f"{tenant} {n} ok {time.monotonic():.3f}")
 
+    @task(name="traced", bind=True)
+    def traced(self, *args, **kwargs):
+        """Writes down all that Celery tells it of itself. Fails while the partner is broken."""
+        told = self.request
+        seen = {name: getattr(told, name, None) for name in (
+            "id", "root_id", "parent_id", "group", "group_index", "timelimit", "shadow", "stamps", "stamped_headers",
+            "reply_to", "correlation_id", "retries", "expires", "eta", "origin", "ignore_result",
+        )}  # fmt: skip
+        delivery = told.delivery_info or {}
+        seen |= {
+            "args": args,
+            "kwargs": kwargs,
+            "own": told.get("x-own"),
+            "priority": delivery.get("priority"),
+            "from": [delivery.get("exchange"), delivery.get("routing_key")],
+            "follow": [len(told.chain or ()), len(told.callbacks or ()), len(told.errbacks or ()), bool(told.chord)],
+        }
+        _mark("traced", json.dumps(seen, default=repr))
+        if _is_broken("partner"):
+            raise PartnerDown("the partner is down")
+        return args[0] if args else None
+
     @task(name="fail_plain")
     def fail_plain():
         raise PartnerDown("it failed early")
@@ -364,6 +515,27 @@ def _define(app: Celery) -> None:
         raise PartnerDown(message)
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a worker runs: which Python, and the folder that this app is imported from."""
+
+    python: Path
+    folder: Path
+
+
+HERE = Home(Path(sys.executable), ROOT)
+
+
+# Others patch what is imported before they import it.
+_FORKABLE = ("prefork", "solo", "threads")
+
+
+def _of_interpreter(environment: dict[str, str]) -> bool:
+    """Whether it says something that an interpreter reads only when it begins."""
+    names = {name for name in {*environment, *os.environ} if name.startswith(("PYTHON", "LD_", "TZ"))}
+    return any(environment.get(name) != os.environ.get(name) for name in names)
+
+
 class RealWorker:
     """`celery worker` as its own process group. Every wait ends when the process dies, or at its deadline."""
 
@@ -377,13 +549,16 @@ class RealWorker:
         queues: str = QUEUES,
         late_ack: bool = False,
         environment: dict[str, str] | None = None,
+        home: Home = HERE,
+        app: str = "tests.real_celery:app",
     ) -> None:
+        self.home = home
         self.broker_url = broker_url
         self.app = make_app(broker_url, late_ack=late_ack)
         self.folder = Path(tempfile.mkdtemp(prefix="real-worker-"))
         self.log = self.folder / "worker.log"
         self._command = [
-            sys.executable, "-m", "celery", "-A", "tests.real_celery:app", "worker", "-P", pool, "-c", str(concurrency),
+            str(home.python), "-m", "celery", "-A", app, "worker", "-P", pool, "-c", str(concurrency),
             "-Q", queues, "-l", "INFO", "--without-gossip", "--without-mingle", "-n", f"w{os.getpid()}-{id(self):x}@%h",
         ]  # fmt: skip
         self.environment = {
@@ -395,20 +570,29 @@ class RealWorker:
             "REDRIVE_REDIS_URL": store_url or "",
             **(environment or {}),
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self._pool = pool
+        self.process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def spool(self) -> Path:
         return self.folder / "spool" / "shop"
 
-    def start(self, deadline_s: float = 30) -> RealWorker:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, cwd=ROOT, env=self.environment, stdout=log, stderr=log, process_group=0
-            )
+    def start(self, deadline_s: float = START_S) -> RealWorker:
         seen = self.text().count(" ready.")
+        self.process = self._begin()
         self.wait(lambda: self.text().count(" ready.") > seen, deadline_s, "the worker to be ready")
         return self
+
+    def _begin(self) -> subprocess.Popen[bytes] | Forked:
+        is_test = "PYTEST_VERSION" in os.environ  # a bench measures a whole start
+        if is_test and self.home == HERE and self._pool in _FORKABLE and not _of_interpreter(self.environment):
+            from tests import forked  # not beside the app in an environment of its own
+
+            return forked.start(self._command[1:], self.home.folder, self.environment, self.log)
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self._command, cwd=self.home.folder, env=self.environment, stdout=log, stderr=log, process_group=0
+            )
 
     def send(self, task: str, *args: Any, queue: str = "celery", **options: Any) -> str:
         kwargs = options.pop("kwargs", None)
@@ -425,11 +609,15 @@ class RealWorker:
         """`partner`, or one customer's jobs: see the task `deliver`."""
         (self.folder / f"broken-{name}").touch()
 
+    def let(self, name: str) -> None:
+        """The task `until` of that name may end."""
+        (self.folder / f"let-{name}").touch()
+
     def mend(self, name: str) -> None:
         (self.folder / f"broken-{name}").unlink()
 
     def wait(
-        self, reached: Callable[[], Any], deadline_s: float = 20, what: str = "it", *, may_die: bool = False
+        self, reached: Callable[[], Any], deadline_s: float = 60, what: str = "it", *, may_die: bool = False
     ) -> Any:
         """What `reached` answers once it is true. Fails when the worker dies or the deadline passes."""
         ends = time.monotonic() + deadline_s
@@ -460,6 +648,18 @@ class RealWorker:
         self.process.wait()
 
 
+def _die_once_it_waits() -> None:
+    from jobs_admin.worker.later import Later
+
+    really = Later.hold
+
+    def hold(self, request, decision):
+        really(self, request, decision)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Later.hold = hold
+
+
 def _app_of_the_environment() -> Celery | None:
     if not os.environ.get("REAL_BROKER"):
         return None
@@ -468,6 +668,8 @@ def _app_of_the_environment() -> Celery | None:
         from jobs_admin.worker import celery as guard
         from jobs_admin.worker.celery import install
 
+        if os.environ.get("REAL_DIE_ONCE_IT_WAITS"):
+            _die_once_it_waits()
         guard.CELERY_VERSION = os.environ.get("REAL_CELERY_VERSION", guard.CELERY_VERSION)
         for _ in range(2):  # the second line must change nothing
             install(
@@ -475,6 +677,7 @@ def _app_of_the_environment() -> Celery | None:
                 source=os.environ.get("REAL_SOURCE", "shop"),
                 tenant=["kwargs.customer.id", "kwargs.tenant"],
                 release="2026.11",
+                reconnect_jitter=float(os.environ.get("REAL_RECONNECT_JITTER", "0")),
             )
     return made
 

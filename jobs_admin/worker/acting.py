@@ -1,6 +1,8 @@
 """What a worker's main process does about a failed attempt under a policy: let the job wait, or let it be dead.
 
-In this order, so that a death at any moment loses no job: it waits, durable; the report is written; Celery acknowledges.
+In this order, so that a death at any moment loses neither job nor report. Under late ack: the report is written; the job waits,
+durable; Celery acknowledges. Until it waits the broker has the job, and delivers it again; once it waits, bringing it back takes the old
+delivery away, so what was not reported by then never would be. Under early ack the broker has it no more: it waits first.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from jobs_admin.worker.decision import DEAD, WAIT, Decision, GuardRetry, GuardWa
 from jobs_admin.worker.later import Later, NotHeld
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.notes import Notes
-from jobs_admin.worker.outcome import Outcome, outcome_of, qualified, raised, with_error
+from jobs_admin.worker.outcome import Outcome, is_a, outcome_of, qualified, raised, with_error
 from jobs_admin.worker.policies import Chosen, InForce
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Spend, decide, quarantined
@@ -44,7 +46,9 @@ class Ending:
     exc_info: Any  # what Celery's `on_failure` is handed, and with which options
     options: dict[str, Any] = field(default_factory=dict)
     is_held: bool = False  # it waits for its time: whatever else is told of this delivery changes nothing
-    afterwards: Callable[[], None] | None = None
+    # What is to be done once this has been reported. Answers how the attempt ended instead, where that could not be done.
+    then: Callable[[], Ending | None] | None = None
+    afterwards: Callable[[], None] | None = None  # where that could be done
 
 
 class Acting:
@@ -65,13 +69,17 @@ class Acting:
         outcome = outcome_of(request, exc_info)
         if looks_like_waiting(exc_info):
             return self._hold(request, exc_info, outcome, Decision.from_text(error.decision))
-        if isinstance(error, Quarantined):
+        if is_a(error, Quarantined):
             return Ending(_crashed(outcome, error), Decision.from_text(error.decision), exc_info)
         if outcome is None:
             return Ending(None, None, exc_info)
-        if isinstance(error, WorkerLostError | TimeLimitExceeded | SystemExit):
+        if is_a(error, WorkerLostError | TimeLimitExceeded | SystemExit):
             return self._after_a_crash(request, exc_info, error, outcome)
         return Ending(outcome, self._notes.take(str(request.id), report.attempt_of(request)), exc_info)
+
+    def concerns(self, request: Any) -> bool:
+        """Whether some policy is for jobs of this task, from whatever queue."""
+        return self._in_force.concerns(str(request.type))
 
     def given_up(self, request: Any, exc_info: Any, why: str) -> Ending:
         """A job that was to wait, and cannot: dead. In the child it looked like a retry, so Celery is told that it failed."""
@@ -89,23 +97,30 @@ class Acting:
         )
 
     def _hold(self, request: Any, exc_info: Any, outcome: Outcome | None, decision: Decision | None) -> Ending:
-        try:
-            if decision is None:
-                raise NotHeld("what was decided over it cannot be read")
-            self._later.hold(request, decision)
-        except NotHeld as error:
-            return self.given_up(request, exc_info, str(error))
-        return Ending(None if decision.act == WAIT else outcome, decision, exc_info, is_held=True)
+        if decision is None:
+            return self.given_up(request, exc_info, "what was decided over it cannot be read")
+        held = Ending(None if decision.act == WAIT else outcome, decision, exc_info, is_held=True)
+
+        def hold() -> Ending | None:
+            try:
+                self._later.hold(request, decision)
+            except NotHeld as error:
+                return self.given_up(request, exc_info, str(error))
+            return None
+
+        if decision.act == WAIT or request.acknowledged:
+            return hold() or held
+        return replace(held, then=hold)
 
     # Where the child could not decide any more
 
     def _after_a_crash(self, request: Any, exc_info: Any, error: BaseException, outcome: Outcome) -> Ending:
         chosen = None
         if report.may_be_retried(request, request.request_dict, self._origin):
-            chosen = self._in_force.choose(report.queue_of(request, self._origin), str(request.type))
+            chosen = self._in_force.choose(report.known_queue(request, self._origin), str(request.type))
         if chosen is None:
             return Ending(outcome, None, exc_info)
-        kind = "hard_limit" if isinstance(error, TimeLimitExceeded) else "worker_lost"
+        kind = "hard_limit" if is_a(error, TimeLimitExceeded) else "worker_lost"
         ended = replace(outcome, kind=kind, due_at=None)
         if chosen.is_enforced and (said := self._counted(request, chosen, ended)):
             return Ending(ended, quarantined(chosen, said), _for_good(request.task, exc_info, error))
@@ -117,17 +132,22 @@ class Acting:
         dead = Ending(ended, decision, _for_good(request.task, exc_info, error))
         if decision.act == DEAD:
             return dead
-        try:
-            self._later.hold(request, decision)
-        except NotHeld as why:
-            return replace(dead, decision=replace(decision, act=DEAD, reason=f"{STORE}: {why}"))
         retry = GuardRetry(f"Retry in {decision.delay_s:.3g}s by {chosen.label}: {outcome.error_type}", error)
         retry.when = decision.delay_s
+
+        def hold() -> Ending | None:
+            try:
+                self._later.hold(request, decision)
+            except NotHeld as why:
+                return replace(dead, decision=replace(decision, act=DEAD, reason=f"{STORE}: {why}"))
+            return None
+
         return Ending(
             replace(outcome, kind="retry", due_at=time.time() + decision.delay_s),
             decision,
             with_error(exc_info, retry),
             is_held=True,
+            then=hold,
             afterwards=lambda: _tell_of_retry(request, retry, exc_info),
         )
 
@@ -165,12 +185,12 @@ def _crashed(outcome: Outcome | None, error: Quarantined) -> Outcome | None:
 
 def looks_like_waiting(exc_info: Any) -> bool:
     """Whether Celery was told in the child that the job will come again, and only we can see to it that it does."""
-    return isinstance(raised(exc_info), GuardRetry | GuardWait)
+    return is_a(raised(exc_info), GuardRetry | GuardWait)
 
 
 def _for_good(task: Any, exc_info: Any, error: BaseException) -> Any:
     """What ends the job, also where Celery would put its message back or publish a retry by itself."""
-    if isinstance(error, TimeLimitExceeded):
+    if is_a(error, TimeLimitExceeded):
         acks = getattr(task, "acks_on_timeout", getattr(task, "acks_on_failure_or_timeout", True))
         comes_back = task.acks_late and not acks
     else:

@@ -28,6 +28,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.envelope import Lineage
 from jobs_admin.core.policy import Policy
+from jobs_admin.core.redaction import redact_text
 from jobs_admin.worker.calls import Calls, Script
 from jobs_admin.worker.report import lineage_of
 from jobs_admin.worker.tally import Tally
@@ -65,7 +66,8 @@ class Job:
     @classmethod
     def of(cls, context: Any, tenant: str = "") -> Job:
         """From `task.request`, in the process that runs it."""
-        lineage = Lineage.from_header(context.get("redrive") or (context.get("headers") or {}).get("redrive"))
+        header = context.get("redrive") or (context.get("headers") or {}).get("redrive")
+        lineage = Lineage.of_message(header, str(context.id))
         delivery = context.get("delivery_info") or {}
         return cls(
             id=str(context.id),
@@ -212,7 +214,7 @@ class AtStart:
 
         `pid` is that process's, where another one tells; 0 where none had taken the job, and it cannot have started.
         """
-        names, args = self._end(policy, job, self._token(pid), how, said[:200], pid)
+        names, args = self._end(policy, job, self._token(pid), how, _shown(said), pid)
         answer = self._calls.run(END, names, args)
         if answer is None:
             self._untold.append((names, args))
@@ -284,6 +286,11 @@ def _value(policy: Policy, job: Job) -> str | None:
 
 def _ms(seconds: float) -> int:
     return math.ceil(seconds * 1000)
+
+
+def _shown(said: str) -> str:
+    """What is kept of an error's words beside a crash: 200 characters at most, without secrets, as Redis takes them."""
+    return redact_text(said[:1_000])[0][:200].encode("utf-8", "backslashreplace").decode()
 
 
 def _said(answer: Sequence[bytes] | None) -> Proceed | Wait | Alone | Quarantine:

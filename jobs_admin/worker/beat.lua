@@ -9,7 +9,7 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - KEPT_MS)
 redis.call('PEXPIRE', KEYS[1], KEPT_MS)
 redis.call('HSET', KEYS[2], 'worker', ARGV[2], 'host', ARGV[3])
 if ARGV[4] ~= '' then
-  redis.call('HSET', KEYS[2], 'leaving', '1')
+  redis.call('HSET', KEYS[2], ARGV[4] == 'gone' and 'gone' or 'leaving', '1', 'leaving', '1')
 end
 redis.call('PEXPIRE', KEYS[2], KEPT_MS)
 for i = 5, #ARGV do

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import inspect
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +14,7 @@ from kombu.messaging import Producer
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from jobs_admin.core import address
+from jobs_admin.core import address, amqp
 from jobs_admin.core.redis_url import for_redis_py
 
 PUBLISH_SECONDS = 5.0
@@ -146,21 +144,10 @@ def _is_of_connection(connection: Any, error: Exception) -> bool:
 
 def _parts(kept: bytes) -> tuple[Any, dict[str, Any]]:
     """Body and options of a kept message, as kombu publishes them."""
-    said = json.loads(kept)
-    properties = dict(said.get("properties") or {})
-    body = said["body"]
-    if properties.get("body_encoding") == "base64":
-        body = base64.b64decode(body)
-    options = {
-        name: properties[name]
-        for name in ("correlation_id", "reply_to", "priority", "delivery_mode", "message_id", "type")
-        if properties.get(name) is not None
-    }
-    if str(properties.get("expiration") or "").isdecimal():
-        options["expiration"] = int(properties["expiration"]) / 1000  # kombu takes seconds, and writes milliseconds
-    return body, {
-        **options,
-        "headers": dict(said.get("headers") or {}),
-        "content_type": said.get("content-type"),
-        "content_encoding": said.get("content-encoding"),
-    }
+    parts = amqp.parts(kept)
+    options = dict(parts.properties)
+    for name in ("content_type", "content_encoding"):  # else kombu would encode the body anew
+        options.setdefault(name, None)
+    if (expiration := options.pop("expiration", None)) and str(expiration).isdecimal():
+        options["expiration"] = int(expiration) / 1000  # kombu takes seconds, and writes milliseconds
+    return parts.body, {**options, "headers": parts.headers}

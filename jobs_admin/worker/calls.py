@@ -17,9 +17,10 @@ from typing import Any
 
 import redis
 
+from jobs_admin.core.pauses import Pauses
 from jobs_admin.worker.line import CALL_TIMEOUT, Line
 
-BREAKER_SECONDS = 5.0  # the longest wait between two tries to connect
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two tries to connect
 CONNECT_SECONDS = 1.0
 
 logger = logging.getLogger("redrive.worker")
@@ -38,6 +39,11 @@ class _Call:
     script: Script
     keys: Sequence[str]
     args: Sequence[str | bytes | int]
+    unheard: Callable[[], None] | None = None  # called where nobody answered; it may have been done all the same
+
+    def was_unheard(self) -> None:
+        if self.unheard is not None:
+            self.unheard()
 
     @property
     def by_name(self) -> tuple[str | bytes | int, ...]:
@@ -48,8 +54,11 @@ class _Call:
         return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
 
 
+_NOTHING = Script("")
+
+
 class Calls:
-    """One connection a process, shared by its threads. No method raises.
+    """One connection a process, shared by its threads. No method raises, but what a signal raises in the midst of it.
 
     After a call that was not answered in time nobody waits any more, until a thread has dialled anew and had a quick
     answer to a PING.
@@ -71,7 +80,7 @@ class Calls:
         self._known: set[str] = set()  # names of scripts that were run on this line
         self._dial: _Dial | None = None
         self._dial_at = 0.0  # monotonic: not again before
-        self._failed = 0  # in a row
+        self._pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
         self._is_told = False
 
     def connect(self) -> None:
@@ -88,9 +97,26 @@ class Calls:
         """What the script answers; None where the Redis did not within 100 ms, or did not just before."""
         return self._locked(self._ask, _Call(script, keys, args))
 
-    def tell(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> None:
-        """Run a script whose answer nobody needs. It comes before all that is asked later, or not at all."""
-        self._locked(self._send, _Call(script, keys, args))
+    def tell(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[str | bytes | int],
+        unheard: Callable[[], None] | None = None,
+    ) -> None:
+        """Run a script whose answer nobody needs. It comes before all that is asked later, or not at all.
+
+        `unheard` is called where it is not known to have run, at once or when that is found out: by the next call, or `listen`.
+        It must not call anything here.
+        """
+        call = _Call(script, keys, args, unheard)
+        if self._locked(self._send, call) is None:
+            call.was_unheard()
+
+    def listen(self) -> None:
+        """Find out whether what was told last was heard. Waits for 100 ms at most."""
+        if self._unread is not None:
+            self._locked(lambda call, deadline: None, _Call(_NOTHING, (), ()))
 
     def _locked(self, act: Callable[[_Call, float], Any], call: _Call) -> Any:
         """What `act` answers, while nobody else has the line; None where there is none."""
@@ -105,6 +131,10 @@ class Calls:
             self._went_wrong(error)
             self._dial = _Dial(self._url)  # for those who ask later; nobody waits for it
             return None
+        except BaseException:
+            # A soft time limit is raised in any line of a child. The answer that is still to come must be nobody else's.
+            self._hang_up()
+            raise
         finally:
             self._lock.release()
 
@@ -123,11 +153,11 @@ class Calls:
 
     def _settle(self, deadline: float) -> None:
         """Read the answer to what was told."""
-        told, self._unread = self._unread, None
-        if told is None or self._line is None:
+        if self._unread is None or self._line is None:
             return
         try:
-            self._answered(self._line, told, deadline)
+            self._answered(self._line, self._unread, deadline)
+            self._unread = None
         except (redis.ConnectionError, ConnectionError):  # it hung up, and may well be there again
             self._hang_up()
 
@@ -135,7 +165,7 @@ class Calls:
         assert self._line is not None
         self._line.send(call.by_name, deadline)
         answer = self._answered(self._line, call, deadline)
-        self._failed = 0
+        self._pauses.succeeded()
         if self._is_told:
             self._is_told = False
             logger.info("Redrive's store answers again: %s.", self._what_for)
@@ -179,8 +209,7 @@ class Calls:
 
     def _went_wrong(self, error: Exception) -> None:
         self._hang_up()
-        self._failed += 1
-        self._dial_at = time.monotonic() + min(self._failed, BREAKER_SECONDS)
+        self._dial_at = time.monotonic() + self._pauses.failed()
         if not self._is_told:
             self._is_told = True
             logger.warning(
@@ -191,8 +220,11 @@ class Calls:
             )
 
     def _hang_up(self) -> None:
-        line, self._line, self._unread = self._line, None, None
+        line, self._line = self._line, None
+        told, self._unread = self._unread, None
         self._known.clear()
+        if told is not None:
+            told.was_unheard()
         if line is not None:
             line.close()
 

@@ -7,10 +7,12 @@ cannot be done is said in the log, and the worker starts without the guard.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +23,17 @@ from celery import bootsteps, signals
 from celery.utils.imports import symbol_by_name
 
 from jobs_admin.core import keys
+from jobs_admin.worker.versions import GUARD_VERSION, NEWEST, OLDEST, TESTED
 
 if TYPE_CHECKING:
+    from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat
+    from jobs_admin.worker.popped import Refused
     from jobs_admin.worker.store import Store
 
-GUARD_VERSION = "0.1.0"
-OLDEST, NEWEST = (5, 3), (5, 7)  # of Celery, accepted; the tests run 5.7 alone
 # Celery's own way to wait for the parts of a chord, on backends that cannot tell: its retries are no trouble.
 WAITING_BY_RETRY = frozenset({"celery.chord_unlock"})
+GREEN_POOLS = ("gevent", "eventlet")
 MODES = ("off", "capture", "observe", "enforce")
 
 logger = logging.getLogger("redrive.worker")
@@ -47,6 +51,7 @@ class Wish:
     redis_url: str | None
     tenant: tuple[str, ...]
     release: str | None
+    reconnect_jitter: float = 0.0
 
 
 def install(
@@ -56,26 +61,64 @@ def install(
     *,
     tenant: str | Iterable[str] = (),
     release: str | None = None,
+    reconnect_jitter: float = 0.0,
 ) -> None:
     """Record the failures of this app's workers in Redrive.
 
     `source` is the name that Redrive knows this app by. The store is `redis_url`, else REDRIVE_REDIS_URL;
     `redis_url="broker"` uses the broker's own Redis. `tenant` names where a job says whose it is
     (`kwargs.customer_id`, `args.0.tenant`; of several paths the first that is there). `release` is the deployed
-    version of your code, else REDRIVE_RELEASE. How jobs are retried changes where a published policy in mode `enforce`
-    matches a task, and only there; REDRIVE_MODE is a ceiling (`capture`: never). REDRIVE_MODE=off leaves the app as it is.
+    version of your code, else REDRIVE_RELEASE. `reconnect_jitter` is the number of seconds over which a fleet that lost its
+    broker comes back to it, and more if that stays away; 0 leaves that to Celery, whose workers come back all at once.
+    How jobs are retried changes where a published policy in mode `enforce` matches a task, and only there; REDRIVE_MODE
+    is a ceiling (`capture`: never). REDRIVE_MODE=off leaves the app as it is.
     """
+    try:
+        _leave_note(app, source, redis_url, tenant, release, reconnect_jitter)
+    except Exception:  # the border: an app's attributes, and objects of others that are looked at, may be of any kind
+        logger.exception("Redrive's guard is not installed.")
+
+
+def _leave_note(
+    app: Any, source: str, redis_url: str | None, tenant: str | Iterable[str], release: str | None, jitter: float
+) -> None:
     if getattr(app, "redrive_wish", None) is not None:
         return  # a module imported twice, or a second line: the first one holds
+    if _has_begun(app):
+        logger.warning(
+            "Redrive's guard is not installed: install() was called when the worker had begun already. Nothing was changed; "
+            "call it where the app is made."
+        )
+        return
     paths = (tenant,) if isinstance(tenant, str) else tuple(tenant)
-    app.redrive_wish = Wish(source, redis_url, paths, release)
+    app.redrive_wish = Wish(source, redis_url, paths, release, jitter)
     app.steps["consumer"].add(GuardStep)
 
 
+def _has_begun(app: Any) -> bool:
+    """Whether a worker of this app has put together what it consists of: nothing is added to it then. Also in its children."""
+    if not getattr(app, "use_fast_trace_task", False):
+        return False  # no worker begins in this process: a look at a number
+    consumer = sys.modules.get("celery.worker.consumer.consumer")
+    # By its type, not by isinstance: that asks each lazy object of the app for its `__class__`, which is code of others.
+    return consumer is not None and any(
+        issubclass(type(one), consumer.Consumer) and one.app is app for one in gc.get_objects()
+    )
+
+
 def is_supported(version: str) -> bool:
-    """Whether the guard may be put into this version of Celery. Of those that it accepts, 5.7 is tested."""
+    """Whether the guard may be put into this version of Celery."""
+    return OLDEST <= _series(version) <= NEWEST
+
+
+def _series(version: str) -> tuple[int, int]:
+    """5.7.1 as (5, 7); (0, 0) for what is no version."""
     found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _said(versions: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"{major}.{minor}" for major, minor in versions)
 
 
 class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -87,8 +130,11 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         self.heartbeat: Heartbeat | None = None
+        self.elements_refused: Refused = lambda *_: False
         try:
             self.heartbeat = _attach(parent)
+            if self.heartbeat is not None:
+                self.elements_refused = _wrap_hooks(parent, self.heartbeat.guard)
         except NotInstalled as reason:
             logger.warning("Redrive's guard is not installed: %s", reason)
         except Exception:  # the border: whatever we did not think of must not keep a worker from starting
@@ -99,10 +145,13 @@ class GuardStep(bootsteps.StartStopStep):  # type: ignore[misc]
         heartbeat = self.heartbeat
         if heartbeat is None:
             return
+        from jobs_admin.worker.carried import keep_bodies
         from jobs_admin.worker.popped import keep_elements
 
         try:
-            keep_elements(parent.task_consumer.channel)
+            heartbeat.guard.origin.queues.connected(parent.task_consumer)
+            keep_elements(parent.task_consumer.channel, self.elements_refused)
+            keep_bodies(parent.task_consumer.channel)
         except Exception:  # the border: reports are still made, with the message written anew
             heartbeat.guard.broken += 1
             logger.exception("Redrive's guard cannot keep the broker's own bytes.")
@@ -134,12 +183,21 @@ def _attach(consumer: Any) -> Heartbeat | None:
         logger.info("Redrive's guard is off (REDRIVE_MODE).")
         return None
     if not is_supported(CELERY_VERSION):
-        raise NotInstalled(f"Celery {CELERY_VERSION} is not one of 5.3 to 5.7, which it accepts (5.7 is tested).")
-    if not CELERY_VERSION.startswith("5.7."):
-        logger.warning("Redrive's guard accepts Celery %s, but is tested with 5.7 only.", CELERY_VERSION)
+        raise NotInstalled(
+            f"Celery {CELERY_VERSION} is not one of {_said([OLDEST])} to {_said([NEWEST])}, which it accepts."
+        )
+    if _series(CELERY_VERSION) not in TESTED:
+        logger.warning("Redrive's guard accepts Celery %s, and is tested with %s.", CELERY_VERSION, _said(TESTED))
     if not keys.valid_source(wish.source):
         raise NotInstalled(f"{wish.source!r} cannot name a source: use a-z, 0-9, - and _.")
+    pool = type(consumer.pool).__module__.rpartition(".")[2]
+    if pool in GREEN_POOLS:
+        raise NotInstalled(
+            f"the pool {pool} is not supported: its threads are patched, and a report could wait for the jobs that it is of. "
+            "Use the pool prefork, threads or solo."
+        )
     # Imported here: a producer that calls `install` does not pay for them.
+    from jobs_admin.worker import reconnecting
     from jobs_admin.worker.at_start import AtStart
     from jobs_admin.worker.calls import Calls
     from jobs_admin.worker.configuration import configuration, told
@@ -147,15 +205,22 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat, Identity, new_boot
     from jobs_admin.worker.known_tasks import known_tasks
+    from jobs_admin.worker.ledger import Ledger
+    from jobs_admin.worker.once import Once
     from jobs_admin.worker.policing import Policing
+    from jobs_admin.worker.queues import Queues, bound_in
     from jobs_admin.worker.report import Origin
 
+    if not reconnecting.is_jitter(wish.reconnect_jitter):
+        raise NotInstalled(f"reconnect_jitter={wish.reconnect_jitter!r} is not a number of seconds from 0 to 300.")
     release = wish.release or os.environ.get("REDRIVE_RELEASE", "")
     boot = new_boot()
     url = _store_url(app, wish)
     gate = Gate(lambda seconds, act: consumer.timer.call_after(seconds, act))
-    origin = Origin(wish.source, release, wish.tenant, _bindings(app), _fanouts(app))
+    queues = Queues(lambda: bound_in(app), lambda: app.amqp.queues.consume_from)
+    origin = Origin(wish.source, release, wish.tenant, queues)
     guard = Guard(origin, _store(url, wish), gate)
+    guard.once = Once(Calls(url, "telling a second copy of a replayed job from the first"), wish.source, boot)
     calls = Calls(url, "limits, budgets and counts of crashes")
     at_start = AtStart(calls, wish.source, boot, consumer.hostname, socket.gethostname())
     tasks = _guard_tasks(app, guard)
@@ -164,10 +229,14 @@ def _attach(consumer: Any) -> Heartbeat | None:
         policing = Policing(app, origin, guard.store, url, mode, at_start, calls)
         policing.wrap(tasks)
         guard.acting = policing.acting
+        # A connection of its own: a long message must not hold up what starts are counted by.
+        keeping = Calls(url, "keeping jobs that are acknowledged before they run")
+        guard.ledger = Ledger(keeping, policing.policies.in_force(), origin, boot, guard.store.stream_bytes)
         signals.worker_process_init.connect(
             policing.begin_child, weak=False, dispatch_uid=f"redrive-child-{id(policing)}"
         )
-    pool = type(consumer.pool).__module__.rpartition(".")[2]
+    if wish.reconnect_jitter:
+        reconnecting.spread_reconnects(consumer, float(wish.reconnect_jitter), lambda: guard.is_silenced)
     logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", len(tasks), wish.source, mode)
     return Heartbeat(
         guard,
@@ -177,6 +246,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
             celery=CELERY_VERSION,
             guard=GUARD_VERSION,
             pool="threads" if pool == "thread" else pool,
+            broker=_transport(app),
             concurrency=getattr(consumer.controller, "concurrency", None),
             queues=lambda: sorted(app.amqp.queues.consume_from),
             late_ack=frozenset(bool(t.acks_late) for t in app.tasks.values() if not t.name.startswith("celery.")),
@@ -187,6 +257,15 @@ def _attach(consumer: Any) -> Heartbeat | None:
         at_start,
         policing,
     )
+
+
+def _wrap_hooks(consumer: Any, guard: Guard) -> Refused:
+    """Put the guard in front of what Celery does with messages that never become a job."""
+    from jobs_admin.worker.consuming import Consuming
+
+    consuming = Consuming(guard, consumer, consumer.hostname)
+    consuming.wrap()
+    return consuming.element_refused
 
 
 def _guard_tasks(app: Any, guard: Any) -> list[Any]:
@@ -270,16 +349,9 @@ def _megabytes(name: str, otherwise: int) -> int:
     return int(text) * 1024**2
 
 
-def _bindings(app: Any) -> dict[tuple[str, str], str]:
-    """(exchange, routing key) -> queue, for queues that are not called what their jobs are routed by."""
-    found: dict[tuple[str, str], str] = {}
-    for name, queue in app.amqp.queues.items():
-        exchange = getattr(queue.exchange, "name", "") or ""
-        found[(exchange, queue.routing_key or name)] = name
-    return found
-
-
-def _fanouts(app: Any) -> frozenset[str]:
-    """Exchanges that give each worker a copy: such a message lies in no queue that it could go back to."""
-    exchanges = (queue.exchange for queue in app.amqp.queues.values())
-    return frozenset(exchange.name for exchange in exchanges if getattr(exchange, "type", "") == "fanout")
+def _transport(app: Any) -> str:
+    """What kombu calls the kind of the broker; "" for one that it does not know. Connects to nothing."""
+    try:
+        return str(app.connection_for_read().transport.driver_type)
+    except Exception:  # a transport of the app's own, that cannot even be made: the worker will say so itself
+        return ""

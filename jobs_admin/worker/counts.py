@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+
+# The heartbeat tells them all, every five seconds; and where a queue is only guessed, its name may be anything.
+MOST = 500
+OTHERS = "(others)"
 
 
 @dataclass(slots=True)
@@ -15,20 +19,21 @@ class QueueCount:
     failed: int = 0
     retried: int = 0
     busy_s: float = 0.0
+    late_ack: set[bool] = field(default_factory=set)  # how its jobs were acknowledged
 
 
 class Counts:
-    """Cumulative, so that a heartbeat which gets lost loses nothing."""
+    """Cumulative, so that a heartbeat which gets lost loses nothing. Of `MOST` queues; the others are counted as one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # thread pools end jobs in many threads
         self._queues: dict[str, QueueCount] = {}
-        self._late_ack: dict[str, set[bool]] = {}
 
     def started(self, queue: str, *, late_ack: bool) -> None:
         with self._lock:
-            self._of(queue).started += 1
-            self._late_ack.setdefault(queue, set()).add(late_ack)
+            count = self._of(queue)
+            count.started += 1
+            count.late_ack.add(late_ack)
 
     def put_off(self, queue: str) -> None:
         """What was counted as started did not begin: it waits, or makes way, and starts once more later."""
@@ -52,6 +57,7 @@ class Counts:
             counts = {queue: asdict(count) for queue, count in self._queues.items()}
         for count in counts.values():
             count["busy_s"] = round(count["busy_s"], 3)
+            del count["late_ack"]
         return counts
 
     def late_ack(self, queue: str, configured: set[bool]) -> bool | None:
@@ -60,8 +66,12 @@ class Counts:
         Told from those that ran; `configured` is what the app's tasks say, for a queue on which none did.
         """
         with self._lock:
-            seen = self._late_ack.get(queue) or configured
+            counted = self._queues.get(queue)
+            seen = counted.late_ack if counted and counted.late_ack else configured
             return next(iter(seen)) if len(seen) == 1 else None
 
     def _of(self, queue: str) -> QueueCount:
-        return self._queues.setdefault(queue, QueueCount())
+        found = self._queues.get(queue)
+        if found is None:
+            found = self._queues.setdefault(queue if len(self._queues) < MOST else OTHERS, QueueCount())
+        return found

@@ -8,6 +8,7 @@ only then removed. Whoever dies between those two leaves a job that is published
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ _AT_ONCE = 100  # jobs of a call: 2 ms of Redis
 _BYTES_AT_ONCE = 4_000_000
 LEASE_S = 30.0
 
+_MEMBER = re.compile(r"(.*?):(\d{1,10})(?::[0-9a-f]+)?", re.DOTALL)
 _HERE = Path(__file__).parent
 
 
@@ -44,11 +46,13 @@ class Head:
     tag: str | None = None
     unacked: str | None = None
     unacked_index: str | None = None
+    mark: str = ""  # tells jobs apart that were given the same id (`task_id=…`)
 
     @property
     def member(self) -> bytes:
         """One name for one attempt of one job: so a second delivery that fails again adds nothing."""
-        return f"{self.job_id}:{self.attempt}".encode("utf-8", "backslashreplace")
+        said = f"{self.job_id}:{self.attempt}" + (f":{self.mark}" if self.mark else "")
+        return said.encode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +143,6 @@ def _waiting(member: bytes, entry: bytes, claim: str) -> Waiting:
         known = {name: said[name] for name in Head.__dataclass_fields__ if name in said}
         return Waiting(member, Head(**known), message, claim)
     except (ValueError, TypeError, RecursionError):  # it must not hold up those that were claimed with it
-        job, _, attempt = member.decode("utf-8", "replace").rpartition(":")
-        return Waiting(member, Head(job, int(attempt) if attempt.isdecimal() else 1, "", ""), entry, claim)
+        found = _MEMBER.fullmatch(member.decode("utf-8", "replace"))
+        job, attempt = (found[1], int(found[2])) if found else ("", 1)
+        return Waiting(member, Head(job, attempt, "", ""), entry, claim)

@@ -15,7 +15,7 @@ from typing import Any
 from celery.exceptions import TaskRevokedError
 
 from jobs_admin.worker.at_start import ALONE, RunAlone
-from jobs_admin.worker.outcome import raised
+from jobs_admin.worker.outcome import is_a, raised
 
 # For those that run already, after one death that it shared; after each more, four times as long. Then it runs beside them,
 # and is convicted of nothing: so one job that takes hours does not hold up a worker for another that is only suspected,
@@ -42,6 +42,8 @@ class Gate:
 
     def enters(self, request: Any, go: Go) -> bool:
         """Whether the request goes to the pool now. If not, it does as soon as it may."""
+        # Only we say that a job is alone: a message that says so took it over from another job's headers, or was forged.
+        request._request_dict.pop(ALONE, None)
         with self._lock:
             if self._suspects or self._alone is not None:
                 self._kept_back.append((id(request), go))
@@ -55,6 +57,8 @@ class Gate:
             self._running.pop(id(request), None)
             if self._alone == id(request):
                 self._alone = None
+            if not self._suspects and not self._kept_back:
+                return  # as nearly always: nobody waits
         self._turn()
 
     def takes_back(self, request: Any, exc_info: Any) -> bool:
@@ -112,7 +116,7 @@ class Gate:
 
 
 def wants_to_be_alone(exc_info: Any) -> bool:
-    return isinstance(raised(exc_info), RunAlone)
+    return is_a(raised(exc_info), RunAlone)
 
 
 def _hand_over(go: Go) -> None:

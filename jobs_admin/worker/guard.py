@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
+from celery.worker.state import task_ready
+
 from jobs_admin.core import envelope
+from jobs_admin.core.envelope import Envelope
 from jobs_admin.worker import report
 from jobs_admin.worker.acting import Acting, Ending, looks_like_waiting
 from jobs_admin.worker.counts import Counts
 from jobs_admin.worker.decision import WAIT, Decision
 from jobs_admin.worker.gate import Gate
-from jobs_admin.worker.outcome import Outcome, hard_limit, outcome_of, ran_well
+from jobs_admin.worker.ledger import Ledger
+from jobs_admin.worker.once import Once
+from jobs_admin.worker.outcome import Outcome, expired, hard_limit, outcome_of, ran_well
+from jobs_admin.worker.queues import Place, hand_over, place_of
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
+from jobs_admin.worker.unread import UNKNOWN_FORMAT, message_envelope
 
 _ENDING = "_redrive_ending"  # on a request: how it ended, once that is known
 _KIND = "_redrive_kind"  # on a request: of what is still to be told
@@ -29,14 +37,53 @@ class Guard:
         self.origin = origin
         self.store = store
         self.gate = gate or Gate(lambda seconds, act: None)  # before the pool
+        self.once: Once | None = None
         self.acting: Acting | None = None  # None: whatever is published, no policy decides in this worker
+        self.ledger: Ledger | None = None  # None as well
         self.is_silenced = False  # by `manage.py off`
         self.counts = Counts()
+        self.unplaced = 0  # jobs that no policy decided over, because their queue was not known
         self.broken = 0  # reports that could not be made whole, for an error of ours
 
+    def is_repeated(self, request: Any) -> bool:
+        """Whether the job was begun by another copy of its message, and is not to be run."""
+        try:
+            if self.once is None or "redrive" not in request.request_dict or self.is_silenced:
+                return False
+            return self.once.is_repeated(request)
+        except Exception as error:
+            self._note(error)
+            return False
+
+    def hand_over(self, request: Any) -> None:
+        """Tell the process that runs the job where it came from; before it goes to the pool."""
+        if self.acting is None:
+            return  # nobody asks there
+        try:
+            place = place_of(request, self.origin.queues)
+            hand_over(request, place)
+            if not place.is_sure and not self.is_silenced and self.acting.concerns(request):
+                self._note_unplaced(request, place)
+        except Exception as error:
+            self._note(error)
+
+    def _note_unplaced(self, request: Any, place: Place) -> None:
+        self.unplaced += 1
+        if self.unplaced == 1:
+            logger.warning(
+                "Redrive does not know for sure which queue a job of %.200r came from (routing key %.200r; most likely %.200r). "
+                "No policy decides over such a job: its retries are Celery's.",
+                str(request.type),
+                str(request.delivery_info.get("routing_key")),
+                place.name,
+            )
+
     def job_started(self, request: Any) -> None:
+        """Before Celery acknowledges a message early."""
         try:
             self.counts.started(report.queue_of(request, self.origin), late_ack=bool(request.task.acks_late))
+            if self.ledger is not None and not self.is_silenced:
+                self.ledger.begins(request)
         except Exception as error:
             self._note(error)
 
@@ -53,7 +100,10 @@ class Guard:
         Answers what Celery is to be told of this end, and with which options.
         """
         # The pool tells of some ends twice: a hard limit as an error and as a time-out.
-        ended: Ending = getattr(request, _ENDING, None) or self._end(request, exc_info)
+        ended: Ending | None = getattr(request, _ENDING, None)
+        if ended is None:
+            ended = self._end(request, exc_info)
+            self._let_go(request)
         return ended.exc_info, ended.options
 
     def job_timed_out(self, request: Any, seconds: float | None) -> bool:
@@ -66,13 +116,58 @@ class Guard:
                 self._report(request, ended.outcome, None)
             except Exception as error:
                 self._tell_least(request, error)
+            self._let_go(request)
         return ended is None or not ended.is_held
 
     def job_succeeded(self, request: Any, duration: float | None) -> None:
         try:
             self.counts.ended(report.queue_of(request, self.origin), "succeeded", duration)
-            if not self.is_silenced and _follows_trouble(request):
-                self.store.write(envelope.encode(report.success(request, self.origin, duration)))
+            is_news = not self.is_silenced and _follows_trouble(request)
+            if is_news:
+                entry = envelope.encode(report.success(request, self.origin, duration))
+                self.store.write(entry, may_lag=self._may_lag(request))
+            if self.ledger is not None and self.ledger.keeps(request):
+                told = None if is_news else report.success(request, self.origin, duration)
+                self.ledger.ended(request, told)
+        except Exception as error:
+            self._note(error)
+
+    def job_expired(self, request: Any) -> None:
+        """Before Celery acknowledges a job that was to run by a time that has passed. It never ran."""
+
+        def told() -> Envelope:
+            return report.failure(request, expired(request), self.origin, None)
+
+        self.message_ended(lambda: report.queue_of(request, self.origin), told)
+
+    def refuses(self, request: Any, why: str) -> bool:
+        """Whether a request that would end the worker ends here: told, and rejected. Switched off, all is as without us."""
+        if self.is_silenced:
+            return False
+        self._tell_misshapen(request, why)
+        task_ready(request)
+        request.reject(requeue=False)
+        return True
+
+    def job_rejected(self, request: Any) -> None:
+        """Before a message is given up for good: one that was told as ended, or else one that was never begun."""
+        if request.time_start is None and getattr(request, _ENDING, None) is None:
+            self._tell_misshapen(request, "The time that it is to run at cannot be reckoned with.")
+
+    def _tell_misshapen(self, request: Any, why: str) -> None:
+        def told() -> Envelope:
+            message, worker = request.message, str(request.hostname)
+            return message_envelope(message, "unknown_format", UNKNOWN_FORMAT, why, self.origin, worker)
+
+        setattr(request, _ENDING, Ending(None, None, None))
+        self.message_ended(lambda: report.queue_of(request, self.origin), told)
+
+    def message_ended(self, queue: Callable[[], str], told: Callable[[], Envelope]) -> None:
+        """Of a message that ends without having begun to run: told before Celery acknowledges or rejects it."""
+        try:
+            self.counts.ended(queue(), "failed", None)
+            if not self.is_silenced:
+                self.store.write(envelope.encode(told()))
         except Exception as error:
             self._note(error)
 
@@ -91,23 +186,61 @@ class Guard:
             self._report(request, ended.outcome, ended.decision)
         except Exception as error:
             self._tell_least(request, error)
+        return self._done_after(ended, request, exc_info) if ended.then is not None else ended
+
+    def _done_after(self, ended: Ending, request: Any, exc_info: Any) -> Ending:
+        """What was to be done once it was reported is done; or it ended otherwise, and that is reported too."""
         try:
-            if ended.afterwards is not None:
+            instead = ended.then and ended.then()
+        except Exception as error:
+            instead = self._not_acted(request, exc_info, error)
+        try:
+            if instead is not None:
+                setattr(request, _ENDING, instead)
+                self._report(request, instead.outcome, instead.decision, is_counted=True)
+                return instead
+        except Exception as error:
+            self._tell_least(request, error)
+        try:
+            if instead is None and ended.afterwards is not None:
                 ended.afterwards()
         except Exception as error:  # Celery's own bookkeeping, and hooks of the task
             self._note(error)
-        return ended
+        return instead or ended
+
+    def _may_lag(self, request: Any) -> bool:
+        """What was acknowledged early cannot be saved by waiting, unless it is kept until its report is durable."""
+        return bool(request.acknowledged) and not self._keeps(request)
+
+    def _keeps(self, request: Any) -> bool:
+        return self.ledger is not None and self.ledger.keeps(request)
+
+    def _let_go(self, request: Any) -> None:
+        """What was to be told and done about this end is durable: the store need not keep the job any more.
+
+        But where a worker that ends cold cancelled it: Celery calls that a retry, and publishes none.
+        """
+        try:
+            if self.ledger is not None and not getattr(request, "_already_cancelled", False):
+                self.ledger.ended(request)
+        except Exception as error:
+            self._note(error)
 
     def _acted(self, acting: Acting, request: Any, exc_info: Any) -> Ending:
         try:
             return acting.ending(request, exc_info)
         except Exception as error:
-            self._note(error)
-            if looks_like_waiting(exc_info):  # and waits nowhere
-                return acting.given_up(request, exc_info, f"an error of Redrive's ({type(error).__name__})")
-            return Ending(outcome_of(request, exc_info), None, exc_info)
+            return self._not_acted(request, exc_info, error)
 
-    def _report(self, request: Any, outcome: Outcome | None, decision: Decision | None) -> None:
+    def _not_acted(self, request: Any, exc_info: Any, error: Exception) -> Ending:
+        self._note(error)
+        if self.acting is not None and looks_like_waiting(exc_info):  # and waits nowhere
+            return self.acting.given_up(request, exc_info, f"an error of Redrive's ({type(error).__name__})")
+        return Ending(outcome_of(request, exc_info), None, exc_info)
+
+    def _report(
+        self, request: Any, outcome: Outcome | None, decision: Decision | None, *, is_counted: bool = False
+    ) -> None:
         setattr(request, _KIND, outcome.kind if outcome else None)
         duration = _seconds_of(request)
         queue = report.queue_of(request, self.origin)
@@ -117,11 +250,12 @@ class Guard:
             else:
                 self.counts.ended(queue, "", duration)
             return
-        self.counts.ended(queue, outcome.counts_as, duration)
+        if not is_counted:
+            self.counts.ended(queue, outcome.counts_as, duration)
         if not self.is_silenced:
             entry = envelope.encode(report.failure(request, outcome, self.origin, duration, decision))
             setattr(request, _KIND, None)  # now it is the store's to keep
-            self.store.write(entry)
+            self.store.write(entry, may_lag=self._may_lag(request))
 
     def _tell_least(self, request: Any, error: Exception) -> None:
         """A job whose report could not be made is told all the same, if only by its name: it must not just vanish."""

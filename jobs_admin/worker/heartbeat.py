@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import random
 import socket
@@ -17,6 +18,7 @@ from uuid import uuid4
 import redis
 
 from jobs_admin.core import keys
+from jobs_admin.core.pauses import Pauses
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import Told
 from jobs_admin.worker.guard import Guard
@@ -25,8 +27,12 @@ from jobs_admin.worker.policies import CAPTURE
 from jobs_admin.worker.policing import Policing
 
 POLL_SECONDS = 1.0  # of the switch; `off` must reach every worker within two
+LONGEST_PAUSE_SECONDS = 5.0  # between two tries to reach a store that is away
 BEAT_SECONDS = 5.0
 FORGET_SECONDS = 86_400
+# The last words of a worker that ends: all of them, those to a store that did not answer just before, and what of it is not
+# spent on the spool. Celery has taken its own time before, and ten seconds are all that Docker gives.
+FAREWELL_SECONDS, AWAY_FAREWELL_SECONDS, SPARED_SECONDS = 3.0, 1.0, 0.5
 
 logger = logging.getLogger("redrive.worker")
 
@@ -40,6 +46,7 @@ class Identity:
     celery: str
     guard: str  # version of this package
     pool: str
+    broker: str  # kombu's word for the kind of it: redis, amqp
     concurrency: int | None
     queues: Callable[[], list[str]]  # may change by remote control
     late_ack: frozenset[bool]  # what the app's tasks say, for queues on which none has run yet
@@ -63,7 +70,10 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_leaving = False
+        self._is_away = False  # whether the store did not answer just before
+        self._ships_until = math.inf  # monotonic
         self._beat_due = 0.0  # monotonic
+        self._pauses = Pauses(POLL_SECONDS, LONGEST_PAUSE_SECONDS, least_s=POLL_SECONDS / 2)
 
     def start(self) -> None:
         """Begin, once. Called when the pool has been forked: a thread does not survive a fork, nor should it."""
@@ -72,20 +82,31 @@ class Heartbeat:
             self._thread.start()
             if self.policing is not None:
                 self.policing.start()
+            self._attempt(self._connect)
 
     def stop(self) -> None:
-        """Last words: ship the spool, tell the final counts, let go of the files. Takes a few seconds at most."""
+        """Last words: ship the spool, tell the final counts, let go of the files. Takes three seconds, and little more.
+
+        Only one where the store did not answer just before. What could not be said or shipped then stays on the disk for the
+        next worker.
+        """
+        ends = time.monotonic() + (AWAY_FAREWELL_SECONDS if self._is_away else FAREWELL_SECONDS)
+        self._ships_until = ends - SPARED_SECONDS
         self._stop.set()
         if self.policing is not None:
             self.policing.stop()
         if self._thread is not None:
-            self._thread.join(3)
-            if self._thread.is_alive():
-                return  # it is hung in a call; its connection is not ours to use
-        self._attempt(self._ship)
-        self._attempt(self._tell)
+            self._thread.join(max(0.0, ends - time.monotonic()))
         self.at_start.beat("gone")
-        self.guard.store.close()
+        # Where the thread hangs in a call, the connection that it is in is not ours to close.
+        is_alone = self._thread is None or not self._thread.is_alive()
+        self.guard.store.close(ends if is_alone and not self._is_away else 0.0, is_alone=is_alone)
+
+    def _farewell(self) -> None:
+        """In the thread, whose connection it is. A call that is not answered ends it: the next one would hang as well."""
+        for act in (self._settle, self._ship, self._tell, self._tell_dropped):
+            if not self._attempt(act, is_last=True) and self._is_away:
+                return
 
     def note_leaving(self, **_: object) -> None:
         """The worker was told to end. Should it be killed before it has, none of its jobs is to blame. In a signal's handler."""
@@ -96,23 +117,39 @@ class Heartbeat:
         while not self._stop.is_set():
             self._attempt(self.guard.store.dial)
             self.at_start.tell()
-            is_reached = self._attempt(self._obey)
+            self._attempt(self._settle)
+            has_asked = is_reached = self._attempt(self._obey)
+            self._is_away = self._is_away and not has_asked
             if time.monotonic() >= self._beat_due or self._is_leaving != was_leaving:
                 self._beat_due, was_leaving = time.monotonic() + BEAT_SECONDS, self._is_leaving
                 self.at_start.beat("leaving" if was_leaving else "")
+                self._attempt(self.guard.store.spool.tend)
+                self._attempt(self.guard.store.keep_count)
                 is_reached = self._attempt(self._tell) and self._attempt(self.guard.store.measure)
+                if is_reached:
+                    self._attempt(self._tell_dropped)
                 if self._configuration is None:
                     self._attempt(self._read_configuration)
                     self._beat_due = 0.0  # it is told with the next beat, which need not wait
             if is_reached:
                 self._attempt(self._ship)
-            # Jitter, so that a fleet that was started together does not ask together.
-            self._stop.wait(POLL_SECONDS * random.uniform(0.8, 1.2))
+            self._stop.wait(self._pause(has_asked))
+        self._farewell()
 
-    def _attempt(self, act: Callable[[], None]) -> bool:
+    def _pause(self, has_asked: bool) -> float:
+        """Seconds. Drawn, so that a fleet that was started together, or lost the store together, does not ask together."""
+        if not has_asked:
+            return self._pauses.failed()
+        self._pauses.succeeded()
+        return POLL_SECONDS * random.uniform(0.8, 1.2)
+
+    def _attempt(self, act: Callable[[], None], *, is_last: bool = False) -> bool:
+        if self._stop.is_set() and not is_last:
+            return False  # what is left to be done, the farewell does
         try:
             act()
-        except (redis.RedisError, OSError):
+        except (redis.RedisError, OSError) as error:
+            self._is_away = self._is_away or isinstance(error, redis.ConnectionError | redis.TimeoutError)
             return False  # the store is away: what it last said holds, and reports go to the spool
         except Exception:
             # This thread must outlive everything: without it no `off` would be obeyed.
@@ -157,6 +194,7 @@ class Heartbeat:
             "policies": self.policing.policies.versions if self.policing else {},
             "refused": self.policing.policies.refused if self.policing else {},
             "pool": identity.pool,
+            "broker": identity.broker,
             "concurrency": identity.concurrency,
             "queues": queues,
             "tasks": identity.tasks.digest,
@@ -168,6 +206,10 @@ class Heartbeat:
             "dropped": guard.store.dropped,
             "broken": guard.broken,
             "uncounted": self.at_start.uncounted,
+            "repeated": guard.once.repeated if guard.once else 0,
+            "unasked": guard.once.unasked if guard.once else 0,
+            "unplaced": guard.unplaced,
+            "unkept": guard.ledger.unkept if guard.ledger else 0,
         }
         texts = {keys.tasks(identity.tasks.digest): identity.tasks.text, keys.configuration(has.digest): has.text}
         pipeline = guard.store.background.pipeline(transaction=False)
@@ -180,7 +222,18 @@ class Heartbeat:
             if not known and texts[name]:
                 guard.store.background.set(name, texts[name], ex=FORGET_SECONDS)
 
+    def _tell_dropped(self) -> None:
+        self.guard.store.tell_count(self.guard.origin.source)
+
+    def _connect(self) -> None:
+        if self.guard.ledger is not None:
+            self.guard.ledger.connect()
+
+    def _settle(self) -> None:
+        if self.guard.ledger is not None:
+            self.guard.ledger.settle()
+
     def _ship(self) -> None:
-        shipped = self.guard.store.drain()
+        shipped = self.guard.store.drain(lambda: time.monotonic() > self._ships_until)
         if shipped:
             logger.info("Redrive shipped %d reports from the spool.", shipped)

@@ -1,20 +1,23 @@
 """Gives a job to the place where it waits for its next attempt, before its delivery is acknowledged; and brings it back.
 
-For the worker's main process, which alone holds the message. A job waits for that place for a second or two at most, and
-only once in five seconds: while it does not answer, a job that should wait is dead, and its report says so. It is never
-left to a Celery countdown, which would hold it in a worker's memory.
+For the worker's main process, which alone holds the message. A job waits for that place for a second or two at most. Then no
+other asks it for a second, and while it goes on not answering for two, four, five: a job that should wait meanwhile is dead, and its
+report says so. It is never left to a Celery countdown, which would hold it in a worker's memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import redis
 
+from jobs_admin.core.pauses import Pauses
 from jobs_admin.worker import report
 from jobs_admin.worker.broker import BrokerAway, NotPublished, Publisher, Unpublishable
 from jobs_admin.worker.decision import AGAIN, Decision
@@ -23,6 +26,7 @@ from jobs_admin.worker.next_message import NotCelerys, next_message
 from jobs_admin.worker.report import Origin
 
 SCHEDULE_SECONDS = 0.5  # for each of connecting and asking: the same broker holds Celery up as long
+BREAKER_FIRST_SECONDS = 1.0  # one slow answer is no outage, and whatever should wait meanwhile is dead
 BREAKER_SECONDS = 5.0
 IDLE_SECONDS = 1.0  # until somebody else's job is noticed, should its worker die
 _LEAST_PAUSE = 0.02
@@ -46,10 +50,12 @@ class Later:
         self._own = own
         self._publisher = publisher
         self._closed_until = 0.0  # monotonic
+        self._unanswered = 0  # times in a row that nobody answered
         self._sooner = threading.Event()
         self._stopped = threading.Event()
         self._looks_at = 0.0  # monotonic: when the thread looks again
         self._is_told = False
+        self._pauses = Pauses(IDLE_SECONDS, BREAKER_SECONDS, least_s=IDLE_SECONDS / 2)
 
     def hold(self, request: Any, decision: Decision) -> None:
         """The job waits, durable, when this returns. Raises NotHeld."""
@@ -57,7 +63,7 @@ class Later:
         waited_s = decision.delay_s if decision.keeps_wait else None
         try:
             message = next_message(report.raw_message(request.message), attempt - 1, waited_s)
-            head = self._head(request, decision, attempt)
+            head = replace(self._head(request, decision, attempt), mark=_mark(request.message.body))
         except NotCelerys as error:
             raise NotHeld(str(error)) from error
         if time.monotonic() < self._closed_until:
@@ -67,13 +73,17 @@ class Later:
         except TooManyWait as error:
             raise NotHeld(str(error)) from error
         except (redis.RedisError, OSError, ValueError) as error:
-            self._closed_until = time.monotonic() + BREAKER_SECONDS
+            self._closed_until = time.monotonic() + closed_for(self._unanswered)
+            self._unanswered += 1
             raise NotHeld(f"the place where retries wait did not take it ({type(error).__name__})") from error
+        self._unanswered = 0
         if time.monotonic() + decision.delay_s < self._looks_at:
             self._sooner.set()
 
     def _head(self, request: Any, decision: Decision, attempt: int) -> Head:
-        queue = report.queue_of(request, self._origin)
+        queue = report.known_queue(request, self._origin)
+        if not queue:
+            raise NotHeld("which queue it came from is not known")
         head = Head(str(request.id), attempt, str(request.type), queue, decision.policy)
         if self._publisher is not None:
             return head
@@ -120,6 +130,7 @@ class Later:
             return IDLE_SECONDS
         if promoted.failed and not promoted.jobs:
             return self._failed(promoted.failed)
+        self._pauses.succeeded()
         if promoted.failed:
             logger.warning("Redrive could not bring back what waits to be retried (%s); it tries on.", promoted.failed)
         if self._is_told and promoted.jobs:
@@ -132,7 +143,20 @@ class Later:
         if not self._is_told:
             self._is_told = True
             logger.warning("Redrive cannot bring back what waits to be retried (%s); it tries on.", why)
-        return IDLE_SECONDS * random.uniform(0.8, 1.2)
+        return self._pauses.failed()
+
+
+def closed_for(failed: int) -> float:
+    """Seconds for which nobody asks the place, after it did not answer `failed` times in a row before this one. No draw: Redis
+    takes a call of every worker at once, and what is drawn longer costs jobs."""
+    return float(min(BREAKER_SECONDS, BREAKER_FIRST_SECONDS * 2 ** min(failed, 10)))
+
+
+def _mark(body: Any) -> str:
+    """The same for a second delivery of a job, another one for other arguments under the same id."""
+    if isinstance(body, str):
+        body = body.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(bytes(body or b"")).hexdigest()[:12]
 
 
 def promote(delays: Delays, publisher: Publisher | None, late_by_s: float = 0.0) -> Promoted:

@@ -15,6 +15,7 @@ from redis.retry import Retry
 from jobs_admin.core.redis_url import for_redis_py
 
 CALL_TIMEOUT = 0.1  # seconds, while a job waits
+DEEPEST = 16  # lists within lists, of an answer; no script of ours answers more than three
 BACKGROUND_TIMEOUT = 2.0  # seconds for each command, in the heartbeat's thread, where nothing waits
 
 # redis-py differs by version in what it says of itself at each connect; each of it is a round trip for nothing.
@@ -66,16 +67,17 @@ class Line:
         if taken > CALL_TIMEOUT:
             self.close()
             raise redis.TimeoutError(f"it took {taken * 1000:.0f} ms for a PING")
+        self._answers = _Answers(self._connection._sock)
+        self._poll = select.poll()
+        self._poll.register(self._connection._sock, select.POLLIN)
 
     def is_stale(self) -> bool:
-        """Whether the other end has hung up: it says nothing unasked, so that there is something to read tells it."""
-        poll = select.poll()
-        poll.register(self._connection._sock, select.POLLIN)
-        return bool(poll.poll(0))
+        """Whether the other end has hung up, where every answer was read: it says nothing unasked."""
+        return self.has_come()
 
-    def append(self, stream: str, entry: dict[bytes, bytes], deadline: float) -> None:
-        """XADD, answered before `deadline` (monotonic seconds). After any error the line is of no more use."""
-        self.ask(("XADD", stream, "*", *(part for pair in entry.items() for part in pair)), deadline)
+    def has_come(self) -> bool:
+        """Whether there is something to read now: an answer, the beginning of one, or that the other end has hung up."""
+        return self._answers.holds_some or bool(self._poll.poll(0))
 
     def ask(self, command: Sequence[str | bytes | int], deadline: float) -> Any:
         """The answer to one command, read before `deadline` (monotonic seconds): bytes, a number, a list of such, or None.
@@ -87,14 +89,14 @@ class Line:
         return self.read(deadline)
 
     def send(self, command: Sequence[str | bytes | int], deadline: float) -> None:
-        """One command, whose answer is to be read before anything else is asked."""
+        """One command. Answers come in the order of what was asked."""
         socket = self._connection._sock
         socket.settimeout(_left(deadline))
         socket.sendall(b"".join(self._connection.pack_command(*command)))
 
     def read(self, deadline: float) -> Any:
-        """The answer to the command that was sent; as `ask`."""
-        return _Answer(self._connection._sock, deadline).read()
+        """The next answer; as `ask`."""
+        return self._answers.next(deadline)
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -107,22 +109,43 @@ def _left(deadline: float) -> float:
     return left
 
 
-class _Answer:
-    """One answer as it comes (RESP 2). Nothing comes behind it: nothing else was asked."""
+def _size(text: str) -> int:
+    size = int(text)
+    if size < 0:
+        raise redis.InvalidResponse(f"its answer is {size} long")
+    return size
 
-    def __init__(self, socket: Any, deadline: float) -> None:
+
+class _Answers:
+    """What the other end says, answer by answer (RESP 2)."""
+
+    def __init__(self, socket: Any) -> None:
         self._socket = socket
-        self._deadline = deadline
+        self._deadline = 0.0
         self._got = bytearray()
         self._at = 0
 
-    def read(self) -> Any:
+    @property
+    def holds_some(self) -> bool:
+        return bool(self._got)
+
+    def next(self, deadline: float) -> Any:
+        self._deadline = deadline
+        try:
+            return self._one()
+        finally:
+            del self._got[: self._at]
+            self._at = 0
+
+    def _one(self, depth: int = 0) -> Any:
         head = self._take(self._end_of_line()).decode(errors="replace")
         kind, text = head[:1], head[1:-2]
         if kind == "$":
-            return None if text == "-1" else bytes(self._take(int(text) + 2)[:-2])
+            return None if text == "-1" else bytes(self._take(_size(text) + 2)[:-2])
         if kind == "*":
-            return None if text == "-1" else [self.read() for _ in range(int(text))]
+            if depth >= DEEPEST:
+                raise redis.InvalidResponse(f"its answer is nested more than {DEEPEST} deep")
+            return None if text == "-1" else [self._one(depth + 1) for _ in range(_size(text))]
         if kind == ":":
             return int(text)
         if kind == "+":

@@ -24,6 +24,10 @@ _OF_THE_BROKER = (
 )
 
 
+# Of a replay onto RabbitMQ (`once.py`): this is no second copy of its message, though it may be the same attempt.
+_OF_THE_REPLAY = (("headers", "redrive", "once"),)
+
+
 class NotCelerys(ValueError):
     """The message has no headers of Celery's second protocol, so its attempts cannot be counted in it."""
 
@@ -33,7 +37,7 @@ def next_message(raw: bytes, retries: int, waited_s: float | None = None) -> byt
 
     It gets a tag of its own, since kombu keeps what is not acknowledged under it. Raises NotCelerys.
     """
-    changes: dict[tuple[str, ...], str | None] = dict.fromkeys(_OF_THE_BROKER)
+    changes: dict[tuple[str, ...], str | None] = dict.fromkeys(_OF_THE_BROKER + _OF_THE_REPLAY)
     changes["headers", "retries"] = str(retries)
     changes["properties", "delivery_tag"] = json.dumps(str(uuid4()))
     if waited_s is not None:

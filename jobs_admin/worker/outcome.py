@@ -16,7 +16,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError
 from celery.utils.serialization import UnpickleableExceptionWrapper
 
 from jobs_admin.worker.decision import GuardRetry
@@ -24,6 +24,8 @@ from jobs_admin.worker.decision import GuardRetry
 # What Python writes between an error and the one that was raised while handling it.
 _WHILE_HANDLING = "\nDuring handling of the above exception, another exception occurred:\n"
 _DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
+
+_FARTHEST_S = 1e10
 
 _POOL_JOB = re.compile(r" Job: \d+\.\Z")
 
@@ -41,10 +43,15 @@ class Outcome:
         return "retried" if self.kind == "retry" else "failed"
 
 
+def is_a(thing: object, kinds: Any) -> bool:
+    """As `isinstance`, without asking `thing` itself, which may say that it is of any class, or raise."""
+    return issubclass(type(thing), kinds)
+
+
 def raised(exc_info: Any) -> Any:
     """What the pool tells a request of its end, without what billiard puts around it."""
     error = exc_info.exception
-    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+    return error.exc if is_a(error, ExceptionWithTraceback) else error
 
 
 def with_error(exc_info: Any, error: BaseException) -> Any:
@@ -58,24 +65,24 @@ def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
     """How a job ended badly; None where it did not: ignored, put back, or ended by an operator."""
     error = raised(exc_info)
     trace = exc_info.traceback if isinstance(exc_info.traceback, str) else ""
-    if isinstance(error, Retry):
+    if is_a(error, Retry):
         return _retry(request, error, trace)
-    if isinstance(error, Reject):
+    if is_a(error, Reject):
         # A message that is put back will be seen again: nothing has ended.
         return None if error.requeue else _outcome("rejected", error, trace)
-    if isinstance(error, Ignore | Terminated):
+    if is_a(error, Ignore | Terminated):
         return None
-    if isinstance(error, SystemExit | KeyboardInterrupt):
+    if is_a(error, SystemExit | KeyboardInterrupt):
         was_asked_to = getattr(request, "_already_cancelled", False) or getattr(request, "_already_revoked", False)
         return None if was_asked_to else _outcome("worker_lost", error, trace)
-    if isinstance(error, WorkerLostError):
+    if is_a(error, WorkerLostError):
         return _worker_lost(request, error, trace)
-    if isinstance(error, TimeLimitExceeded):
+    if is_a(error, TimeLimitExceeded):
         return Outcome("hard_limit", qualified(TimeLimitExceeded), _limit_exceeded(error.args), trace)
-    if isinstance(error, SoftTimeLimitExceeded):
+    if is_a(error, SoftTimeLimitExceeded):
         told = _outcome("soft_limit", error, trace)
         return _with_message(told, "soft time limit exceeded") if told.message == "SoftTimeLimitExceeded()" else told
-    if isinstance(error, MemoryError):
+    if is_a(error, MemoryError):
         return _outcome("memory", error, trace)
     return _as_raised(exc_info.type, _outcome("exception", error, trace))
 
@@ -87,7 +94,7 @@ def ran_well(request: Any, exc_info: Any) -> bool:
     """
     error = raised(exc_info)
     asks = getattr(request, "_success_was_stored", None)
-    return isinstance(error, WorkerLostError | SystemExit) and asks is not None and bool(asks())
+    return is_a(error, WorkerLostError | SystemExit) and asks is not None and bool(asks())
 
 
 def _as_raised(raised: Any, told: Outcome) -> Outcome:
@@ -106,13 +113,20 @@ def hard_limit(seconds: float | None) -> Outcome:
     return Outcome("hard_limit", qualified(TimeLimitExceeded), _limit_exceeded((seconds,)), "")
 
 
+def expired(request: Any) -> Outcome:
+    """A job that was too late to run. Named with its task: what has expired is alike by task, not by its time."""
+    late = (datetime.now(request.expires.tzinfo) - request.expires).total_seconds()
+    words = f"{request.type} expired {max(0.0, late):.1f} s before a worker came to it, at {request.expires.isoformat()}; it never ran"
+    return Outcome("expired", qualified(TaskRevokedError), words, "")
+
+
 def _limit_exceeded(args: tuple[object, ...]) -> str:
     seconds = next((a for a in args if isinstance(a, int | float)), None)
     return "hard time limit exceeded" if seconds is None else f"hard time limit of {seconds} s exceeded"
 
 
 def _outcome(kind: str, error: Any, trace: str, due_at: float | None = None) -> Outcome:
-    if isinstance(error, UnpickleableExceptionWrapper):
+    if is_a(error, UnpickleableExceptionWrapper):
         module, name = str(error.exc_module or ""), str(error.exc_cls_name)
         error_type = name if module in {"", "builtins", "__main__"} else f"{module}.{name}"
         message = str(error.text or "")  # made by the child; usually `Name(arguments)`
@@ -125,7 +139,7 @@ def _retry(request: Any, retry: Retry, trace: str) -> Outcome:
     """Celery's own retry, told as the error that caused it: so it joins the group of its last attempt."""
     due_at = _due_at(retry.when)
     original = _before_the_retry(trace)
-    if isinstance(retry, GuardRetry) and original != trace and not isinstance(retry.exc, UnpickleableExceptionWrapper):
+    if is_a(retry, GuardRetry) and original != trace and not is_a(retry.exc, UnpickleableExceptionWrapper):
         error_type, message = _last_error(original)
         if error_type:  # what was raised, also where only a base class of it could be pickled
             return Outcome("retry", error_type, message, original, due_at)
@@ -170,17 +184,21 @@ def _worker_lost(request: Any, error: WorkerLostError, trace: str) -> Outcome:
 
 def _due_at(when: object) -> float | None:
     if isinstance(when, int | float):
-        return time.time() + when
+        # A retry far beyond all clocks, or NaN: no time is told, and no number that JSON has no word for.
+        return time.time() + when if -_FARTHEST_S < when < _FARTHEST_S else None
     if isinstance(when, datetime):
         # Celery publishes a naive eta as it is, in its own zone; UTC unless told otherwise.
-        return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()  # noqa: UP017  (workers may run Python 3.10)
+        return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
     return None
 
 
 def qualified(error: type) -> str:
     """The class as a traceback names it: without a module for those that are built in."""
-    module, name = error.__module__, error.__qualname__
-    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+    # Not by a class of the class, which may answer anything.
+    module, name = (type.__getattribute__(error, told) for told in ("__module__", "__qualname__"))
+    if not isinstance(module, str) or module in ("builtins", "__main__"):
+        return str(name)
+    return f"{module}.{name}"
 
 
 def _message(error_type: str, trace: str) -> str:

@@ -65,10 +65,10 @@ class InForce:
         self._page = _Page(0, CAPTURE, {}, {})
 
     def choose(self, queue: str, task: str) -> Chosen | None:
-        """The policy for a job now; None where none matches, or the ceiling is below `observe`."""
-        page = self._page
-        if self._board.number != page.number:
-            page = self._page = _read(self._board)
+        """The policy for a job now; None where none matches, or the ceiling is below `observe`; and for a queue of no name."""
+        if not queue:
+            return None  # it could not be brought back to where it came from
+        page = self._now()
         place = (queue, task)
         try:
             return page.choices[place]
@@ -78,10 +78,27 @@ class InForce:
                 page.choices[place] = found
             return found
 
+    def concerns(self, task: str) -> bool:
+        """Whether some policy is for this task, on whatever queue."""
+        page = self._now()
+        return page.ceiling in (OBSERVE, ENFORCE) and any(
+            matching.matches(one.policy.match.task, task) for one in page.policies.values()
+        )
+
+    def _now(self) -> _Page:
+        page = self._page
+        if self._board.number != page.number:
+            page = self._page = _read(self._board)
+        return page
+
     def asks_at_start(self) -> bool:
         """Whether some policy wants a job counted before it starts, or its retries."""
         policies = [one.policy for one in _read(self._board).policies.values() if one.is_enforced]
         return any(one.poison or one.concurrency or one.rate_limit or one.budget for one in policies)
+
+    def files_lost(self) -> bool:
+        """Whether some policy wants jobs kept while they run."""
+        return any(one.is_enforced and one.policy.file_lost for one in _read(self._board).policies.values())
 
     def _look(self, page: _Page, place: tuple[str, str]) -> Chosen | None:
         if page.ceiling not in (OBSERVE, ENFORCE):

@@ -1,24 +1,34 @@
 """The element that a message was in the broker's list, kept beside what kombu made of it.
 
 kombu parses the JSON of an element and forgets the text. Written anew it has the same meaning, not the same bytes:
-producers in other languages put no space behind a colon, and leave UTF-8 as it is.
+producers in other languages put no space behind a colon, and leave UTF-8 as it is. And of an element that it cannot
+take it says so with an error, when nobody has the element any more: that ends the worker, or its connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+
+# (element, what JSON made of it or None, queue, error) -> whether that is the end of it. Else the error goes on.
+Refused = Callable[[bytes, Any, str, Exception], bool]
 
 
 class Popped(dict[str, Any]):
-    """The payload, as kombu passes it on; with the bytes that it was read from."""
+    """The payload, as kombu passes it on; with the bytes that it was read from, and the queue that it lay in."""
 
-    __slots__ = ("element",)
+    __slots__ = ("element", "queue")
     element: bytes
+    queue: str
 
 
-def keep_elements(channel: Any) -> bool:
+def keep_elements(channel: Any, refused: Refused = lambda *_: False) -> bool:
     """From now on each message of this channel carries its element. Costs a reference, and no call.
 
+    `refused` is called with an element that kombu cannot make a message of; with no other, and for no other error.
     False, and nothing changed, for a channel that is not kombu's on Redis. A kombu that reads in another way than
     the one this was written for (5.7) leaves its messages without an element; it is not kept from working.
     """
@@ -26,7 +36,7 @@ def keep_elements(channel: Any) -> bool:
     deliver = getattr(channel.connection, "_deliver", None)
     if read is None or deliver is None or getattr(channel, "redrive_keeps", False):
         return False
-    between: list[bytes] = []  # the element between its arrival and its delivery, in one call of `read_on`
+    between: list[tuple[bytes, str]] = []  # an element between its arrival and its delivery, in one call of `read_on`
 
     def read_on(**options: Any) -> Any:
         client = channel.client  # of this channel alone; only BRPOP is read with it
@@ -34,6 +44,10 @@ def keep_elements(channel: Any) -> bool:
             client.parse_response = noting(client.parse_response)
         try:
             return read(**options)
+        except Exception as error:
+            if between and not _is_json(between[0][0]) and refused(between[0][0], None, between[0][1], error):
+                return True
+            raise
         finally:
             # What was not delivered (not JSON, a lost connection) must not stick to the next message.
             between.clear()
@@ -42,18 +56,47 @@ def keep_elements(channel: Any) -> bool:
         def noted(connection: Any, command: Any, **options: Any) -> Any:
             answer = parse_response(connection, command, **options)
             if command == "BRPOP" and answer and len(answer) == 2 and isinstance(answer[1], bytes):
-                between[:] = [answer[1]]
+                queue: str = bytes_to_str(answer[0])  # type: ignore[no-untyped-call]
+                between[:] = [(answer[1], queue.rsplit(channel.sep, 1)[0])]
             return answer
 
         return noted
 
     def deliver_on(message: Any, queue: Any) -> Any:
-        if between and type(message) is dict:
+        if not between:
+            return deliver(message, queue)
+        element, _ = between.pop()
+        if type(message) is dict:
             message = Popped(message)
-            message.element = between.pop()
-        return deliver(message, queue)
+            message.element, message.queue = element, queue
+        try:
+            return deliver(message, queue)
+        except Exception as error:
+            # Where it can be taken the error is the connection's, or of what was done with the message.
+            if _can_be_taken(channel, message) or not refused(element, message, queue, error):
+                raise
 
     channel.handlers["BRPOP"] = read_on
     channel.connection._deliver = deliver_on
     channel.redrive_keeps = True
     return True
+
+
+def _is_json(element: bytes) -> bool:
+    """As kombu reads it. Asked only after that went wrong."""
+    try:
+        loads(bytes_to_str(element))  # type: ignore[no-untyped-call]
+    except Exception:  # whatever a decoder of kombu's raises for what is in it
+        return False
+    return True
+
+
+def _can_be_taken(channel: Any, payload: Any) -> bool:
+    """Whether kombu could make a message of it and write that down as taken. Asked only after something went wrong."""
+    try:
+        message = channel.Message(payload, channel=channel)
+        message.delivery_info["exchange"], message.delivery_info["routing_key"]
+        dumps(payload)  # type: ignore[no-untyped-call]
+    except Exception:
+        return False
+    return isinstance(message.delivery_tag, str | bytes | int | float) and isinstance(message.headers, dict)

@@ -9,27 +9,33 @@ import re
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kombu.utils.json import dumps
 
 from jobs_admin.core.arguments import value_at
+from jobs_admin.core.display import Shown, shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.worker import carried
 from jobs_admin.worker.decision import AGAIN, Decision
-from jobs_admin.worker.display import Shown, shown_json, shown_message, shown_trace
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.popped import Popped
+from jobs_admin.worker.queues import Queues, place_of
 
 T = TypeVar("T")
 
 RAW_BYTES = 16 * 1024**2
 RAW_HEAD = 64 * 1024  # of a message that is larger: enough to recognise it; a replay is refused
+# Arguments are read where that takes some milliseconds: it is their number that takes time, not their length.
+_READ_AT_ONCE = 256 * 1024  # bytes
+_MOST_READ = 32 * 1024**2  # bytes
+_MOST_PIECES = 60_000
 HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive", WAITED})  # unredacted copies, and our own
 
 _MOST_INT = 2**31 - 1
-_HOST = socket.gethostname()
+HOST = socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +45,35 @@ class Origin:
     source: str
     release: str
     tenant_paths: tuple[str, ...]
-    queues: dict[tuple[str, str], str]  # (exchange, routing key) -> queue
-    fanouts: frozenset[str] = frozenset()  # exchanges that give each worker a copy
+    queues: Queues = field(default_factory=Queues)
 
 
 def queue_of(request: Any, origin: Origin) -> str:
-    """The queue a job came from. kombu tells only the exchange and the routing key; the bindings tell the rest."""
-    delivery = request.delivery_info
-    key = str(delivery.get("routing_key") or "")
-    found = origin.queues.get((str(delivery.get("exchange") or ""), key), "")
-    # `emails\x06\x163` is the list of one priority of `emails`.
-    return (found or key).partition("\x06\x16")[0]
+    """The queue a job came from, or that it most likely came from. To tell; not to decide by."""
+    return place_of(request, origin.queues).name
+
+
+def known_queue(request: Any, origin: Origin) -> str:
+    """The queue a job came from; "" where that is not sure. In the main process."""
+    place = place_of(request, origin.queues)
+    return place.name if place.is_sure else ""
 
 
 def may_be_retried(request: Any, said: dict[str, Any], origin: Origin) -> bool:
     """Whether a message can come again by our hand. `said` are its headers, as Celery holds them."""
     # `utc` is of Celery's first protocol, whose messages have no place where we could count retries.
-    return "utc" not in said and request.delivery_info.get("exchange") not in origin.fanouts
+    return "utc" not in said and request.delivery_info.get("exchange") not in origin.queues.fanouts
 
 
 def lineage_of(request: Any) -> Lineage | None:
-    """Where a replayed job comes from. Celery hands custom headers on to the message of a retry (tested)."""
+    """Where a replayed job comes from. Celery hands custom headers on to the message of a retry (tested), under the same id.
+
+    None for a job that only has the header of the one that sent it.
+    """
     sent = request.request_dict
     inner = sent.get("headers")
-    return Lineage.from_header(sent.get("redrive") or (inner.get("redrive") if isinstance(inner, dict) else None))
+    header = sent.get("redrive") or (inner.get("redrive") if isinstance(inner, dict) else None)
+    return Lineage.of_message(header, str(request.id)) if header is not None else None
 
 
 def attempt_of(request: Any) -> int:
@@ -72,8 +83,10 @@ def attempt_of(request: Any) -> int:
 
 def attempt_number(retries: Any) -> int:
     """What a message's header says as an attempt, counted from 1; hostile or missing: the first."""
+    if not retries:
+        return 1
     try:
-        return min(max(0, int(retries or 0)) + 1, _MOST_INT)
+        return min(max(0, int(retries)) + 1, _MOST_INT)
     except (TypeError, ValueError, ArithmeticError):  # int(Infinity) is an OverflowError
         return 1
 
@@ -83,10 +96,10 @@ def failure(
 ) -> Envelope:
     """The report of a job that ended badly, or will be tried again. `decision`: what a policy says of it, or would."""
     raw = raw_message(request.message)
-    args, kwargs = _arguments(request)
-    shown_args, shown_kwargs = _shown(args), _shown(kwargs)
-    headers = _shown({k: v for k, v in (request.message.headers or {}).items() if k not in HIDDEN_HEADERS})
-    message, trace = shown_message(outcome.message), shown_trace(_without_us(outcome.trace))
+    args, kwargs = arguments_of(request.message)
+    shown_args, shown_kwargs = shown(args), shown(kwargs)
+    headers = shown({k: v for k, v in (request.message.headers or {}).items() if k not in HIDDEN_HEADERS})
+    message, trace = shown_message(outcome.message), shown_trace(outcome.trace, _without_us)
     attempt = attempt_of(request)
     by = None if decision is None or decision.is_observed else decision
     at = time.time()
@@ -102,7 +115,7 @@ def failure(
         due_at=at + by.delay_s if by and outcome.kind == "retry" else outcome.due_at,
         duration_s=duration,
         tenant=tenant_of(args, kwargs, origin.tenant_paths),
-        priority=_priority(request),
+        priority=priority_of(request.delivery_info.get("priority")),
         args=shown_args.text,
         kwargs=shown_kwargs.text,
         headers=headers.text,
@@ -140,26 +153,27 @@ def least(request: Any, kind: str, origin: Origin) -> Envelope:
 
     Each part is asked for by itself, because the one that cannot be had is not known here.
     """
-    raw = _or_nothing(lambda: raw_message(request.message), None)
+    raw = or_nothing(lambda: raw_message(request.message), None)
     return Envelope(
         source=origin.source,
-        queue=_or_nothing(lambda: queue_of(request, origin), ""),
-        task=_or_nothing(lambda: str(request.type)[:500], ""),
-        job_id=_or_nothing(lambda: str(request.id), ""),
+        queue=or_nothing(lambda: queue_of(request, origin), ""),
+        task=or_nothing(lambda: str(request.type)[:500], ""),
+        job_id=or_nothing(lambda: str(request.id), ""),
         kind=kind,
-        attempt=_or_nothing(lambda: attempt_of(request), 1),
+        attempt=or_nothing(lambda: attempt_of(request), 1),
         at=time.time(),
         message="Redrive could not read how this job ended; the worker's log says why. Its message is kept whole.",
-        worker=_or_nothing(lambda: str(request.hostname), ""),
-        host=_HOST,
+        worker=or_nothing(lambda: str(request.hostname), ""),
+        host=HOST,
         release=origin.release,
-        lineage=_or_nothing(lambda: lineage_of(request), None),
+        lineage=or_nothing(lambda: lineage_of(request), None),
         raw_size=len(raw or b""),
         raw=raw if raw is None or len(raw) <= RAW_BYTES else raw[:RAW_HEAD],
     )
 
 
-def _or_nothing(part: Callable[[], T], nothing: T) -> T:
+def or_nothing(part: Callable[[], T], nothing: T) -> T:
+    """What can be told of a part; `nothing` where that fails."""
     try:
         return part()
     except Exception:  # the border of capture: the guard has counted and said the error that led here
@@ -185,7 +199,7 @@ def _common(request: Any, origin: Origin) -> dict[str, Any]:
         "task": str(request.type)[:500],
         "job_id": str(request.id),
         "worker": str(request.hostname),
-        "host": _HOST,
+        "host": HOST,
         "release": origin.release,
         "lineage": lineage_of(request),
     }
@@ -200,14 +214,14 @@ def raw_message(message: Any) -> bytes:
     if isinstance(payload, Popped):
         return payload.element
     if payload is None:
-        body = message.body
+        said = {name: value for name, value in message.properties.items() if name != "application_headers"}
         payload = {
-            "body": base64.b64encode(body.encode() if isinstance(body, str) else bytes(body)).decode(),
+            "body": base64.b64encode(carried.body_of(message)).decode(),
             "content-encoding": message.content_encoding,
             "content-type": message.content_type,
             "headers": message.headers,
             "properties": {
-                **message.properties,
+                **said,  # without the headers, which stand above
                 "delivery_info": {k: message.delivery_info.get(k) for k in ("exchange", "routing_key")},
                 "body_encoding": "base64",
                 "delivery_tag": message.delivery_tag,
@@ -217,11 +231,23 @@ def raw_message(message: Any) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _arguments(request: Any) -> tuple[Any, Any]:
-    """Arguments as the message has them, (None, None) where they are not JSON. Nothing is ever unpickled here."""
-    message = request.message
+def _is_soon_read(body: Any) -> bool:
+    if not isinstance(body, str | bytes) or len(body) <= _READ_AT_ONCE:
+        return True
+    marks: tuple[Any, ...] = (",", "[", "{") if isinstance(body, str) else (b",", b"[", b"{")
+    return len(body) <= _MOST_READ and sum(map(body.count, marks)) <= _MOST_PIECES
+
+
+def arguments_of(message: Any) -> tuple[Any, Any]:
+    """Arguments as the message has them, (None, None) where they are not JSON. Nothing is ever unpickled here.
+
+    Of a message with so many of them that reading would hold up the worker: a sentence. The desk reads it whole.
+    """
     if message.content_type != "application/json":
         return None, None
+    if not _is_soon_read(message.body):
+        said = f"… {len(message.body)} bytes of arguments, too many to read in a worker …"
+        return [said], {}
     try:
         body = json.loads(message.body)
     except (ValueError, TypeError, RecursionError):
@@ -233,7 +259,8 @@ def _arguments(request: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def _shown(value: Any) -> Shown:
+def shown(value: Any) -> Shown:
+    """The copy to show of what came in as JSON; empty where none can be made."""
     if value is None:
         return Shown("", 0)
     try:
@@ -260,6 +287,5 @@ def tenant_of(args: Any, kwargs: Any, paths: tuple[str, ...]) -> str:
     return ""
 
 
-def _priority(request: Any) -> int | None:
-    priority = request.delivery_info.get("priority")
+def priority_of(priority: object) -> int | None:
     return priority if isinstance(priority, int) and abs(priority) <= _MOST_INT else None

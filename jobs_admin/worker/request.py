@@ -5,12 +5,16 @@ from __future__ import annotations
 from functools import cache, wraps
 from typing import Any
 
-from celery.exceptions import Reject
+from celery.exceptions import Reject, TaskRevokedError
+from celery.worker import state
 from celery.worker.request import Request
 
 from jobs_admin.worker.gate import wants_to_be_alone
 from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.misshapen import limits_fault
 from jobs_admin.worker.outcome import with_error
+
+_NO_LIMITS = ((None, None), [None, None])  # as Celery has them, and as a message
 
 
 class NotARequest(TypeError):
@@ -22,6 +26,7 @@ class GuardedRequest:
 
     redrive: Guard
     redrive_base: type  # the class that it stands in front of
+    _redrive_was_revoked = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         # Celery derives one class a task, and what that defines calls none of its bases: it is wrapped where it is made.
@@ -60,6 +65,23 @@ class GuardedRequest:
         finally:
             self.redrive.gate.left(self)
 
+    def reject(self, requeue: bool = False) -> Any:
+        # Celery also does it with a job whose time it cannot reckon with, and which then never runs.
+        if not requeue and not self.acknowledged:  # type: ignore[attr-defined]
+            self.redrive.job_rejected(self)
+        return super().reject(requeue)  # type: ignore[misc]
+
+    def maybe_expire(self) -> Any:
+        # Celery puts what has expired among the revoked ones: who was there before was put there by a person.
+        self._redrive_was_revoked = self.id in state.revoked  # type: ignore[attr-defined]
+        return super().maybe_expire()  # type: ignore[misc]
+
+    def _announce_revoked(self, reason: Any, terminated: Any, signum: Any, expired: Any) -> Any:
+        """Where Celery acknowledges what shall not run: by an operator's act, or because it is too late."""
+        if expired and not self._redrive_was_revoked:
+            self.redrive.job_expired(self)
+        return super()._announce_revoked(reason, terminated, signum, expired)  # type: ignore[misc]
+
 
 def _telling(on_success: Any) -> Any:
     @wraps(on_success)
@@ -80,9 +102,20 @@ def _gated(execute_using_pool: Any) -> Any:
     @wraps(execute_using_pool)
     def gated(self: Any, pool: Any, **options: Any) -> Any:
         gate = self.redrive.gate
+        if self.redrive.is_repeated(self):
+            # As Celery itself lets go of what is not to run; but nothing is told of it, for the first copy has the same id.
+            state.task_ready(self)
+            self.acknowledge()
+            raise TaskRevokedError(self.id)
+        self.redrive.hand_over(self)
 
         def go() -> Any:
             try:
+                if self.time_limits not in _NO_LIMITS:
+                    why = limits_fault(self.time_limits, bool(getattr(pool, "uses_semaphore", False)))
+                    if why and self.redrive.refuses(self, why):
+                        # As Celery says it of what shall not run: the place in the pool that it was given is free again.
+                        raise TaskRevokedError(why)
                 return execute_using_pool(self, pool, **options)
             except BaseException:  # revoked, or no pool any more: it has not begun
                 gate.left(self)

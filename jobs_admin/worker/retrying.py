@@ -17,12 +17,13 @@ from typing import Any
 
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 
-from jobs_admin.core import backoff, matching, retry_after
+from jobs_admin.core import backoff, matching
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.policy.shape import ESCALATE, REPLACE
 from jobs_admin.core.randomness import uniform
 from jobs_admin.core.verdict import BUDGET, EXHAUSTED, Again, Dead, Ended, judge
 from jobs_admin.worker import report
+from jobs_admin.worker.asking import retry_after_s
 from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, told
 from jobs_admin.worker.decision import (
     AGAIN,
@@ -38,12 +39,13 @@ from jobs_admin.worker.decision import (
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.notes import Notes
 from jobs_admin.worker.policies import Chosen, InForce
+from jobs_admin.worker.queues import handed_over
 from jobs_admin.worker.report import Origin
 
 EXPIRES = "expires"  # a reason: the next attempt would come when its message is of no more use
 _AROUND = "redrive_around"  # on a wrapper: what it stands around
 _RUNNING = "_redrive_attempt"  # on a request: the version that its attempt runs under
-_UTC = timezone.utc  # noqa: UP017  (workers may run Python 3.10)
+_UTC = timezone.utc
 
 logger = logging.getLogger("redrive.worker")
 
@@ -72,6 +74,7 @@ class Retrying:
     def _run_of(self, task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(run)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True  # here and below: error trackers (sentry-sdk) leave such frames out
             request = task.request
             chosen = self._choose(task, request)
             if chosen is None:
@@ -87,9 +90,10 @@ class Retrying:
         if request.called_directly or request.is_eager or _RUNNING in vars(request):
             return None
         try:
+            queue = handed_over(request)
             if not report.may_be_retried(request, vars(request), self._origin):
                 return None
-            return self._in_force.choose(report.queue_of(request, self._origin), task.name)
+            return self._in_force.choose(queue, task.name)
         except Exception:  # the border: a job is never held up by what decides over its failure
             logger.exception("Redrive could not tell which policy is in force; %s runs without one.", task.name)
             return None
@@ -97,6 +101,7 @@ class Retrying:
     def _observed(
         self, chosen: Chosen, request: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        __tracebackhide__ = True
         setattr(request, _RUNNING, chosen)
         try:
             return run(*args, **kwargs)
@@ -116,6 +121,7 @@ class Retrying:
     def _enforced(
         self, chosen: Chosen, request: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        __tracebackhide__ = True
         job = self._starts(chosen, request)
         setattr(request, _RUNNING, chosen)
         request._redrive_asked = None
@@ -180,7 +186,13 @@ class Retrying:
         """Celery's worker ends at a MemoryError: a job that causes them is a poison pill. What is left to be counted off."""
         if job is None or chosen.policy.poison is None:
             return job
-        said = self._at_start.crashed(chosen.policy, job, MEMORY, str(error)[:200])
+        try:
+            # Not by its `__str__`: that is a user's code, at a time when there is no memory.
+            words = next((one for one in vars(BaseException)["args"].__get__(error) if type(one) is str), "")
+            said = self._at_start.crashed(chosen.policy, job, MEMORY, words)
+        except Exception:  # the border: the error that the job ended with is the one that is told
+            logger.exception("Redrive could not count a crash.")
+            return None
         if said is not None:
             raise Quarantined(quarantined(chosen, said).text()) from error
         return None
@@ -190,6 +202,7 @@ class Retrying:
 
         @wraps(retry)
         def asked(*given: Any, **named: Any) -> Any:
+            __tracebackhide__ = True
             said = {**dict(zip(_ASKED_WITH, given, strict=False)), **named}
             chosen = getattr(task.request, _RUNNING, None)
             # A retry with other arguments, on another queue, or after which the task goes on, is more than a retry.
@@ -217,7 +230,7 @@ class Retrying:
                 chosen,
                 attempt=report.attempt_number(request.retries),
                 error_names=matching.names_of(type(error)),
-                retry_after_s=_retry_after_s(error),
+                retry_after_s=retry_after_s(error),
                 waited_s=_waited_s(request),
                 expires=request.expires,
                 spend=self._spend,
@@ -295,11 +308,6 @@ def quarantined(chosen: Chosen, said: Quarantine) -> Decision:
 
 def _name(error: BaseException) -> str:
     return type(error).__qualname__  # its words are in the traceback; its `__str__` is a user's code
-
-
-def _retry_after_s(error: BaseException) -> float | None:
-    wish = retry_after.asked(error)
-    return None if wish is None else retry_after.seconds(wish, time.time())
 
 
 def _waited_s(request: Any) -> float | None:

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
-import struct
+import stat
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-Entry = dict[bytes, bytes]
-
-_MAGIC = b"redrive-spool-1\n"
-_RECORD = struct.Struct("!II")  # bytes of the body, its CRC-32
-_FIELD = struct.Struct("!HI")  # bytes of the name, bytes of the value
+from jobs_admin.worker.records import MAGIC, Entry, is_of_another_version, pack, read
 
 MAX_BYTES = 1024**3
 BATCH = 100  # records shipped in one go
+SHARES = 1_024  # of the room, of which a worker takes one before it counts anew what all of them have there
+MOST_COUNTED = 256  # files, while a job waits; of more, what the heartbeat counted last is believed
+BAD_SHARE = 10  # of the room, of which damaged files may take one
+MOST_GONE = 8  # files whose directory went, each with an open descriptor
+
+logger = logging.getLogger("redrive.worker")
 
 
 class SpoolFull(Exception):
@@ -35,16 +37,35 @@ class SpoolFull(Exception):
 
 def directory_for(source: str, configured: str = "") -> Path:
     """Where a source's spool is: REDRIVE_SPOOL, else a folder of this user in the temporary directory."""
-    root = Path(configured) if configured else Path(tempfile.gettempdir()) / f"redrive-spool-{os.getuid()}"
-    return root / source
+    return (Path(configured) if configured else _unconfigured()) / source
+
+
+def _unconfigured() -> Path:
+    return Path(tempfile.gettempdir()) / f"redrive-spool-{os.getuid()}"
 
 
 def own_directory(directory: Path) -> None:
-    """Make it where it is not there. Raises PermissionError for one that is not this user's alone."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Make it where it is not there. Raises PermissionError for one that is not this user's alone, or not for long."""
+    # A directory in /tmp that someone else prepared could hand our reports to them, and who may write to the one above
+    # could take ours away.
+    above = directory.parent
+    if above == _unconfigured():
+        above.mkdir(mode=0o700, exist_ok=True)
+        status = above.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise PermissionError(f"{above} must be a directory of this user's own")
+        if status.st_mode & 0o077:
+            above.chmod(0o700)
+    elif not above.exists():
+        above.mkdir(parents=True, exist_ok=True, mode=0o755)
+    status = above.stat()
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise PermissionError(f"{above} must not be writable by all (or have the sticky bit, as /tmp has)")
+    directory.mkdir(exist_ok=True, mode=0o700)
+    if directory.lstat().st_uid not in {os.getuid(), 0}:  # also of a link
+        raise PermissionError(f"{directory} must belong to this user alone (mode 0700)")
     status = directory.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        # A directory in /tmp that someone else prepared could hand our reports to them.
         raise PermissionError(f"{directory} must belong to this user alone (mode 0700)")
 
 
@@ -55,25 +76,35 @@ class Spool:
         self.directory = directory
         self.max_bytes = max_bytes
         self.waiting = 0  # records of this worker that are not shipped yet
+        self._is_closed = False
+        self.unread = 0  # records that could not be shipped, as they cannot be read; to be set to 0 by who counts them
         self._lock = threading.Lock()
         self._open: _File | None = None
-        self._sealed: list[_File] = []  # this worker's own, oldest first
+        # This worker's own that are not written to any more, oldest first. One at most, but for those whose directory went:
+        # each of them holds a descriptor, and closing one gives up its lock.
+        self._sealed: list[_File] = []
         self._made = 0
+        self._told: set[str] = set()  # files that the log has named
         self._used: int | None = None  # bytes in the directory; None: to be counted
+        self._added = 0  # bytes of these that are ours, since they were counted
 
     def append(self, entry: Entry) -> None:
         """Keep a report. On the disk when this returns. Raises SpoolFull or OSError: then it was not kept."""
-        body = b"".join(_FIELD.pack(len(k), len(v)) + k + v for k, v in entry.items())
-        record = _RECORD.pack(len(body), zlib.crc32(body)) + body
+        record = pack(entry)
         with self._lock:
-            if self._used is None:
-                self._used = self._bytes_on_disk()
+            # Others write there too: each of them takes a small share of the room before it looks again.
+            if self._used is None or self._added > self.max_bytes // SHARES:
+                counted = self._bytes_on_disk(MOST_COUNTED)
+                self._used, self._added = (self._used or 0) if counted is None else counted, 0
+            self._give_up_the_gone()
             if self._used + len(record) > self.max_bytes:
                 raise SpoolFull
             if self._open is None:
                 self._open = self._new_file()
             self._open.write(record)
+            self._open.waiting += 1
             self._used += len(record)
+            self._added += len(record)
             self.waiting += 1
 
     def drain(self, ship: Callable[[list[Entry]], None], batch_bytes: int = 4 * 1024**2) -> int:
@@ -85,52 +116,141 @@ class Spool:
         which the outcome is unknown is shipped again: ingest files a report once, however often it comes.
         """
         shipped = 0
-        with self._lock:
-            if self._open is not None:
-                self._sealed.append(self._open)
-                self._open = None
         try:
-            while self._sealed:
-                shipped += self._ship(self._sealed[0], ship, batch_bytes, own=True)
-                self._sealed.pop(0).delete()
-            for file in self._orphans():
+            shipped += self._ship_sealed(ship, batch_bytes)
+            # Sealed only once something of it has gone: a store that takes none must not cost a file each time it is asked.
+            if (file := self._open) is not None:
+                shipped += self._ship(file, ship, batch_bytes, own=True)
+                with self._lock:
+                    if self._open is file:  # else its directory went, and `append` has sealed it
+                        self._sealed.append(file)
+                        self._open = None
+                shipped += self._ship_sealed(ship, batch_bytes)
+            for orphan in self._orphans():
                 try:
-                    shipped += self._ship(file, ship, batch_bytes, own=False)
+                    shipped += self._ship(orphan, ship, batch_bytes, own=False)
                 except BaseException:
-                    file.close()
+                    orphan.close()
                     raise
-                file.delete()
+                with self._lock:
+                    self._finish(orphan)
         finally:
-            with self._lock:
-                self._used = None
+            self._count()
         return shipped
 
+    def tend(self) -> None:
+        """Count what is there, and write again what stood in a directory that was deleted. Raises OSError.
+
+        Takes its time: for the heartbeat, whose thread also drains, never for a job.
+        """
+        with self._lock:
+            self._give_up_the_gone()
+            gone = [file for file in self._sealed if not file.is_in_place()]
+        for file in gone:
+            with self._lock:
+                again = self._new_file()
+            try:
+                again.take_over(file)
+            except OSError:
+                again.delete()
+                raise
+            with self._lock:
+                if file in self._sealed:
+                    again.waiting = file.waiting
+                    self._sealed[self._sealed.index(file)] = again
+                    file.close()
+                else:  # the worker ends, and has seen to it
+                    again.delete()
+        self._count()
+
+    def _give_up_the_gone(self) -> None:
+        """With the lock held. Someone cleaned up: what is written to a file without a name dies with this process."""
+        if self._open is not None and len(self._sealed) < MOST_GONE and not self._open.is_in_place():
+            self._sealed.append(self._open)
+            self._open = None
+
+    def _count(self) -> None:
+        with self._lock:
+            self._added = 0
+        used = self._bytes_on_disk()
+        with self._lock:
+            self._used = (used or 0) + self._added
+
     def close(self) -> None:
-        """Give up the locks: what still waits belongs to whoever starts next."""
+        """Give up the locks: what still waits belongs to whoever starts next.
+
+        A `drain` in another thread, whose store hangs, then ends with OSError before it ships or deletes any more.
+        """
+        with self._lock:
+            self._is_closed = True
+        with contextlib.suppress(OSError):
+            self.tend()  # nobody finds what has no name
         with self._lock:
             for file in [*self._sealed, *([self._open] if self._open else [])]:
                 file.close()
             self._sealed, self._open = [], None
 
+    def _ship_sealed(self, ship: Callable[[list[Entry]], None], batch_bytes: int) -> int:
+        shipped = 0
+        while self._sealed:
+            shipped += self._ship(self._sealed[0], ship, batch_bytes, own=True)
+            with self._lock:
+                self._see_that_it_is_open()
+                self._finish(self._sealed.pop(0))
+        return shipped
+
+    def _finish(self, file: _File) -> None:
+        """With the lock held. All that can be read of it was shipped."""
+        lost = max(len(file.unread), file.waiting)
+        self.waiting -= file.waiting
+        if not lost:
+            file.delete()
+            return
+        self.unread += lost
+        kept = file.set_aside()
+        room = self.max_bytes // BAD_SHARE
+        for path in sorted(self.directory.glob("*.bad")):
+            with contextlib.suppress(OSError):
+                room -= path.lstat().st_size
+                if room < 0:
+                    path.unlink()
+        logger.error(
+            "Redrive's spool %s is damaged: at least %d reports in it cannot be read. All others were shipped. %s",
+            file.path,
+            lost,
+            f"It is kept as {kept.name}." if kept.exists() else "It is not kept.",
+        )
+
     def _ship(self, file: _File, ship: Callable[[list[Entry]], None], batch_bytes: int, *, own: bool) -> int:
-        shipped, batch, size = 0, [], 0
-        for at, entry in file.records():
+        with self._lock:  # what is being written to it meanwhile has no end yet
+            end = file.size
+        at, shipped, batch, size = 0, 0, [], 0
+        for at, entry in file.records(end):
             batch.append(entry)
             size += sum(map(len, entry.values()))
             if len(batch) == BATCH or size >= batch_bytes:
+                self._see_that_it_is_open()
                 ship(batch)
                 file.shipped = at
-                self._settle(len(batch), own)
+                self._settle(file, len(batch), own)
                 shipped, batch, size = shipped + len(batch), [], 0
+        self._see_that_it_is_open()
         if batch:
             ship(batch)
-            self._settle(len(batch), own)
+            file.shipped = at
+            self._settle(file, len(batch), own)
+            self._see_that_it_is_open()
         return shipped + len(batch)
 
-    def _settle(self, count: int, own: bool) -> None:
+    def _see_that_it_is_open(self) -> None:
+        if self._is_closed:
+            raise OSError("the spool was closed while it was shipped")
+
+    def _settle(self, file: _File, count: int, own: bool) -> None:
         if own:
             with self._lock:
                 self.waiting -= count
+                file.waiting -= count
 
     def _new_file(self) -> _File:
         own_directory(self.directory)
@@ -139,12 +259,17 @@ class Spool:
         path = self.directory / f"{time.time_ns():020d}-{os.getpid()}-{self._made}.spool"
         return _File.create(path)
 
-    def _bytes_on_disk(self) -> int:
-        total = 0
-        with contextlib.suppress(OSError):
-            for path in self.directory.glob("*.spool"):
-                with contextlib.suppress(OSError):
-                    total += path.stat().st_size
+    def _bytes_on_disk(self, most: int | None = None) -> int | None:
+        """None where there are more files than `most`."""
+        total = seen = 0
+        with contextlib.suppress(OSError), os.scandir(self.directory) as there:
+            for file in there:
+                seen += 1
+                if most is not None and seen > most:
+                    return None
+                if file.name.endswith((".spool", ".bad")):
+                    with contextlib.suppress(OSError):
+                        total += file.stat(follow_symlinks=False).st_size
         return total
 
     def _orphans(self) -> Iterator[_File]:
@@ -153,8 +278,15 @@ class Spool:
             if path.name in _held:
                 continue
             file = _File.adopt(path)
-            if file is not None:
-                yield file
+            if file is None:
+                continue
+            if file.is_of_another_version():
+                file.close()
+                if path.name not in self._told:
+                    self._told.add(path.name)
+                    logger.warning("Redrive leaves %s where it is: another version of the guard wrote it.", path)
+                continue
+            yield file
 
 
 # Files that this process holds, whichever Spool they belong to.
@@ -167,22 +299,33 @@ class _File:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
-        self.shipped = len(_MAGIC)  # records before this offset have left
+        self.shipped = len(MAGIC)  # records before this offset have left
+        self.waiting = 0  # records that this process wrote to it and that have not left
+        self.unread: set[int] = set()  # offsets of those that cannot be read
         _held.add(path.name)
 
     @classmethod
     def create(cls, path: Path) -> _File:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Under another name until it is locked and known to be ours: who looks for files of the dead would find an empty one,
+        # take it away, and what is written to it then would be nowhere.
+        made = path.with_suffix(".new")
+        descriptor = os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        _held.add(path.name)
         try:
             # A lock of the process, not of the descriptor: pool children inherit descriptors, never this.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, _MAGIC)  # synced with the first record
+            os.write(descriptor, MAGIC)  # synced with the first record
+            made.rename(path)
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
         except OSError:
+            _held.discard(path.name)
+            for name in (made, path):
+                with contextlib.suppress(OSError):
+                    name.unlink()
             os.close(descriptor)
             raise
         return cls(path, descriptor)
@@ -191,10 +334,15 @@ class _File:
     def adopt(cls, path: Path) -> _File | None:
         """The file of a dead worker, or None while its owner lives (or another worker was first)."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            # Whatever bears such a name: no link is followed, no pipe waited for.
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return None
         try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != path.parent.stat().st_uid:
+                os.close(descriptor)
+                return None
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Shipped and removed by another worker between our listing and our lock?
             if os.fstat(descriptor).st_nlink == 0:
@@ -205,8 +353,28 @@ class _File:
             return None
         return cls(path, descriptor)
 
+    @property
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def is_in_place(self) -> bool:
+        """Whether it is found under its name, as others would look for it."""
+        try:
+            return os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
+        except OSError:
+            return False
+
+    def take_over(self, other: _File) -> None:
+        """What of the other has not left. On the disk when this returns. Raises OSError."""
+        at = other.shipped
+        while piece := os.pread(other.descriptor, 1024**2, at):
+            at += len(piece)
+            while piece:
+                piece = piece[os.write(self.descriptor, piece) :]
+        os.fsync(self.descriptor)
+
     def write(self, record: bytes) -> None:
-        size = os.fstat(self.descriptor).st_size
+        size = self.size
         try:
             view = memoryview(record)
             while view:
@@ -218,24 +386,23 @@ class _File:
                 os.ftruncate(self.descriptor, size)
             raise
 
-    def records(self) -> Iterator[tuple[int, Entry]]:
-        """The whole records from `shipped` on, each with the offset behind it.
+    def records(self, end: int) -> Iterator[tuple[int, Entry]]:
+        """The records from `shipped` to `end`, each with the offset behind it."""
+        return read(self.descriptor, self.shipped, end, self.unread)
 
-        A last record that was cut off (its worker died while writing) ends the file; one whose checksum is
-        wrong is left out, since no report can be read from it.
-        """
-        at, end = self.shipped, os.fstat(self.descriptor).st_size
-        if os.pread(self.descriptor, len(_MAGIC), 0) != _MAGIC:
-            return
-        while at + _RECORD.size <= end:
-            size, checksum = _RECORD.unpack(os.pread(self.descriptor, _RECORD.size, at))
-            at += _RECORD.size
-            if at + size > end:
-                return
-            body = os.pread(self.descriptor, size, at)
-            at += size
-            if zlib.crc32(body) == checksum:
-                yield at, _entry(body)
+    def is_of_another_version(self) -> bool:
+        try:
+            return is_of_another_version(self.descriptor)
+        except OSError:
+            return False
+
+    def set_aside(self) -> Path:
+        """Under a name that nobody ships. Answers that."""
+        kept = self.path.with_suffix(".bad")
+        with contextlib.suppress(OSError):
+            self.path.rename(kept)
+        self.close()
+        return kept
 
     def delete(self) -> None:
         with contextlib.suppress(OSError):
@@ -243,17 +410,8 @@ class _File:
         self.close()
 
     def close(self) -> None:
+        # Never by its number again, which may be another file's then.
+        descriptor, self.descriptor = self.descriptor, -1
         with contextlib.suppress(OSError):
-            os.close(self.descriptor)
+            os.close(descriptor)
         _held.discard(self.path.name)
-
-
-def _entry(body: bytes) -> Entry:
-    entry: Entry = {}
-    at = 0
-    while at < len(body):
-        name_size, value_size = _FIELD.unpack_from(body, at)
-        at += _FIELD.size
-        entry[body[at : at + name_size]] = body[at + name_size : at + name_size + value_size]
-        at += name_size + value_size
-    return entry

@@ -3,25 +3,35 @@
 A job waits for the store for 100 ms at most, whatever that does: connections are only made by the heartbeat's thread,
 and one deadline spans the wait for the line, the sending and the answer. The first report that finds the store slow or
 refusing opens a breaker: for five seconds reports go straight to the spool, so that a store that hangs costs a worker
-100 ms once, not 100 ms a job.
+100 ms once, not 100 ms a job. A job that its broker has forgotten already waits for no answer at all: see `appending.py`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
 import redis
 
 from jobs_admin.core import keys
-from jobs_admin.worker.line import CALL_TIMEOUT, Line, client
-from jobs_admin.worker.spool import Entry, Spool, SpoolFull
+from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.stream import counted
+from jobs_admin.worker.appending import APPEND, Appending, arguments, has_room
+from jobs_admin.worker.dropped import Dropped
+from jobs_admin.worker.line import BACKGROUND_TIMEOUT, CALL_TIMEOUT, client
+from jobs_admin.worker.records import Entry
+from jobs_admin.worker.spool import Spool, SpoolFull
 
-BREAKER_SECONDS = 5.0
+BREAKER_SECONDS = 5.0  # at least, after a report that found the store slow or refusing
+# A store that answers, and slowly: what a report takes above FAIR_SECONDS (about what the disk takes) is held against it. It
+# may add up to LONG_SECONDS, and is forgiven at SHARE of a second a second; then reports go by the spool for a while.
+FAIR_SECONDS, LONG_SECONDS, SHARE = 0.01, 0.5, 0.1
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 5.0  # between two tries to connect
 STREAM_BYTES = 256 * 1024**2
-SHIP_BYTES = 4 * 1024**2  # in one go from the spool
+SHIP_BYTES = 1024**2  # in one go from the spool: one step of the store, in which nobody else is answered
 
 logger = logging.getLogger("redrive.worker")
 
@@ -30,80 +40,142 @@ class StreamFull(Exception):
     """The stream holds as much as it may. What was to be shipped is still in the spool."""
 
 
+class _Over(Exception):
+    """The rest is for the next worker."""
+
+
 class Store:
-    """The worker's end of Redrive's store. `write` never raises and may be called from any thread."""
+    """The worker's end of Redrive's store. `write` may be called from any thread, and raises nothing but what a signal raises in it."""
 
     def __init__(self, url: str, spool: Spool, stream_bytes: int = STREAM_BYTES) -> None:
         self.spool = spool
-        self.dropped = 0  # reports that neither the stream nor the spool took
+        self._dropped = Dropped(spool.directory)
         self.is_full = False
         self._url = url
-        self._stream_bytes = stream_bytes
-        self._taken = 0  # bytes in the stream when last measured, and what this worker has added since
-        self._lock = threading.Lock()  # of the line and of `_taken`
-        self._line: Line | None = None
+        self.stream_bytes = stream_bytes  # that the stream may hold, for all who write to it
+        self._lock = threading.Lock()  # of the line
+        self._line: Appending | None = None
         self._closed_until = 0.0  # monotonic; before it no line is dialled
+        self._pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, least_s=FIRST_PAUSE_SECONDS / 2)
+        self._waited = 0.0  # seconds of jobs that are held against the store
+        self._waited_at = 0.0  # monotonic
         self._trouble = ""  # why there is no line, "" while none was tried
         self._is_told = False  # that reports go to the spool
         # A connection of its own, so that a report never waits behind a heartbeat.
         self.background = client(url)
 
-    def write(self, entry: Entry) -> None:
-        """Make a report durable, or count it as dropped."""
-        if not self._send(entry):
-            self._keep(entry)
+    @property
+    def dropped(self) -> int:
+        """Reports that neither the stream nor the spool took, since this worker started."""
+        return self._dropped.total
 
-    def _send(self, entry: Entry) -> bool:
+    def write(self, entry: Entry, *, may_lag: bool = False) -> None:
+        """Make a report durable, or count it as dropped.
+
+        With `may_lag` it may be so a moment later: it has been sent when this returns, and nobody waits for the answer.
+        """
+        for one in self._send(entry, may_lag):
+            self._keep(one)
+
+    def _send(self, entry: Entry, may_lag: bool) -> list[Entry]:
+        """The reports that are to be kept elsewhere: this one, or others whose answer was still to come."""
         deadline = time.monotonic() + CALL_TIMEOUT
         if self._line is None or self.is_full or not self._lock.acquire(timeout=CALL_TIMEOUT):
-            return False
+            return [entry]
+        began = time.monotonic()
+        left: list[Entry] = []
         try:
-            size = sum(map(len, entry.values()))
-            if self._taken + size > self._stream_bytes:
-                self.is_full = True
-            if self.is_full or self._line is None:
-                return False
+            line = self._line
+            if self.is_full or line is None:
+                return [entry]
             if deadline - time.monotonic() < CALL_TIMEOUT / 2:
-                return False  # spent behind other threads' reports, which says nothing against the store
+                return [entry]  # spent behind other threads' reports, which says nothing against the store
+            if line.is_stale():
+                return [entry, *self._hang_up("it closed the connection")]
+            left = self._heard(line, deadline, waits=False)
+            if self._line is None or self.is_full:
+                return [*left, entry]
             try:
-                if self._line.is_stale():
-                    self._hang_up("it closed the connection")
-                    return False
-                self._line.append(keys.failures(), entry, deadline)
+                line.send(entry, deadline)
             except (redis.RedisError, OSError, ValueError) as error:
-                self._hang_up(_why(error))
-                self._closed_until = time.monotonic() + BREAKER_SECONDS
-                return False
-            self._taken += size
+                return left + self._broke(error)
+            if not may_lag or line.holds_enough:
+                left += self._heard(line, deadline, waits=True)
+            left += self._judged(time.monotonic() - began)
+        except BaseException:
+            # Of a signal, in any line: its answers are nobody else's, and what is not known to be on the stream is kept.
+            left += self._hang_up("a signal came between")
+            for one in left if any(one is entry for one in left) else [*left, entry]:
+                self._keep(one)
+            raise
         finally:
             self._lock.release()
-        if self._is_told:
+        if self._is_told and line.has_answered and not left:
             self._is_told = False
             logger.info("Redrive's store takes reports again.")
-        return True
+        return left
+
+    def _heard(self, line: Appending, deadline: float, *, waits: bool) -> list[Entry]:
+        """What is known now not to be on the stream, or not known to be. With the lock held."""
+        try:
+            line.hear(deadline, waits=waits)
+        except (redis.RedisError, OSError, ValueError) as error:
+            if not waits and isinstance(error, redis.ConnectionError):
+                return self._hang_up(_why(error))  # found out without a wait: it may well be there again
+            return self._broke(error)
+        refused, line.refused = line.refused, []
+        self.is_full = self.is_full or bool(refused)
+        return refused
+
+    def _judged(self, seconds: float) -> list[Entry]:
+        """Of a report that took so long: what is to be kept elsewhere, as jobs are not to go on waiting for such."""
+        now = time.monotonic()
+        forgiven = (now - self._waited_at) * SHARE
+        self._waited = max(0.0, self._waited - forgiven) + max(0.0, seconds - FAIR_SECONDS)
+        self._waited_at = now
+        if self._line is None or self._waited <= LONG_SECONDS:
+            return []
+        self._waited = 0.0
+        self._closed_until = now + BREAKER_SECONDS
+        return self._hang_up(f"it takes {seconds * 1000:.0f} ms a report")
+
+    def _broke(self, error: Exception) -> list[Entry]:
+        self._closed_until = time.monotonic() + BREAKER_SECONDS + self._pauses.failed()
+        return self._hang_up(_why(error))
 
     def dial(self) -> None:
-        """See that there is a line. Called by the heartbeat, never for a job: it may take seconds.
+        """See that there is a line, and what it has answered. Called by the heartbeat, never for a job: it may take seconds.
 
         Raises redis.RedisError or OSError where the store is away or too slow to be asked while a job waits.
         """
+        left: list[Entry] = []
         with self._lock:
-            if self._line is not None and self._line.is_stale():
-                self._hang_up("it closed the connection")
+            if self._line is not None:
+                if self._line.is_stale():
+                    left = self._hang_up("it closed the connection")
+                else:
+                    left = self._heard(self._line, time.monotonic() + CALL_TIMEOUT, waits=False)
+        for one in left:
+            self._keep(one)
         if self._line is not None or time.monotonic() < self._closed_until:
             return
         try:
-            line = Line(self._url)
+            line = Appending(self._url, self.stream_bytes)
         except (redis.RedisError, OSError) as error:
             self._trouble = _why(error)
+            self._closed_until = time.monotonic() + self._pauses.failed()
             raise
+        self._pauses.succeeded()
         with self._lock:
             self._line = line
 
-    def _hang_up(self, why: str) -> None:
+    def _hang_up(self, why: str) -> list[Entry]:
+        """What was not answered, and may or may not be on the stream: it is filed once, however often it comes."""
         line, self._line, self._trouble = self._line, None, why
-        if line is not None:
-            line.close()
+        if line is None:
+            return []
+        line.close()
+        return line.refused + line.unanswered
 
     def _keep(self, entry: Entry) -> None:
         if self._trouble and self._line is None and not self._is_told:
@@ -114,49 +186,69 @@ class Store:
         try:
             self.spool.append(entry)
         except (OSError, SpoolFull) as error:
-            self.dropped += 1
-            if self.dropped == 1 or self.dropped % 1000 == 0:
-                logger.error(
-                    "Redrive dropped %d reports: neither store nor spool takes them (%r).", self.dropped, error
-                )
+            count = self._dropped.add()
+            if count == 1 or count % 1000 == 0:
+                logger.error("Redrive dropped %d reports: neither store nor spool takes them (%r).", count, error)
 
     def measure(self) -> None:
-        """Learn how much the stream holds. Called by the heartbeat, never for a job."""
-        try:
-            taken = self.background.memory_usage(keys.failures(), samples=20)
-        except redis.ResponseError:  # a user without the right to MEMORY
-            length: Any = self.background.xlen(keys.failures())
-            taken = int(length) * 4096
-        with self._lock:
-            self._taken = int(taken or 0)
-            self.is_full = self._taken >= self._stream_bytes
+        """Learn whether the stream has room again. Called by the heartbeat, never for a job."""
+        pipeline = self.background.pipeline(transaction=False)
+        pipeline.xlen(keys.failures())
+        pipeline.get(keys.failures_bytes())
+        reports, held = pipeline.execute()
+        # What nobody counted is measured by the next report.
+        self.is_full = bool(reports) and (counted(held) or 0) >= self.stream_bytes
 
-    def drain(self) -> int:
-        """Ship what the spool holds, as far as the stream has room. Raises redis.RedisError when the store is away."""
+    def keep_count(self) -> None:
+        """See that the count of what was dropped outlives this worker. Raises OSError. Called by the heartbeat."""
+        self._dropped.keep()
+
+    def tell_count(self, source: str) -> None:
+        """Tell how much was dropped, here and by dead workers. Called by the heartbeat. Raises redis.RedisError."""
+        self._dropped.tell(self.background, source)
+
+    def drain(self, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Ship what the spool holds, as far as the stream has room, until `is_over`. Raises redis.RedisError when the store is away."""
+
+        def ship(batch: list[Entry]) -> None:
+            if is_over():
+                raise _Over
+            self._ship(batch)
+
         if self.is_full:
             return 0
         try:
-            return self.spool.drain(self._ship, batch_bytes=min(SHIP_BYTES, self._stream_bytes // 64))
-        except StreamFull:
+            return self.spool.drain(ship, batch_bytes=min(SHIP_BYTES, self.stream_bytes // 64))
+        except (StreamFull, _Over):
             return 0
+        finally:
+            unread, self.spool.unread = self.spool.unread, 0
+            for _ in range(unread):
+                self._dropped.add()
 
     def _ship(self, batch: list[Entry]) -> None:
-        size = sum(len(value) for entry in batch for value in entry.values())
-        with self._lock:
-            if self._taken + size > self._stream_bytes:
-                self.is_full = True
-                raise StreamFull
-            self._taken += size
-        pipeline = self.background.pipeline(transaction=False)
-        for entry in batch:
-            pipeline.xadd(keys.failures(), entry)  # type: ignore[arg-type]
-        pipeline.execute()
+        run = self.background.register_script(APPEND.text)
+        answer = run(keys=[keys.failures(), keys.failures_bytes()], args=arguments(batch, self.stream_bytes))
+        if not has_room(answer):
+            self.is_full = True
+            raise StreamFull
 
-    def close(self) -> None:
-        self.spool.close()
+    def close(self, ends: float = math.inf, *, is_alone: bool = True) -> None:
+        """Answers are waited for until `ends` (monotonic): two seconds at most, and a tenth of one in any case.
+
+        `is_alone`: nobody is in a call of `background`.
+        """
+        now = time.monotonic()
+        until = max(now + CALL_TIMEOUT, min(ends, now + BACKGROUND_TIMEOUT))
         with self._lock:
-            self._hang_up("the worker ends")
-        self.background.close()
+            left = self._heard(self._line, until, waits=True) if self._line else []
+            left += self._hang_up("the worker ends")
+        for one in left:
+            self._keep(one)
+        self.spool.close()
+        self._dropped.close()
+        if is_alone:
+            self.background.close()
 
 
 def _why(error: Exception) -> str:

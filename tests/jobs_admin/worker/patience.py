@@ -9,9 +9,9 @@ from jobs_admin.worker.calls import Calls, Script
 _ASKS = Script("return 1")
 
 
-def patient(url: str) -> Calls:
+def patient(url: str, kind: type[Calls] = Calls) -> Calls:
     """With a connection to a Redis that is there."""
-    calls = Calls(url, "a test", timeout_s=10)
+    calls = kind(url, "a test", timeout_s=10)
     ends = time.monotonic() + 30
     while calls.run(_ASKS, [], []) is None:
         assert time.monotonic() < ends, "no connection"

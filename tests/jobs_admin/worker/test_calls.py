@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 
 import pytest
@@ -180,3 +182,31 @@ def test_nobody_waits_for_what_is_told_to_a_redis_that_hangs(road):
     assert calls.run(ECHO, [], ["x"]) is None and time.monotonic() - began < LONGEST
     road.delay = 0
     until_it_answers(calls)
+
+
+class SoftLimit(Exception):
+    """As a signal raises it, in any line of a job."""
+
+
+def test_an_answer_that_a_signal_came_before_is_given_to_nobody(road):
+    calls = Calls(road.url, "things")
+    until_it_answers(calls)
+
+    def raising(*_):
+        raise SoftLimit
+
+    before = signal.signal(signal.SIGUSR1, raising)
+    try:
+        road.delay = 0.06
+        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(SoftLimit):
+            calls.run(ECHO, [], ["first"])
+            time.sleep(5)  # where the machine is so busy that the answer is quicker than the signal
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    road.delay = 0
+    ends = time.monotonic() + 20
+    while (heard := calls.run(ECHO, [], ["second"])) is None:  # at once: the late answer is still to come
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    assert heard[0] == b"second"

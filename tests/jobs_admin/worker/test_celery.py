@@ -10,6 +10,8 @@ import ssl
 import subprocess
 import sys
 import time
+from importlib import import_module
+from uuid import uuid4
 
 import pytest
 import redis
@@ -18,6 +20,7 @@ from kombu import Connection
 from kombu.transport.virtual import Message
 
 from jobs_admin.core import keys
+from jobs_admin.core.envelope import Lineage
 from jobs_admin.worker.celery import GuardStep, _store_url, install, is_supported
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.line import client
@@ -31,7 +34,7 @@ from tests.real_celery import ROOT, make_app
 pytestmark = pytest.mark.server
 
 
-def told(worker, job_id: str, kinds: list[str], deadline_s: float = 15):
+def told(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
     """The reports of a job, by attempt, once as many are there as expected; and no more of them come."""
     worker.wait(lambda: len(of_job(worker.store_engine, job_id)) >= len(kinds), deadline_s, f"{kinds} of {job_id}")
     flush = worker.send("fail", "flush")  # what was on its way is there after this one
@@ -123,10 +126,71 @@ def test_a_retry_that_names_no_error_is_told_with_the_one_it_was_asked_in(worker
     assert (first.error_type, first.message) == ("tests.real_celery.PartnerDown", "in passing")
 
 
-def test_a_replayed_job_keeps_its_lineage_through_celerys_own_retry(worker):
-    header = {"queue": "emails", "job_id": "first", "run": 2, "item": 7, "replay": "r1"}
-    first, last = told(worker, worker.send("flaky", 1, headers={"redrive": header}), ["retry", "success"])
-    assert first.lineage.as_header() == last.lineage.as_header() == header
+REPLAYED = {"queue": "emails", "job_id": "first", "run": 2, "item": 7}
+
+
+def replay(worker, task: str, *args, desk="of today", **options) -> tuple[str, dict]:
+    """Sends a job as a replay does, onto a broker that cannot send once. Its id, and its header."""
+    job_id, key = str(uuid4()), uuid4().hex
+    header = REPLAYED | {"replay": key, "once": True} | ({"sent_as": job_id} if desk == "of today" else {})
+    worker.send(task, *args, task_id=job_id, headers={"tenant": "t", "redrive": header}, **options)
+    return job_id, header
+
+
+def its_own(header: dict) -> Lineage:
+    return Lineage.from_header(header)
+
+
+@pytest.mark.parametrize("desk", ["of today", "older"])
+@pytest.mark.parametrize("task", ["flaky", "autoretry"])
+def test_a_replayed_job_keeps_its_lineage_through_celerys_own_retry(worker, task, desk):
+    job_id, header = replay(worker, task, 1, desk=desk)
+    first, last = told(worker, job_id, ["retry", "success"])
+    assert first.lineage == last.lineage == its_own(header)
+
+
+@pytest.mark.parametrize("desk", ["of today", "older"])
+def test_a_job_that_got_the_headers_of_a_replayed_one_is_run_and_told_of(worker, desk):
+    child = str(uuid4())
+    parent, header = replay(worker, "hands_on", "fail", child, "failed itself", desk=desk)
+    (of_parent,), (of_child,) = told(worker, parent, ["exception"]), told(worker, child, ["exception"])
+    assert (of_parent.lineage, of_parent.message) == (its_own(header), "failed itself")
+    assert json.loads(of_child.raw)["headers"]["redrive"] == header  # it has it, and it is not its own
+    assert of_child.lineage == (None if desk == "of today" else its_own(header))
+
+
+def test_a_job_that_got_the_headers_of_a_replayed_one_and_runs_well_is_no_news(worker):
+    child = str(uuid4())
+    parent, header = replay(worker, "hands_on", "ok", child)
+    (of_parent,) = told(worker, parent, ["success"])
+    worker.wait(lambda: f"{child}] succeeded" in worker.text(), what="the child")
+    assert of_parent.lineage == its_own(header) and told(worker, child, []) == []
+
+
+def test_a_job_that_got_the_headers_and_is_retried_has_no_part_in_the_replay(worker):
+    child = str(uuid4())
+    replay(worker, "hands_on", "exhaust", child)
+    assert [one.lineage for one in told(worker, child, ["retry", "exception"])] == [None, None]
+
+
+def test_what_takes_a_replayed_task_s_place_is_the_replayed_job_and_no_copy(worker):
+    """`self.replace`: the same id, the first attempt anew."""
+    (ended,) = told(worker, (sent := replay(worker, "replaced", "fail"))[0], ["exception"])
+    assert (ended.message, ended.task, ended.lineage) == ("in its place", "fail", its_own(sent[1]))
+
+
+def test_the_next_links_of_a_replayed_job_are_jobs_of_their_own(worker):
+    link, broken = (str(uuid4()) for _ in range(2))
+    app = worker.app
+    replay(worker, "ok", link=app.signature("fail", task_id=link, immutable=True))
+    replay(worker, "fail", link_error=app.signature("hands_on", args=("fail", broken), immutable=True))
+    chained = app.signature("ok", immutable=True) | app.signature("fail", immutable=True)
+    of_chain = str(uuid4())
+    header = REPLAYED | {"replay": "r" * 32, "once": True, "sent_as": of_chain}
+    last = chained.apply_async(task_id=str(uuid4()), queue="celery", headers={"redrive": header}).id
+    for one in (link, broken, last):
+        (report,) = told(worker, one, ["exception"])
+        assert report.lineage is None
 
 
 def test_a_replayed_job_tells_its_success_at_once(worker):
@@ -246,6 +310,7 @@ def test_the_heartbeat_counts_what_happened(worker):
     assert before["boot"] == heartbeat()["boot"]
     said = heartbeat()
     assert (said["source"], said["pool"], said["concurrency"], said["mode"]) == ("shop", "prefork", 2, "enforce")
+    assert said["broker"] == "redis"
     assert said["queues"] == ["celery", "emails", "webhooks"]
     assert said["late_ack"]["webhooks"] is False
 
@@ -339,7 +404,7 @@ def test_an_older_version_is_guarded_and_the_worker_says_that_it_was_not_tested(
     worker = start(own_store.url, pool="solo", environment={"REAL_CELERY_VERSION": "5.4.0"})
     job = worker.send("fail")
     worker.wait(lambda: of_job(own_store, job), what="the report")
-    assert "accepts Celery 5.4.0, but is tested with 5.7 only" in worker.text()
+    assert "accepts Celery 5.4.0, and is tested with 5.3, 5.5, 5.7" in worker.text()
 
 
 def test_an_untested_version_leaves_the_worker_unguarded_but_running(start, own_store):
@@ -356,6 +421,32 @@ def test_installing_twice_is_installing_once():
     install(app, source="other")
     assert app.redrive_wish.source == "shop"
     assert [step for step in app.steps["consumer"] if step is GuardStep] == [GuardStep]
+
+
+class Lazy:
+    """As lazy objects of many libraries: it makes what it stands for when it is asked for its class."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("it is not there yet")
+
+
+def test_a_lazy_object_in_the_process_is_not_asked_what_it_is():
+    app = make_app("memory://")
+    app.use_fast_trace_task = True  # as where a worker begins
+    import_module("celery.worker.consumer.consumer")
+    lazy = Lazy()
+    install(app, source="shop")
+    assert app.redrive_wish.source == "shop"
+    del lazy
+
+
+def test_what_install_cannot_use_is_said_and_not_raised(caplog):
+    app = make_app("memory://")
+    install(app, source="shop", tenant=5)
+    assert not hasattr(app, "redrive_wish")
+    assert GuardStep not in app.steps["consumer"]
+    assert "Redrive's guard is not installed" in caplog.text
 
 
 PRODUCER = """
@@ -382,7 +473,7 @@ def test_a_producer_stays_as_it_was():
         [sys.executable, "-c", PRODUCER], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
         text=True, timeout=30, check=False,
     )  # fmt: skip
-    ours = "jobs_admin jobs_admin.core jobs_admin.core.keys jobs_admin.worker jobs_admin.worker.celery"
+    ours = "jobs_admin jobs_admin.core jobs_admin.core.keys jobs_admin.worker jobs_admin.worker.celery jobs_admin.worker.versions"
     assert done.stdout.splitlines() == [ours, "inert"], done.stderr
 
 
@@ -406,7 +497,7 @@ def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(o
     channel = Connection("memory://").channel()
     message = Message(channel._get("its-own"), channel=channel)
     # A path that is no text: reading the tenant fails, as a fault of ours would.
-    guard = Guard(Origin("shop", "", (5,), {}), Store(own_store.url, Spool(tmp_path / "s")))
+    guard = Guard(Origin("shop", "", (5,)), Store(own_store.url, Spool(tmp_path / "s")))
     guard.store.dial()
     request = guarded(Request, guard)(message, app=app, hostname="w@h", task=app.tasks["fail"])
     guard.job_timed_out(request, 1)

@@ -43,6 +43,13 @@ def test_the_same_attempt_waits_once_and_another_attempt_beside_it(delays):
     assert delays.count() == 2
 
 
+def test_jobs_that_were_given_the_same_id_wait_beside_each_other(delays):
+    assert delays.schedule(head("sync", mark="0a"), b"monday", 10)
+    assert delays.schedule(head("sync", mark="0b"), b"tuesday", 10)
+    assert not delays.schedule(head("sync", mark="0a"), b"monday again", 0)
+    assert delays.count() == 2
+
+
 def test_what_was_due_first_runs_first(delays, client):
     for job, delay in (("c", 30), ("a", 10), ("b", 20)):
         delays.schedule(head(job), job.encode(), delay)

@@ -52,6 +52,11 @@ def test_jobs_go_to_the_pool_as_they_come(worker):
     assert worker.began == ["a", "b", "c"]
 
 
+def test_a_message_cannot_say_of_itself_that_it_runs_alone(worker):
+    forged = SimpleNamespace(name="forged", _request_dict={"id": "forged", ALONE: "alone"})
+    assert worker.gate.enters(forged, lambda: None) and worker.how(forged) is None
+
+
 def test_a_suspect_starts_again_when_the_others_have_ended_and_before_those_that_came_later(worker):
     a, b, pill = worker.gets("a", "b", "pill")
     assert worker.gate.takes_back(pill, SAYS_ALONE) and worker.how(pill) is None
@@ -124,7 +129,7 @@ def test_one_that_is_not_known_is_not_taken_back_and_goes_back_to_the_broker(wor
         def on_failure(self, exc_info, *args, **options):
             told.append(exc_info.exception)
 
-    stranger = guarded(Plain, Guard(Origin("shop", "", (), {}), None, worker.gate))()
+    stranger = guarded(Plain, Guard(Origin("shop", "", ()), None, worker.gate))()
     assert not worker.gate.takes_back(stranger, SAYS_ALONE)
     stranger.on_failure(SAYS_ALONE)
     (error,) = told

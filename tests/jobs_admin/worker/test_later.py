@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
+import redis
 from kombu import Connection
+from kombu.message import Message
 
+from dashboard.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.worker.broker import Publisher
-from jobs_admin.worker.delays import Head
-from jobs_admin.worker.later import promote
+from jobs_admin.worker.decision import AGAIN, Decision
+from jobs_admin.worker.delays import Delays, Head
+from jobs_admin.worker.later import Later, NotHeld, closed_for, promote
+from jobs_admin.worker.report import Origin
 
 pytestmark = pytest.mark.server
 
@@ -53,3 +60,43 @@ def test_where_the_broker_is_away_all_are_due_at_once_when_it_is_back(delays, cl
     assert away.jobs == 0 and "cannot be reached" in away.failed
     assert client.hlen(keys.due_claims("shop")) == 0
     assert promote(delays, files[0]).jobs == 3
+
+
+def test_a_place_that_does_not_answer_is_left_alone_for_a_second_and_longer_while_it_goes_on():
+    assert [closed_for(failed) for failed in range(5)] == [1, 2, 4, 5, 5]
+    assert closed_for(10**6) == 5
+
+
+def test_an_answer_that_did_not_come_costs_the_jobs_of_the_next_second_and_no_more(files, tmp_path):
+    place = Engine(tmp_path / "place").start()
+    client = redis.Redis.from_url(place.url, socket_timeout=5, socket_connect_timeout=5)
+    delays = Delays(client, "shop")
+    later = Later(Origin("shop", "", ()), delays, delays, files[0])
+
+    def request(job: str) -> SimpleNamespace:
+        message = Message(b"W10=", headers={"id": job, "task": "send"}, content_type="application/json")
+        message.delivery_info = {"exchange": "", "routing_key": "emails"}
+        return SimpleNamespace(id=job, type="send", message=message, request_dict={"retries": 0},
+                               delivery_info=message.delivery_info, acknowledged=True)  # fmt: skip
+
+    def refused(job: str) -> float:
+        """For how many seconds nobody asks, at most."""
+        later._closed_until = 0.0  # that has passed
+        with pytest.raises(NotHeld, match="did not take it"):
+            later.hold(request(job), Decision(AGAIN, "p@1", 60))
+        return later._closed_until - time.monotonic()
+
+    try:
+        place.kill()
+        assert refused("a") <= 1
+        for longest in (2, 4, 5, 5):
+            assert refused("b") <= longest
+        place.start()
+        later._closed_until = 0.0
+        later.hold(request("c"), Decision(AGAIN, "p@1", 60))
+        assert delays.count() == 1
+        place.kill()
+        assert refused("d") <= 1  # from the beginning
+    finally:
+        client.close()
+        place.stop()

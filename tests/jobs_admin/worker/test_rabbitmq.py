@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -12,12 +14,17 @@ from kombu import Connection
 from dashboard.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.priority import LEVELS, RABBITMQ, level, number
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Letter
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
 from tests import rabbitmq
 from tests.jobs_admin.worker.conftest import of_job, reports
+from tests.jobs_admin.worker.keeping import kept, reap
 from tests.jobs_admin.worker.policies import attempts, obeyed, policy, published
+from tests.jobs_admin.worker.test_queues import APP as ROUTED
+from tests.jobs_admin.worker.test_queues import retries_come_back
 from tests.real_celery import RealWorker
 
 pytestmark = pytest.mark.server
@@ -110,9 +117,12 @@ def test_a_pill_starts_as_often_as_the_policy_allows_and_good_jobs_run(shop):
     obeyed(shop, shop.store.url, policy("pill", "dies", max_attempts=9, poison={"crashes": 3, "window_s": 300}))
     good = [shop.send("ok", f"beside {n}") for n in range(10)]
     pill = shop.send("dies")
-    found = shop.wait(lambda: len(told := of_job(shop.store, pill)) == 3 and told, what="its quarantine")
-    assert [(one.kind, one.reason) for one in found] == [("retry", ""), ("retry", ""), ("worker_lost", "poison")]
-    assert found[-1].crashes and len(attempts(shop, pill)) == 3
+    shop.wait(lambda: any(one.kind != "retry" for one in of_job(shop.store, pill)), 60, "its end")
+    *retried, last = of_job(shop.store, pill)
+    assert {(one.kind, one.reason) for one in retried} == {("retry", "")}
+    assert (last.kind, last.reason) == ("worker_lost", "poison")
+    # A store that does not answer within 100 ms, on a busy machine, is not asked about that crash.
+    assert last.crashes and 3 <= len(attempts(shop, pill)) == len(retried) + 1 <= 5
     shop.wait(lambda: sum("beside" in line for line in shop.marks("ok")) == len(good), what="the good jobs")
 
 
@@ -181,3 +191,162 @@ def test_a_worker_that_dies_before_it_acknowledges_does_not_make_two_waits_of_on
         living.stop()
     assert [(one.attempt, one.kind) for one in of_job(own_store, job)] == [(1, "retry"), (1, "retry"), (2, "exception")]
     assert [n for n, _ in attempts(living, job)] == [1, 2]
+
+
+class Replays:
+    """Sends what the guard captured again, as the desk does."""
+
+    def __init__(self, node, store):
+        self.source = connect("shop", "celery", node.url, queues=["celery"], store=lambda: store)
+        self.store = store
+
+    def again(self, report, token, copies=1, **changes):
+        """So many copies of one letter; its new id. The ledger is lost between them, as nothing else could make two."""
+        lineage = {"queue": report.queue, "job_id": report.job_id, "run": 2, "item": token, "replay": "r"}
+        letter = Letter(token, report.raw, report.queue, f"{report.job_id}-{token}", lineage, **changes)
+        for _ in range(copies):
+            self.source.send("r", [letter])
+            self.store.delete(keys.ledger("shop", "r"))
+        return letter.job_id
+
+
+@pytest.fixture
+def replayed(node, store):
+    made = Replays(node, store)
+    yield made
+    made.source.close()
+
+
+def told_by(store, name):
+    """What the workers' heartbeats say of it."""
+    return max((json.loads(said).get(name, 0) for said in store.hvals(keys.workers())), default=0)
+
+
+def fails_once(shop, task="try", *args, **options):
+    obeyed(shop, shop.store.url)
+    job = shop.send(task, *args, **options)
+    return shop.wait(lambda: of_job(shop.store, job), what="its failure")[0]
+
+
+def test_of_the_copies_of_a_replayed_job_one_runs_and_the_others_are_acknowledged(shop, store, node, replayed):
+    report = fails_once(shop)
+    before, unasked = told_by(store, "repeated"), told_by(store, "unasked")
+    job = replayed.again(report, 1, copies=5)
+    shop.wait(lambda: told_by(store, "repeated") - before + len(attempts(shop, job)) == 5, what="all of them")
+    # A store that does not answer within 100 ms, on a busy machine, lets a job run: that is counted.
+    assert len(attempts(shop, job)) <= 1 + told_by(store, "unasked") - unasked < 5
+    assert "dropped a second copy" in shop.text()
+    shop.send("ok", "afterwards")
+    shop.wait(lambda: any("afterwards" in mark for mark in shop.marks("ok")), what="a job after them")
+    assert depth(node, "celery") == 0 and len(of_job(shop.store, job)) == len(attempts(shop, job))
+
+
+def test_a_replayed_job_that_a_policy_tries_again_and_puts_off_runs_each_time(shop, store, replayed):
+    (report, other) = fails_once(shop, "noted", 1, "no time"), fails_once(shop)
+    obeyed(
+        shop,
+        shop.store.url,
+        policy("p", max_attempts=3, backoff={"kind": "fixed", "first_delay_s": 0.1}),
+        policy("one", "noted", rate_limit={"max": 1, "per_s": 1}),
+    )
+    job = replayed.again(other, 2)
+    shop.wait(lambda: len(of_job(shop.store, job)) == 3, what="three attempts")
+    assert [n for n, _ in attempts(shop, job)] == [1, 2, 3]
+    waits = [
+        replayed.again(report, token, args=[token, 0]) for token in (3, 4, 5)
+    ]  # two of them are put off, in the same attempt
+    shop.wait(lambda: all(of_job(shop.store, one) for one in waits), 30, "those that waited for their turn")
+
+
+def test_a_replayed_job_runs_on_by_celery_s_own_retries(shop, replayed):
+    report = fails_once(shop, "autoretry", 99)
+    assert report.kind == "retry"
+    job = replayed.again(report, 6)
+    shop.wait(lambda: len(of_job(shop.store, job)) == 3, what="three attempts")
+    # In the order of attempts: of two workers' reports either may be there first.
+    ended = sorted(of_job(shop.store, job), key=lambda one: one.attempt)
+    assert [one.kind for one in ended] == ["retry", "retry", "exception"]
+
+
+def test_a_replayed_job_whose_worker_dies_before_it_acknowledges_runs_again(node, own_store, store):
+    dies = {"REAL_REQUEST": "1", "REAL_DIE_BEFORE_ACK": "1"}
+    dying = RealWorker(node.url, own_store.url, concurrency=1, queues="doomed", late_ack=True, environment=dies)
+    living = RealWorker(node.url, own_store.url, concurrency=1, queues="doomed", late_ack=True)
+    job = dying.send("try", queue="doomed")
+    try:
+        living.start()
+        (report,) = living.wait(lambda: of_job(own_store, job), what="its failure")
+        living.stop()
+        dying.start()
+        with redis.Redis.from_url(own_store.url) as client:
+            source = connect("shop", "celery", node.url, store=lambda: client)
+            lineage = {"queue": "doomed", "job_id": job, "run": 2, "item": 1, "replay": "r"}
+            source.send("r", [Letter(1, report.raw, "doomed", "again", lineage)])
+            source.close()
+        dying.wait(lambda: dying.process.poll() is not None, what="its death", may_die=True)
+        living.start()
+        living.wait(lambda: len(of_job(own_store, "again")) == 2, what="its second delivery")
+    finally:
+        dying.kill()
+        living.stop()
+    assert len(attempts(dying, "again")) == len(attempts(living, "again")) == 1
+
+
+def test_a_delayed_retry_of_celerys_own_comes_back_at_once_from_a_worker_that_is_killed(node, tmp_path):
+    """It is not acknowledged while it waits; the next worker waits on for its time."""
+    store = Engine(tmp_path).start()
+    first, second = (RealWorker(node.url, store.url, concurrency=1, queues="held") for _ in range(2))
+    try:
+        first.start()
+        job = first.send("flaky", 1, 6, queue="held")
+        first.wait(lambda: of_job(store, job), what="the retry")
+        time.sleep(0.5)
+        first.kill()
+        second.start()
+        second.wait(lambda: len(of_job(store, job)) == 2, what="its second attempt")
+        retried, well = of_job(store, job)
+        assert (retried.kind, well.kind, well.attempt) == ("retry", "success", 2)
+        # Celery works its time out before the guard does: a moment, longer on a busy machine.
+        assert well.at >= retried.due_at - 1 and second.text().count("succeeded") == 1
+    finally:
+        first.stop()
+        second.stop()
+        store.stop()
+
+
+def test_what_runs_in_a_killed_worker_is_lost_and_what_it_had_fetched_comes_again(node, tmp_path):
+    store = Engine(tmp_path).start()
+    worker = RealWorker(node.url, store.url, concurrency=1, queues="kept")
+    try:
+        published(store.url, policy("keeping", "*", file_lost=True))
+        worker.start()
+        lost = worker.send("until", "never", queue="kept")
+        with redis.Redis.from_url(store.url) as client:
+            worker.wait(lambda: kept(client), what="one that runs")
+            waiting = worker.send("ok", queue="kept")
+            worker.wait(lambda: waiting in worker.text(), what="another that is fetched")
+            worker.kill()
+            reap(client, watches=2)
+            (only,) = reports(store)
+            assert (only.job_id, only.kind, only.queue) == (lost, "lost", "kept")
+            assert json.loads(only.raw)["headers"]["id"] == lost and only.raw_is_whole
+            worker.start()
+            worker.wait(lambda: worker.marks("ok") and not kept(client), what="the other to have run")
+            assert worker.marks("until") == ["never"]
+            assert {(one.job_id, one.kind) for one in reports(store)} == {(lost, "lost"), (waiting, "success")}
+    finally:
+        worker.stop()
+        store.stop()
+
+
+def test_a_retry_comes_back_to_the_queue_that_its_consumer_was_given_it_from(node, start, own_store):
+    worker = start(own_store.url, app=ROUTED, queues="orders,billing,media", broker_url=node.url)
+    retries_come_back(worker, own_store)
+    # From now on the worker has both queues of one routing key: only the consumer tells them apart.
+    worker.app.control.add_consumer("mailing", reply=True, timeout=10, limit=1)
+    worker.wait(lambda: "consuming from mailing" in worker.text(), 60, "the other queue to be consumed")
+    job = worker.app.send_task("try", ["down", 2], exchange="paid", routing_key="paid", declare=[]).id
+    told = worker.wait(lambda: len(found := of_job(own_store, job)) == 3 and found, what="both copies to end")
+    assert sorted((one.queue, one.kind) for one in told) == [
+        ("billing", "retry"), ("billing", "success"), ("mailing", "exception"),
+    ]  # fmt: skip

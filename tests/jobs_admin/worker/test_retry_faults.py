@@ -11,6 +11,7 @@ from django.core.management import call_command
 
 from jobs_admin import config, ingest, promoting
 from jobs_admin.core import keys
+from jobs_admin.core.envelope import decode
 from jobs_admin.management.commands import drain
 from jobs_admin.models import Attempt, Failure, Notice
 from jobs_admin.worker.delays import Delays, Head
@@ -71,7 +72,8 @@ def test_where_nothing_takes_the_retry_the_job_is_dead_with_its_reason_and_celer
     """A broker that is not Redis: retries wait in the store, and that is gone."""
     (tmp_path / "control").mkdir()
     worker = start(own_store.url, broker_url=f"filesystem://{tmp_path}", concurrency=1)
-    version = obeyed(worker, own_store.url, policy("p", backoff=SOON, max_attempts=2))
+    rules = policy("p", backoff=SOON, max_attempts=2), policy("q", "late", backoff=SOON, max_attempts=2)
+    version = obeyed(worker, own_store.url, *rules)
     well = worker.send("try", "down", 2)
     worker.wait(lambda: len(of_job(own_store, well)) == 2, what="a retry that waited in the store")
     assert [one.kind for one in of_job(own_store, well)] == ["retry", "success"]
@@ -79,11 +81,37 @@ def test_where_nothing_takes_the_retry_the_job_is_dead_with_its_reason_and_celer
     on_error = [{"task": "note", "args": ["errback"], "kwargs": {}, "options": {}, "immutable": True}]
     job = worker.send("try", link_error=on_error)
     worker.wait(lambda: worker.marks("notes"), 30, "the errback")
+    late = worker.send("late", link_error=on_error)
+    worker.wait(lambda: len(worker.marks("notes")) == 2, 30, "its errback")
     own_store.start()
     (only,) = worker.wait(lambda: of_job(own_store, job), 30, "the report")
     assert (only.kind, only.policy, only.error_type) == ("exception", f"p@{version}", "tests.real_celery.PartnerDown")
     assert only.reason.startswith("store: the place where retries wait did not take it")
     assert len(attempts(worker, job)) == 1
+    # Under late ack it had been told as a retry before it was known that nothing takes it.
+    told = worker.wait(lambda: len(told := of_job(own_store, late)) == 2 and told, 30, "both reports")
+    assert [(one.kind, one.attempt, one.reason[:7]) for one in told] == [("retry", 1, ""), ("exception", 1, "store: ")]
+
+
+@pytest.mark.parametrize("task", ["late", "dies"])
+def test_under_late_ack_a_failure_is_reported_before_its_next_attempt_waits(start, own_store, task):
+    """Bringing it back takes the delivery that failed away: what was not reported by then never would be."""
+    published(own_store.url, policy("p", task, backoff=SOON))
+    worker = start(own_store.url, environment={"REAL_DIE_ONCE_IT_WAITS": "1"})
+    job = worker.send(task)
+    worker.wait(lambda: worker.process.poll() is not None, what="its death", may_die=True)
+    durable = reports(own_store)
+    Spool(worker.spool).drain(lambda batch: durable.extend(map(decode, batch)))
+    assert waiting(worker) == 1 and [(one.job_id, one.attempt, one.kind) for one in durable] == [(job, 1, "retry")]
+
+
+def test_under_early_ack_a_job_waits_before_it_is_reported(start, own_store):
+    """The broker has it no more: that it is not lost comes first."""
+    published(own_store.url, policy("p", backoff=SOON))
+    worker = start(own_store.url, environment={"REAL_DIE_ONCE_IT_WAITS": "1"})
+    worker.send("try")
+    worker.wait(lambda: worker.process.poll() is not None, what="its death", may_die=True)
+    assert waiting(worker) == 1 and not reports(own_store)
 
 
 @pytest.fixture

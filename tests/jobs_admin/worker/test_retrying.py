@@ -117,6 +117,14 @@ def test_only_what_matches_is_retried_and_a_success_comes_home(shop):
     told(shop, well, ["retry", "success"])
 
 
+def test_jobs_that_were_given_the_same_id_are_each_tried_again(shop):
+    obeyed(shop, shop.store_engine.url, policy("p", backoff={"kind": "fixed", "first_delay_s": 0.3}))
+    before = shop.text().count("'at last'")
+    for day in ("monday", "tuesday", "wednesday"):
+        shop.send("try", "down", 2, task_id="sync-acme", kwargs={"day": day})
+    shop.wait(lambda: shop.text().count("'at last'") == before + 3, 30, "three that ran well")
+
+
 @pytest.mark.parametrize("task", ["asks", "autoretries"])
 def test_celerys_own_retries_are_replaced_or_come_first(shop, task):
     """Natively: one retry after a minute. The policy: three attempts at once."""
@@ -315,7 +323,7 @@ def test_what_stands_around_a_task_makes_way_for_that_of_the_next_worker_in_the_
     app = make_app("memory://")
     task = app.tasks["try"]
     run, retry = task.run, task.retry
-    first, second = (Retrying(Origin("shop", "", (), {}), None, None, None, None) for _ in range(2))
+    first, second = (Retrying(Origin("shop", "", ()), None, None, None, None) for _ in range(2))
     first.wrap(task)
     around = task.run
     second.wrap(task)

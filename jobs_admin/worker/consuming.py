@@ -1,0 +1,161 @@
+"""Messages that never become a job: of a task that nobody knows, in a form or a content that is not accepted, garbage.
+
+Celery logs such a message and forgets it; some of them end the worker. Its hooks are wrapped on the consumer of this very
+worker, so that a consumer class of the user's own still runs: the message is told first, then Celery goes on as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kombu.exceptions import ContentDisallowed
+
+from jobs_admin.core.envelope import Envelope
+from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.misshapen import fault
+from jobs_admin.worker.outcome import qualified
+from jobs_admin.worker.unread import (
+    UNKNOWN_FORMAT,
+    element_envelope,
+    message_envelope,
+    queue_of,
+    task_of,
+    words_of,
+)
+
+_TOLD = "redrive_told"  # on a message: Celery may break on one that it has just been asked to forget
+_MOST_SHOWN = 200
+
+logger = logging.getLogger("redrive.worker")
+
+
+class Consuming:
+    """In front of one worker's consumer. Nothing here raises into it."""
+
+    def __init__(self, guard: Guard, consumer: Any, worker: str) -> None:
+        self._guard = guard
+        self._consumer = consumer
+        self._worker = worker
+
+    def wrap(self) -> None:
+        """Before the consumer connects: it hands these on then, and looks at them no more."""
+        for name, tell in (
+            ("on_unknown_task", self._unknown_task),
+            ("on_invalid_task", self._invalid),
+            ("on_unknown_message", self._unknown_message),
+            ("on_decode_error", self._undecodable),
+        ):
+            setattr(self._consumer, name, _first(tell, getattr(self._consumer, name)))
+        create = self._consumer.create_task_handler
+
+        def created(*args: Any, **options: Any) -> Any:
+            return self._surviving(create(*args, **options))
+
+        self._consumer.create_task_handler = created
+
+    # -- as Celery calls them -----------------------------------------------------------------------------------------
+
+    def _unknown_task(self, body: Any, message: Any, exc: Any) -> None:
+        def words() -> tuple[str, str]:
+            task = task_of(message)
+            said = f"No task of this worker is called {task}." if task else "The name of its task is no text."
+            return "celery.exceptions.NotRegistered", said
+
+        self._tell(message, "unknown_task", words)
+
+    def _invalid(self, body: Any, message: Any, exc: Any) -> None:
+        kind = "bad_content" if isinstance(exc, ContentDisallowed) else "unknown_format"
+        self._tell(message, kind, lambda: words_of(exc))
+
+    def _unknown_message(self, body: Any, message: Any) -> None:
+        def words() -> tuple[str, str]:
+            return UNKNOWN_FORMAT, f"It names no task, as Celery's messages do ({_content(message)})."
+
+        self._tell(message, "unknown_format", words)
+
+    def _undecodable(self, message: Any, exc: Any) -> None:
+        kind = "bad_content" if isinstance(exc, ContentDisallowed) else "undecodable"
+        self._tell(message, kind, lambda: words_of(exc))
+
+    def _tell(self, message: Any, kind: str, words: Callable[[], tuple[str, str]]) -> None:
+        if getattr(message, _TOLD, False):
+            return
+        setattr(message, _TOLD, True)
+        origin = self._guard.origin
+
+        def told() -> Envelope:
+            error_type, said = words()
+            return message_envelope(message, kind, error_type, said, origin, self._worker)
+
+        self._guard.message_ended(lambda: queue_of(message, origin), told)
+
+    # -- what would end the worker ------------------------------------------------------------------------------------
+
+    def _surviving(self, on_task_received: Any) -> Any:
+        """Celery's handler of messages; one that it breaks on, by the message's own fault, ends there."""
+
+        def on_message(message: Any) -> Any:
+            try:
+                return on_task_received(message)
+            except Exception as error:
+                if not self._ends_here(message, error):
+                    raise
+
+        return on_message
+
+    def _ends_here(self, message: Any, error: Exception) -> bool:
+        if self._guard.is_silenced:
+            return False
+        why = fault(message, error)
+        if not why or message.acknowledged:
+            return False
+        self._tell(message, "unknown_format", lambda: (qualified(type(error)), why))
+        message.reject_log_error(logger, self._consumer.connection_errors)
+        return True
+
+    def element_refused(self, element: bytes, payload: Any, queue: str, error: Exception) -> bool:
+        """Of a list in Redis, and no message: nobody has it any more."""
+        if self._guard.is_silenced:
+            return False
+        # A body in a broken encoding, or no JSON at all: else it is another program's.
+        kind = "undecodable" if isinstance(error, ValueError | RecursionError) else "unknown_format"
+
+        def told() -> Envelope:
+            error_type, words = words_of(error)
+            if kind == "unknown_format":
+                error_type, words = UNKNOWN_FORMAT, _lacking(payload)
+            return element_envelope(element, payload, queue, kind, error_type, words, self._guard.origin, self._worker)
+
+        self._guard.message_ended(lambda: queue, told)
+        return True
+
+
+def _first(tell: Any, then: Any) -> Any:
+    def told(*args: Any, **options: Any) -> Any:
+        tell(*args, **options)
+        return then(*args, **options)
+
+    return told
+
+
+def _content(message: Any) -> str:
+    return f"{message.content_type or 'of no content type'}"[:_MOST_SHOWN]
+
+
+def _lacking(payload: Any) -> str:
+    """What kombu needs of an element and this one does not have."""
+    if not isinstance(payload, dict):
+        return "It is JSON, but no object."
+    properties = payload.get("properties")
+    if not isinstance(properties, dict):
+        return "It has no properties."
+    if not isinstance(payload.get("headers") or {}, dict):
+        return "Its headers are no object."
+    delivery = properties.get("delivery_info")
+    if not isinstance(delivery, dict) or not {"exchange", "routing_key"} <= delivery.keys():
+        return "Its properties do not say where it was delivered to."
+    if not isinstance(properties.get("delivery_tag"), str | int):
+        return "Its properties hold no delivery tag."
+    return "Its body cannot be taken out of its encoding."

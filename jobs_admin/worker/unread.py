@@ -1,0 +1,172 @@
+"""From a message that no task took to the envelope that tells about it: its bytes, where it lay, and what was wrong.
+
+Nothing in a body is decoded here, and of an error only words are taken that a library wrote: an error that was made
+while a body was decoded may be of a class that the body chose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from kombu.utils.json import dumps
+
+from jobs_admin.core.display import shown_message
+from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.worker import report
+from jobs_admin.worker.outcome import qualified
+from jobs_admin.worker.report import Origin
+
+UNKNOWN_FORMAT = "UnknownFormat"  # where Celery only warns, there is no error whose name could be told
+_OF_LIBRARIES = ("builtins", "json", "binascii", "zlib", "lzma", "_bz2", "kombu", "celery", "amqp", "yaml", "msgpack")
+# What a broker writes onto a message while it lives: the same message has it, or has it not.
+_OF_THE_BROKER = ("redelivered", "x-death", "x-delivery-count")
+_LONGEST_ID = 255
+
+
+def message_envelope(message: Any, kind: str, error_type: str, words: str, origin: Origin, worker: str) -> Envelope:
+    """Of a message that kombu could read, at least in part."""
+    headers = message.headers if isinstance(message.headers, dict) else {}
+    raw = report.or_nothing(lambda: report.raw_message(message), None)
+    # The arguments are JSON that says so, or they are not shown.
+    args, kwargs = (
+        report.or_nothing(lambda: report.arguments_of(message), (None, None))
+        if kind == "unknown_task"
+        else (None, None)
+    )
+    shown_args, shown_kwargs = report.shown(args), report.shown(kwargs)
+    shown_headers = report.shown({k: v for k, v in headers.items() if k not in report.HIDDEN_HEADERS})
+    said = shown_message(words)
+    return Envelope(
+        **_common(kind, error_type, origin, worker),
+        queue=queue_of(message, origin),
+        task=task_of(message),
+        job_id=id_of(message),
+        lineage=Lineage.of_message(headers.get("redrive"), id_of(message)),
+        attempt=report.attempt_number(headers.get("retries")),
+        message=said.text,
+        tenant=report.tenant_of(args, kwargs, origin.tenant_paths),
+        priority=_priority(message),
+        args=shown_args.text,
+        kwargs=shown_kwargs.text,
+        headers=shown_headers.text,
+        redacted=sum(one.redacted for one in (said, shown_args, shown_kwargs, shown_headers)),
+        late_ack=True,  # the broker has it until we are through
+        **_kept(raw),
+    )
+
+
+def element_envelope(
+    element: bytes, payload: Any, queue: str, kind: str, error_type: str, words: str, origin: Origin, worker: str
+) -> Envelope:
+    """Of an element that is no message. It is in no queue any more: kombu takes it out first, and reads it then."""
+    headers = payload.get("headers") if isinstance(payload, dict) else None
+    headers = headers if isinstance(headers, dict) else {}
+    task, said_id = headers.get("task"), headers.get("id")
+    said = shown_message(words)
+    return Envelope(
+        **_common(kind, error_type, origin, worker),
+        queue=queue,
+        task=task[:500] if isinstance(task, str) else "",
+        # It cannot be delivered again, so each is one of its own, whatever it looks like.
+        job_id=str(said_id) if _is_id(said_id) else f"element-{uuid.uuid4()}",
+        attempt=report.attempt_number(headers.get("retries")),
+        message=said.text,
+        redacted=said.redacted,
+        late_ack=False,
+        **_kept(element),
+    )
+
+
+def words_of(error: BaseException | None) -> tuple[str, str]:
+    """Class and text of an error; no text of a class that is not a library's own, as that would call its code."""
+    inner = error.args[0] if error is not None and len(error.args) == 1 else None
+    if error is None:
+        return "", ""
+    if not _is_of_a_library(error) or (isinstance(inner, BaseException) and not _is_of_a_library(inner)):
+        return qualified(type(error)), "(its text is not asked for: its class is not known)"
+    return qualified(type(error)), str(error)[:2_000]
+
+
+def queue_of(message: Any, origin: Origin) -> str:
+    """Where it came from, or most likely came from; "" where nothing tells."""
+    return report.or_nothing(lambda: origin.queues.of(message).name, "")
+
+
+def task_of(message: Any) -> str:
+    """By its header, or by a body that Celery has decoded already; "" where neither tells."""
+    for place in (message.headers, _decoded(message)):
+        task = place.get("task") if isinstance(place, Mapping) else None
+        if isinstance(task, str) and task:
+            return task[:500]
+    return ""
+
+
+def id_of(message: Any) -> str:
+    """The job's own id. Else what stays when the same message is delivered again: its tag on Redis, its bytes elsewhere."""
+    for place in (message.headers, _decoded(message)):
+        said = place.get("id") if isinstance(place, Mapping) else None
+        if _is_id(said):
+            return str(said)
+    tag = message.delivery_tag
+    if _is_id(tag):  # a number is a place in a channel, no identity
+        return f"message-{tag}"[:_LONGEST_ID]
+    return f"message-{_digest(message)}"
+
+
+def _digest(message: Any) -> str:
+    body = message.body
+    found = hashlib.sha256(body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body or b""))
+    for fields in (message.headers, message.properties):
+        found.update(report.or_nothing(partial(_written, fields), b""))
+    return found.hexdigest()[:32]
+
+
+def _written(fields: Any) -> bytes:
+    """But for the marks of its broker."""
+    text: str = dumps({k: v for k, v in fields.items() if k not in _OF_THE_BROKER})  # type: ignore[no-untyped-call]
+    return text.encode()
+
+
+def _decoded(message: Any) -> Any:
+    """The body where Celery has decoded it before it asked for its task (its first protocol), else None."""
+    return getattr(message, "_decoded_cache", None)
+
+
+def _is_id(said: object) -> bool:
+    return isinstance(said, str) and 0 < len(said) <= _LONGEST_ID
+
+
+def _is_of_a_library(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _OF_LIBRARIES
+
+
+def _priority(message: Any) -> int | None:
+    properties = message.properties
+    return report.priority_of(properties.get("priority") if isinstance(properties, dict) else None)
+
+
+def _common(kind: str, error_type: str, origin: Origin, worker: str) -> dict[str, Any]:
+    return {
+        "source": origin.source,
+        "kind": kind,
+        "error_type": error_type[:500],
+        "at": time.time(),
+        "worker": worker,
+        "host": report.HOST,
+        "release": origin.release,
+    }
+
+
+def _kept(raw: bytes | None) -> dict[str, Any]:
+    if raw is None:
+        return {}
+    return {
+        "raw_size": len(raw),
+        "raw_sha256": hashlib.sha256(raw).hexdigest(),
+        "raw": raw if len(raw) <= report.RAW_BYTES else raw[: report.RAW_HEAD],
+    }

@@ -1,0 +1,202 @@
+"""Celery workers that begin where the imports have ended: each is a process of its own, as `python -m celery` makes it.
+
+    process = forked.start(["-m", "celery", …], folder, environment, log)    # a subprocess.Popen in all that tests ask
+
+A worker takes half a second of a processor to import Celery and what stands below it. One process has imported that, and
+forks for each worker that is wanted; the app and the guard are imported by the worker itself, in its own environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Of Celery and what stands below it, and nothing of ours.
+_IMPORTED = (
+    "celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork", "celery.concurrency.solo",
+    "celery.concurrency.thread", "celery.worker.consumer", "celery.fixups.django", "celery.worker.components",
+    "celery.worker.autoscale", "celery.worker.strategy", "celery.app.trace", "celery.app.log", "celery.app.events",
+    "celery.app.control", "celery.app.amqp", "celery.events.state", "celery.loaders.app", "celery.backends.base",
+    "billiard.pool", "billiard.popen_fork", "kombu.transport.redis", "kombu.transport.pyamqp", "kombu.asynchronous.hub",
+    "kombu.pools", "kombu.compression", "redis", "amqp", "json", "http.client", "concurrent.futures.thread",
+)  # fmt: skip
+
+
+class Forked:
+    """What tests ask of a subprocess.Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = threading.Event()
+
+    def ended(self, returncode: int) -> None:
+        self.returncode = returncode
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class _Forker:
+    """The process that forks, of this test process; it ends when the test process does."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "CELERY_", "REAL_"))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
+            cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0,
+        )  # fmt: skip
+        theirs.close()
+        self._socket = ours
+        self._turn = threading.Lock()
+        self._begun: list[Forked] = []
+        self._heard = threading.Condition()
+        self._forked: dict[int, Forked] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start(self, asked: dict[str, object]) -> Forked:
+        with self._turn:
+            self._socket.sendall(json.dumps(asked).encode() + b"\n")
+            with self._heard:
+                assert self._heard.wait_for(lambda: self._begun, 60), "the process that forks does not answer"
+                return self._begun.pop()
+
+    def _listen(self) -> None:
+        for line in self._socket.makefile("rb"):
+            told = json.loads(line)
+            with self._heard:
+                if "begun" in told:
+                    made = self._forked[told["begun"]] = Forked(told["begun"])
+                    self._begun.append(made)
+                    self._heard.notify_all()
+                else:
+                    self._forked.pop(told["ended"]).ended(told["returncode"])
+
+    def stop(self) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_forkers: dict[int, _Forker] = {}
+
+
+def start(arguments: list[str], folder: Path, environment: dict[str, str], log: Path) -> Forked:
+    """`python arguments…` with this log as its output, at the head of a process group of its own."""
+    forker = _forkers.get(os.getpid())
+    if forker is None:
+        forker = _forkers[os.getpid()] = _Forker()
+        atexit.register(forker.stop)
+    return forker.start({"arguments": arguments, "folder": str(folder), "environment": environment, "log": str(log)})
+
+
+# --- the process that forks --------------------------------------------------------------------------------------
+
+
+def _serve(place: int) -> None:
+    import gc
+    import importlib
+    import selectors
+
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is here before the fork is looked at by no worker's collector
+    connection = socket.socket(fileno=place)
+    woken, waker = socket.socketpair()
+    for end in (connection, woken, waker):
+        end.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    reading = selectors.DefaultSelector()
+    reading.register(connection, selectors.EVENT_READ)
+    reading.register(woken, selectors.EVENT_READ)
+    held = b""
+    while True:
+        for key, _ in reading.select():
+            if key.fileobj is woken:
+                woken.recv(4096)
+                continue
+            more = connection.recv(1 << 20)
+            if not more:
+                return
+            held += more
+            while b"\n" in held:
+                line, _, held = held.partition(b"\n")
+                asked = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    _become(asked, [connection, woken, waker], reading)
+                with contextlib.suppress(OSError):
+                    os.setpgid(pid, pid)  # whoever comes first: it can be ended by its group as soon as it is told of
+                _tell(connection, begun=pid)
+        _reap(connection)
+
+
+def _reap(connection: socket.socket) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            _tell(connection, ended=pid, returncode=os.waitstatus_to_exitcode(status))
+
+
+def _tell(connection: socket.socket, **what: int) -> None:
+    connection.setblocking(True)
+    connection.sendall(json.dumps(what).encode() + b"\n")
+    connection.setblocking(False)
+
+
+def _become(asked: dict, open_here: list[socket.socket], reading) -> None:
+    """The worker: as `python -m module` begins, but for what was imported already. Ends as an interpreter does."""
+    import runpy
+
+    os.setpgid(0, 0)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    reading.close()
+    for end in open_here:
+        end.close()
+    log = os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(log, 1), os.dup2(log, 2), os.close(log)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["folder"])
+    sys.path[0] = asked["folder"]
+    _, module, *rest = asked["arguments"]
+    sys.argv = ["", *rest]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

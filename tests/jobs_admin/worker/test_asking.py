@@ -1,0 +1,73 @@
+"""An error's own code may take any time: it is asked in one thread, and a job that fails meanwhile asks nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from jobs_admin.worker import asking
+from jobs_admin.worker.asking import Asking
+
+
+def until(holds):
+    ends = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+class Hangs(Exception):
+    asked = 0
+    goes_on = threading.Event()
+
+    @property
+    def retry_after(self):
+        type(self).asked += 1
+        self.goes_on.wait(60)
+        return 9
+
+
+class Says(Exception):
+    @property
+    def retry_after(self):
+        return 7
+
+
+class Here(Exception):
+    """Lies there, in the thread that reads it."""
+
+    retry_after = 5
+
+
+@pytest.fixture
+def hangs():
+    class One(Hangs):
+        goes_on = threading.Event()
+
+    yield One
+    One.goes_on.set()
+
+
+def test_errors_that_hang_cost_one_thread_and_are_said_once(hangs, caplog):
+    others = Asking()
+    before = threading.active_count()
+    assert [others.ask(hangs()) for _ in range(30)] == [None] * 30
+    until(lambda: hangs.asked)
+    assert hangs.asked == 1
+    assert threading.active_count() == before + 1
+    assert caplog.text.count("takes longer than 20 ms") == 1
+
+
+def test_while_one_hangs_no_others_code_is_asked_and_then_it_is_again(hangs):
+    others = Asking()
+    assert others.ask(hangs()) is None
+    assert others.ask(Says()) is None
+    hangs.goes_on.set()
+    until(lambda: others.ask(Says()) == 7)
+
+
+def test_what_lies_there_is_read_whatever_hangs(hangs):
+    assert asking.retry_after_s(hangs()) is None
+    assert asking.retry_after_s(Here()) == 5

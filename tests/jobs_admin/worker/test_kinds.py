@@ -1,0 +1,66 @@
+"""Each way in which a job can fail is told once, with the very bytes that lay in its queue, and runs well when it is mended.
+
+Here the pool that nearly everybody runs is tried with both brokers and both ways of acknowledging, and each of the other two
+once. The whole table, with every pool in every place, is `python -m bench.kinds`: run it where capture is changed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin import config
+from jobs_admin.core.envelope import UNREAD
+from tests import rabbitmq
+from tests.conftest import forget_configuration
+from tests.jobs_admin.worker import kinds
+from tests.jobs_admin.worker.kinds import OnRabbitMQ, OnRedis
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
+
+TRIED = (
+    ("redis", "prefork", "early"),
+    ("redis", "prefork", "late"),
+    ("rabbitmq", "prefork", "early"),
+    ("rabbitmq", "prefork", "late"),
+    ("redis", "threads", "late"),
+    ("rabbitmq", "solo", "early"),
+)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory):
+    if rabbitmq.server() is None:
+        pytest.skip(rabbitmq.HOW_TO_GET_IT)
+    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def broker(request, store, engine, settings, tmp_path):
+    """The source `shop` of this desk."""
+    if request.param == "redis":
+        found = OnRedis(engine.url.removesuffix("/0") + "/1")
+    else:
+        found = OnRabbitMQ(request.getfixturevalue("node").url)
+    file = tmp_path / "sources.toml"
+    file.write_text(f'[sources.shop]\nbackend = "celery"\nurl = "{found.url}"\nqueues = ["emails"]\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    yield found
+    forget_configuration(config)
+
+
+@pytest.mark.parametrize(("broker", "pool", "acks"), TRIED, indirect=["broker"])
+def test_every_kind_is_told_once_byte_for_byte_and_recovers_when_it_is_mended(broker, store, engine, pool, acks):
+    late = acks == "late"
+    for one in kinds.tried(broker, pool, late, engine.url, store):
+        row = one.row
+        assert one.kinds == row.kinds, one
+        if not row.kinds:
+            assert (one.rows, one.ended) == (0, ""), one
+            continue
+        assert one.is_equal, one
+        state = "quarantined" if row.kinds[-1] in UNREAD else "dead"
+        assert (one.rows, one.state, one.ended) == (1, state, "recovered"), one
+        assert one.brought_back_by == ("the broker" if row.by_broker and late else "a replay"), one

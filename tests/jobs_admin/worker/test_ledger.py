@@ -1,0 +1,417 @@
+"""Jobs that are acknowledged before they run, under a policy that files them as lost: real workers, killed, frozen, cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+import redis
+from django.utils import timezone
+
+from jobs_admin import config, ingest, replays
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import decode
+from jobs_admin.models import Attempt, Failure, QueueCounter
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.reaping import SURE_S, Reaper
+from jobs_admin.worker.at_start import AtStart
+from tests.conftest import forget_configuration
+from tests.jobs_admin.worker.conftest import of_job, reports
+from tests.jobs_admin.worker.keeping import KEEPING, fall_silent, kept, of_store, reap
+from tests.jobs_admin.worker.patience import patient
+from tests.jobs_admin.worker.policies import obeyed, policy, published, running
+
+pytestmark = pytest.mark.server
+
+ANN = Viewer("ann", {"*": OPERATOR})
+
+
+def file_all() -> None:
+    rounds = 0
+    while ingest.step("test", wait_s=0.01) or rounds < 2:
+        rounds += 1
+
+
+def elements(worker) -> dict[str, bytes]:
+    """What lies in the broker, byte for byte, by job."""
+    with redis.Redis.from_url(worker.broker_url) as client:
+        return {json.loads(one)["headers"]["id"]: one for one in client.lrange("celery", 0, -1)}
+
+
+@pytest.fixture
+def desk(engine, store, settings, broker):
+    settings.REDRIVE_DEMO_BROKER_URL = broker.url.removesuffix("/0") + "/1"
+    forget_configuration(config)
+    return store
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_replayed_to_success(start, engine, desk):
+    version = published(engine.url, KEEPING)
+    worker = start(engine.url, later=True)
+    jobs = [worker.send("until", f"j{n}", kwargs={"error": ""}, queue="celery") for n in range(5)]
+    sent = elements(worker)
+    worker.start()
+    worker.wait(lambda: len(worker.marks("until")) == 2 and len(kept(desk)) == 2, what="two that run")
+    with redis.Redis.from_url(worker.broker_url) as client:
+        worker.wait(lambda: client.hlen("unacked") + client.llen("celery") == 3, what="both to be acknowledged")
+    ran = {worker.marks("until")[0], worker.marks("until")[1]}
+    lost = {job for n, job in enumerate(jobs) if f"j{n}" in ran}
+    worker.kill()
+    reap(desk, watches=4)
+    found = reports(engine)
+    assert sorted(one.job_id for one in found) == sorted(lost)
+    for one in found:
+        assert (one.kind, one.attempt, one.queue, one.task) == ("lost", 1, "celery", "until")
+        assert (one.raw, one.raw_is_whole, one.late_ack) == (sent[one.job_id], True, False)
+        assert one.policy == f"keeping@{version}" and one.args.startswith('["j') and one.release == "2026.11"
+        assert one.reason.startswith(f"worker {one.worker} stopped soon after ")
+        assert one.reason.endswith("the job had been acknowledged, so the broker will not give it again")
+    assert kept(desk) == [] and not desk.smembers(keys.kept_places())
+    with redis.Redis.from_url(worker.broker_url) as client:  # those that had not begun: the broker has them
+        assert client.hlen("unacked") + client.llen("celery") == 3
+    file_all()
+    assert set(Failure.objects.values_list("first_job_id", "state", "kind")) == {(j, "dead", "lost") for j in lost}
+
+    for n in range(5):
+        worker.let(f"j{n}")
+    worker.start()
+    replay = replays.start(ANN, replays.draft(ANN, query="kind:lost", reason="the worker was killed"))
+
+    def recovered():
+        replays.lay()
+        replays.send("test", timezone.now())
+        file_all()
+        replays.settle(timezone.now())
+        return Failure.objects.filter(state="recovered").count() == 2
+
+    worker.wait(recovered, 30, "both to run well")
+    replay.refresh_from_db()
+    assert replay.succeeded == 2
+    assert kept(desk) == []
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_other_pools_keep_theirs_too(start, own_store, pool):
+    published(own_store.url, KEEPING)
+    worker = start(own_store.url, pool=pool, concurrency=2)
+    at_once = 1 if pool == "solo" else 2
+    jobs = [worker.send("until", f"j{n}") for n in range(at_once)]
+    with of_store(own_store) as client:
+        worker.wait(lambda: len(kept(client)) == at_once, what="jobs that run")
+        worker.kill()
+        reap(client)
+        assert sorted(one.job_id for one in reports(own_store)) == sorted(jobs)
+        worker.start()
+        well = worker.send("ok")
+        bad = worker.send("fail_plain")
+        worker.wait(lambda: worker.marks("ok") and of_job(own_store, bad), what="both ends")
+        worker.wait(lambda: not kept(client), what="nothing kept")
+        assert not of_job(own_store, well)
+
+
+class Monitor:
+    """All that a store is asked between two moments."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url)
+        self._lines: list[str] = []
+        self._monitor = self._client.monitor().__enter__()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(redis.RedisError, OSError, ValueError):
+            for command in self._monitor.listen():
+                self._lines.append(command["command"])
+
+    def of_the_ledger(self) -> list[str]:
+        return [line for line in self._lines if ":kept" in line and not line.startswith("SCAN")]
+
+    def count(self, begins: str) -> int:
+        return sum(line.startswith(begins) for line in self._lines)
+
+    def seen(self, text: str) -> bool:
+        return any(text in line for line in self._lines)
+
+
+@pytest.fixture
+def quiet(worker):
+    """The shared worker without a policy, and its store."""
+    obeyed(worker, worker.store_engine.url)
+    with of_store(worker.store_engine) as client:
+        client.flushall()
+        yield client
+    obeyed(worker, worker.store_engine.url)
+
+
+def done(worker, n: int, monitor: Monitor, task: str = "ok") -> None:
+    before = len(worker.marks("ok"))
+    for _ in range(n):
+        worker.send(task)
+    worker.wait(lambda: len(worker.marks("ok")) == before + n, what=f"{n} jobs")
+    with of_store(worker.store_engine) as client:  # what was sent before this is seen when this is
+        client.echo(f"behind {n} {task}")
+    worker.wait(lambda: monitor.seen(f"behind {n} {task}"), what="the monitor")
+
+
+def test_without_such_a_policy_no_call_is_made_and_nothing_is_kept(worker, quiet):
+    url = worker.store_engine.url
+    monitor = Monitor(url)
+    done(worker, 20, monitor)
+    obeyed(worker, url, policy("plain", "*"))
+    done(worker, 21, monitor)
+    obeyed(worker, url, KEEPING | {"mode": "observe"})
+    done(worker, 22, monitor)
+    obeyed(worker, url, KEEPING | {"match": {"task": "another"}})
+    done(worker, 23, monitor)
+    assert monitor.of_the_ledger() == []
+    obeyed(worker, url, KEEPING)
+    done(worker, 10, monitor)
+    worker.wait(lambda: not kept(quiet), what="nothing kept")
+    for word in ("HSET", "HDEL"):
+        worker.wait(lambda word=word: monitor.count(f"{word} redrive:{{shop}}:kept:") == 10, what=f"10 of {word}")
+
+
+ENDS = [
+    ("ok", ()), ("fail_plain", ()), ("flaky", (1,)), ("exhaust", ()), ("reject", ()), ("ignore", ()), ("killed", ()),
+    ("hard", ()), ("soft", ()), ("leaves", ()), ("unpicklable", ()), ("try", ("down", 2)),
+]  # fmt: skip
+
+
+def has_ended(told):
+    """Not only one of its attempts: between two of them nothing of it is kept."""
+    return bool(told) and told[-1].kind != "retry"
+
+
+def test_whatever_way_a_job_ends_nothing_is_left_and_nothing_is_called_lost(worker, quiet):
+    url, engine = worker.store_engine.url, worker.store_engine
+    obeyed(worker, url, policy("keeping", "*", max_attempts=2, native="after", file_lost=True))
+    jobs = [worker.send(task, *args) for task, args in ENDS]
+    revoked = worker.send("until", "never")
+    worker.wait(lambda: "never" in worker.marks("until"), 30, "the one that is revoked")
+    worker.wait(lambda: any(name.startswith(revoked) for name in kept(quiet)), what="it to be kept")
+    worker.app.control.revoke(revoked, terminate=True, signal="SIGKILL")
+    silent = {"ok", "ignore"}
+    told = [job for job, (task, _) in zip(jobs, ENDS, strict=True) if task not in silent]
+    worker.wait(lambda: all(has_ended(of_job(engine, job)) for job in told), 40, "all to be told")
+    worker.wait(lambda: not kept(quiet), 30, "nothing kept")
+    reap(quiet)
+    theirs = {one.kind for one in reports(engine) if one.job_id in {*jobs, revoked}}
+    assert "lost" not in theirs
+    assert all(said["unkept"] == 0 for said in running(url))
+
+
+def test_what_is_acknowledged_late_is_not_kept(worker, quiet):
+    url = worker.store_engine.url
+    monitor = Monitor(url)
+    obeyed(worker, url, KEEPING)
+    job = worker.send("late")
+    worker.wait(lambda: of_job(worker.store_engine, job), what="its report")
+    # Of the jobs before it the last may leave the ledger only now.
+    assert not [asked for asked in monitor.of_the_ledger() if job in asked]
+
+
+@pytest.mark.django_db
+def test_a_worker_that_dies_between_report_and_removal_has_told_already(start, engine, desk):
+    """The script that removes is forgotten by the store, so its worker asks for it once more, a moment later: too late."""
+    published(engine.url, KEEPING)
+    worker = start(engine.url, concurrency=1)
+    worker.send("ok")
+    worker.wait(lambda: worker.marks("ok") and not kept(desk), what="a first job")
+    time.sleep(1.5)  # its answer is read: from now on the script goes by its name
+    job = worker.send("until", "j", kwargs={"error": "it failed"})
+    worker.wait(lambda: kept(desk), what="the second to be kept")
+    desk.script_flush()
+    worker.let("j")
+    while not desk.xlen(keys.failures()):  # as soon as it is there
+        assert worker.process.poll() is None
+    worker.kill()
+    assert kept(desk) == [f"{job}:1"]
+    file_all()
+    before = rows()
+    reap(desk)
+    assert [one.kind for one in of_job(engine, job)] == ["lost"]
+    file_all()
+    assert rows() == before
+    assert before[0] == [(job, "dead", "exception", 1)] and len(before[1]) == 1
+
+
+def rows():
+    return (
+        list(Failure.objects.values_list("first_job_id", "state", "kind", "attempts")),
+        list(Attempt.objects.order_by("pk").values_list("failure", "run", "attempt", "kind")),
+        list(QueueCounter.objects.order_by("pk").values()),
+    )
+
+
+@pytest.mark.django_db
+def test_a_worker_that_was_only_frozen_has_the_last_word(start, engine, desk):
+    published(engine.url, KEEPING)
+    worker = start(engine.url)
+    well = worker.send("until", "well")
+    bad = worker.send("until", "bad", kwargs={"error": "it failed after all"})
+    worker.wait(lambda: len(kept(desk)) == 2, what="both to be kept")
+    os.killpg(worker.process.pid, signal.SIGSTOP)
+    try:
+        reap(desk)
+        file_all()
+        assert set(Failure.objects.values_list("first_job_id", "kind")) == {(well, "lost"), (bad, "lost")}
+    finally:
+        os.killpg(worker.process.pid, signal.SIGCONT)
+    worker.let("well")
+    worker.let("bad")
+    worker.wait(lambda: of_job(engine, well) and of_job(engine, bad), 30, "its own word")
+    file_all()
+    told = set(Failure.objects.values_list("first_job_id", "state", "kind", "message"))
+    assert (bad, "dead", "exception", "it failed after all") in told
+    assert (well, "recovered", "success") in {one[:3] for one in told}
+    assert "had been filed as lost" in Attempt.objects.get(failure__first_job_id=well, kind="success").reason
+    # And once that is said, nothing is known of it any more.
+    fall_silent(desk)
+    worker.wait(lambda: not list(desk.scan_iter("redrive:{shop}:kept:*")), 30, "nothing left in the store")
+
+
+def test_a_store_that_is_away_holds_up_no_job_and_it_is_said(start, own_store):
+    published(own_store.url, KEEPING)
+    worker = start(own_store.url, concurrency=1)
+    worker.send("ok")
+    worker.wait(lambda: worker.marks("ok"), what="a first job")
+    open_job = worker.send("until", "through")
+    with of_store(own_store) as client:
+        worker.wait(lambda: kept(client), what="one that runs")
+    os.kill(own_store.process.pid, signal.SIGSTOP)
+    try:
+        worker.let("through")
+        began = time.monotonic()
+        for _ in range(100):
+            worker.send("ok")
+        worker.wait(lambda: len(worker.marks("ok")) == 101, 30, "100 jobs")
+        assert time.monotonic() - began < 8  # at 100 ms each it would be ten seconds and more
+        assert "go on without keeping jobs that are acknowledged before they run" in worker.text()
+    finally:
+        os.kill(own_store.process.pid, signal.SIGCONT)
+    # Not all: the main process may hear of the last ones when the store is back.
+    worker.wait(lambda: running(own_store.url)[0]["unkept"] > 80, 30, "what was not kept to be told")
+    with of_store(own_store) as client:
+        worker.wait(lambda: not kept(client), 20, "the end of what was open to be heard")
+        worker.send("until", "after")
+        worker.wait(lambda: kept(client), 20, "jobs to be kept again")
+    assert not of_job(own_store, open_job)
+    worker.kill()
+
+
+def test_of_jobs_that_began_none_vanishes_in_several_kills(start, own_store):
+    published(own_store.url, KEEPING)
+    worker = start(own_store.url, later=True, concurrency=4, environment={"REAL_VISIBILITY": "1"})
+    jobs = {n: worker.send("noted", n, 0.1) for n in range(160)}
+    for lines in (
+        30,
+        50,
+        40,
+    ):  # by what ran, not by the clock: however busy the machine is, jobs are left for the next kill
+        worker.start()
+        noted = len(worker.marks("noted"))
+        worker.wait(lambda most=noted + lines: len(worker.marks("noted")) >= most, 60, "jobs to run")
+        worker.kill()
+        with of_store(own_store) as client:
+            reap(client, watches=2)
+    worker.start()
+    with of_store(own_store) as client, redis.Redis.from_url(worker.broker_url) as of_broker:
+        worker.wait(lambda: not of_broker.llen("celery") and not of_broker.hlen("unacked"), 40, "an empty broker")
+        worker.wait(lambda: not kept(client), 20, "nothing that runs")
+    lines = [line.split() for line in worker.marks("noted")]
+    began, ended = ({int(line[2]) for line in lines if line[0] == what} for what in ("start", "end"))
+    found = Counter(one.job_id for one in reports(own_store))
+    starts = Counter(jobs[int(line[2])] for line in lines if line[0] == "start")
+    # Once for each worker that died with it: one that was not acknowledged yet came again, and the last may not have got
+    # as far as its first line.
+    assert {job: n for job, n in found.items() if n > starts[job] + 1} == {}
+    assert {jobs[n] for n in began - ended} <= set(found)
+    assert found, "no kill hit a job"
+
+
+def test_what_a_cold_shutdown_ends_is_filed_as_lost(start, own_store):
+    """Celery cancels it: acknowledged already, and published no more."""
+    published(own_store.url, KEEPING)
+    worker = start(own_store.url, concurrency=1, environment={"REDRIVE_STREAM_MB": "7"})
+    job = worker.send("until", "never")
+    with of_store(own_store) as client, redis.Redis.from_url(worker.broker_url) as of_broker:
+        worker.wait(lambda: kept(client) and not of_broker.hlen("unacked"), what="one that runs")
+        (boot,) = client.zrange(keys.boots("shop"), 0, -1)
+        assert client.hget(keys.boot("shop", boot.decode()), "stream") == b"%d" % (7 * 1024**2)  # for who files it
+        worker.process.send_signal(signal.SIGQUIT)
+        worker.process.wait(20)
+        reap(client)
+        assert [one.kind for one in of_job(own_store, job)] == ["lost"] and not kept(client)
+
+
+def test_a_worker_that_says_goodbye_is_not_waited_for(own_store):
+    with of_store(own_store) as client:
+        leaving = AtStart(patient(own_store.url), "shop", "b1", "w@here", "here")
+        client.sadd(keys.kept_places(), "shop/b1")
+        client.hset(keys.kept("shop", "b1"), "j1", b"1000 1 2\n{}raw")
+        leaving.beat()
+        Reaper().look(client, 0.0)
+        assert kept(client)
+        leaving.beat("gone")
+        Reaper().look(client, 0.0)
+        ((_, fields),) = client.xrange(keys.failures())
+        assert b"worker w@here stopped at 2" in fields[b"meta"] and fields[b"raw"] == b"raw"
+
+
+def test_a_store_that_was_away_makes_nobody_lost(start, own_store):
+    """Every worker looks silent then, until it has given a sign."""
+    published(own_store.url, KEEPING)
+    worker = start(own_store.url, concurrency=1)
+    worker.send("until", "j")
+    with of_store(own_store) as client:
+        worker.wait(lambda: kept(client), what="one that runs")
+        reaper, boot = Reaper(), client.zrange(keys.boots("shop"), 0, -1)[0]
+        fall_silent(client)
+        reaper.look(client, 0.0)
+        before = client.zscore(keys.boots("shop"), boot)
+        worker.wait(lambda: client.zscore(keys.boots("shop"), boot) > before, 20, "its next sign")
+        fall_silent(client)  # and again: the two looks saw two silences
+        reaper.look(client, SURE_S)
+        assert kept(client) and not reports(own_store)
+        reaper.look(client, 2 * SURE_S + 100)  # nor does a silence count that nobody looked at
+        assert kept(client) and not reports(own_store)
+    worker.kill()
+
+
+def test_a_report_that_cannot_be_read_is_filed_as_that_and_not_dropped(own_store):
+    with of_store(own_store) as client:
+        client.sadd(keys.kept_places(), "shop/b1", "no such place", "x" * 300)
+        client.hset(keys.kept("shop", "b1"), "j1", b"\xff\x00 nonsense")
+        reap(client)
+        ((_, fields),) = client.xrange(keys.failures())
+        assert fields == {b"kept": b"\xff\x00 nonsense"}
+        with pytest.raises(ValueError):
+            decode(fields)
+
+
+def test_a_job_that_the_broker_gives_again_is_not_lost_in_the_worker_that_never_acknowledged_it(start, own_store):
+    """It died between the two; what is played here is only its trace in the store."""
+    published(own_store.url, KEEPING)
+    worker = start(own_store.url, later=True, concurrency=1, environment={"REAL_VISIBILITY": "1"})
+    job = worker.send("until", "j")
+    with of_store(own_store) as client, redis.Redis.from_url(worker.broker_url) as of_broker:
+        (element,) = of_broker.lrange("celery", 0, -1)
+        message = json.loads(element)
+        message["properties"]["delivery_info"]["redelivered"] = True
+        message["headers"]["redelivered"] = True  # as kombu marks what it puts back
+        of_broker.lset("celery", 0, json.dumps(message))
+        client.sadd(keys.kept_places(), "shop/dead", "other/dead")
+        for source in ("shop", "other"):
+            client.hset(keys.kept(source, "dead"), f"{job}:1", b"1000 1 2\n{}raw")
+        worker.start()
+        worker.wait(lambda: not client.exists(keys.kept("shop", "dead")), what="the trace to go")
+        assert kept(client) == [f"{job}:1"] and client.exists(keys.kept("other", "dead"))
+        worker.kill()

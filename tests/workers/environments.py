@@ -1,0 +1,113 @@
+"""Environments of workers as users have them: a Celery of their own, the wheel that is built here, and no Django.
+
+    made = Environments(folder, ["celery-5.3"])          # locked in tests/workers/celery-5.3.txt
+    RealWorker(broker_url, store_url, home=made["celery-5.3"])
+
+Each is made from its lock, all of them side by side, and takes as long as the package index does: some ten seconds.
+They are kept in pytest's cache folder for whoever asks next, until the lock, the wheel or an app changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from jobs_admin.management import wheel
+from tests.real_celery import ROOT, Home
+
+LOCKS = ROOT / "tests/workers"
+_KEPT = ROOT / ".pytest_cache" / "environments"
+_FORGOTTEN_AFTER_S = 86_400
+# What pip says where nobody answers, as opposed to where what it was given is not what was locked.
+_OUT_OF_REACH = re.compile(
+    r"connection error|NewConnectionError|ConnectTimeout|ReadTimeout|Temporary failure|Max retries exceeded"
+    r"|Could not find a version|ProxyError|SSLError",
+    re.IGNORECASE,
+)
+
+
+class OutOfReach(Exception):
+    """The package index did not answer: which environment could not be made, and how to get it."""
+
+
+class Environments(dict[str, Home]):
+    """Name of a lock -> where a worker of that environment runs. Raises OutOfReach."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        packed = wheel.build(folder).path
+        with ThreadPoolExecutor(len(names)) as side_by_side:
+            made = side_by_side.map(lambda name: _make(LOCKS / f"{name}.txt", packed), names)
+            super().__init__(zip(names, made, strict=True))
+
+
+def _make(lock: Path, packed: Path) -> Home:
+    apps = ["tests/real_celery.py", *(path.relative_to(ROOT) for path in sorted(LOCKS.glob("*_app.py")))]
+    seen = hashlib.sha256(f"{sys.executable} {sys.version}".encode())
+    for file in (Path(__file__), lock, packed, *(ROOT / app for app in apps)):
+        seen.update(file.read_bytes())
+    folder = _KEPT / f"{lock.stem}-{seen.hexdigest()[:16]}"
+    _KEPT.mkdir(parents=True, exist_ok=True)
+    with (_KEPT / f"{lock.stem}.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # of several test processes one makes it, and the others wait
+        done = folder / "done"
+        if not done.exists():
+            _forget_old(lock.stem)
+            shutil.rmtree(folder, ignore_errors=True)
+            _fill(folder, lock, packed, apps)
+            done.touch()
+        os.utime(folder)
+    return Home(folder / "env/bin/python", folder / "home")
+
+
+def _forget_old(name: str) -> None:
+    for folder in _KEPT.glob(f"{name}-*"):
+        if folder.stat().st_mtime < time.time() - _FORGOTTEN_AFTER_S:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fill(folder: Path, lock: Path, packed: Path, apps: list[str | Path]) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    python = folder / "env/bin/python"
+    _install(python, lock.name, "--require-hashes", "--only-binary", ":all:", "-r", lock)
+    _install(python, packed.name, "--no-deps", "--no-index", packed)
+    # The app alone, and nothing of the checkout: the guard that it finds is the wheel's.
+    for app in apps:
+        copy = folder / "home" / app
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / app, copy)
+
+
+def pip(python: Path) -> list[str | Path]:
+    """The start of a command line: a pip that works on that environment, which has none of its own. Nor may `.venv`."""
+    for own in dict.fromkeys((sys.executable, getattr(sys, "_base_executable", sys.executable))):
+        if (
+            subprocess.run(
+                [own, "-m", "pip", "--python", python, "--version"], capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
+            return [own, "-m", "pip", "--python", python]
+    subprocess.run([python, "-m", "ensurepip", "--default-pip"], check=True, capture_output=True)
+    return [python, "-m", "pip"]
+
+
+def _install(python: Path, what: str, *arguments: str | Path) -> None:
+    command = [*pip(python), "install", "--quiet", "--no-input", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    said = (done.stdout + done.stderr).strip()
+    if _OUT_OF_REACH.search(said):
+        raise OutOfReach(
+            f"{what} could not be installed, because the package index was not reached. Run the tests where pip reaches one "
+            f"(`pip download --no-deps celery==5.3.0` shows whether it does). It said: {said.splitlines()[-1][:200]}"
+        )
+    raise AssertionError(f"{what} could not be installed:\n{said[-2000:]}")

@@ -1,0 +1,128 @@
+"""A worker that sentry-sdk and OpenTelemetry watch, each as its own documentation says, with what they would send written to files.
+
+`celery -A tests.workers.watched_app worker`; WATCHED is the folder of the files, GUARDED puts the guard in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import sentry_sdk
+from celery import Celery
+from celery.exceptions import Ignore, Reject
+from celery.signals import worker_process_init
+from opentelemetry import trace
+from opentelemetry.instrumentation.celery import CeleryInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.integrations.celery import CeleryIntegration
+from sentry_sdk.transport import Transport
+
+
+def _write(name: str, what: Any) -> None:
+    place = os.open(Path(os.environ["WATCHED"], name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(place, (json.dumps(what, default=str) + "\n").encode())
+    finally:
+        os.close(place)
+
+
+class ToFile(Transport):
+    def capture_envelope(self, envelope: Envelope) -> None:
+        for item in envelope.items:
+            if item.type in ("event", "transaction"):
+                _write("sentry", item.payload.json)
+
+
+class SpansToFile(SpanExporter):
+    def export(self, spans: Any) -> SpanExportResult:
+        for span in spans:
+            _write("spans", json.loads(span.to_json()))
+        return SpanExportResult.SUCCESS
+
+
+sentry_sdk.init(
+    "http://key@localhost/1", transport=ToFile, integrations=[CeleryIntegration()], traces_sample_rate=1.0,
+    release="2026.11",
+)  # fmt: skip
+
+
+@worker_process_init.connect(weak=False)
+def _trace(**_: Any) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(SpansToFile()))
+    trace.set_tracer_provider(provider)
+    CeleryInstrumentor().instrument()
+
+
+class PartnerDown(Exception):
+    pass
+
+
+app = Celery("watched", broker=os.environ["REAL_BROKER"], set_as_current=False)
+app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
+
+
+@app.task(name="ok")
+def ok(*args: Any) -> str:
+    return "ok"
+
+
+@app.task(name="fail")
+def fail(why: str = "the partner is down") -> None:
+    raise PartnerDown(why)
+
+
+@app.task(name="again", bind=True, max_retries=3)
+def again(self: Any, well_at: int) -> None:
+    if self.request.retries + 1 < well_at:
+        try:
+            raise PartnerDown("not yet")
+        except PartnerDown as error:
+            raise self.retry(exc=error, countdown=0)
+
+
+@app.task(
+    name="automatic", bind=True, autoretry_for=(PartnerDown,), retry_backoff=False, default_retry_delay=0, max_retries=1
+)
+def automatic(self: Any, well_at: int) -> None:
+    if self.request.retries + 1 < well_at:
+        raise PartnerDown("not yet")
+
+
+@app.task(name="policed", bind=True)
+def policed(self: Any, well_at: int) -> None:
+    if self.request.retries + 1 < well_at:
+        raise PartnerDown("not yet")
+
+
+@app.task(name="ignored")
+def ignored() -> None:
+    raise Ignore
+
+
+@app.task(name="rejected")
+def rejected() -> None:
+    raise Reject("not for me", requeue=False)
+
+
+@app.task(name="killed")
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="hard", time_limit=1)
+def hard() -> None:
+    time.sleep(30)
+
+
+if os.environ.get("GUARDED"):
+    from jobs_admin.worker.celery import install
+
+    install(app, source="shop")
