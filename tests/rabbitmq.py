@@ -48,12 +48,17 @@ def _port_mapper() -> str | None:
 class Node:
     """`start` raises AssertionError, with the server's words, where it does not come up."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, management: bool = False, settings: str = "") -> None:
+        """`management`: with the plugin that tells about queues over HTTP, at `management_url`. `settings`: more lines of
+        its configuration."""
+        self._settings = settings
         self._folder = folder
         self._port = free_port()
         self._password = secrets.token_urlsafe(16)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = f"amqp://redrive:{self._password}@127.0.0.1:{self._port}//"
+        self._management_port = free_port() if management else None
+        self.management_url = f"http://127.0.0.1:{self._management_port}" if management else ""
 
     def start(self) -> Node:
         program, mapper = server(), _port_mapper()
@@ -82,12 +87,16 @@ class Node:
 
     def _environment(self, mapper_port: int) -> dict[str, str]:
         settings = self._folder / "rabbitmq.conf"
+        web = f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self._management_port}\n"
         settings.write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self._port}\n"
             f"default_user = redrive\ndefault_pass = {self._password}\n"
             "loopback_users = none\nlog.console = true\nlog.file = false\n"
+            + (web if self._management_port else "")
+            + self._settings
         )
-        (self._folder / "plugins").write_text("[].\n")
+        plugins = "[rabbitmq_management]." if self._management_port else "[]."
+        (self._folder / "plugins").write_text(f"{plugins}\n")
         names = {
             "RABBITMQ_NODENAME": f"redrive{self._port}@localhost",
             "RABBITMQ_CONFIG_FILE": settings,

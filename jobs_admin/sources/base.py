@@ -6,10 +6,13 @@ messages where it is told. Screens ask `can`, never a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
+
+from jobs_admin.core.envelope import Envelope
+from jobs_admin.core.lint.options import FoundOptions
 
 
 class SourceError(Exception):
@@ -23,12 +26,16 @@ class SourceUnreachable(SourceError):
 class SourceRefused(SourceError):
     """The queue system, or the message, does not allow this act. Trying again will not help.
 
-    `token` names the letter of a batch that is to blame; None: the whole batch.
+    `tokens` are the letters of a batch that are to blame, and `token` one of them; None: the whole batch.
     """
 
-    def __init__(self, message: str, token: int | None = None) -> None:
+    def __init__(self, message: str, token: int | None = None, tokens: Collection[int] | None = None) -> None:
         super().__init__(message)
-        self.token = token
+        self.tokens = frozenset(tokens) if tokens is not None else None if token is None else frozenset({token})
+        self.token = min(self.tokens, default=None) if self.tokens is not None else None
+
+    def blames(self, token: int) -> bool:
+        return self.tokens is None or token in self.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class Capabilities:
     """What an adapter can do; what it cannot, the planner and the screens do without."""
 
     replay: bool = True
-    atomic_send: bool = False  # publishing and recording are one step: a repeated token sends nothing
+    atomic_send: bool = False  # publishing and recording are one step: nothing is ever in doubt
     edit: bool = False  # arguments can be replaced before sending
     outcomes: bool = False  # the end of a replayed job comes home
     recall: bool = False  # a sent job that still waits can be taken back
@@ -46,8 +53,11 @@ class Capabilities:
     delay: bool = False
     priority: bool = False  # a letter may say its priority
     peek: bool = False
-    remove: bool = False
-    holds_dead: bool = False  # the system keeps dead letters itself (`source_dead`, reconcile)
+    remove: bool = False  # dead letters can be taken out of the system
+    holds_dead: bool = False  # the system keeps dead letters itself: they are pulled (`PulledSource`)
+    in_place: bool = False  # a job that is sent goes on under the id that it has: each run has the same
+    reschedule: bool = False  # when a waiting retry is due, and how many attempts it may have, can be changed
+    options: bool = False  # each job says itself how it is retried, and that can be read (`TellsOptions`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +80,20 @@ class Letter:
     raw: bytes  # the broker's message as captured
     queue: str  # where to send it
     job_id: str  # its new id, or the message's own where `can.same_id`
-    lineage: dict[str, Any]  # what goes into the `redrive` header (core.envelope.Lineage.as_header)
+    lineage: dict[str, Any]  # the `redrive` header (core.envelope.Lineage); its `sent_as` is `job_id`
     args: list[Any] | None = None  # replaces the arguments; None keeps them byte for byte
     kwargs: dict[str, Any] | None = None
     priority: int | None = None  # the system's own number; None keeps the message's
     retries: int | None = 0  # how many retries count as made: 0 is a fresh start; None keeps what the message says
 
 
+# The id of a finding for which nothing may be changed in the system: a version that is not known, a right that is missing.
+READ_ONLY = "read-only"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something in the system's settings that endangers jobs."""
+    """Something in the system's settings that endangers jobs; with the id READ_ONLY, why nothing is sent to it."""
 
     id: str
     severity: str  # info, warning, high
@@ -114,12 +128,19 @@ class Source(Protocol):
         """Put the letters on their queues, in order, each token once. Token -> "sent", "already" or "recalled".
 
         "recalled": the replay was recalled before; the letter was not sent, or was taken back, and never goes.
-        All or nothing where `can.atomic_send`. Raises SourceRefused (with .token) for a letter that cannot be sent,
-        SourceUnreachable when nothing is known of the batch: ask `was_sent`.
+        All or nothing where `can.atomic_send`. Raises SourceRefused (with .tokens) for letters that cannot be sent, and
+        were not; the others may have been, where it is not atomic: send them again, and those are "already" there.
+        Raises SourceUnreachable when what became of the batch is not known: ask `was_sent` and `in_doubt`.
         """
 
     def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
         """Those of the tokens that the ledger knows as sent; not those that were taken back since."""
+
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        """Those that somebody began to send, and nobody was told whether they went. They are never sent again.
+
+        Empty where `can.atomic_send`. One that is being sent by another process at this moment is among them.
+        """
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         """Take back what this replay sent to these queues and nobody has fetched, and let it send no more.
@@ -132,6 +153,9 @@ class Source(Protocol):
 
     def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
         """The arguments in a captured message, as they can be edited. Raises SourceRefused where they cannot be."""
+
+    def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Whether the job of a captured message can have these arguments instead. Raises SourceRefused where it cannot."""
 
     def headers(self, raw: bytes) -> dict[str, Any]:
         """The headers of a captured message, without those that repeat its arguments. Raises SourceRefused."""
@@ -146,3 +170,84 @@ class Source(Protocol):
         """Unsafe settings of the system, as far as it tells them."""
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A job of a system that holds dead letters."""
+
+    queue: str  # of run 1, as in its reports
+    job_id: str  # in its current run
+    # What is known of it here, where that is told; it names no job.
+    state: str = field(default="", compare=False)  # of models.FailureState: `dead`, `retrying`, `replaying` …
+    at: float | None = field(default=None, compare=False)  # when its latest attempt ended, seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What was read from a system that holds dead letters, in order."""
+
+    reports: list[Envelope]  # attempts that ended: dead, waiting for a retry, or, of what we sent, ran well
+    after: (
+        str  # where the next call goes on, once these are filed; at most 4,000 characters, which only the adapter reads
+    )
+    is_more: bool = False  # there may be more to read at once
+    receipt: Any = None  # for `filed`
+    # (queue, minute since 1970) -> jobs that ran well since the call before, as far as the system tells; none of them twice.
+    ran: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What became of jobs that were asked for. A job that is as it was, or of which nothing is sure, is not told of."""
+
+    reports: list[Envelope] = field(
+        default_factory=list
+    )  # attempts that ended, of those that are dead, wait or ran well
+    gone: dict[Ref, str] = field(default_factory=dict)  # somebody else acted: how that is known, a sentence
+    due: dict[Ref, float] = field(default_factory=dict)  # of those that wait for a retry: when, seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """A retry that waits, as it is to wait from now on. None keeps what the system has."""
+
+    job: Ref
+    due_at: float | None = None  # seconds since 1970
+    max_attempts: int | None = None
+
+
+class PulledSource(Source, Protocol):
+    """A system that keeps dead letters itself (`can.holds_dead`). `pulling.py` asks; one process at a time, and no other thread
+    meanwhile but those that ask what `Source` has."""
+
+    every_s: float  # how long nobody asks after a look that found nothing
+
+    def dead_letters(self, after: str) -> Pulled:
+        """Attempts that ended since the place `after` ("" is the beginning: all dead letters there are), some hundred at most.
+
+        What was told before may come again. A report whose job was sent by us carries the lineage that it was sent with; what
+        ran well is told only of those. Raises SourceUnreachable; SourceRefused where the system is not what it should be.
+        """
+
+    def filed(self, pulled: Pulled) -> None:
+        """The reports are in our tables for good: what the system was only keeping for us may go. Raises as `dead_letters`."""
+
+    def look(self, jobs: Sequence[Ref]) -> Looked:
+        """What became of these, which are dead, wait for a retry or were sent by us: at most 500. Raises as `dead_letters`.
+
+        `gone` needs evidence that somebody acted: what a system has lost, or has dropped by its own rules, is not gone.
+        """
+
+    def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
+        """Take these out of the system where they are still dead; tells those that were. Only where `can.remove`."""
+
+    def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
+        """Those that still waited, and wait as they are told from now on. Only where `can.reschedule`."""
+
+
+class TellsOptions(Source, Protocol):
+    """A system whose jobs carry how they are retried (`can.options`)."""
+
+    def found_options(self) -> FoundOptions:
+        """Each distinct way, quoted, of a bounded number of jobs: asked once a minute. Raises SourceUnreachable."""

@@ -7,10 +7,23 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
+from jobs_admin.core.envelope import Envelope
+from jobs_admin.sources.base import (
+    Capabilities,
+    Depth,
+    Finding,
+    Letter,
+    Looked,
+    Pulled,
+    Ref,
+    Rescheduled,
+    SourceRefused,
+    SourceUnreachable,
+)
 
 _RECALLED_PER_STEP = 100
 
@@ -95,6 +108,9 @@ class MemorySource:
         self._dial()
         return self._ledgers[replay] & set(tokens)
 
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return set()
+
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         self._dial()
         with self._lock:
@@ -128,6 +144,9 @@ class MemorySource:
             raise SourceRefused("The captured message is not JSON, so its arguments cannot be read.")
         return message["args"], message["kwargs"]
 
+    def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Every message has both, whatever they are."""
+
     def headers(self, raw: bytes) -> dict[str, Any]:
         return dict(json.loads(raw).get("headers", {}))
 
@@ -155,6 +174,56 @@ class MemorySource:
     def _dial(self) -> None:
         if not self.reachable:
             raise SourceUnreachable(f"{self.name} is unplugged.")
+
+
+class MemoryKeeper(MemorySource):
+    """A `sources.PulledSource`. `ended(report)` is an attempt that ended there; `gone` and `due` is what a look finds."""
+
+    can = replace(MemorySource.can, holds_dead=True, remove=True, reschedule=True, in_place=True)
+    every_s = 0.2
+
+    def __init__(self, name: str, queues: Sequence[str] = ()) -> None:
+        super().__init__(name, queues)
+        self.reports: list[Envelope] = []  # in the order in which they ended; a place is how many were told
+        self.news: dict[Ref, Envelope] = {}
+        self.gone: dict[Ref, str] = {}
+        self.due: dict[Ref, float] = {}
+        self.filed_up_to = 0
+        self.asked: list[Ref] = []
+        self.removed: set[Ref] = set()
+        self.page = 100
+        self.ran: dict[tuple[str, int], int] = {}  # told once
+
+    def dead_letters(self, after: str) -> Pulled:
+        self._dial()
+        start = int(after or 0)
+        end = min(start + self.page, len(self.reports))
+        ran, self.ran = self.ran, {}
+        return Pulled(self.reports[start:end], str(end), end < len(self.reports), receipt=end, ran=ran)
+
+    def filed(self, pulled: Pulled) -> None:
+        self._dial()
+        self.filed_up_to = max(self.filed_up_to, pulled.receipt)
+
+    def look(self, jobs: Sequence[Ref]) -> Looked:
+        self._dial()
+        self.asked += jobs
+        return Looked(
+            [self.news[job] for job in jobs if job in self.news],
+            {job: self.gone[job] for job in jobs if job in self.gone},
+            {job: self.due[job] for job in jobs if job in self.due},
+        )
+
+    def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
+        self._dial()
+        self.removed |= set(jobs)
+        return set(jobs)
+
+    def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
+        self._dial()
+        waiting = [change for change in changes if change.job in self.due]
+        self.due.update({change.job: change.due_at for change in waiting if change.due_at is not None})
+        return {change.job for change in waiting}
 
 
 def _read(raw: bytes) -> dict[str, Any]:

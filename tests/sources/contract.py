@@ -34,6 +34,7 @@ class Ran:
 
 class SourceContract:
     queue = "emails"
+    elsewhere = "webhooks"  # another queue that `raw` may be sent to; None: this message has one of its own
 
     def letter(self, token=1, **changes):
         lineage = {"queue": self.queue, "job_id": "old", "run": 2, "item": token, "replay": "r"}
@@ -85,9 +86,45 @@ class SourceContract:
         assert source.was_sent("r", [1, 2]) == set()
 
     def test_how_many_wait_is_told_for_the_queues_that_are_asked_for(self, source):
-        source.send("r", [self.letter(1), self.letter(2), self.letter(3, queue="webhooks")])
+        elsewhere = [self.letter(3, queue=self.elsewhere)] if source.can.redirect and self.elsewhere else []
+        source.send("r", [self.letter(1), self.letter(2), *elsewhere])
         assert source.waiting([self.queue, "nothing-here"]) == {self.queue: 2, "nothing-here": 0}
         assert source.waiting([]) == {}
+
+    def test_it_declares_what_it_can(self, source):
+        assert isinstance(self, RecallContract) == source.can.recall
+        if source.can.atomic_send:
+            source.send("r", [self.letter(1)])
+            assert source.in_doubt("r", [1, 2]) == set()
+        if not source.can.recall:
+            with pytest.raises(SourceRefused):
+                recalled(source, "r", [self.queue])
+        if source.can.edit:
+            assert source.arguments(self.raw)
+        else:
+            with pytest.raises(SourceRefused):
+                source.arguments(self.raw)
+
+    def test_where_nobody_works_nobody_answers(self, source):
+        assert not source.workers()  # None: nobody can be asked
+
+    def test_a_system_that_does_not_answer_is_unreachable(self, source):
+        self.unplug(source)
+        for question in (
+            source.depths,
+            source.findings,
+            lambda: source.epoch("r"),
+            lambda: source.waiting([self.queue]),
+            *([lambda: recalled(source, "r", [self.queue])] if source.can.recall else []),
+        ):
+            with pytest.raises(SourceUnreachable):
+                question()
+        with pytest.raises(SourceUnreachable):
+            source.send("r", [self.letter(1)])
+
+
+class RecallContract(SourceContract):
+    """And what a source must do that takes back what it sent."""
 
     def test_what_waits_is_taken_back_and_the_rest_keeps_its_order(self, source):
         source.send("r", [self.letter(1)])
@@ -176,28 +213,3 @@ class SourceContract:
         finally:
             is_over.set()
             worker.join()
-
-    def test_it_declares_what_it_can(self, source):
-        assert source.can.atomic_send  # as the tests of a refused batch show
-        if source.can.edit:
-            assert source.arguments(self.raw)
-        else:
-            with pytest.raises(SourceRefused):
-                source.arguments(self.raw)
-
-    def test_where_nobody_works_nobody_answers(self, source):
-        assert source.workers() == {}
-
-    def test_a_system_that_does_not_answer_is_unreachable(self, source):
-        self.unplug(source)
-        for question in (
-            source.depths,
-            source.findings,
-            lambda: source.epoch("r"),
-            lambda: recalled(source, "r", [self.queue]),
-            lambda: source.waiting([self.queue]),
-        ):
-            with pytest.raises(SourceUnreachable):
-                question()
-        with pytest.raises(SourceUnreachable):
-            source.send("r", [self.letter(1)])

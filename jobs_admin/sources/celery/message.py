@@ -11,9 +11,20 @@ from typing import Any
 
 from celery.utils.saferepr import saferepr
 
-from jobs_admin.sources import celery_plain
 from jobs_admin.sources.base import Letter, SourceRefused
+from jobs_admin.sources.celery import plain as celery_plain
 
+# All that a replay changes in a message stands in these five lists; docs/replays.md says them to people.
+
+# What names the run: its id, whose child it is (the run's before it), how many retries count as made, and where it comes from.
+# `eta` and `expires` were of the first run: a replay is sent when it is due, and what has expired is left out unless that is
+# accepted.
+RENEWED_HEADERS = ("id", "parent_id", "retries", "eta", "expires", "redrive")
+RENEWED_PROPERTIES = ("correlation_id", "delivery_tag")
+# Only where the letter says so: other arguments, a priority, another queue.
+RENEWED_AS_ASKED = ("body", "argsrepr", "kwargsrepr", "priority", "delivery_info")
+# Its time to live, which began when it was first sent: RabbitMQ would drop the new run without a word.
+STRIPPED_PROPERTIES = ("expiration",)
 # What a broker wrote onto the message while it lived: true of the old life, a lie in the new one.
 STRIPPED_HEADERS = (
     "redelivered",
@@ -27,8 +38,11 @@ STRIPPED_HEADERS = (
     "x-last-death-reason",
 )
 
+# A policy's note of how long the attempt before waited (`worker/next_message.py`).
+WAITED = "redrive_waited"
+
 # Not to be shown: unredacted copies of the arguments, and our own.
-HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive"})
+HIDDEN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "redrive", WAITED})
 
 # Celery's own bound for the `argsrepr` header (celery.app.amqp.Queues, 5.7).
 _REPR_LENGTH = 1024
@@ -88,6 +102,26 @@ def shown_headers(message: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in message["headers"].items() if name not in HIDDEN_HEADERS}
 
 
+class Reader:
+    """The part of a `sources.Source` that only reads a message: the same on every broker."""
+
+    def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        body = body_of(parse(raw))
+        return body.args, body.kwargs
+
+    def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Every message of Celery has both, whatever they are."""
+
+    def headers(self, raw: bytes) -> dict[str, Any]:
+        return shown_headers(parse(raw))
+
+    def is_chord_member(self, raw: bytes) -> bool:
+        return is_chord_member(raw)
+
+    def expires_at(self, raw: bytes) -> datetime | None:
+        return expires_at(raw)
+
+
 def priority_of(message: dict[str, Any]) -> int:
     """0 to 9, as kombu reads it."""
     try:
@@ -118,11 +152,14 @@ def _renewed(letter: Letter, tag: str) -> tuple[int, bytes]:
         old_id = headers.get("id")
         for name in STRIPPED_HEADERS:
             headers.pop(name, None)
+        for name in STRIPPED_PROPERTIES:
+            properties.pop(name, None)
         headers["root_id"] = headers.get("root_id") or old_id
         if letter.job_id != old_id:  # else it stays the child of whom it was
             headers["parent_id"] = old_id
         if letter.retries is not None:
             headers["retries"] = letter.retries
+            headers.pop(WAITED, None)  # of the attempts that do not count any more
         headers.update(id=letter.job_id, eta=None, expires=None, redrive=letter.lineage)
         # A result waits under correlation_id, an unacknowledged message under delivery_tag: both must be of this run.
         properties["correlation_id"] = letter.job_id

@@ -2,7 +2,7 @@
 
 It is what nearly all messages are, and a replay sends tens of thousands of them a second: here one costs some 7 µs, by
 way of JSON some 17. The pattern is the whole grammar of that form, each string to its closing quote, so that no text
-inside a message can be taken for a part of it. Whatever differs by a byte is left to `celery_message`.
+inside a message can be taken for a part of it. Whatever differs by a byte is left to `message`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _SCALAR = rf"(?:{_STRING}|null|true|false|{_NUMBER})"
 _LIST = rf"\[(?:{_SCALAR}(?:, {_SCALAR})*+)?+\]"
 _OBJECT = rf"\{{(?:{_STRING}: {_SCALAR}(?:, {_STRING}: {_SCALAR})*+)?+\}}"
 # Not a second one of those that are renewed, and none that a broker or a replay leaves behind.
-_NO_OTHER = r'(?!"(?:id|eta|expires|retries|root_id|parent_id|redelivered|redrive|x-[a-z-]++)")'
+_NO_OTHER = r'(?!"(?:id|eta|expires|retries|root_id|parent_id|redelivered|redrive(?:_waited)?+|x-[a-z-]++)")'
 _MORE = rf"(?:, {_NO_OTHER}{_STRING}: (?:{_SCALAR}|{_LIST}|{_OBJECT}))*+"
 
 # From the end of the body on. In the order in which Celery 5.3 to 5.7 and kombu write them (tested with 5.7).
 _REST = re.compile(
     (
         rf'(", "content-encoding": {_SIMPLE}, "content-type": {_SIMPLE}, "headers": \{{"lang": {_SIMPLE}, '
-        rf'"task": {_STRING}, "id": )(?P<id>{_SIMPLE})(, "shadow": {_SCALAR}, "eta": ){_SCALAR}(, "expires": ){_SCALAR}'
+        rf'"task": (?!""){_STRING}, "id": )(?P<id>{_SIMPLE})(, "shadow": {_SCALAR}, "eta": ){_SCALAR}(, "expires": ){_SCALAR}'
         rf'(, "group": {_SCALAR}, "group_index": {_SCALAR}, "retries": )(?P<retries>0|[1-9]\d*+)'
         rf'(, "timelimit": {_LIST}, "root_id": )(?P<root>{_SIMPLE}|null)(, "parent_id": )(?P<parent>{_SIMPLE}|null)'
         rf'({_MORE})(?:, "redrive": {_OBJECT})?+({_MORE})\}}, "properties": \{{"correlation_id": {_SIMPLE}'
-        rf'((?:, "reply_to": {_SCALAR})?+, "delivery_mode": \d(?:, "expiration": {_SIMPLE})?+, "delivery_info": '
+        rf'((?:, "reply_to": {_SCALAR})?+, "delivery_mode": \d)(?:, "expiration": {_SIMPLE})?+(, "delivery_info": '
         rf'\{{"exchange": )(?P<exchange>{_SIMPLE})(, "routing_key": )(?P<key>{_SIMPLE})(\}}, "priority": )(?P<priority>\d)'
         rf'(, "body_encoding": "base64", "delivery_tag": ){_SIMPLE}\}}\}}'
     ).encode()
@@ -42,7 +42,7 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 
 def renewed(letter: Letter, tag: str) -> tuple[int, bytes] | None:
-    """As `celery_message.renew`, the very same bytes; None for a message of another form."""
+    """As `message.renew`, the very same bytes; None for a message of another form."""
     raw = letter.raw
     if not raw.startswith(_HEAD) or letter.args is not None or letter.kwargs is not None or not raw.isascii():
         return None
@@ -54,7 +54,7 @@ def renewed(letter: Letter, tag: str) -> tuple[int, bytes] | None:
         return None
     (
         to_id, old_id, to_eta, to_expires, to_retries, retries, to_root, root, to_parent, parent, before, after,
-        to_exchange, exchange, to_key, key, to_priority, priority, to_tag,
+        mode, to_exchange, exchange, to_key, key, to_priority, priority, to_tag,
     ) = found.groups()  # fmt: skip
     new_id, queue = quoted(letter.job_id).encode(), quoted(letter.queue).encode()
     if new_id != old_id:
@@ -70,6 +70,6 @@ def renewed(letter: Letter, tag: str) -> tuple[int, bytes] | None:
     return int(priority), b"".join((
         raw[:end], to_id, new_id, to_eta, b"null", to_expires, b"null", to_retries, retries, to_root, root,
         to_parent, parent, before, b', "redrive": ', json.dumps(letter.lineage).encode(), after,
-        b'}, "properties": {"correlation_id": ', new_id, to_exchange, exchange, to_key, key, to_priority, priority,
+        b'}, "properties": {"correlation_id": ', new_id, mode, to_exchange, exchange, to_key, key, to_priority, priority,
         to_tag, quoted(tag).encode(), b"}}",
     ))  # fmt: skip

@@ -16,22 +16,20 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import redis
-from kombu.connection import Connection
-from kombu.exceptions import KombuError
-from kombu.pidbox import Mailbox
-from redis.backoff import NoBackoff
 from redis.exceptions import AuthorizationError, NoPermissionError
-from redis.retry import Retry
 
-from jobs_admin.core import address, keys
-from jobs_admin.core.redis_url import for_redis_py
-from jobs_admin.sources import celery_message
+from jobs_admin.core import keys
 from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
+from jobs_admin.sources.celery import message as celery_message
+from jobs_admin.sources.celery import workers as celery_workers
+from jobs_admin.sources.one_redis import TIMEOUT_S, dial
 
-_SEND = (Path(__file__).parent / "celery_send.lua").read_text()
-_RECALL = (Path(__file__).parent / "celery_recall.lua").read_text()
+_SEND = (Path(__file__).parent / "send.lua").read_text()
+_RECALL = (Path(__file__).parent / "recall.lua").read_text()
 
-_TIMEOUT_S = 5
+_BEGINS = (
+    "a URL for Celery begins with redis://, rediss:// or redis+socket://, or for RabbitMQ with amqp:// or amqps://"
+)
 _ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # of the script
 _LEDGER_S = 7 * 86400
 _LETTERS_PER_CALL = 500  # 500 messages of 1 KB hold Redis for some 7 ms
@@ -44,8 +42,6 @@ _SCANNED_KEYS = 1_000_000  # where it stops, should the broker also hold a large
 _LOOKED_INTO = 200  # lists of unknown meaning whose oldest entry is read
 _READ_UNACKED = 2_000  # fetched messages that are looked at; more than that and the split is not told
 
-_ANSWER_S = 0.8  # workers answer each other in milliseconds; who is in the middle of a job may not
-
 # Celery's own talk: remote control and events, not jobs.
 _NOT_JOBS = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
 
@@ -56,7 +52,7 @@ _TAKEN_BACK = b"0"
 T = TypeVar("T")
 
 
-class CeleryOnRedis:
+class CeleryOnRedis(celery_message.Reader):
     """A `sources.Source`. Options: `sep`, `priority_steps`, `global_keyprefix`, `unacked_key`, `outcome_within_s`."""
 
     can = Capabilities(
@@ -87,7 +83,7 @@ class CeleryOnRedis:
         self._prefix = str(options.get("global_keyprefix", ""))
         self._unacked = self._prefix + str(options.get("unacked_key", "unacked"))
         self._store_prefix = store_prefix
-        self._client, self._where = _client(name, url)
+        self._client, self._where = dial(name, url, _BEGINS)
         self._url = url
         self._send = self._client.register_script(_SEND)
         self._recall = self._client.register_script(_RECALL)
@@ -215,17 +211,7 @@ class CeleryOnRedis:
         options: dict[str, Any] = {"global_keyprefix": self._prefix, "sep": self._sep, "priority_steps": self._steps}
         # Without a bound, kombu tries to connect for ever.
         options |= {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
-        try:
-            with Connection(self._url, transport_options=options) as connection:  # type: ignore[no-untyped-call]
-                mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
-                answers = mailbox.multi_call("active_queues", timeout=_ANSWER_S)
-        except (redis.RedisError, KombuError, OSError, KeyError):  # KeyError: a scheme that kombu does not know
-            return None
-        found: dict[str, set[str]] = {}
-        for node, told in ((node, told) for answer in answers or () for node, told in answer.items()):
-            for queue in told if isinstance(told, list) else ():
-                found.setdefault(str(queue["name"]), set()).add(str(node))
-        return found
+        return celery_workers.consumers(self._url, options)
 
     def findings(self) -> list[Finding]:
         """Settings of the broker that lose jobs, as far as it tells them. Raises SourceUnreachable."""
@@ -329,6 +315,9 @@ class CeleryOnRedis:
         known = self._ask(lambda: self._client.hmget(self._ledger(replay), [str(token) for token in tokens]))
         return {token for token, mark in zip(tokens, known, strict=True) if mark == _SENT}
 
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return set()
+
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         """See `base.Source`. Redis is held for some milliseconds at a time; workers and others go on in between."""
         yield from self._taken_back_before(replay)
@@ -353,19 +342,6 @@ class CeleryOnRedis:
             place, removals, taken = self._ask(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
             yield {int(token) for token in taken}
 
-    def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
-        body = celery_message.body_of(celery_message.parse(raw))
-        return body.args, body.kwargs
-
-    def headers(self, raw: bytes) -> dict[str, Any]:
-        return celery_message.shown_headers(celery_message.parse(raw))
-
-    def is_chord_member(self, raw: bytes) -> bool:
-        return celery_message.is_chord_member(raw)
-
-    def expires_at(self, raw: bytes) -> datetime | None:
-        return celery_message.expires_at(raw)
-
     def close(self) -> None:
         self._client.close()
 
@@ -386,7 +362,7 @@ class CeleryOnRedis:
         try:
             return question()
         except redis.TimeoutError as error:
-            raise SourceUnreachable(f"{self._where} did not answer within {_TIMEOUT_S} s.") from error
+            raise SourceUnreachable(f"{self._where} did not answer within {TIMEOUT_S} s.") from error
         except (redis.AuthenticationError, AuthorizationError, NoPermissionError) as error:
             raise SourceUnreachable(
                 f"{self._where} refused the login. Check the user and password in the URL."
@@ -402,39 +378,6 @@ class CeleryOnRedis:
             raise SourceUnreachable(f"{self._where} did not accept it: {error}") from error
         except (redis.RedisError, OSError) as error:
             raise SourceUnreachable(f"{self._where} cannot be reached ({type(error).__name__}).") from error
-
-
-def _client(name: str, url: str) -> tuple[redis.Redis, str]:
-    """A client, and how to name the server to people. Raises SourceRefused for a URL that is not one Redis."""
-    scheme, _, rest = url.partition("://")
-    # Asked before the parts are told apart: a list of servers has no one port. (A comma may stand in a password.)
-    if "cluster" in scheme or "," in rest.rpartition("@")[2].partition("/")[0] or ";" in url:
-        raise SourceRefused(
-            f"Source {name}: a Redis Cluster or a list of servers cannot be used (nor by Celery). Name one Redis."
-        )
-    try:
-        parts = address.split(url)
-    except address.Unreadable as error:
-        raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
-    if parts.scheme in {"amqp", "amqps", "pyamqp"}:
-        raise SourceRefused(f"Source {name}: RabbitMQ brokers (amqp) cannot be used yet; Redis can.")
-    if parts.scheme not in {"redis", "rediss", "redis+socket", "unix"}:
-        raise SourceRefused(f"Source {name}: a URL for Celery begins with redis://, rediss:// or redis+socket://.")
-    try:
-        client = redis.Redis.from_url(
-            for_redis_py(url),
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            health_check_interval=30,
-            # Once, for a connection that the server closed while we were idle; a time-out is not tried again.
-            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-        )
-        where = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
-    except address.Unreadable as error:
-        raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
-    except (ValueError, TypeError) as error:
-        raise SourceRefused(f"Source {name}: its URL cannot be read ({type(error).__name__}).") from error
-    return client, f"Redis at {where}"
 
 
 def _parts(ready: list[tuple[int, str, bytes]]) -> Iterator[list[tuple[int, str, bytes]]]:

@@ -1,0 +1,123 @@
+"""What RabbitMQ's management plugin tells of queues: over HTTP, read only, with a bound on time and size."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from jobs_admin.sources.base import SourceUnreachable
+
+_ANSWER_S = 3.0
+_MOST_QUEUES = 500  # what it tells at once; of more, those that are named
+_MOST_BYTES = 4_000_000
+# Celery's own talk, remote control and events: not exclusive in every version.
+_IS_TALK = re.compile(r"(?:^|\.)(?:reply\.)?celery\.pidbox\Z|^celeryev(?:\.|\Z)")
+_COLUMNS = "name,type,messages_unacknowledged,exclusive,durable,arguments,effective_policy_definition,consumers"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One queue. Counts are some five seconds old; None: not told."""
+
+    unacknowledged: int | None
+    is_ours: bool  # no private queue, such as those by which workers talk
+    acknowledged: int  # or taken without, ever since its statistics began; nought where that is not asked for
+    settings: dict[str, Any]  # its arguments, and over them the policies' of the broker
+    consumers: int = 0
+
+
+class Management:
+    def __init__(self, url: str, user: str, password: str, virtual_host: str) -> None:
+        """`user` and `password` where the URL has none of its own. Raises ValueError for a URL that cannot be read."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it begins with http:// or https:// and names a host")
+        self._connects = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 15672)
+        self._api = f"{parts.path.rstrip('/')}/api"
+        self._host_path = quote(virtual_host, safe="")
+        login = f"{unquote(parts.username or user)}:{unquote(parts.password or password)}"
+        self._login = "Basic " + base64.b64encode(login.encode()).decode()
+        self.where = f"RabbitMQ's management at {self._host}:{self._port}"
+
+    def queues(self) -> dict[str, Told]:
+        """The queues of the virtual host. Raises SourceUnreachable."""
+        with self._border():
+            answer = self._asked(f"queues/{self._host_path}?page=1&page_size={_MOST_QUEUES}&columns={_COLUMNS}")
+            return {str(one["name"]): _told(one) for one in answer["items"]}
+
+    def bindings(self) -> list[tuple[str, str]]:
+        """(exchange, queue) of the virtual host, without the default exchange's. Raises SourceUnreachable."""
+        with self._border():
+            answer = self._asked(f"bindings/{self._host_path}?columns=source,destination,destination_type")
+            return [
+                (str(one["source"]), str(one["destination"]))
+                for one in answer
+                if one["destination_type"] == "queue" and one["source"]
+            ]
+
+    def queue(self, name: str) -> Told:
+        """One queue, with what was acknowledged there. Raises SourceUnreachable."""
+        with self._border():
+            answer = self._asked(f"queues/{self._host_path}/{quote(name, safe='')}?columns={_COLUMNS},message_stats")
+            return _told(answer)
+
+    @contextmanager
+    def _border(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, HTTPException) as error:
+            raise SourceUnreachable(f"{self.where} cannot be reached ({type(error).__name__}).") from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise SourceUnreachable(f"{self.where} gave an answer that cannot be read.") from error
+
+    def _asked(self, path: str) -> Any:
+        connection = self._connects(self._host, self._port, timeout=_ANSWER_S)
+        try:
+            connection.request(
+                "GET", f"{self._api}/{path}", headers={"Authorization": self._login, "Accept": "application/json"}
+            )
+            answer = connection.getresponse()  # a redirection is not followed: the password is for this host
+            if answer.status == 401:
+                raise SourceUnreachable(f"{self.where} refused the login. Check the user and password.")
+            if answer.status != 200:
+                raise SourceUnreachable(f"{self.where} answered {answer.status}.")
+            body = answer.read(_MOST_BYTES + 1)
+        finally:
+            connection.close()
+        if len(body) > _MOST_BYTES:
+            raise ValueError("too much")
+        return json.loads(body)
+
+
+def _told(one: dict[str, Any]) -> Told:
+    count = one.get("messages_unacknowledged")
+    settings: dict[str, Any] = {}
+    for name, value in (one.get("effective_policy_definition") or {}).items():
+        settings[name] = value
+    # An argument is called `x-max-length` where a policy calls it `max-length`; what the queue itself says holds.
+    for name, value in (one.get("arguments") or {}).items():
+        settings[str(name).removeprefix("x-")] = value
+    settings.setdefault("type", str(one.get("type") or ""))
+    settings["durable"] = bool(one.get("durable", True))
+    is_private = bool(one.get("exclusive")) or _IS_TALK.search(str(one["name"])) is not None
+    consumers = one.get("consumers")
+    return Told(
+        count if isinstance(count, int) else None,
+        not is_private,
+        _acknowledged(one),
+        settings,
+        consumers if isinstance(consumers, int) else 0,
+    )
+
+
+def _acknowledged(one: dict[str, Any]) -> int:
+    stats = one.get("message_stats") or {}  # none where nothing ever happened
+    return sum(int(stats.get(name, 0)) for name in ("ack", "deliver_no_ack", "get_no_ack"))

@@ -1,0 +1,43 @@
+"""Who consumes which queue, as Celery's workers tell each other by remote control; by kombu alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+from amqp.exceptions import AMQPError
+from kombu.connection import Connection
+from kombu.exceptions import KombuError
+from kombu.pidbox import Mailbox
+
+_ANSWER_S = 0.8  # workers answer each other in milliseconds; who is in the middle of a job may not
+_BROKER_S = 2.0
+
+
+def consumers(url: str, transport_options: Mapping[str, Any], ssl: Any = None) -> dict[str, set[str]] | None:
+    """What `celery inspect active_queues` tells: queue -> names of workers.
+
+    None where the broker does not let us ask: it cannot be reached, or counts, but does not speak (a firewall of commands).
+    """
+    found: dict[str, set[str]] = {}
+    try:
+        for answer in _answers(url, dict(transport_options), ssl):
+            for node, told in answer.items():
+                for queue in told if isinstance(told, list) else ():
+                    found.setdefault(str(queue["name"]), set()).add(str(node))
+    except (redis.RedisError, AMQPError, KombuError, OSError, KeyError):  # KeyError: a scheme that kombu does not know
+        return None
+    return found
+
+
+def _answers(url: str, transport_options: dict[str, Any], ssl: Any) -> list[dict[str, Any]]:
+    with Connection(
+        url, transport_options=transport_options, connect_timeout=_BROKER_S, ssl=ssl or False
+    ) as connection:  # type: ignore[no-untyped-call]
+        if connection.transport.driver_type == "amqp":
+            connection.connect()
+            # Else a broker that hangs while we declare our queue there would hold us for ever.
+            connection.connection.transport.sock.settimeout(_BROKER_S)
+        mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)  # type: ignore[no-untyped-call]
+        return list(mailbox.multi_call("active_queues", timeout=_ANSWER_S) or ())

@@ -1,0 +1,127 @@
+"""What was sent to a system that cannot record it in the same step: noted in Redrive's store before, and after.
+
+`begun` stands beside a token before its message leaves, `sent` once the system has confirmed it. What is still `begun` when
+nobody sends any more is in doubt: it may have arrived.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from jobs_admin.core import keys
+from jobs_admin.sources.base import SourceRefused, SourceUnreachable
+
+_BEGIN = (Path(__file__).parent / "ledger_begin.lua").read_text()
+_LIVES_S = 7 * 86400
+_BEGUN, _SENT = b"begun", str(keys.SCHEMA).encode()
+
+OURS, SENT, IN_DOUBT = 1, 0, 2
+
+Store = Callable[[], "redis.Redis"]
+
+
+class Ledger:
+    """Of all replays of one source. May be used by several threads, and by several processes on one store.
+
+    Every method raises SourceUnreachable where the store does not answer.
+    """
+
+    def __init__(self, source: str, store: Store | None, prefix: str) -> None:
+        """`store` answers a client of Redrive's store, which bounds its waits."""
+        self._source = source
+        self._store = store
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._owed: dict[str, set[int]] = defaultdict(set)  # confirmed, while the store did not take that down
+
+    def epoch(self, replay: str) -> str:
+        """Names the ledger of one replay, and makes it where there is none."""
+        with self._asked() as client:
+            key = self._key(replay)
+            pipe = client.pipeline()
+            pipe.hsetnx(key, "epoch", uuid.uuid4().hex)
+            pipe.hget(key, "epoch")
+            pipe.expire(key, _LIVES_S)
+            name: bytes = pipe.execute()[1]
+            return name.decode()
+
+    def begin(self, replay: str, tokens: Sequence[int]) -> dict[int, int]:
+        """Token -> OURS, to be sent now; SENT before; IN_DOUBT. Each is somebody's once, whoever asks at the same time."""
+        self._settle(replay)
+        with self._asked() as client:
+            answers = client.eval(_BEGIN, 1, self._key(replay), _LIVES_S, _BEGUN, _SENT, *tokens)
+            return dict(zip(tokens, answers, strict=True))
+
+    def note(self, replay: str, sent: Collection[int], unsent: Collection[int] = ()) -> None:
+        """What was begun went, or for sure did not and may be begun again."""
+        with self._lock:
+            self._owed[replay] |= set(sent)
+        self._settle(replay, unsent)
+
+    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return {token for token, mark in self._marks(replay, tokens).items() if mark == _SENT}
+
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return {token for token, mark in self._marks(replay, tokens).items() if mark not in (_SENT, None)}
+
+    def _marks(self, replay: str, tokens: Sequence[int]) -> dict[int, bytes | None]:
+        if not tokens:
+            return {}
+        self._settle(replay)
+        with self._asked() as client:
+            marks: list[Any] = client.hmget(self._key(replay), [str(n) for n in tokens])
+            return dict(zip(tokens, marks, strict=True))
+
+    def _settle(self, replay: str, unsent: Collection[int] = ()) -> None:
+        with self._lock:
+            owed = set(self._owed.get(replay, ()))
+        if not owed and not unsent:
+            return
+        with self._asked() as client:
+            pipe = client.pipeline()
+            if owed:
+                pipe.hset(self._key(replay), mapping={str(token): _SENT for token in owed})
+            if unsent:
+                pipe.hdel(self._key(replay), *(str(token) for token in unsent))
+            pipe.expire(self._key(replay), _LIVES_S)
+            pipe.execute()
+        with self._lock:
+            self._owed[replay] -= owed
+            if not self._owed[replay]:
+                del self._owed[replay]
+
+    def _key(self, replay: str) -> str:
+        return keys.ledger(self._source, replay, self._prefix)
+
+    def _asked(self) -> Border:
+        return Border.of(self._source, self._store)
+
+
+class Border:
+    """Asks the store: one kind of error leaves it, and no password with it."""
+
+    @classmethod
+    def of(cls, source: str, store: Store | None) -> Border:
+        """Raises SourceRefused where there is no store."""
+        if store is None:
+            raise SourceRefused(f"Source {source}: it has no store to note in what it sends. Nothing was sent.")
+        return cls(store)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> redis.Redis:
+        return self._store()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, redis.TimeoutError):
+            raise SourceUnreachable("Redrive's store (REDRIVE_REDIS_URL) did not answer in time.") from error
+        if isinstance(error, redis.RedisError | OSError):
+            raise SourceUnreachable(f"Redrive's store (REDRIVE_REDIS_URL) failed ({type(error).__name__}).") from error

@@ -1,0 +1,42 @@
+"""The table of docs/sources.md says of each adapter what its `can` says."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Capabilities
+
+ADAPTERS = {
+    "Celery on Redis": ("celery", "redis://127.0.0.1:1/0", {}),
+    "Celery on RabbitMQ": ("celery", "amqp://127.0.0.1:1//", {}),
+    "BullMQ": ("bullmq", "redis://127.0.0.1:1/0", {}),
+    "jobs table": ("jobs_table", "sqlite:////nowhere/app.db", {}),
+    "RabbitMQ": ("rabbitmq", "amqp://127.0.0.1:1//", {"dead_letter_queues": ["orders.dlq"]}),
+}
+
+
+def table() -> str:
+    able = {
+        name: connect("x", backend, url, options=options, store=lambda: None).can
+        for name, (backend, url, options) in ADAPTERS.items()
+    }
+    # What all of them can do, and what none can, tells nobody anything apart.
+    told = [
+        field.name for field in fields(Capabilities) if len({getattr(can, field.name) for can in able.values()}) == 2
+    ]
+    lines = ["| | " + " | ".join(able) + " |", "|---|" + "---|" * len(able)]
+    lines += [
+        f"| `{name}` | " + " | ".join("yes" if getattr(can, name) else "–" for can in able.values()) + " |"
+        for name in told
+    ]
+    return "\n".join(lines)
+
+
+def test_the_table_of_abilities_is_what_the_adapters_say():
+    assert table() in Path("docs/sources.md").read_text()
+
+
+if __name__ == "__main__":
+    print(table())
