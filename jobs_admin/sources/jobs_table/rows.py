@@ -1,0 +1,232 @@
+"""A row of a jobs table as the report of an attempt, and as the message that is kept of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jobs_admin.core import display
+from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.jobs_table.names import Names
+
+MOST_PAYLOAD = 15 * 2**20  # of a larger one only the beginning is read, and the desk keeps no whole message of it
+HEAD_OF_PAYLOAD = 64 * 1024
+_MOST_ERROR = 1_000_000  # characters that are looked at
+
+_TYPE = re.compile(
+    r"\s*(?:Uncaught )?((?:[A-Za-z_$][\w$]*[.:]{1,2})*[\w$]*"
+    r"(?:Error|Exception|Timeout|Interrupt|Fault|Failure|Warning|Exit))(?: \[[\w.]+\])?(?::\s|$)"
+)
+_LONGEST_TYPE = 1_000  # characters of a line in which a class is looked for
+_FRAME = re.compile(r"^\s+at \S|^\s+File \"", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the ledger says of the last time that a job was sent by us."""
+
+    lineage: Lineage | None
+    attempts: int  # that counted as made then
+    made_at: float | None = None  # the row, as it said then; None where it did not
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is read of a row. Times are seconds since 1970; None where the table does not say."""
+
+    id: str
+    status: str
+    attempts: int
+    max_attempts: int | None
+    updated_at: float
+    due_at: float | None = None
+    locked_at: float | None = None
+    locked_by: str = ""
+    created_at: float | None = None
+    queue: str = ""
+    type: str = ""
+    error: str = ""
+    tenant: str = ""
+    priority: int | None = None
+    payload: str | bytes | None = None  # its beginning, where it is too large
+    payload_size: int = 0
+    sent: Sent | None = None  # when it was sent by us last
+    is_another: bool = False  # than the one that was sent by us under this id
+
+
+def kind(job: Job, names: Names, now: float) -> str:
+    """How its latest attempt ended; "" where there is nothing to tell."""
+    if job.status == names.failed:
+        return "exception"
+    if job.status == names.pending and is_retry(job):
+        return "retry"
+    if job.status == names.running and is_stale(job, names, now):
+        return "lost"
+    if job.status == names.completed and job.sent is not None:
+        return "success"
+    return ""
+
+
+def is_retry(job: Job) -> bool:
+    """Whether it waits for another try, and not for a first one that we sent, or somebody else."""
+    if job.attempts < 1 or (job.sent is not None and job.attempts == job.sent.attempts):
+        return False
+    return job.max_attempts is None or job.attempts < job.max_attempts
+
+
+def is_stale(job: Job, names: Names, now: float) -> bool:
+    return job.locked_at is not None and job.locked_at < now - names.stale_after_s
+
+
+def ended_at(job: Job, kind: str, names: Names) -> float:
+    """When the attempt ended, seconds since 1970; of one that was lost: when it was given up."""
+    return (job.locked_at or job.updated_at) + names.stale_after_s if kind == "lost" else job.updated_at
+
+
+def report(source: str, job: Job, kind: str, names: Names) -> Envelope:
+    """The attempt that ended so."""
+    # The column counts attempts that failed: one that was lost, or ran well, is one more.
+    is_beyond = kind in ("lost", "success") and not names.attempts_at_start
+    if kind == "success":  # its message is kept already
+        return Envelope(
+            source=source, queue=job.queue, task=job.type or names.table, job_id=job.id, kind=kind,
+            attempt=max(1, job.attempts + is_beyond), at=job.updated_at, max_attempts=job.max_attempts, tenant=job.tenant,
+            priority=job.priority, lineage=job.sent.lineage if job.sent else None,
+        )  # fmt: skip
+    args, kwargs = _shown(job.payload)
+    headers = display.shown_json(
+        {"table": names.table, "id": job.id, "status": job.status}
+        | ({"locked_by": job.locked_by} if job.locked_by else {})
+    )
+    raw, size = raw_of(job, names)
+    said = Envelope(
+        source=source,
+        queue=job.queue,
+        task=job.type or names.table,
+        job_id=job.id,
+        kind=kind,
+        attempt=max(1, job.attempts + is_beyond),
+        at=job.updated_at,
+        max_attempts=job.max_attempts,
+        tenant=job.tenant,
+        priority=job.priority,
+        args=args.text,
+        kwargs=kwargs.text,
+        headers=headers.text,
+        redacted=args.redacted + kwargs.redacted + headers.redacted,
+        raw_size=size,
+        raw_sha256=hashlib.sha256(raw).hexdigest() if size == len(raw) else "",
+        made_at=job.created_at,
+        lineage=job.sent.lineage if job.sent else None,
+        raw=raw,
+    )
+    if kind == "lost":
+        text = (
+            f"Its row is {names.running}, and its lock is older than {names.stale_after_s:g} s: "
+            "its worker is not there any more, or it hangs."
+        )
+        return replace(said, at=ended_at(job, kind, names), message=text, worker=job.locked_by, reason="stale lock")
+    error_type, message, trace = error(job.error)
+    shown, told = display.shown_message(message), display.shown_trace(trace)
+    return replace(
+        said,
+        error_type=error_type[:255],
+        message=shown.text,
+        trace=told.text if trace else "",
+        redacted=said.redacted + shown.redacted + (told.redacted if trace else 0),
+        due_at=(job.due_at if job.due_at is not None else job.updated_at) if kind == "retry" else None,
+        worker=job.locked_by,
+    )
+
+
+def error(text: str) -> tuple[str, str, str]:
+    """The class, the message and the stack that an error's text holds; "" for what it does not."""
+    text = text[:_MOST_ERROR].strip()
+    first, _, below = text.partition("\n")
+    trace = ""
+    if text.startswith("Traceback (most recent call last)"):
+        trace, first = text, text.rstrip().rpartition("\n")[2]
+    elif below and _FRAME.search(below):
+        trace = text
+    found = _TYPE.match(first[:_LONGEST_TYPE])
+    if found is None:
+        return "", first if trace else text, trace
+    message = first if trace else text
+    return found[1], message[found.end() :].strip() or message, trace
+
+
+def raw_of(job: Job, names: Names) -> tuple[bytes, int]:
+    """The message that is kept of it, and how long the whole would be: what sending it again, and editing it, needs."""
+    payload: Any = job.payload
+    if isinstance(payload, bytes):
+        payload = {"base64": base64.b64encode(payload).decode()}
+    said = {"jobs_table": 1, "table": names.table, "id": job.id, "type": job.type, "payload": payload}
+    raw = json.dumps(said, ensure_ascii=True, separators=(",", ":")).encode()
+    left_out = 0 if job.payload is None else max(0, job.payload_size - MOST_PAYLOAD)
+    return raw, len(raw) + left_out
+
+
+def message(raw: bytes) -> Mapping[str, Any]:
+    """Raises SourceRefused where it is none of ours."""
+    try:
+        said = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise SourceRefused("The captured message is none of a jobs table.") from error
+    if not isinstance(said, dict) or said.get("jobs_table") != 1 or "payload" not in said:
+        raise SourceRefused("The captured message is none of a jobs table.")
+    return said
+
+
+def arguments(raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """The payload as arguments: an object is named ones, a list is a list, anything else is one. Raises SourceRefused."""
+    payload = message(raw)["payload"]
+    try:
+        value = json.loads(payload) if isinstance(payload, str) else None
+    except (ValueError, RecursionError) as error:
+        raise SourceRefused("The payload of this job is not JSON, so it cannot be edited.") from error
+    if not isinstance(payload, str):
+        raise SourceRefused("This job has no payload of text, so it cannot be edited.")
+    if isinstance(value, dict):
+        return [], value
+    return (value, {}) if isinstance(value, list) else ([value], {})
+
+
+def edited(raw: bytes, args: list[Any] | None, kwargs: dict[str, Any] | None) -> str:
+    """The payload with these arguments in it, in the shape that it had. Raises SourceRefused where they do not fit it."""
+    had_args, had_kwargs = arguments(raw)
+    value = json.loads(message(raw)["payload"])
+    new_args = had_args if args is None else args
+    new_kwargs = had_kwargs if kwargs is None else kwargs
+    new: Any
+    if isinstance(value, dict):
+        fits, new = not new_args, new_kwargs
+    elif isinstance(value, list):
+        fits, new = not new_kwargs, new_args
+    else:
+        fits, new = not new_kwargs and len(new_args) == 1, (new_args or [None])[0]
+    if not fits:
+        raise SourceRefused(
+            "The payload of this job is one JSON value: an object has only named arguments, a list only others."
+        )
+    return json.dumps(new, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shown(payload: str | bytes | None) -> tuple[display.Shown, display.Shown]:
+    nothing = display.Shown("[]", 0), display.Shown("{}", 0)
+    if payload is None:
+        return nothing
+    if isinstance(payload, bytes):
+        return display.shown_json([f"<{len(payload)} bytes>"]), nothing[1]
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError):
+        value = payload
+    if isinstance(value, dict):
+        return nothing[0], display.shown_json(value)
+    return display.shown_json(value if isinstance(value, list) else [value]), nothing[1]

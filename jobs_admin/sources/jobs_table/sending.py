@@ -1,0 +1,205 @@
+"""What changes rows of a jobs table: conditional updates, some at a time, in one transaction with what we note of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from jobs_admin.sources.base import Letter, Ref, Rescheduled, SourceRefused
+from jobs_admin.sources.jobs_table import rows as jobs_table_rows
+from jobs_admin.sources.jobs_table import times
+from jobs_admin.sources.jobs_table.ledger import Ledger
+from jobs_admin.sources.jobs_table.names import Names
+from jobs_admin.sources.jobs_table.reading import whole_number
+from jobs_admin.sources.jobs_table.shape import Shape
+from jobs_admin.sources.jobs_table.sql import Database, Run
+
+T = TypeVar("T")
+
+_WRITE_S = 0.02  # of a transaction, more or less: on SQLite their workers wait meanwhile …
+_REST, _SHORTEST_REST_S = 0.5, 0.003  # … and have the lock to themselves for so much of the time that it took
+_SAME_S = 0.002  # a time that went through a float, and tables that keep whole microseconds
+_FIRST_PART, _SMALLEST_PART, _LARGEST_PART = 50, 5, 500
+
+
+class Sender:
+    def __init__(self, db: Database, names: Names, ledger: Ledger) -> None:
+        self._db = db
+        self._names = names
+        self._ledger = ledger
+        self._part = _FIRST_PART
+
+    def send(self, shape: Shape, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+        payloads = {letter.token: self._payload(shape, letter) for letter in letters}
+        answers: dict[int, str] = {}
+
+        def some(part: Sequence[Letter]) -> None:
+            answers.update(self._send(shape, replay, part, payloads))
+
+        self._in_parts(letters, some)
+        return answers
+
+    def reschedule(self, shape: Shape, changes: Sequence[Rescheduled]) -> set[Ref]:
+        done: set[Ref] = set()
+
+        def some(part: Sequence[Rescheduled]) -> None:
+            with self._db.changing() as run:
+                moved = {change.job for change in part if self._move(run, shape, change)}
+            done.update(moved)
+
+        self._in_parts([change for change in changes if shape.is_id(change.job.job_id)], some)
+        return done
+
+    def remove(self, shape: Shape, jobs: Sequence[Ref]) -> set[Ref]:
+        """Only the very rows that were discarded: a row that failed later, or another under the same id, is nobody's yet."""
+        done: set[Ref] = set()
+        statement = (
+            f"DELETE FROM {shape.table} WHERE {shape.columns['id']} = {shape.p} AND {shape.status} = {shape.p} "
+            f"AND {shape.read_order} = {shape.p}"
+        )
+
+        def some(part: Sequence[Ref]) -> None:
+            # Looked at before: nobody waits for a transaction that has nothing to do.
+            failed = self._failed(shape, part)
+            known = [
+                (ref, failed[ref.job_id]) for ref in part if _is_same(shape.seconds(failed.get(ref.job_id)), ref.at)
+            ]
+            if known:
+                with self._db.changing() as run:
+                    gone = {ref for ref, at in known if run(statement, [ref.job_id, self._names.failed, at])}
+                done.update(gone)
+
+        self._in_parts([job for job in jobs if shape.is_id(job.job_id)], some)
+        return done
+
+    def _failed(self, shape: Shape, jobs: Sequence[Ref]) -> dict[str, object]:
+        """Those that are dead, with their `updated_at` as it is compared."""
+        among = ", ".join([shape.p] * len(jobs))
+        rows = self._db.read(
+            f"SELECT {shape.identity}, {shape.read_order} FROM {shape.table} "
+            f"WHERE {shape.columns['id']} IN ({among}) AND {shape.status} = {shape.p}",
+            [*(job.job_id for job in jobs), self._names.failed],
+        )
+        return {str(job_id): at for job_id, at in rows}
+
+    def _in_parts(self, them: Sequence[T], act: Callable[[Sequence[T]], None]) -> None:
+        """As many at once as are written in the time that others may wait."""
+        start = 0
+        while start < len(them):
+            part = them[start : start + self._part]
+            began = time.monotonic()
+            act(part)
+            took_s = time.monotonic() - began
+            start += len(part)
+            if start < len(them) and self._db.has_one_writer:
+                # Who waits for the lock asks for it now and then: without a rest it would find it taken again and again.
+                time.sleep(max(_SHORTEST_REST_S, min(took_s, 0.1) * _REST))
+            fitting = int(len(part) * _WRITE_S / max(took_s, 1e-6))
+            self._part = max(_SMALLEST_PART, min(_LARGEST_PART, fitting, self._part * 2))
+
+    def _send(
+        self, shape: Shape, replay: str, letters: Sequence[Letter], payloads: Mapping[int, str | None]
+    ) -> dict[int, str]:
+        """In one transaction with the ledger: whole, or not at all."""
+        now = time.time()
+        answers: dict[int, str] = {}
+        refused: dict[int, Letter] = {}
+        before = self._now(shape, letters)
+        try:
+            with self._db.changing() as run:
+                for letter in letters:
+                    _, attempts, made_at = before.get(letter.job_id, ("", 0, None))
+                    attempts = attempts if letter.retries is None else letter.retries
+                    if not self._ledger.add(run, replay, letter, attempts, made_at, now):
+                        answers.setdefault(letter.token, "already")
+                    elif self._bring_back(run, shape, letter, payloads[letter.token], now):
+                        answers[letter.token] = "sent"
+                    else:
+                        refused[letter.token] = letter
+                if refused:
+                    raise _NotDead
+        except _NotDead:
+            raise SourceRefused(self._why_not(shape, list(refused.values())), tokens=refused.keys()) from None
+        return answers
+
+    def _bring_back(self, run: Run, shape: Shape, letter: Letter, payload: str | None, now: float) -> bool:
+        p, columns = shape.p, shape.columns
+        values: dict[str, object] = {"status": self._names.pending}
+        if letter.retries is not None:
+            values["attempts"] = letter.retries
+        values |= {one: shape.moment(math.floor(now), one) for one in ("scheduled_at", "updated_at") if shape.has(one)}
+        values |= {one: None for one in ("locked_by", "locked_at") if shape.has(one)}
+        if payload is not None:
+            values["payload"] = payload
+        if letter.priority is not None and shape.has("priority"):
+            values["priority"] = letter.priority
+        sets = ", ".join(f"{columns[one]} = {p}" for one in values)
+        changed = run(
+            f"UPDATE {shape.table} SET {sets} WHERE {columns['id']} = {p} AND {shape.status} = {p}",
+            [*values.values(), letter.job_id, self._names.failed],
+        )
+        return changed == 1
+
+    def _payload(self, shape: Shape, letter: Letter) -> str | None:
+        """What replaces the payload; None keeps it as it lies there, byte for byte. Raises SourceRefused."""
+        try:
+            jobs_table_rows.message(letter.raw)
+            if not shape.is_id(letter.job_id):
+                raise SourceRefused(f"{letter.job_id!r} is no id of {self._names.table}.")
+            if letter.args is None and letter.kwargs is None:
+                return None
+            return jobs_table_rows.edited(letter.raw, letter.args, letter.kwargs)
+        except SourceRefused as error:
+            raise SourceRefused(f"{error} Nothing was sent.", letter.token) from error
+
+    def _why_not(self, shape: Shape, letters: Sequence[Letter]) -> str:
+        there = self._now(shape, letters)
+        said = [
+            f"row {one.job_id} is {there[one.job_id][0]}"
+            if one.job_id in there
+            else f"row {one.job_id} is not there any more"
+            for one in letters[:3]
+        ]
+        more = f" (and {len(letters) - 3} more)" if len(letters) > 3 else ""
+        return f"{self._names.table}: {', '.join(said)}{more}, so not {self._names.failed}: somebody else was here. Nothing was sent."
+
+    def _now(self, shape: Shape, jobs: Sequence[Letter | Ref]) -> dict[str, tuple[str, int, float | None]]:
+        """Status and attempts of those that are there, and when they were made."""
+        ids = [job.job_id for job in jobs if shape.is_id(job.job_id)]
+        if not ids:
+            return {}
+        among = ", ".join([shape.p] * len(ids))
+        rows = self._db.read(
+            f"SELECT {shape.identity}, CAST({shape.status} AS TEXT), {shape.columns['attempts']}, "
+            f"{shape.selected('created_at')} FROM {shape.table} WHERE {shape.columns['id']} IN ({among})",
+            ids,
+        )
+        return {
+            str(job_id): (str(status), whole_number(attempts) or 0, times.read(times.number(made)))
+            for job_id, status, attempts, made in rows
+        }
+
+    def _move(self, run: Run, shape: Shape, change: Rescheduled) -> bool:
+        p, columns = shape.p, shape.columns
+        values: dict[str, object] = {"updated_at": shape.moment(math.floor(time.time()), "updated_at")}
+        if change.due_at is not None and shape.has("scheduled_at"):
+            values["scheduled_at"] = shape.moment(change.due_at, "scheduled_at")
+        if change.max_attempts is not None and shape.has("max_attempts"):
+            values["max_attempts"] = change.max_attempts
+        sets = ", ".join(f"{columns[one]} = {p}" for one in values)
+        where = f"{columns['id']} = {p} AND {shape.status} = {p} AND {columns['attempts']} > 0"
+        changed = run(
+            f"UPDATE {shape.table} SET {sets} WHERE {where}", [*values.values(), change.job.job_id, self._names.pending]
+        )
+        return changed == 1
+
+
+def _is_same(seconds: float | None, known: float | None) -> bool:
+    """Whether a row that was changed last at `seconds` is the one that failed at `known`."""
+    return seconds is not None and known is not None and abs(seconds - known) < _SAME_S
+
+
+class _NotDead(Exception):
+    """A row of the batch cannot be sent: all of it is taken back."""

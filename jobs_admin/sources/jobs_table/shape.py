@@ -1,0 +1,186 @@
+"""What a jobs table looks like: which of the configured columns it has, how it writes times, and why nothing may be sent to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.jobs_table import times
+from jobs_admin.sources.jobs_table import zones as jobs_table_zones
+from jobs_admin.sources.jobs_table.names import NEEDED, Names
+from jobs_admin.sources.jobs_table.rows import HEAD_OF_PAYLOAD, MOST_PAYLOAD
+from jobs_admin.sources.jobs_table.sql import Database, column_name, name
+from jobs_admin.sources.jobs_table.zones import Zone
+
+TIMES = ("updated_at", "scheduled_at", "locked_at", "created_at")
+_WRITTEN = ("status", "updated_at", "attempts", "max_attempts", "scheduled_at", "locked_by", "locked_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    table: str  # quoted
+    columns: dict[str, str]  # ours -> theirs, quoted: those that are there
+    types: dict[str, str]  # ours -> type
+    forms: dict[str, str]  # of the times
+    order: str  # an expression of `updated_at` in the order of time
+    is_indexed: bool  # by time and by status: what is new is found without looking at the rest
+    lacking: tuple[str, ...]  # indexes that would make it so
+    closed: str  # why nothing may be sent, a sentence; "" where it may
+    p: str
+    zone: str = "UTC"  # of times of PostgreSQL's `timestamp`
+
+    def has(self, column: str) -> bool:
+        return column in self.columns
+
+    @property
+    def status(self) -> str:
+        """The status, as it is compared."""
+        return f"CAST({self.columns['status']} AS TEXT)" if self.types["status"] == "enum" else self.columns["status"]
+
+    @property
+    def read_order(self) -> str:
+        """`order` as it is read, and told again in a condition: a driver may know no object for a time such as `infinity`."""
+        return self.order if self.p == "?" else f"CAST({self.order} AS TEXT)"
+
+    @property
+    def identity(self) -> str:
+        """The id as text, also within a statement about another table."""
+        return f"CAST({self.table}.{self.columns['id']} AS TEXT)"
+
+    def moment(self, seconds: float, column: str) -> object:
+        """A value for the column, or for a comparison with it."""
+        form = self.forms[column]
+        return times.written(seconds, times.SPACE if form == times.MIXED else form, self._zone)
+
+    def seconds(self, at: object) -> float | None:
+        """A place's time."""
+        is_local = self.forms["updated_at"] == times.WITHOUT_ZONE
+        return times.read(times.number(at), self._zone if is_local else UTC)
+
+    def turns_back(self, seconds: float) -> bool:
+        """Whether the clock by which `updated_at` is written is turned, some hours around this moment."""
+        if self.forms["updated_at"] != times.WITHOUT_ZONE:
+            return False
+        around = (datetime.fromtimestamp(seconds + off, UTC).astimezone(self._zone) for off in (-10800.0, 10800.0))
+        return len({moment.utcoffset() for moment in around}) > 1
+
+    @property
+    def _zone(self) -> tzinfo:
+        return times.zone(self.zone) or UTC
+
+    def plain(self, at: object) -> object:
+        """As it is kept in a place, and compared with `order`."""
+        return at.isoformat(" ") if isinstance(at, datetime) else at
+
+    def sane(self, at: object) -> object:
+        """A place's time; None where it is none of this table's, which may have changed its form."""
+        is_number = self.forms["updated_at"] in (times.SECONDS, times.MILLISECONDS)
+        known = times.read(times.number(at)) is not None
+        return at if known and (self.p == "%s" or isinstance(at, int | float) == is_number) else None
+
+    def is_id(self, job_id: str) -> bool:
+        """Whether a row can have this id: PostgreSQL takes none that does not fit the type."""
+        kind = self.types["id"]
+        if self.p == "%s" and ("int" in kind or "serial" in kind):
+            return job_id.removeprefix("-").isdecimal() and job_id.isascii() and len(job_id) <= 19
+        if self.p == "%s" and kind == "uuid":
+            return len(job_id) == 36 and all(c in "0123456789abcdefABCDEF-" for c in job_id)
+        return "\0" not in job_id
+
+    def selected(self, column: str) -> str:
+        """The expression by which a column is read, in the order of `rows.Job`."""
+        if column not in self.columns:
+            return "NULL"
+        it, kind = self.columns[column], self.types[column]
+        if column in TIMES and kind.startswith("timestamp"):
+            if self.forms[column] == times.WITHOUT_ZONE:
+                it = f"({it} AT TIME ZONE '{self.zone}')"
+            return f"CAST(extract(epoch FROM {it}) AS double precision)"
+        if column == "payload":
+            whole = it if kind == "bytea" or self.p == "?" else f"CAST({it} AS TEXT)"
+            return f"CASE WHEN {self.size} > {MOST_PAYLOAD} THEN substr({whole}, 1, {HEAD_OF_PAYLOAD}) ELSE {whole} END"
+        if column == "last_error":
+            return f"substr(CAST({it} AS TEXT), 1, 200000)"
+        if column in ("attempts", "max_attempts", "priority", *TIMES):
+            return it
+        return f"CAST({it} AS TEXT)"
+
+    @property
+    def size(self) -> str:
+        """Of the payload, in characters or bytes."""
+        if "payload" not in self.columns:
+            return "0"
+        it = self.columns["payload"]
+        return f"length({it if self.p == '?' or self.types['payload'] == 'bytea' else f'CAST({it} AS TEXT)'})"
+
+
+def find(db: Database, names: Names) -> Shape:
+    """Raises SourceRefused where not even reading is possible, SourceUnreachable."""
+    there = db.columns(names.table)
+    if not there:
+        raise SourceRefused(
+            f"There is no table {names.table!r}. Say by `table` in sources.toml what the jobs table is called. Nothing was read."
+        )
+    missing = [theirs for theirs in names.columns.values() if theirs not in there]
+    for ours in NEEDED:
+        if names.columns[ours] in missing:
+            raise SourceRefused(
+                f"The table {names.table} has no column {names.columns[ours]!r} (for {ours}), without which nothing can be read. "
+                "Say what it is called in [sources.….columns]."
+            )
+    percent = db.p == "%s"
+    had = {ours: theirs for ours, theirs in names.columns.items() if theirs in there}
+    types = {ours: there[theirs] for ours, theirs in had.items()}
+    first = db.time_form(names.table, had["id"], had["updated_at"], types["updated_at"])
+    forms = {ours: db.time_form(names.table, had["id"], had[ours], types[ours], first) for ours in TIMES if ours in had}
+    quoted = {ours: column_name(theirs, percent=percent) for ours, theirs in had.items()}
+    indexed = db.indexed(names.table)
+    zone = _zone(db, names, had, forms)
+    if zone.doubt and forms.get("locked_at") == times.WITHOUT_ZONE:
+        del quoted["locked_at"]  # a row that runs would be told as lost
+    is_mixed = forms["updated_at"] == times.MIXED
+    lacking = tuple(had[ours] for ours in ("updated_at", "status") if had[ours] not in indexed)
+    return Shape(
+        table=name(names.table, percent=percent),
+        columns=quoted,
+        types=types,
+        forms=forms,
+        order=db.comparable(quoted["updated_at"], forms["updated_at"]),
+        is_indexed=not lacking and not is_mixed,
+        lacking=lacking,
+        closed=zone.doubt or _closed(db, names, missing, forms),
+        p=db.p,
+        zone=zone.name,
+    )
+
+
+def _zone(db: Database, names: Names, had: dict[str, str], forms: dict[str, str]) -> Zone:
+    naive = [had[ours] for ours, form in forms.items() if form == times.WITHOUT_ZONE]
+    if not naive or names.timezone:
+        return Zone(names.timezone or "UTC")
+    found = jobs_table_zones.find(db, names.table, naive)
+    if not found.doubt:
+        return found
+    which = ", ".join(repr(one) for one in naive)
+    return Zone(
+        found.name,
+        f"in which time zone the times of {names.table} are written ({which}: timestamp without time zone) is not known: "
+        f'{found.doubt}. Say it in sources.toml: timezone = "{found.name}", or "UTC". Until then no row is told as lost',
+    )
+
+
+def _closed(db: Database, names: Names, missing: list[str], forms: dict[str, str]) -> str:
+    if missing:
+        which = ", ".join(repr(one) for one in missing)
+        return f'the table {names.table} has no column {which}. Say in [sources.….columns] what it is called, or that there is none: ""'
+    words = db.words(names.table, names.columns["status"])
+    if unknown := sorted((words or set()) - set(names.statuses)):
+        shown = ", ".join(repr(word[:40]) for word in unknown[:5])
+        return (
+            f"rows of {names.table} have a status that is not known: {shown}. "
+            "Name what they mean in [sources.….statuses], or leave them alone by `others`"
+        )
+    if mixed := [column for column, form in forms.items() if form == times.MIXED]:
+        return f"the column {names.columns[mixed[0]]!r} holds times in more than one form, so it is not known how to write one"
+    return db.missing_rights(names.table, names.ledger)

@@ -1,0 +1,450 @@
+"""A jobs table in SQLite or PostgreSQL: the row is the job, and what is done to it is a conditional UPDATE.
+
+The table is the one of the tutorial on database-backed queues (its `failJob` is what a failing attempt does to a row); other
+names are a matter of configuration. Their workers live on the same database: so every statement is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from jobs_admin.core.lint.options import FoundOptions
+from jobs_admin.core.lint.options import Looked as InQueue
+from jobs_admin.sources.base import (
+    READ_ONLY,
+    Capabilities,
+    Depth,
+    Finding,
+    Letter,
+    Looked,
+    Pulled,
+    Ref,
+    Rescheduled,
+    SourceError,
+    SourceRefused,
+)
+from jobs_admin.sources.jobs_table import names as jobs_table_names
+from jobs_admin.sources.jobs_table import options as jobs_table_options
+from jobs_admin.sources.jobs_table import rows as jobs_table_rows
+from jobs_admin.sources.jobs_table import shape as jobs_table_shape
+from jobs_admin.sources.jobs_table import times
+from jobs_admin.sources.jobs_table.ledger import Ledger
+from jobs_admin.sources.jobs_table.place import Place, Stand
+from jobs_admin.sources.jobs_table.reading import Found, Reader
+from jobs_admin.sources.jobs_table.rows import Job
+from jobs_admin.sources.jobs_table.sending import Sender
+from jobs_admin.sources.jobs_table.shape import Shape
+from jobs_admin.sources.jobs_table.sql import Row, TookTooLong, open_database
+
+_REPORTS_AT_ONCE = 300
+_BYTES_AT_ONCE = 32 * 2**20
+_PULLED_WITHIN_S = 1.0
+_TOLD_FOR_S, _MOST_TOLD = 240.0, 200_000  # what comes again in the overlap of two looks is not told again
+_SHAPE_S = 60.0
+_EVERY_S, _LONGEST_EVERY_S = 2.0, 300.0
+_SHARE = 20  # of the time, a look at a whole table takes one part in so many
+_FORGET_EVERY_S = 3600.0
+_SAME_S = 1.0  # times that differ by less may be one, written in other units
+
+_DEAD = ("dead", "quarantined")
+
+
+class JobsTable:
+    """A `sources.PulledSource`."""
+
+    def __init__(
+        self, name: str, url: str, queues: Sequence[str] = (), options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Dials nothing. Raises SourceRefused for options that cannot be used."""
+        self.name = name
+        self._names = names = jobs_table_names.read(name, options or {})
+        self._queues = tuple(queues)
+        if self._queues and not names.has("queue"):
+            raise SourceRefused(
+                f"Source {name}: queues are chosen by a column: name it, [sources.{name}.columns] queue = …"
+            )
+        self._db = open_database(name, url)
+        self._ledger = Ledger(self._db, names.ledger, names.table)
+        self._reader = Reader(self._db, names, self._ledger, self._queues)
+        self._sender = Sender(self._db, names, self._ledger)
+        self.outcome_within_s = names.outcome_within_s
+        self.every_s = _EVERY_S
+        self.can = Capabilities(
+            atomic_send=True,
+            edit=names.has("payload"),
+            outcomes=True,
+            attempts=True,
+            priority=names.has("priority"),
+            remove=names.discard_deletes,
+            holds_dead=True,
+            in_place=True,
+            reschedule=names.has("scheduled_at"),
+            options=True,
+        )
+        self._shape: tuple[float, Shape] | None = None
+        self._told: dict[Found, float] = {}  # what was filed lately, and when
+        self._stand: Stand | None = None
+        self._was_away = False  # there was no such table: what stands there next is another one
+        self._depths: tuple[float, list[Depth]] | None = None
+        self._forgot_at = -math.inf
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def depths(self) -> list[Depth]:
+        if self._depths and time.monotonic() < self._depths[0]:
+            return self._depths[1]
+        shape, names, began = self._looked(), self._names, time.monotonic()
+        groups: dict[str, Counter[str]] = {}
+        try:
+            for queue, status, is_later, count in self._counted(shape):
+                word = "delayed" if status == names.pending and is_later else str(status)
+                groups.setdefault(self._queue(queue), Counter())[word] += int(count)
+        except TookTooLong:
+            found = [Depth(queue) for queue in self._queues or (self._queue(None),)]
+        else:
+            found = [
+                Depth(queue, n[names.pending], n[names.running], n["delayed"], n[names.failed])
+                for queue, n in sorted(groups.items())
+                if not self._queues or queue in self._queues
+            ] or [Depth(queue, 0, 0, 0, 0) for queue in self._queues or (self._queue(None),)]
+        took_s = time.monotonic() - began
+        self._depths = (time.monotonic() + took_s * _SHARE, found) if took_s > 0.05 else None
+        return found
+
+    def _counted(self, shape: Shape, queues: Sequence[str] = ()) -> list[Row]:
+        names, p = self._names, shape.p
+        queue = shape.columns.get("queue", "NULL")
+        later, values = "0", []
+        if shape.has("scheduled_at") and shape.forms["scheduled_at"] != times.MIXED:
+            later = f"CASE WHEN {shape.columns['scheduled_at']} > {p} THEN 1 ELSE 0 END"
+            values.append(shape.moment(time.time(), "scheduled_at"))
+        values += [names.pending, names.running, names.failed]
+        where = f"{shape.status} IN ({p}, {p}, {p})"
+        if queues and shape.has("queue"):
+            where += f" AND {queue} IN ({', '.join([p] * len(queues))})"
+            values += queues
+        return self._db.read(
+            f"SELECT {queue}, CAST({shape.status} AS TEXT), {later}, count(*) FROM {shape.table} WHERE {where} GROUP BY 1, 2, 3",
+            values,
+            within_s=self._db.counts_within_s,
+        )
+
+    def _queue(self, said: object) -> str:
+        return str(said) if said not in (None, "") else self._names.table
+
+    def workers(self) -> dict[str, set[str]] | None:
+        return None  # a table does not know who looks into it
+
+    def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
+        if not queues:
+            return {}
+        shape = self._looked()
+        found: dict[str, int | None] = dict.fromkeys(queues, 0)
+        try:
+            for queue, status, is_later, count in self._counted(shape, queues):
+                if status == self._names.pending and not is_later and (known := self._queue(queue)) in found:
+                    found[known] = (found[known] or 0) + int(count)
+        except TookTooLong:
+            return dict.fromkeys(queues)
+        return found
+
+    def findings(self) -> list[Finding]:
+        try:
+            shape = self._looked(anew=True)
+        except SourceRefused as error:
+            return [
+                Finding(
+                    READ_ONLY,
+                    "high",
+                    str(error),
+                    "Correct the names in sources.toml. Nothing is read or sent until then.",
+                )
+            ]
+        found = []
+        if shape.closed:
+            lacking = self._lacking()
+            found.append(
+                Finding(
+                    READ_ONLY,
+                    "high",
+                    f"Nothing is sent to {self._names.table}: {shape.closed}.",
+                    "Mend that; it is looked at again every minute."
+                    + (f" Whoever owns the tables runs:\n{lacking}" if lacking else ""),
+                )
+            )
+        if self._ledger.is_hidden():
+            found.append(
+                Finding(
+                    "jobs-table-ledger-hidden",
+                    "warning",
+                    f"The ledger {self._names.ledger} is there and may not be read: how replays of {self._names.table} end is not told.",
+                    f"Whoever owns it runs:\n{self._lacking()}",
+                )
+            )
+        if not shape.is_indexed:
+            table = self._names.table
+            fix = " ".join(f"CREATE INDEX ON {table} ({column});" for column in shape.lacking)
+            found.append(
+                Finding(
+                    "jobs-table-no-index",
+                    "info",
+                    f"{table} has no index that begins with {' and none with '.join(shape.lacking) or 'times of one form'}, so all its "
+                    f"rows are gone through to find what failed: the more rows, the more rarely.",
+                    fix or "Write all times of a column in one form.",
+                )
+            )
+        if self._has_retries_without_a_time(shape):
+            scheduled, table = self._names.columns["scheduled_at"], self._names.table
+            found.append(
+                Finding(
+                    "jobs-table-no-due-time",
+                    "warning",
+                    f"Rows of {table} wait for another try and have no {scheduled}: "
+                    "a worker that looks for what is due by it never finds them.",
+                    "Give them one (Reschedule, on the page of such a retry), and look at how their worker computes it: in SQLite "
+                    "'+' || (attempts + 1) * 30 || ' seconds' is no number of seconds, since || binds tighter than *.",
+                )
+            )
+        return found
+
+    def _lacking(self) -> str:
+        """The statements that give what sending needs and this role has not; "" where it has it all."""
+        names = self._names
+        deletes = ("DELETE",) if names.discard_deletes else ()
+        grants = [
+            *self._db.grants(names.table, ("SELECT", "UPDATE", *deletes)),
+            *self._db.grants(names.ledger, ("SELECT", "INSERT", "DELETE")),
+        ]
+        made = [self._ledger.statement().replace("%%", "%")] if grants and not self._ledger.exists() else []
+        return "".join(f"{one};\n" for one in [*made, *grants])
+
+    def _has_retries_without_a_time(self, shape: Shape) -> bool:
+        if not shape.has("scheduled_at"):
+            return False
+        where = f"{shape.status} = {shape.p} AND {shape.columns['attempts']} > 0 AND {shape.columns['scheduled_at']} IS NULL"
+        statement = f"SELECT 1 FROM {shape.table} WHERE {where} LIMIT 1"
+        try:
+            return bool(self._db.read(statement, [self._names.pending], within_s=self._db.counts_within_s))
+        except TookTooLong:
+            return False
+
+    def found_options(self) -> FoundOptions:
+        names = self._names
+        try:
+            jobs = self._reader.retried(self._looked())
+        except TookTooLong:
+            jobs = []
+        looked = Counter(job.queue for job in jobs)
+        dead = {depth.queue: depth.source_dead for depth in self.depths()} if jobs else {}
+        rows = [
+            (job.queue, job.type or names.table, job.id, job.attempts, job.max_attempts, job.updated_at, job.due_at,
+             job.status == names.pending)
+            for job in jobs
+        ]  # fmt: skip
+        told = tuple(
+            InQueue(queue, count, max(count, dead.get(queue) or 0), dead.get(queue)) for queue, count in looked.items()
+        )
+        return FoundOptions(self.name, time.time(), tuple(jobs_table_options.found(rows, looked)), told)
+
+    def _looked(self, *, anew: bool = False) -> Shape:
+        """What the table looks like, as of a minute ago at most."""
+        if anew or self._shape is None or time.monotonic() - self._shape[0] > _SHAPE_S:
+            self._shape = (time.monotonic(), jobs_table_shape.find(self._db, self._names))
+        return self._shape[1]
+
+    def _open(self) -> Shape:
+        """Raises SourceRefused where nothing may be changed."""
+        shape = self._looked()
+        if shape.closed:
+            shape = self._looked(anew=True)
+        if shape.closed:
+            raise SourceRefused(f"{self.name} is read-only here: {shape.closed}. Nothing was changed.")
+        return shape
+
+    # -- what failed ---------------------------------------------------------------------------------------------
+
+    def dead_letters(self, after: str) -> Pulled:
+        try:
+            return self._dead_letters(after)
+        except SourceError:
+            with contextlib.suppress(SourceError):
+                if not self._db.columns(self._names.table):
+                    self._was_away, self._shape = True, None
+            raise
+
+    def _dead_letters(self, after: str) -> Pulled:
+        shape, began = self._looked(), time.monotonic()
+        place = self._arrived(Place.read(after), shape)
+        found: dict[str, Found] = {}
+        size, is_over, spent_s = 0, False, 0.0
+        while not is_over and len(found) < _REPORTS_AT_ONCE and size < _BYTES_AT_ONCE:
+            asked = time.monotonic()
+            rows, place, is_over = self._reader.page(shape, place)
+            spent_s += time.monotonic() - asked
+            news = {row.id: row for row in rows if row not in self._told}
+            found |= news
+            size += sum(row.weight for row in news.values())
+            if time.monotonic() - began > _PULLED_WITHIN_S:
+                break
+        now, reports = time.time(), []
+        for job in self._reader.whole(shape, list(found.values()), self._stand):
+            if kind := jobs_table_rows.kind(job, self._names, now):
+                reports.append(jobs_table_rows.report(self.name, job, kind, self._names))
+        place = replace(place, spent_s=round(place.spent_s + spent_s, 4))
+        if is_over:
+            rest_s = 0.0 if shape.is_indexed else place.spent_s * _SHARE
+            self.every_s = min(_LONGEST_EVERY_S, max(_EVERY_S, rest_s))
+            place = self._reader.after(shape, place)
+        return Pulled(reports, place.text(), not is_over, receipt=list(found.values()))
+
+    def filed(self, pulled: Pulled) -> None:
+        now = time.monotonic()
+        self._told.update(dict.fromkeys(pulled.receipt or (), now))
+        if not pulled.is_more:
+            self._told = {row: at for row, at in self._told.items() if now - at < _TOLD_FOR_S}
+        while len(self._told) > _MOST_TOLD:
+            del self._told[next(iter(self._told))]
+
+    def _arrived(self, place: Place, shape: Shape) -> Place:
+        """Where to go on; from the beginning, where the table is not the one that was read."""
+        self._stand = stand = self._standing(shape, place.stand)
+        self._was_away = False
+        if place.stand is not None and stand.since > place.stand.since:
+            self._told.clear()
+            return Place(stand=stand)
+        return replace(place, stand=stand)
+
+    def _standing(self, shape: Shape, before: Stand | None) -> Stand:
+        found, is_hidden = self._db.standing(self._names.table), self._ledger.is_hidden()
+        # One that may not be read is no other one: the table is as it was, only how replays ended is not told.
+        epoch = (before.ledger if before else None) if is_hidden else self._ledger.epoch()
+        witnesses = list(before.witnesses) if before is not None else []
+        known = [job.id for job in self._reader.jobs(shape, witnesses, None)]
+        it, table = shape.columns["id"], shape.table
+        ends = [
+            self._db.read(f"SELECT {shape.identity} FROM {table} ORDER BY {it} {way} LIMIT 2")
+            for way in ("ASC", "DESC")
+        ]
+        seen = dict.fromkeys(str(row[0]) for rows in ends for row in rows)
+        stand = Stand.now(found, epoch, known, list(seen), before, time.time(), was_away=self._was_away)
+        return replace(stand, reads_ledger=not is_hidden)
+
+    # -- what became of it ---------------------------------------------------------------------------------------
+
+    def look(self, jobs: Sequence[Ref]) -> Looked:
+        shape, now = self._looked(), time.time()
+        if self._stand is not None:
+            self._stand = self._standing(shape, self._stand)
+        there = {job.id: job for job in self._reader.jobs(shape, [ref.job_id for ref in jobs], self._stand)}
+        looked, ended, size = Looked(), dict[str, str](), 0
+        for ref in jobs:
+            job = there.get(ref.job_id)
+            if job is None:
+                if self._stand is not None and self._stand.proves(ref.at):
+                    looked.gone[ref] = f"Its row is not in {self._names.table} any more: somebody took it out."
+                continue
+            if job.is_another and ref.state == "replaying":
+                if self._stand is not None and self._stand.proves(ref.at):
+                    looked.gone[ref] = (
+                        f"Its row is not in {self._names.table} any more: somebody took it out, and another job has its id now."
+                    )
+                continue
+            kind = self._kind(job, now)
+            if size < _BYTES_AT_ONCE and kind and self._is_news(ref, job, kind):
+                ended[job.id] = kind
+                size += min(job.payload_size, jobs_table_rows.MOST_PAYLOAD)
+            if kind == "retry" and job.due_at is not None:
+                looked.due[ref] = job.due_at
+            if why := self._gone(ref, job, kind):
+                looked.gone[ref] = why
+        whole = [job_id for job_id, kind in ended.items() if kind != "success"]
+        there |= {job.id: job for job in self._reader.jobs(shape, whole, self._stand, is_whole=True)}
+        for job in (there[job_id] for job_id in ended):
+            if kind := self._kind(job, now):
+                looked.reports.append(jobs_table_rows.report(self.name, job, kind, self._names))
+        return looked
+
+    def _kind(self, job: Job, now: float) -> str:
+        """How its latest attempt ended. Of what is asked for also whether a retry ran well that nobody sent."""
+        is_natural = job.max_attempts is None or job.attempts < job.max_attempts or self._names.attempts_at_start
+        if job.status == self._names.completed and is_natural:
+            return "success"
+        return jobs_table_rows.kind(job, self._names, now)
+
+    def _is_news(self, ref: Ref, job: Job, kind: str) -> bool:
+        if kind == "success" or ref.state == "replaying" or ref.at is None:
+            return True
+        return abs(jobs_table_rows.ended_at(job, kind, self._names) - ref.at) > _SAME_S
+
+    def _gone(self, ref: Ref, job: Job, kind: str) -> str:
+        """How it is known that somebody else acted; "" where nobody did, or nothing is sure."""
+        names, is_dead = self._names, ref.state in _DEAD
+        if ref.state == "replaying" or kind in ("exception", "lost") or job.status not in names.statuses:
+            return ""
+        if not is_dead and (kind == "retry" or job.status == names.running):
+            return ""  # as it was, or the retry that it waited for
+        if self._stand is None or self._stand.is_read_anew(ref.at):
+            return ""  # an older copy of the table: its rows are as they were, and nobody did that
+        return f"Its row is {job.status} now: somebody else was there, not Redrive."
+
+    # -- sending, and what else changes rows ---------------------------------------------------------------------
+
+    def epoch(self, replay: str) -> str:
+        self._open()
+        now = time.time()
+        found = self._ledger.made(now)
+        if time.monotonic() - self._forgot_at > _FORGET_EVERY_S:
+            self._forgot_at = time.monotonic()
+            self._ledger.forget(now)
+        return found
+
+    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+        self.epoch(replay)
+        return self._sender.send(self._open(), replay, letters)
+
+    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.tokens(replay, tokens) if tokens and self._ledger.exists() else set()
+
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return set()
+
+    def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
+        raise SourceRefused("Rows of a jobs table are not taken back: what waits, waits. Nothing was changed.")
+
+    def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
+        return self._sender.reschedule(self._open(), changes)
+
+    def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
+        if not self.can.remove:
+            raise SourceRefused(
+                f"Rows of {self._names.table} are not deleted: discard_deletes is not set. Nothing was changed."
+            )
+        return self._sender.remove(self._open(), jobs)
+
+    # -- what a message says -------------------------------------------------------------------------------------
+
+    def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        return jobs_table_rows.arguments(raw)
+
+    def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
+        jobs_table_rows.edited(raw, args, kwargs)
+
+    def headers(self, raw: bytes) -> dict[str, Any]:
+        said = jobs_table_rows.message(raw)
+        return {name: said[name] for name in ("table", "id", "type") if name in said}
+
+    def is_chord_member(self, raw: bytes) -> bool:
+        return False
+
+    def expires_at(self, raw: bytes) -> datetime | None:
+        return None
+
+    def close(self) -> None:
+        self._db.close()

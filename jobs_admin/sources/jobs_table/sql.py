@@ -1,0 +1,476 @@
+"""The database that holds a jobs table: SQLite or PostgreSQL, asked in the same words, never for long.
+
+A statement that takes too long is broken off, a transaction that changes something holds a batch at most, and nothing waits
+for a server that hangs: their workers live on this database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote as url_quote
+from urllib.parse import unquote
+
+from jobs_admin.core import address
+from jobs_admin.sources.base import SourceRefused, SourceUnreachable
+from jobs_admin.sources.jobs_table import times
+
+_STATEMENT_S = 3.0
+_LOCK_S = 1.0
+_COUNT_S, _COUNT_LOCKED_S = 2.0, 0.1  # the latter where a reader keeps writers out (SQLite without WAL)
+_LOOKED_AT = 500  # rows, the newest, for how their times are written
+_HANGS_S = 4.5  # then the connection is cut off: within 5 s somebody is told
+
+Row = Sequence[Any]
+
+
+class TookTooLong(SourceUnreachable):
+    """A statement was broken off. The database is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What tells one table from another of its name, and from itself in an older copy."""
+
+    place: str  # another one is another table
+    tides: tuple[int, ...]  # numbers that only rise
+    is_sure: bool  # those two are enough: no older or other copy looks the same
+
+
+class Database(Protocol):
+    p: str  # a parameter's place in a statement
+    counts_within_s: float  # how long a statement that counts may take
+    has_one_writer: bool  # whoever writes waits for whoever does
+
+    def read(self, sql: str, values: Sequence[object] = (), *, within_s: float = _STATEMENT_S) -> list[Row]:
+        """All rows. Raises SourceUnreachable, TookTooLong, SourceRefused for what the database does not allow."""
+
+    def changing(self) -> contextlib.AbstractContextManager[Run]:
+        """One transaction; an error in the block takes all of it back. Raises as `read`."""
+
+    def columns(self, table: str) -> dict[str, str]:
+        """The columns with their types, in lower case; {} where there is no such table."""
+
+    def indexed(self, table: str) -> set[str]:
+        """The columns that an index begins with, and that are in it for all rows."""
+
+    def time_form(self, table: str, id: str, column: str, type: str, like: str = times.SPACE) -> str:
+        """How its times are written; as `like`, another column's form, where none stands there yet."""
+
+    def comparable(self, column: str, form: str) -> str:
+        """An expression of times in the order of time, where the column itself is not."""
+
+    def standing(self, table: str) -> Standing: ...
+
+    def missing_rights(self, table: str, ledger: str) -> str:
+        """What is not allowed that sending needs, a sentence; "" where nothing is missing."""
+
+    def may_read(self, table: str) -> bool:
+        """Whether a table that is there may be read."""
+
+    def grants(self, table: str, rights: Sequence[str]) -> list[str]:
+        """The statement that gives those of the rights that this role has not; of a table that is not there, all of them."""
+
+    def words(self, table: str, column: str) -> set[str] | None:
+        """The distinct values of a column; None where that takes too long to find out."""
+
+    def close(self) -> None: ...
+
+
+class Run(Protocol):
+    def __call__(self, sql: str, values: Sequence[object] = ()) -> int:
+        """Runs a statement; answers how many rows it changed."""
+
+
+def name(text: str, *, percent: bool = False) -> str:
+    """A quoted identifier; `percent` for a driver to whom % means something."""
+    quoted = ".".join('"{}"'.format(part.replace('"', '""')) for part in text.split("."))
+    return quoted.replace("%", "%%") if percent else quoted
+
+
+def column_name(text: str, *, percent: bool = False) -> str:
+    quoted = '"{}"'.format(text.replace('"', '""'))  # a column's name may have dots
+    return quoted.replace("%", "%%") if percent else quoted
+
+
+def open_database(source: str, url: str) -> Database:
+    """Dials nothing. Raises SourceRefused for an address that cannot be used."""
+    scheme = url.partition("://")[0].lower()
+    if scheme == "sqlite":
+        path = unquote(url.partition("://")[2].partition("?")[0])
+        if not path.startswith("/") or len(path) < 2 or "\0" in path:
+            raise SourceRefused(
+                f"Source {source}: the url of a SQLite file is sqlite:///path.db, or sqlite:////absolute/path.db."
+            )
+        return _SQLite(Path(path[1:]).absolute())
+    if scheme in ("postgresql", "postgres"):
+        return _PostgreSQL(source, url)
+    raise SourceRefused(f"Source {source}: the url of a jobs table begins with sqlite:/// or postgresql://.")
+
+
+class _SQLite:
+    p = "?"
+    has_one_writer = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._of: tuple[int, int] | None = None  # the process, and the file (its inode), that the connection is of
+        self._ends = 0.0
+        self.counts_within_s = _COUNT_LOCKED_S
+
+    def read(self, sql: str, values: Sequence[object] = (), *, within_s: float = _STATEMENT_S) -> list[Row]:
+        with self._asked(within_s) as connection:
+            return connection.execute(sql, values).fetchall()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Run]:
+        with self._asked(_STATEMENT_S) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield lambda sql, values=(): connection.execute(sql, values).rowcount
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def columns(self, table: str) -> dict[str, str]:
+        rows = self.read("SELECT name, type FROM pragma_table_info(?)", [table])
+        return {str(row[0]): str(row[1]).lower() for row in rows}
+
+    def indexed(self, table: str) -> set[str]:
+        rows = self.read(
+            "SELECT i.name FROM pragma_index_list(?) l, pragma_index_info(l.name) i WHERE i.seqno = 0 AND NOT l.partial",
+            [table],
+        )
+        return {str(row[0]) for row in rows}
+
+    def time_form(self, table: str, id: str, column: str, type: str, like: str = times.SPACE) -> str:
+        it = column_name(column)
+        newest = f"SELECT {it} FROM {name(table)} ORDER BY {column_name(id)} DESC LIMIT {_LOOKED_AT}"
+        rows = self.read(f"SELECT {it} FROM ({newest}) WHERE {it} IS NOT NULL")
+        whole = any(word in type for word in ("int", "real", "num", "float"))
+        return times.form((row[0] for row in rows), _as_others(like, whole))
+
+    def comparable(self, column: str, form: str) -> str:
+        return f"strftime('%Y-%m-%d %H:%M:%f', {column})" if form == times.MIXED else column
+
+    def standing(self, table: str) -> Standing:
+        ((version,),) = self.read("PRAGMA schema_version")
+        tides = [int(version)]
+        if self.read("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"):
+            rows = self.read("SELECT seq FROM sqlite_sequence WHERE name = ?", [table])
+            tides.append(int(rows[0][0]) if rows else 0)
+        return Standing(str(self._path.stat().st_ino), tuple(tides), is_sure=len(tides) > 1 and tides[1] > 0)
+
+    def missing_rights(self, table: str, ledger: str) -> str:
+        if os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK):
+            return ""
+        return f"the file {self._path.name}, or its folder, may not be written by this process"
+
+    def may_read(self, table: str) -> bool:
+        return True
+
+    def grants(self, table: str, rights: Sequence[str]) -> list[str]:
+        return []
+
+    def words(self, table: str, column: str) -> set[str] | None:
+        # From one word to the next, which an index on the column makes a matter of microseconds.
+        it, where = column_name(column), name(table)
+        statement = (
+            f"WITH RECURSIVE word(w) AS (SELECT min({it}) FROM {where} UNION ALL "
+            f"SELECT (SELECT min({it}) FROM {where} WHERE {it} > w) FROM word WHERE w IS NOT NULL LIMIT 50) "
+            "SELECT w FROM word WHERE w IS NOT NULL"
+        )
+        try:
+            return {str(row[0]) for row in self.read(statement, within_s=self.counts_within_s)}
+        except TookTooLong:
+            return None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None and self._of and self._of[0] == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    @contextlib.contextmanager
+    def _asked(self, within_s: float) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._ends = time.monotonic() + within_s
+            try:
+                yield self._dialled()
+            except sqlite3.Error as error:
+                raise self._said(error, within_s) from error
+            except OSError as error:
+                raise SourceUnreachable(f"The file {self._path.name} is not there: {error.strerror}.") from error
+
+    def _dialled(self) -> sqlite3.Connection:
+        # Whatever stands under the name now: a file that was moved away is not asked any more.
+        of = (os.getpid(), self._path.stat().st_ino)
+        if self._connection is None or of != self._of:
+            self.close()
+            # Never made where it is not there; and what we may not write is read all the same.
+            mode = "rw" if os.access(self._path, os.W_OK) else "ro"
+            self._connection = sqlite3.connect(
+                f"file:{url_quote(str(self._path))}?mode={mode}",
+                uri=True,
+                timeout=_LOCK_S,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=50,
+            )
+            # Text that is no UTF-8 must not keep the rows around it from being read.
+            self._connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            self._connection.set_progress_handler(lambda: time.monotonic() > self._ends, 2_000)
+            self._of = of
+            ((journal,),) = self._connection.execute("PRAGMA journal_mode").fetchall()
+            self.counts_within_s = _COUNT_S if str(journal).lower() == "wal" else _COUNT_LOCKED_S
+        return self._connection
+
+    def _said(self, error: sqlite3.Error, within_s: float) -> Exception:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        where = self._path.name
+        if code == sqlite3.SQLITE_INTERRUPT:
+            return TookTooLong(f"{where} did not answer within {within_s:g} s.")
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return SourceUnreachable(f"{where} is locked by somebody who writes for longer than {_LOCK_S:g} s.")
+        if code == sqlite3.SQLITE_READONLY:
+            return SourceRefused(f"{where} may not be written by this process.")
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
+            return SourceUnreachable(f"{where} cannot be opened or written: {error}.")
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return SourceUnreachable(f"{where} is no whole SQLite database: {error}.")
+        return SourceRefused(f"{where}: {error}.")
+
+
+class _PostgreSQL:
+    p = "%s"
+    has_one_writer = False
+    counts_within_s = _COUNT_S
+
+    def __init__(self, source: str, url: str) -> None:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+
+        # As the driver reads it: only then what it says of a server is known to be no part of the password.
+        try:
+            address.split(url)
+            said = conninfo_to_dict(url)
+        except (ValueError, psycopg.Error):
+            said = {"host": "@"}
+        host, port = str(said.get("host") or ""), str(said.get("port") or 5432)
+        if "@" in host or not port.isdecimal():
+            # Nothing of it is repeated, not even by the error that this one came of.
+            raise SourceRefused(
+                f"Source {source}: the url cannot be read as postgresql://user:…@host:port/name. "
+                "Write @ : / # ? % in a user or password as %40 %3A %2F %23 %3F %25."
+            )
+        self._where = f"{host or 'the local server'}:{port}"
+        self._secrets = [str(said[word]) for word in ("password", "sslpassword") if said.get(word)]
+        self._psycopg = psycopg
+        self._url = url
+        self._lock = threading.RLock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._of = 0
+        self._is_new = False
+
+    def read(self, sql: str, values: Sequence[object] = (), *, within_s: float = _STATEMENT_S) -> list[Row]:
+        began = time.monotonic()
+        had = self._connection
+        try:
+            return self._read(sql, values, within_s)
+        except TookTooLong:
+            raise
+        except SourceUnreachable:
+            # A connection that was closed while nobody used it says nothing of the server.
+            if had is None or time.monotonic() - began > 1:
+                raise
+            return self._read(sql, values, within_s)
+
+    def _read(self, sql: str, values: Sequence[object], within_s: float) -> list[Row]:
+        with self._asked() as connection:
+            if within_s != _STATEMENT_S:
+                connection.execute("SELECT set_config('statement_timeout', %s, false)", [f"{round(within_s * 1000)}ms"])
+            try:
+                # Never prepared: a plan that is kept would outlive what it was made for, and poolers know none.
+                rows: list[Row] = connection.execute(sql, values, prepare=False).fetchall()
+                return rows
+            finally:
+                if within_s != _STATEMENT_S and not connection.broken:
+                    connection.execute(f"SET statement_timeout = '{round(_STATEMENT_S * 1000)}ms'")
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Run]:
+        self.read("SELECT 1")  # so that a transaction begins on a connection that stands
+        with self._asked() as connection, connection.transaction():
+            yield lambda sql, values=(): connection.execute(sql, values, prepare=False).rowcount
+
+    def columns(self, table: str) -> dict[str, str]:
+        rows = self.read(
+            "SELECT attname, format_type(atttypid, NULL), (SELECT typtype FROM pg_type t WHERE t.oid = atttypid) FROM "
+            "pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            [name(table)],
+        )
+        return {str(row[0]): "enum" if row[2] == "e" else str(row[1]).lower() for row in rows}
+
+    def indexed(self, table: str) -> set[str]:
+        rows = self.read(
+            "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
+            "WHERE i.indrelid = to_regclass(%s) AND i.indpred IS NULL AND i.indisvalid",
+            [name(table)],
+        )
+        return {str(row[0]) for row in rows}
+
+    def time_form(self, table: str, id: str, column: str, type: str, like: str = times.SPACE) -> str:
+        if type.startswith("timestamp"):
+            return times.WITHOUT_ZONE if "without" in type else times.WITH_ZONE
+        it = column_name(column, percent=True)
+        order = column_name(id, percent=True)
+        newest = f"SELECT {it} FROM {name(table, percent=True)} ORDER BY {order} DESC LIMIT {_LOOKED_AT}"
+        rows = self.read(f"SELECT {it} FROM ({newest}) newest WHERE {it} IS NOT NULL")
+        whole = any(word in type for word in ("int", "numeric", "double", "real"))
+        return times.form((row[0] for row in rows), _as_others(like, whole))
+
+    def comparable(self, column: str, form: str) -> str:
+        return f"({column})::timestamptz" if form == times.MIXED else column
+
+    def standing(self, table: str) -> Standing:
+        rows = self.read(
+            "SELECT to_regclass(%s)::oid::bigint, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), "
+            "txid_snapshot_xmax(txid_current_snapshot())",
+            [name(table)],
+        )
+        oid, database, tide = rows[0]
+        # Transactions are numbered for ever: a copy from before has not come so far.
+        return Standing(f"{database}:{oid}", (int(tide),), is_sure=True)
+
+    def missing_rights(self, table: str, ledger: str) -> str:
+        rows = self.read(
+            "SELECT has_table_privilege(to_regclass(%s), 'UPDATE'), to_regclass(%s) IS NULL, "
+            "has_schema_privilege(coalesce(%s, current_schema()), 'CREATE'), "
+            "has_table_privilege(to_regclass(%s), 'SELECT') AND has_table_privilege(to_regclass(%s), 'INSERT'), "
+            "current_setting('transaction_read_only') = 'on'",
+            [
+                name(table),
+                name(ledger),
+                ledger.partition(".")[0] if "." in ledger else None,
+                name(ledger),
+                name(ledger),
+            ],
+        )
+        may_update, no_ledger, may_create, may_insert, is_closed = rows[0]
+        if is_closed:
+            return "the server takes no changes (it is a replica, or set to read-only)"
+        if not may_update:
+            return f"the role may not UPDATE {table}"
+        if no_ledger and not may_create:
+            return f"the ledger {ledger} is not there, and the role may not CREATE it"
+        if not no_ledger and not may_insert:
+            return f"the role may not SELECT and INSERT on {ledger}"
+        return ""
+
+    def may_read(self, table: str) -> bool:
+        return bool(self.read("SELECT has_table_privilege(to_regclass(%s), 'SELECT')", [name(table)])[0][0])
+
+    def grants(self, table: str, rights: Sequence[str]) -> list[str]:
+        asked = ", ".join("has_table_privilege(to_regclass(%s), %s)" for _ in rights)
+        values = [value for right in rights for value in (name(table), right)]
+        ((*has, role),) = self.read(f"SELECT {asked}, current_user::text", values)
+        lacking = [right for right, may in zip(rights, has, strict=True) if not may]  # None: there is no such table
+        return [f"GRANT {', '.join(lacking)} ON {name(table)} TO {column_name(role)}"] if lacking else []
+
+    def words(self, table: str, column: str) -> set[str] | None:
+        it, where = column_name(column, percent=True), name(table, percent=True)
+        statement = (
+            f"WITH RECURSIVE word(w) AS ((SELECT {it}::text FROM {where} ORDER BY {it} LIMIT 1) UNION ALL "
+            f"SELECT (SELECT {it}::text FROM {where} WHERE {it}::text > w ORDER BY {it}::text LIMIT 1) FROM word WHERE w IS NOT NULL) "
+            "SELECT w FROM word WHERE w IS NOT NULL LIMIT 50"
+        )
+        if self.columns(table).get(column) != "enum":
+            statement = statement.replace("::text", "")
+        else:
+            statement = f"SELECT DISTINCT {it}::text FROM {where} LIMIT 50"
+        try:
+            return {str(row[0]) for row in self.read(statement, within_s=self.counts_within_s)}
+        except TookTooLong:
+            return None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None and self._of == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[Any]:
+        with self._lock:
+            watchdog = None
+            try:
+                connection = self._dialled()
+                watchdog = threading.Timer(_HANGS_S, _cut_off, [connection.fileno()])
+                watchdog.daemon = True
+                watchdog.start()
+                if self._is_new:
+                    # Not among the options: those would hide in which zone sessions begin here (`zones`).
+                    connection.execute("SET TimeZone = 'UTC'")
+                    self._is_new = False
+                yield connection
+            except self._psycopg.Error as error:
+                raise self._said(error) from (None if self._quotes_a_secret(error) else error)
+            finally:
+                if watchdog is not None:
+                    watchdog.cancel()
+
+    def _dialled(self) -> Any:
+        if self._connection is None or self._connection.closed or self._of != os.getpid():
+            # A connection of the parent is the parent's: it is neither used nor closed here.
+            self._connection = self._psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=2,
+                application_name="redrive",
+                client_encoding="UTF8",
+                options=f"-c statement_timeout={round(_STATEMENT_S * 1000)} -c lock_timeout={round(_LOCK_S * 1000)} "
+                "-c idle_in_transaction_session_timeout=5000 -c standard_conforming_strings=on",
+            )
+            self._is_new = True
+            self._of = os.getpid()
+        return self._connection
+
+    def _quotes_a_secret(self, error: Exception) -> bool:
+        return any(secret in str(error) for secret in self._secrets)
+
+    def _said(self, error: Exception) -> Exception:
+        state = getattr(error, "sqlstate", None) or ""
+        text = str(error).strip().split("\n")[0]
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        if state == "57014":
+            return TookTooLong(f"{self._where} did not answer within {_STATEMENT_S:g} s.")
+        if state.startswith(("42", "22", "23")) or state == "25006":  # a right, a name, a value; a replica
+            return SourceRefused(f"{self._where}: {text}.")
+        self.close()
+        return SourceUnreachable(f"{self._where} does not answer: {text}.")
+
+
+def _as_others(like: str, whole: bool) -> str:
+    if whole:
+        return like if like in (times.SECONDS, times.MILLISECONDS) else times.SECONDS
+    return like if like in (times.SPACE, times.ISO) else times.SPACE
+
+
+def _cut_off(number: int) -> None:
+    """End a connection that says nothing: who waits for it is woken with an error."""
+    import socket
+
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as mine:
+        mine.shutdown(socket.SHUT_RDWR)
