@@ -1,0 +1,331 @@
+"""What a dead letter of RabbitMQ tells: where it came from, why it died, how often it was tried, and which job it is.
+
+`x-death` is the broker's own account: a table for each queue and reason, the latest first, with its count and time. Producers
+that forward a failed message themselves (seed 002) leave no such trace, and put the error into headers of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jobs_admin.core.display import shown_json, shown_message, shown_trace
+from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.sources.amqp import fields as amqp_fields
+from jobs_admin.sources.amqp.fields import Malformed, Parts
+from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
+
+# Where those who forward a failed message put the error: seed 002's like, Spring, MassTransit, NServiceBus, Symfony.
+TRACE_HEADERS = (
+    "x-exception-stacktrace", "x-error-stack", "x-stack-trace", "x-stacktrace", "stack-trace", "stacktrace", "stack",
+    "error-stack", "traceback", "x-traceback", "MT-Fault-StackTrace", "NServiceBus.ExceptionInfo.StackTrace",
+)  # fmt: skip
+MESSAGE_HEADERS = (
+    "x-exception-message", "x-error-message", "x-error", "error-message", "error", "x-last-error", "last-error", "exception",
+    "MT-Fault-Message", "NServiceBus.ExceptionInfo.Message",
+)  # fmt: skip
+TYPE_HEADERS = (
+    "x-exception-type", "x-error-type", "x-exception-class", "x-error-class", "error-type", "exception-type",
+    "MT-Fault-ExceptionType", "NServiceBus.ExceptionInfo.ExceptionType",
+)  # fmt: skip
+QUEUE_HEADERS = ("x-original-queue", "x-source-queue", "original-queue", "NServiceBus.FailedQ")
+ATTEMPT_HEADERS = ("x-attempts", "x-attempt", "attempts", "attempt")
+RETRY_HEADERS = ("x-retry-count", "x-retries", "retry-count", "retries")  # one less than attempts
+TASK_HEADERS = ("x-task", "task", "x-event-type", "event-type", "event", "__TypeId__")
+OURS = "redrive"
+
+_LARGEST = 16 * 2**20  # bytes of a kept message; of a larger one only the head is
+_HEAD = 64 * 1024
+_LONGEST_ID = 120
+_BY_CONSUMERS = ("rejected", "delivery_limit")
+_VOLATILE = (b"x-delivery-count", b"x-acquired-count")  # change when a message is only handed out
+_TYPE = re.compile(r"(?:Traceback|Caused by: |Uncaught )?\s*([A-Za-z_$][\w$]*(?:[.\\]+[A-Za-z_$][\w$]*)*)(?::|\s*\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message as it came out of a dead-letter queue."""
+
+    properties: bytes
+    body: bytes
+    exchange: str
+    routing_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """By which headers a source's producers tell what happened; names in the order in which they are looked for."""
+
+    errors: tuple[str, ...] = ()  # message, trace or type, by the last part of the name
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def stripped(self) -> tuple[str, ...]:
+        """What a replay leaves out: the error of the run before."""
+        return (*self.errors, *TRACE_HEADERS, *MESSAGE_HEADERS, *TYPE_HEADERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    queue: str  # where it came from; "" where nobody tells
+    reason: str  # rejected, delivery_limit, expired, maxlen; "" where RabbitMQ did not move it
+    count: int
+    at: float | None
+    routing_key: str
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A dead letter that was read."""
+
+    found: Found
+    parts: Parts
+    headers: Mapping[str, Any]
+    death: Death
+    attempt: int
+    base: str  # names the job, but for others that are equal to it in all
+    lineage: Lineage | None
+    why_unread: str = ""
+
+
+def read(found: Found, dlq: str, of: str) -> Read:
+    """What is told by a message that lay in `dlq`; `of` is the queue it is of where it does not say. Never raises."""
+    try:
+        parts = amqp_fields.split(found.properties)
+        headers = amqp_fields.decoded(parts["headers"]) if "headers" in parts else {}
+    except (Malformed, RecursionError) as error:
+        death = Death(of, "", 1, None, "", 0)
+        return Read(found, {}, {}, death, 1, _digest(dlq.encode(), found.properties, found.body), None, str(error))
+    ours = headers.get(OURS)
+    lineage = Lineage.from_header(ours) if rabbitmq_letter.is_own(ours, found.body) else None
+    if lineage is not None and not _is_id(lineage.sent_as):
+        lineage = None
+    death = _death(headers, of or _said(headers, QUEUE_HEADERS).partition("@")[0])
+    attempt = _attempt(headers, death)
+    base = _base(found, parts, death, lineage)
+    return Read(found, parts, headers, death, attempt, base, lineage)
+
+
+def _death(headers: Mapping[str, Any], otherwise: str) -> Death:
+    told = headers.get("x-death")
+    deaths = [one for one in (told if isinstance(told, list) else []) if isinstance(one, dict) and one.get("queue")]
+    deliveries = _count(headers.get("x-delivery-count"))
+    if not deaths:
+        return Death(otherwise, "", 1, None, "", deliveries)
+    first = headers.get("x-first-death-queue")
+    # Where a consumer gave it up; queues in which it only waited for its next try are no place to send it to.
+    by_consumers = [one for one in deaths if one.get("reason") in _BY_CONSUMERS]
+    among = by_consumers or deaths
+    it = next((one for one in among if one["queue"] == first), among[0])
+    keys = it.get("routing-keys")
+    return Death(
+        str(it["queue"]),
+        str(it.get("reason") or ""),
+        max(1, _count(it.get("count"))),
+        _seconds(deaths[0].get("time")),
+        str(keys[0]) if isinstance(keys, list) and keys else "",
+        deliveries,
+    )
+
+
+def _attempt(headers: Mapping[str, Any], death: Death) -> int:
+    said = [_count(headers.get(name)) for name in ATTEMPT_HEADERS]
+    retried = [_count(headers.get(name)) for name in RETRY_HEADERS]
+    told = max([*said, *(n + 1 for n in retried if n)], default=0)
+    # A queue with a delivery limit has handed it out so often before its last.
+    handed_out = death.deliveries if death.reason == "delivery_limit" else 0
+    counted = death.count if death.reason in _BY_CONSUMERS else 1
+    return max(1, told, handed_out, counted)
+
+
+def _base(found: Found, parts: Parts, death: Death, lineage: Lineage | None) -> str:
+    if lineage is not None:
+        return str(lineage.sent_as)
+    name = amqp_fields.text(parts, "message_id")
+    origin = death.queue.encode("utf-8", "backslashreplace")
+    if name:
+        # Who names his messages sends the same one again under its name: then its deaths are attempts of one job.
+        shown = "".join(c if c.isprintable() else "?" for c in name[:_LONGEST_ID])
+        return f"{shown}.{_digest(origin, name.encode('utf-8', 'surrogatepass'), found.body)[:16]}"
+    stable = {**parts, "headers": amqp_fields.without(parts["headers"], _VOLATILE)} if "headers" in parts else parts
+    return _digest(origin, amqp_fields.joined(stable), found.body)[:32]
+
+
+def _is_id(said: str | None) -> bool:
+    return bool(said) and len(str(said)) <= 2 * _LONGEST_ID and str(said).isprintable()
+
+
+def _digest(*parts: bytes) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(struct.pack(">Q", len(part)))
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def envelope(one: Read, job_id: str, source: str, dlq: str, words: Words, now: float) -> Envelope:
+    """The report of a dead letter. `job_id` is `one.base`, or what tells it from others that are equal."""
+    found, death = one.found, one.death
+    raw = rabbitmq_letter.keep(
+        dlq, death.queue, name_of(job_id, one.attempt), found.exchange, found.routing_key, found.properties, found.body
+    )
+    kind, error_type, said, trace = _error(one, dlq, words)
+    message, shown = shown_message(said), shown_trace(trace)
+    args, kwargs = _arguments(one)
+    arguments = [shown_json(value) if value is not None else None for value in (args, kwargs)]
+    headers = shown_json(shown_headers(one.parts, one.headers, words))
+    return Envelope(
+        source=source,
+        queue=death.queue or dlq,
+        task=_said(one.headers, (*words.tasks, *TASK_HEADERS)) or amqp_fields.text(one.parts, "type") or _key(one, dlq),
+        job_id=job_id,
+        kind=kind,
+        attempt=one.attempt,
+        at=death.at or _sent_at(one.parts) or now,
+        error_type=error_type[:255],
+        message=message.text,
+        priority=amqp_fields.number(one.parts, "priority"),
+        args=arguments[0].text if arguments[0] else "",
+        kwargs=arguments[1].text if arguments[1] else "",
+        headers=headers.text,
+        redacted=sum(part.redacted for part in (message, shown, headers, *arguments) if part),
+        lineage=one.lineage if one.lineage and one.lineage.sent_as == job_id else None,
+        raw=raw if len(raw) <= _LARGEST else raw[:_HEAD],
+        raw_size=len(raw),
+        raw_sha256=hashlib.sha256(raw).hexdigest(),
+        trace=shown.text,
+    )
+
+
+def name_of(job_id: str, attempt: int) -> str:
+    """How one death of a job is known."""
+    return f"{job_id}|{attempt}"
+
+
+def is_too_large(found: Found) -> bool:
+    """Whether it cannot be kept whole (a little less than 16 MB, with its headers)."""
+    return len(found.body) + 2 * len(found.properties) > _LARGEST - 4096
+
+
+def shown_headers(parts: Parts, headers: Mapping[str, Any], words: Words) -> dict[str, Any]:
+    """What may be shown beside the arguments: the headers but for the trace and ours, and its properties."""
+    hidden = {OURS, *TRACE_HEADERS, *(name for name in words.errors if _what(name) == "trace")}
+    texts = {
+        name: amqp_fields.text(parts, name)
+        for name in ("content_type", "message_id", "correlation_id", "reply_to", "type", "app_id")
+        if name in parts
+    }
+    return texts | {name: value for name, value in headers.items() if name not in hidden}
+
+
+def _error(one: Read, dlq: str, words: Words) -> tuple[str, str, str, str]:
+    """Kind, type, message and trace."""
+    death, where = one.death, one.death.queue or dlq
+    if one.why_unread:
+        return "undecodable", "Malformed", f"What lies in {dlq} cannot be read: {one.why_unread}.", ""
+    of = {what: tuple(name for name in words.errors if _what(name) == what) for what in ("message", "trace", "type")}
+    trace = _said(one.headers, (*of["trace"], *TRACE_HEADERS), "stack")
+    said = _said(one.headers, (*of["message"], *MESSAGE_HEADERS), "message")
+    kind_of_error = _said(one.headers, (*of["type"], *TYPE_HEADERS)) or _said_type(one.headers, of["message"])
+    if trace or said or kind_of_error:
+        return "exception", kind_of_error or _type_in(trace, said), said or _last_words(trace), trace
+    if death.reason == "expired":
+        return "expired", "Expired", f"It waited in {where} for longer than it may, so RabbitMQ took it out.", ""
+    if death.reason == "delivery_limit":
+        text = f"RabbitMQ handed it out {one.attempt} times from {where}: each time its consumer died, or put it back."
+        return "worker_lost", "DeliveryLimit", text, ""
+    if death.reason == "maxlen":
+        return "rejected", "QueueFull", f"{where} was full, so RabbitMQ took it out before it ran.", ""
+    if death.reason == "rejected":
+        return "rejected", "Rejected", f"A consumer of {where} rejected it, and left no error.", ""
+    return "rejected", "Unexplained", f"It lies in {dlq}, and nothing in it says why.", ""
+
+
+def _what(name: str) -> str:
+    lowered = name.lower()
+    if any(word in lowered for word in ("stack", "trace")):
+        return "trace"
+    return "type" if lowered.endswith(("type", "class", "name")) else "message"
+
+
+def _said(headers: Mapping[str, Any], names: Sequence[str], member: str = "message") -> str:
+    """The first of these headers that says something; of an error as a table, its `member`."""
+    for name in names:
+        value = headers.get(name)
+        if isinstance(value, dict):
+            value = value.get(member)
+        if isinstance(value, list):
+            value = "\n".join(map(str, value))
+        if isinstance(value, str) and value.strip():
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+    return ""
+
+
+def _said_type(headers: Mapping[str, Any], more: Sequence[str]) -> str:
+    tables = (headers.get(name) for name in (*more, *MESSAGE_HEADERS))
+    return next((str(one["name"]) for one in tables if isinstance(one, dict) and isinstance(one.get("name"), str)), "")
+
+
+def _type_in(trace: str, said: str) -> str:
+    """The error's class, where trace or message begin with it, or a Python trace ends with it."""
+    lines = [line for line in trace.strip().splitlines()[:1] + trace.strip().splitlines()[-1:] if line[:1].strip()]
+    for line in (*reversed(lines), said):
+        found = _TYPE.match(line)
+        if found and re.search(r"(?:Error|Exception|Fault|Failure|Timeout)\w*\Z", found[1]):
+            return found[1]
+    return "Error"
+
+
+def _last_words(trace: str) -> str:
+    lines = trace.strip().splitlines()
+    if not lines:
+        return ""
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return line.partition(": ")[2] or line
+
+
+def _arguments(one: Read) -> tuple[Any, Any]:
+    if one.why_unread:
+        return None, None
+    try:
+        return rabbitmq_letter.arguments(one.parts, one.found.body)
+    except SourceRefused:
+        pass
+    try:
+        text = one.found.body.decode()
+    except UnicodeDecodeError:
+        return None, None
+    return [text], None
+
+
+def _key(one: Read, dlq: str) -> str:
+    """An event's routing key often says what it is; a queue's name does not."""
+    key = one.death.routing_key or one.found.routing_key
+    return key if key not in (one.death.queue, dlq, "#") else ""
+
+
+def _sent_at(parts: Parts) -> float | None:
+    seconds = amqp_fields.number(parts, "timestamp")
+    return float(seconds) if seconds and seconds < 2**33 else None
+
+
+def _seconds(said: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(said).timestamp() if isinstance(said, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)
+    return min(value, 2**31 - 1) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

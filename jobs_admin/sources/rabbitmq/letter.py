@@ -1,0 +1,156 @@
+"""A dead letter of RabbitMQ as it is kept, and as it goes again: the bytes of its properties and its body.
+
+The kept form is one line that says where it lay, then the body:
+
+    redrive-amqp-1 {"dlq": …, "queue": …, "name": …, "exchange": …, "routing_key": …, "properties": base64} \\n body
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from jobs_admin.sources.amqp import fields as amqp_fields
+from jobs_admin.sources.amqp.fields import Malformed, Parts
+from jobs_admin.sources.amqp.frames import Written
+from jobs_admin.sources.amqp.sender import LARGEST_HEADERS
+from jobs_admin.sources.base import Letter, SourceRefused
+
+_MARK = b"redrive-amqp-1 "
+
+# All that a replay takes out of a message or puts into it. The rest goes byte for byte.
+# What the broker wrote onto it while it lived and died: true of the old life, a lie in the new one.
+STRIPPED_HEADERS = (
+    "x-death",
+    "x-delivery-count",
+    "x-acquired-count",
+    "x-first-death-exchange",
+    "x-first-death-queue",
+    "x-first-death-reason",
+    "x-last-death-exchange",
+    "x-last-death-queue",
+    "x-last-death-reason",
+    # Further queues that a copy would go to: they had theirs.
+    "CC",
+    "BCC",
+    "redrive",
+)
+# Its time to live, which began when it was first sent; the user and cluster that RabbitMQ takes from nobody else.
+STRIPPED_PROPERTIES = ("expiration", "user_id", "cluster_id")
+
+# How a header of ours is told from one that a consumer handed on to other messages: by the body that it was sent with.
+_OF_BODY = "body"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    dlq: str  # where it lay
+    queue: str  # where it came from; "" where nobody tells
+    name: str  # how the copy there is known
+    parts: Parts
+    body: bytes
+
+
+def keep(dlq: str, queue: str, name: str, exchange: str, routing_key: str, properties: bytes, body: bytes) -> bytes:
+    said = {
+        "dlq": dlq,
+        "queue": queue,
+        "name": name,
+        "exchange": exchange,
+        "routing_key": routing_key,
+        "properties": base64.b64encode(properties).decode(),
+    }
+    return _MARK + json.dumps(said).encode() + b"\n" + body
+
+
+def kept(raw: bytes) -> Kept:
+    """Raises SourceRefused for what `keep` did not write, and for a message whose properties cannot be read."""
+    head, is_whole, body = raw.partition(b"\n")
+    try:
+        if not head.startswith(_MARK) or not is_whole:
+            raise ValueError("no mark")
+        said = json.loads(head[len(_MARK) :])
+        parts = amqp_fields.split(base64.b64decode(said["properties"]))
+        return Kept(str(said["dlq"]), str(said["queue"]), str(said["name"]), parts, body)
+    except Malformed as error:
+        raise SourceRefused(f"The message cannot be read: {error}. Nothing was sent.") from error
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+        raise SourceRefused("What is kept is no message of RabbitMQ. Nothing was sent.") from error
+
+
+def digest_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+def is_own(header: Any, body: bytes) -> bool:
+    """Whether this `redrive` header was sent with this body."""
+    return isinstance(header, dict) and header.get(_OF_BODY) == digest_of(body)
+
+
+def arguments(parts: Parts, body: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """A JSON object as keyword arguments, any other JSON as the only argument. Raises SourceRefused for other bodies."""
+    kind = amqp_fields.text(parts, "content_type").partition(";")[0].strip().lower()
+    coding = amqp_fields.text(parts, "content_encoding").strip().lower()
+    if coding not in ("", "utf-8", "utf8", "us-ascii", "ascii"):
+        raise SourceRefused(f"The body is encoded as {coding[:40]!r}: it can be replayed, not edited.")
+    is_said = kind == "application/json" or kind.endswith("+json")
+    if kind and not is_said and kind not in ("text/plain", "application/octet-stream"):
+        raise SourceRefused(f"The body is {kind[:60]!r}, not JSON: it can be replayed, not edited.")
+    try:
+        value = json.loads(body.decode(), parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise SourceRefused("The body is not JSON: it can be replayed, not edited.") from error
+    if isinstance(value, dict):
+        return [], value
+    if not is_said and not isinstance(value, list):  # a word or number that only happens to be JSON
+        raise SourceRefused("The body does not say that it is JSON: it can be replayed, not edited.")
+    return [value], {}
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def message(letter: Letter, error_headers: Collection[str]) -> Written:
+    """The letter's message as it goes to its queue: the same bytes for the same letter. Raises SourceRefused (with the token)."""
+    try:
+        found = kept(letter.raw)
+        body = (
+            found.body if letter.args is None and letter.kwargs is None else edited(found, letter.args, letter.kwargs)
+        )
+        lineage = {**letter.lineage, "item": letter.token, "sent_as": letter.job_id, _OF_BODY: digest_of(body)}
+        out = {name.encode() for name in (*STRIPPED_HEADERS, *error_headers)}
+        parts = {name: value for name, value in found.parts.items() if name not in STRIPPED_PROPERTIES}
+        parts["headers"] = amqp_fields.without(parts.get("headers", b"\0\0\0\0"), out, {"redrive": lineage})
+        properties = amqp_fields.joined(parts)
+    except SourceRefused as error:
+        raise SourceRefused(str(error), letter.token) from error
+    except (Malformed, ValueError, RecursionError) as error:
+        raise SourceRefused("The message cannot be written for RabbitMQ. Nothing was sent.", letter.token) from error
+    if len(properties) > LARGEST_HEADERS:
+        raise SourceRefused(
+            f"Its headers have {len(properties):,} bytes, more than RabbitMQ takes. Nothing was sent.", letter.token
+        )
+    return Written(body, properties)
+
+
+def edited(found: Kept, new_args: list[Any] | None, new_kwargs: dict[str, Any] | None) -> bytes:
+    """The body with these arguments in it; None keeps them. Raises SourceRefused where it cannot have them."""
+    args, kwargs = arguments(found.parts, found.body)
+    is_object = not args
+    args = args if new_args is None else new_args
+    kwargs = kwargs if new_kwargs is None else new_kwargs
+    if is_object and args:
+        raise SourceRefused("Its body is a JSON object: it has keyword arguments alone. Nothing was sent.")
+    if not is_object and (len(args) != 1 or kwargs):
+        raise SourceRefused("Its body is one JSON value: it has one argument, and no others. Nothing was sent.")
+    value = kwargs if is_object else args[0]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SourceRefused("JSON has no word for this number. Nothing was sent.")
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,519 @@
+"""Dead-letter queues of RabbitMQ, of any producer: read where they lie or drained, and sent again to the queue they came from.
+
+What is sent is published with the broker's confirmation asked for, and noted in Redrive's store before and after
+(`amqp/sender.py`). Nobody tells how a job of RabbitMQ ended, unless it dies again: then its header says whose run it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from os import getpid
+from typing import Any
+
+from amqp.exceptions import AccessRefused, AMQPError
+
+from jobs_admin.core import keys
+from jobs_admin.sources.amqp import fields as amqp_fields
+from jobs_admin.sources.amqp import reading as amqp_reading
+from jobs_admin.sources.amqp.sender import Message, Sender, management
+from jobs_admin.sources.amqp.wire import Blocked, Wire
+from jobs_admin.sources.base import (
+    Capabilities,
+    Depth,
+    Finding,
+    Letter,
+    Looked,
+    Pulled,
+    Ref,
+    Rescheduled,
+    SourceRefused,
+    SourceUnreachable,
+)
+from jobs_admin.sources.ledger import Ledger, Store
+from jobs_admin.sources.rabbitmq import death as rabbitmq_death
+from jobs_admin.sources.rabbitmq import findings as rabbitmq_findings
+from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
+from jobs_admin.sources.rabbitmq import reading
+from jobs_admin.sources.rabbitmq import settings as rabbitmq_settings
+from jobs_admin.sources.rabbitmq.copies import Copies, Owed
+from jobs_admin.sources.rabbitmq.reading import DeadQueue, Drain, Mirrored
+
+_FOUND_FOR_S = 60.0
+_HEAD_EVERY_S = 10.0
+_COUNTED_EVERY_S, _COUNTED_AGAIN_S = 5.0, 30.0
+_PAGE = 300
+_PAGE_BYTES = 16_000_000
+_MOST_GONE = 100_000
+_LONGEST_SHOWN = 200  # characters of a queue's name
+_MOST_PLACES = 100  # of at most 4,000 characters
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipt:
+    dlq: str
+    names: tuple[str, ...]
+    drain: Drain | None = None
+    going: tuple[tuple[int, str], ...] = ()
+
+
+class RabbitMQ:
+    """A `sources.PulledSource`. Options: docs/sources.md."""
+
+    can = Capabilities(edit=True, redirect=True, remove=True, holds_dead=True)
+    every_s = 2.0
+    outcome_within_s = 3600.0
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        queues: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        store_prefix: str = keys.PREFIX,
+        store: Store | None = None,
+    ) -> None:
+        """Raises SourceRefused, with a sentence, for options that cannot be used."""
+        self._settings = rabbitmq_settings.Settings.of(name, options or {})
+        self.name = name
+        if all(one.is_drained for one in self._settings.dead) and (self._settings.dead or self._settings.is_drained):
+            self.can = replace(type(self).can, remove=False)  # they are out already
+        self._queues = tuple(queues)
+        self._ledger = Ledger(name, store, store_prefix)
+        self._sender = Sender(name, url, self._settings.ssl, self._ledger, self._settings.confirm_within_s)
+        self._management = management(name, url, self._settings.management_url)
+        self._copies = Copies(name, store, store_prefix)
+        self._lock = threading.Lock()
+        self._found: tuple[float, tuple[DeadQueue, ...], frozenset[str]] | None = None
+        self._known_at = -1e9  # monotonic: when the server last was one that is known
+        # Of who pulls; one thread.
+        self._turn = 0
+        self._reader: Wire | None = None
+        self._reader_pid = getpid()
+        self._mirrors: dict[str, Mirrored] = {}
+        self._drains: dict[str, Drain] = {}
+        self._out: Pulled | None = None  # handed out and not filed yet
+        self._gone: OrderedDict[str, str] = OrderedDict()
+        self._counted_at: dict[str, float] = {}
+        self._acked: list[tuple[str, Collection[str]]] = []  # and not noted, as the store was away
+
+    # Looking
+
+    def depths(self) -> list[Depth]:
+        """See `base.Source`. Dead letters are counted, not looked at, under the queue that they are of, where all are of one."""
+        dead, origins = self._dead_queues()
+        with self._sender.wire() as wire:
+            dlqs = {one.name for one in dead}
+            names = sorted({*self._queues, *origins, *(one.of for one in dead if one.of)} - dlqs)
+            # Of a queue that is not there nothing is known: its name may be a mistake, and 0 would say that all is well.
+            counts = {name: wire.ready(name) for name in dlqs}
+            waiting = {name: wire.ready(name) for name in names}
+        held = self._held(dlqs)
+        there: dict[str, int | None] = {}
+        for one in dead:
+            count = counts[one.name]
+            home = one.of or one.name
+            before = there.get(home, 0)
+            there[home] = None if count is None or before is None else before + max(count, held.get(one.name, 0))
+        return [
+            Depth(
+                name,
+                waiting=waiting[name] if name in waiting else None if there[name] is None else 0,
+                source_dead=there.get(name),
+            )
+            for name in sorted({*names, *there})
+        ]
+
+    def _held(self, dlqs: set[str]) -> dict[str, int]:
+        try:
+            return self._copies.held(dlqs)
+        except (SourceUnreachable, SourceRefused):
+            return {}
+
+    def waiting(self, queues: Sequence[str]) -> dict[str, int | None]:
+        with self._sender.wire() as wire:
+            return {queue: wire.depth(queue) for queue in queues}
+
+    def workers(self) -> dict[str, set[str]] | None:
+        """None: RabbitMQ knows connections, not who works."""
+        return None
+
+    def findings(self) -> list[Finding]:
+        """What loses dead letters, or keeps us from reading or sending them. Raises SourceUnreachable."""
+        dead, _ = self._dead_queues()
+        with self._bare() as wire:
+            return rabbitmq_findings.found(self.name, wire, dead, self._management, self._sender.where)
+
+    def _dead_queues(self) -> tuple[tuple[DeadQueue, ...], frozenset[str]]:
+        """The dead-letter queues, and the queues that they are of, as far as that is known."""
+        with self._lock:
+            found = self._found
+        if found is not None and time.monotonic() - found[0] < _FOUND_FOR_S:
+            return found[1], found[2]
+        dead, origins = self._settings.dead, frozenset(one.of for one in self._settings.dead if one.of)
+        if self._management is not None:
+            try:
+                told = self._management.queues()
+                seen = rabbitmq_settings.discovered(told, self._management.bindings(), self._settings.is_drained)
+            except SourceUnreachable:
+                if not dead and found is None:
+                    raise
+                return (found[1], found[2]) if found else (dead, origins)
+            of = {one.name: one.of for one in seen}
+            dead = (
+                tuple(one if one.of else DeadQueue(one.name, of.get(one.name, ""), one.is_drained) for one in dead)
+                or seen
+            )
+            origins = frozenset(one.of for one in dead if one.of)
+        with self._lock:
+            self._found = (time.monotonic(), dead, origins)
+        return dead, origins
+
+    # Reading dead letters
+
+    def dead_letters(self, after: str) -> Pulled:
+        """See `base.PulledSource`. What was handed out and not filed is handed out again."""
+        if after == "":
+            for known in self._mirrors.values():
+                known.forget()
+            if self._out is not None and self._out.receipt.drain is None:
+                self._out = None
+        if self._out is not None:
+            return self._out
+        dead, _ = self._dead_queues()
+        with self._reading() as wire:
+            self._note_acked()
+            self._turn += 1  # none waits for another one that never ends
+            for n in range(len(dead)):
+                queue = dead[(self._turn + n) % len(dead)]
+                try:
+                    page = self._drained(wire, queue, after) if queue.is_drained else self._mirrored(wire, queue, after)
+                except AccessRefused:
+                    continue  # `findings` says so
+                if page is not None:
+                    self._out = page
+                    return page
+        return Pulled([], after or "{}")
+
+    def filed(self, pulled: Pulled) -> None:
+        """See `base.PulledSource`. What is drained is acknowledged now."""
+        receipt: _Receipt | None = pulled.receipt
+        if receipt is None or pulled is not self._out:
+            return
+        if receipt.drain is not None and receipt.going:
+            with self._reading():
+                receipt.drain.done(receipt.going)
+            self._acked.append((receipt.dlq, [name for _, name in receipt.going]))
+        elif receipt.dlq in self._mirrors:
+            self._mirrors[receipt.dlq].told.update(receipt.names)
+        self._out = None
+        self._note_acked()
+
+    def _out_of(self, dlq: str, names: Collection[str]) -> None:
+        if names:
+            self._acked.append((dlq, names))
+            self._note_acked()
+
+    def _note_acked(self) -> None:
+        while self._acked:
+            dlq, names = self._acked[0]
+            self._copies.took(dlq, names)
+            self._acked.pop(0)
+
+    def _drained(self, wire: Wire, queue: DeadQueue, after: str) -> Pulled | None:
+        drain = self._drains.get(queue.name)
+        if rabbitmq_findings.unknown(wire, self._sender.where):
+            return None
+        if not wire.depth(queue.name) and (drain is None or not drain.fetched):
+            return None
+        if drain is None:
+            if amqp_reading.settings_of(wire, queue.name).get("queue-type") == "stream":
+                return None
+            drain = self._drains[queue.name] = Drain.begin(wire, queue, self._copies)
+        try:
+            told, going = drain.batch()
+        except AccessRefused:
+            self._drains.pop(queue.name).channel.close()
+            raise
+        if not told:
+            return None
+        receipt = _Receipt(queue.name, (), drain, tuple(going))
+        return Pulled(self._reports(told, queue), after or "{}", is_more=True, receipt=receipt)
+
+    def _mirrored(self, wire: Wire, queue: DeadQueue, after: str) -> Pulled | None:
+        known = self._mirrors.setdefault(queue.name, Mirrored(queue))
+        if not known.waiting:
+            self._look_over(wire, known, after)
+        if not known.waiting:
+            place = _signed(after, queue.name, known.signature) if known.present is not None else after
+            if place != after:
+                return Pulled([], place, True, _Receipt(queue.name, ()))
+            return None
+        size = 0
+        page: list[reading.Told] = []
+        while known.waiting and len(page) < _PAGE and size < _PAGE_BYTES:
+            page.append(known.waiting.pop(0))
+            size += page[-1].size
+        receipt = _Receipt(queue.name, tuple(one.name for one in page))
+        return Pulled(self._reports(page, queue), after or "{}", is_more=True, receipt=receipt)
+
+    def _reports(self, told: Sequence[reading.Told], queue: DeadQueue) -> list[Any]:
+        now = time.time()
+        return [
+            rabbitmq_death.envelope(one.read, one.job_id, self.name, queue.name, self._settings.words, now)
+            for one in told
+        ]
+
+    def _look_over(self, wire: Wire, known: Mirrored, after: str, wanted: Sequence[str] = ()) -> set[str]:
+        """Read the queue where it may have changed, or where something is to be taken out. Tells what was taken out."""
+        queue, now = known.queue, time.monotonic()
+        if now < known.not_before or (count := wire.depth(queue.name)) is None:
+            self._explain(known)
+            return set()
+        self._leave_left_over(known)
+        going = {*wanted, *self._paid(queue.name)}
+        if known.present is not None:
+            going &= known.present | known.missing
+        is_due = known.is_due(count, now) or bool(going)
+        if not is_due and not wanted and count and now - known.looked_at > _HEAD_EVERY_S:
+            known.looked_at = now
+            is_due = self._may_peek(wire, queue) and reading.head(wire, queue.name) != known.first
+        if not (is_due or (wanted and going)) or not self._may_peek(wire, queue):
+            self._explain(known)
+            return set()
+        done = reading.mirror(wire, queue, self._copies, known.told, going, known.seen)
+        known.passed(done, count, time.monotonic())
+        known.looked_at = time.monotonic()
+        self._out_of(queue.name, done.taken)
+        if done.is_whole and not known.told and done.signature == _signature(after, queue.name):
+            known.told, known.waiting = set(done.present), []  # all of them were filed by who read before us
+        if done.is_whole:
+            known.told &= done.present
+            self._copies.leave(queue.name, going - done.taken)
+        for name in done.present:
+            self._gone.pop(name.rpartition("|")[0], None)
+        self._explain(known, at_once=True)
+        return done.taken
+
+    def _may_peek(self, wire: Wire, queue: DeadQueue) -> bool:
+        """Only a classic queue gives back what it handed out as if nothing had been: a quorum queue counts it as a delivery."""
+        try:
+            return rabbitmq_findings.kind_of(wire, queue.name, self._management) == "classic"
+        except SourceUnreachable:
+            return False
+
+    def _leave_left_over(self, known: Mirrored) -> None:
+        """Somebody died while he took these out: whether they are out is not known, so nothing equal is taken for them."""
+        if known.present is None and (names := self._copies.taking(known.queue.name)):
+            self._copies.leave(known.queue.name, names)
+
+    def _paid(self, dlq: str) -> set[str]:
+        """Copies of what a replay has sent for sure."""
+        by_replay: dict[str, dict[int, str]] = {}
+        for name, owed in self._copies.owed(dlq).items():
+            by_replay.setdefault(owed.replay, {})[owed.token] = name
+        paid = set()
+        for replay, names in by_replay.items():
+            tokens = list(names)
+            for start in range(0, len(tokens), 1000):
+                paid |= {names[token] for token in self._ledger.was_sent(replay, tokens[start : start + 1000])}
+        return paid
+
+    def _explain(self, known: Mirrored, at_once: bool = False) -> None:
+        """Of what is missing: whether somebody took it."""
+        now, dlq = time.monotonic(), known.queue.name
+        if self._management is None or known.present is None:
+            return
+        is_asked = bool(known.missing) or known.baseline is None
+        every_s = _COUNTED_EVERY_S if is_asked else _COUNTED_AGAIN_S
+        if not (at_once and is_asked) and now - self._counted_at.get(dlq, -1e9) < every_s:
+            return
+        self._counted_at[dlq] = now
+        with contextlib.suppress(SourceUnreachable):
+            told = self._management.queue(dlq)
+            names = reading.explained(known, told.acknowledged, told.settings, now)
+            why = f"Taken out of {dlq[:80]} by somebody else: RabbitMQ counts it as acknowledged there."
+            there = {name.rpartition("|")[0] for name in known.present}
+            for job_id in {name.rpartition("|")[0] for name in names} - there:
+                self._gone[job_id] = why
+        while len(self._gone) > _MOST_GONE:
+            self._gone.popitem(last=False)
+
+    def look(self, jobs: Sequence[Ref]) -> Looked:
+        """See `base.PulledSource`. Of what is drained nothing is ever gone: it is ours alone."""
+        with self._reading() as wire:
+            for known in list(self._mirrors.values())[:1]:
+                wire.depth(known.queue.name)
+        return Looked(gone={job: self._gone[job.job_id] for job in jobs if job.job_id in self._gone})
+
+    def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
+        """See `base.PulledSource`. What is drained is out already."""
+        by_id = {job.job_id: job for job in jobs}
+        self._refuse_unknown()
+        found: set[Ref] = set()
+        for known in self._mirrors.values():
+            names = [name for name in known.present or () if name.rpartition("|")[0] in by_id]
+            if not names:
+                continue
+            with self._reading() as wire:
+                taken = self._look_over(wire, known, "", names)
+            found |= {by_id[name.rpartition("|")[0]] for name in taken if name.rpartition("|")[0] in by_id}
+        return found
+
+    def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
+        raise SourceRefused("RabbitMQ knows no retries that wait. Nothing was changed.")
+
+    # Sending
+
+    def epoch(self, replay: str) -> str:
+        return self._sender.epoch(replay)
+
+    def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
+        """See `base.Source`. Every message is made before the first one is sent; its copy in a mirrored queue goes afterwards."""
+        ready: dict[int, Message] = {}
+        owed: dict[str, dict[str, Owed]] = {}
+        dead, _ = self._dead_queues()
+        dlqs, drained = {one.name for one in dead}, {one.name for one in dead if one.is_drained}
+        for letter in letters:
+            message = rabbitmq_letter.message(letter, self._settings.words.stripped)
+            found = rabbitmq_letter.kept(letter.raw)
+            if letter.queue in dlqs or letter.queue == found.dlq:
+                raise SourceRefused(
+                    f"{letter.queue[:100]} is where dead letters lie, and which queue they came from is not known. Say it in "
+                    f'sources.toml ({{name = "{letter.queue[:100]}", of = "…"}}), or choose a queue. Nothing was sent.',
+                    letter.token,
+                )
+            # A failure keeps so much of a queue's name.
+            queue = found.queue if letter.queue == found.queue[:_LONGEST_SHOWN] else letter.queue
+            ready.setdefault(letter.token, (queue, message))
+            owed.setdefault(found.dlq, {})[found.name] = Owed(replay, letter.token)
+        self._refuse_unknown()
+        for dlq in owed.keys() - drained:
+            self._copies.owe(dlq, owed[dlq])
+        try:
+            return self._sender.send(replay, ready)
+        except SourceUnreachable as error:
+            if isinstance(error.__cause__, AccessRefused):
+                raise SourceRefused(f"{self._sender.where} lets this user send nothing. Nothing was sent.") from error
+            raise
+
+    def _refuse_unknown(self) -> None:
+        if time.monotonic() - self._known_at < _FOUND_FOR_S:
+            return
+        with self._bare() as wire:
+            if why := rabbitmq_findings.unknown(wire, self._sender.where):
+                raise SourceRefused(f"{why} Nothing was changed.")
+        self._known_at = time.monotonic()
+
+    def was_sent(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.was_sent(replay, tokens)
+
+    def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.in_doubt(replay, tokens)
+
+    def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
+        raise SourceRefused("RabbitMQ gives no message back by its name: what was sent runs. Nothing was changed.")
+
+    # Messages
+
+    def arguments(self, raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+        found = rabbitmq_letter.kept(raw)
+        return rabbitmq_letter.arguments(found.parts, found.body)
+
+    def check_arguments(self, raw: bytes, args: list[Any], kwargs: dict[str, Any]) -> None:
+        rabbitmq_letter.edited(rabbitmq_letter.kept(raw), args, kwargs)
+
+    def headers(self, raw: bytes) -> dict[str, Any]:
+        found = rabbitmq_letter.kept(raw)
+        try:
+            headers = amqp_fields.decoded(found.parts.get("headers", b"\0\0\0\0"))
+        except amqp_fields.Malformed as error:
+            raise SourceRefused("Its headers cannot be read.") from error
+        return rabbitmq_death.shown_headers(found.parts, headers, self._settings.words)
+
+    def is_chord_member(self, raw: bytes) -> bool:
+        return False
+
+    def expires_at(self, raw: bytes) -> datetime | None:
+        return None
+
+    def close(self) -> None:
+        self._sender.close()
+        self._forget_reader()
+
+    # The connection of who pulls: what it holds unacknowledged hangs on it.
+
+    @contextmanager
+    def _reading(self) -> Iterator[Wire]:
+        if self._reader_pid != getpid():  # forked: it is our parent's
+            self._reader, self._reader_pid = None, getpid()
+            self._drains, self._out = {}, None
+        with self._border(self._forget_reader):
+            if self._reader is None:
+                self._reader = self._sender.dialled()
+            yield self._reader
+
+    @contextmanager
+    def _bare(self) -> Iterator[Wire]:
+        """A connection that was not proved by sending something."""
+        wires: list[Wire] = []
+        try:
+            with self._border(lambda: None):
+                wires.append(self._sender.dialled())
+                yield wires[0]
+        finally:
+            for wire in wires:
+                wire.close()
+
+    @contextmanager
+    def _border(self, broken: Callable[[], None]) -> Iterator[None]:
+        try:
+            yield
+        except (AMQPError, OSError, Blocked) as error:
+            broken()
+            raise self._sender.unreachable(error) from error
+        except (SourceUnreachable, SourceRefused):
+            raise
+        except BaseException:
+            broken()
+            raise
+
+    def _forget_reader(self) -> None:
+        if self._reader is not None and self._reader_pid == getpid():
+            self._reader.close()
+        self._reader = None
+        self._drains = {}
+        if self._out is not None and self._out.receipt.drain is not None:
+            self._out = None  # RabbitMQ hands it out again
+
+
+def _places(after: str) -> dict[str, str]:
+    try:
+        said = json.loads(after)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
+
+
+def _signature(after: str, dlq: str) -> str:
+    return _places(after).get(_short(dlq), "")
+
+
+def _signed(after: str, dlq: str, signature: str) -> str:
+    """The cursor: what all was that lay in a mirrored queue, when all of it was filed. Of a hundred queues; what is in others is
+    told again by who is started anew."""
+    places = _places(after)
+    if len(places) >= _MOST_PLACES and _short(dlq) not in places:
+        return after
+    return after if places.get(_short(dlq)) == signature else json.dumps(places | {_short(dlq): signature})
+
+
+def _short(dlq: str) -> str:
+    return keys.short(dlq)[:8]

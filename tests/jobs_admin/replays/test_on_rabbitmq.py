@@ -1,0 +1,188 @@
+"""A desk whose jobs run on RabbitMQ: what is sent is confirmed; what is in doubt is uncertain, and goes never again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from django.utils import timezone
+from kombu import Connection
+
+from bench.replay_kills import Havoc
+from dashboard import checkup
+from jobs_admin import config, ingest, replays, sampling
+from jobs_admin.core import keys
+from jobs_admin.models import DepthSample, Failure, Replay
+from tests import rabbitmq
+from tests.conftest import forget_configuration
+from tests.jobs_admin.replays.conftest import ANN
+from tests.real_celery import RealWorker
+from tests.road import Road
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def node(tmp_path_factory):
+    if rabbitmq.server() is None:
+        pytest.skip(rabbitmq.HOW_TO_GET_IT)
+    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def road(node):
+    made = Road(node.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worker(node, road, store, engine, settings, tmp_path):
+    """A guarded worker of the source `shop`, which the desk reaches over a network that can be cut. Not started."""
+    file = tmp_path / "sources.toml"
+    file.write_text(
+        f'[sources.shop]\nbackend = "celery"\nurl = "{road.url}"\nqueues = ["emails"]\nconfirm_within_s = 1\n'
+    )
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    with Connection(node.url) as connection:
+        connection.default_channel.queue_declare(
+            "emails", durable=True, auto_delete=False, arguments={"x-max-priority": 10}
+        )
+        connection.default_channel.queue_purge("emails")
+    running = RealWorker(node.url, engine.url, pool="solo", concurrency=1, queues="emails")
+    yield running
+    running.stop()
+    config.adapter("shop").close()
+    forget_configuration(config)
+
+
+def message(n):
+    return {
+        "body": json.dumps([[n], {}, {}]), "content-type": "application/json", "content-encoding": "utf-8",
+        "headers": {"task": "noted", "id": f"j{n}", "lang": "py"}, "properties": {"delivery_mode": 2},
+    }  # fmt: skip
+
+
+def begun(bury, count, **more):
+    ids = [bury(raw=json.dumps(message(n)).encode(), task="noted")[0] for n in range(count)]
+    pace = {"style": "at_once"}
+    return replays.start(ANN, replays.draft(ANN, selection=ids, pace=pace, reason="mended", **more))
+
+
+def desk_until(worker, reached, what):
+    def stepped():
+        ingest.step("test"), replays.lay(), replays.send("test"), replays.settle()
+        return reached()
+
+    # On a busy disk RabbitMQ hands out nothing for a second or two, again and again.
+    return worker.wait(stepped, 90, what)
+
+
+def counts(replay):
+    replay.refresh_from_db()
+    return Counter({name: getattr(replay, name) for name in ("planned", "sent", "succeeded", "uncertain", "cancelled")})
+
+
+def ran(worker):
+    return Counter(int(line.split()[2]) for line in worker.marks("noted") if line.startswith("start"))
+
+
+def test_every_job_runs_once_and_recovers(worker, bury):
+    worker.start()
+    replay = begun(bury, 120)
+    desk_until(worker, lambda: Replay.objects.filter(state="done"), "the replay to end")
+    assert counts(replay)["succeeded"] == 120 and ran(worker) == Counter(dict.fromkeys(range(120), 1))
+    assert set(Failure.objects.values_list("state", flat=True)) == {"recovered"}
+
+
+def test_what_arrived_unconfirmed_is_uncertain_until_it_tells_how_it_ended(worker, road, bury):
+    replay = begun(bury, 120)
+    road.sees = lambda passing: setattr(road, "hears_nothing", road.hears_nothing or id_of(60) in passing)
+    desk_until(worker, lambda: road.hears_nothing, "the sixtieth")
+    road.sees = lambda _: None
+    desk_until(worker, lambda: "did not answer" in why(replay), "a word about it")
+    road.hears_nothing = False
+    desk_until(worker, lambda: not counts(replay)["planned"], "the others")
+    told = counts(replay)
+    assert 1 <= told["uncertain"] <= 50 and told["uncertain"] + told["sent"] == 120
+    assert "whether it went is not known" in replay.items.filter(state="uncertain").first().outcome
+    worker.start()
+    desk_until(worker, lambda: counts(replay)["succeeded"] == 120, "all, also those in doubt")
+    assert ran(worker) == Counter(dict.fromkeys(range(120), 1))
+
+
+def id_of(n):
+    """The end of the id under which the job in this place is sent."""
+    return b"-%012x" % n
+
+
+def why(replay):
+    replay.refresh_from_db()
+    return replay.held_because
+
+
+def test_what_never_arrived_stays_uncertain_and_goes_never_again(worker, road, bury):
+    worker.start()
+    replay = begun(bury, 30)
+    road.sees = lambda passing: road.cut() if id_of(10) in passing else None
+    desk_until(worker, lambda: counts(replay)["uncertain"], "some that are uncertain")
+    road.sees = lambda _: None
+    desk_until(worker, lambda: not counts(replay)["planned"] and not counts(replay)["sent"], "the others")
+    told = counts(replay)
+    assert told["uncertain"] + told["succeeded"] == 30
+    # Perhaps none arrived: the network may have made one piece of all thirty.
+    assert told["uncertain"] and set(ran(worker).values()) <= {1} and len(ran(worker)) == told["succeeded"]
+    item = replay.items.filter(state="uncertain").first()
+    replays.resolve_item(ANN, replay, item.n, "lost")
+    item.refresh_from_db()
+    assert item.state != "uncertain" and Failure.objects.get(pk=item.failure_id).state == "dead"
+
+
+def test_the_desk_sees_the_queue_its_workers_and_what_they_say(worker, bury, store, client, django_user_model):
+    worker.start()
+    worker.wait(lambda: config.adapter("shop").workers(), what="a worker that answers")
+    replay = begun(bury, 3)
+    desk_until(worker, lambda: counts(replay)["succeeded"] == 3, "the replay")
+    depths, told = config.adapter("shop").depths(), config.adapter("shop").workers()
+    assert [(one.queue, one.waiting, one.active) for one in depths] == [("emails", 0, None)]
+    assert list(told) == ["emails"] and len(told["emails"]) == 1
+
+    def sampled():
+        sampling.sample(timezone.now())
+        return DepthSample.objects.filter(queue="emails", workers=1, guarded_workers=1, is_reachable=True).first()
+
+    sample = worker.wait(sampled, 30, "a sample with its worker")
+    assert (sample.waiting, sample.active, sample.delayed) == (0, None, None)
+    (part,) = [one for one in checkup.check_sources(timezone.now()) if one.part == "source shop"]
+    assert part.text == "Celery, 1 queue, 1 guarded worker" and part.findings == []
+    (name,) = store.hkeys(keys.workers())
+    said = json.loads(store.hget(keys.workers(), name))
+    worker.stop()
+    store.hset(keys.workers(), name, json.dumps(said | {"repeated": 2, "unasked": 1}))
+    found = {one.id: one.text for one in next(checkup.check_sources(timezone.now())).findings}
+    assert "(2)" in found["copies-dropped"] and "(1)" in found["copies-unasked"]
+    client.force_login(django_user_model.objects.create_superuser("root", "r@example.org", "x"))
+    page = client.get("/queues/").content.decode()
+    assert "emails" in page and "cannot be reached" not in page
+
+
+def test_jobs_for_a_queue_that_is_gone_stay_dead_and_the_reason_is_said(node, worker, bury):
+    ids = bury(3, raw=json.dumps(message(1)).encode(), queue="nowhere")
+    replay = replays.start(ANN, replays.draft(ANN, selection=ids, pace={"style": "at_once"}, reason="mended"))
+    desk_until(worker, lambda: counts(replay)["cancelled"] == 3, "their end")
+    assert "RabbitMQ has no queue 'nowhere'" in replay.items.first().outcome
+    assert set(Failure.objects.filter(pk__in=ids).values_list("state", flat=True)) == {"dead"}
+
+
+@pytest.mark.sqlite
+@pytest.mark.timeout(180)
+def test_sender_store_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(tmp_path):
+    with Havoc(tmp_path, jobs=300, rate=100, outcome_within_s=15, seed=5, on_rabbitmq=True) as havoc:
+        found = havoc.run(kills=5)
+    assert sum(found["kills"].values()) == 5
+    assert (found["never_ran_and_not_uncertain"], found["ran_twice"]) == (0, 0), found
+    assert found["left_in_the_queue"] == found["replay"]["planned"] == 0
