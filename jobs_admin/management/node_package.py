@@ -1,0 +1,95 @@
+"""`manage.py node-package [DIR]`: the piece for BullMQ workers as an npm package, without npm.
+
+Some text files in an archive, written with what comes with Python; the same files give the same bytes, so its hash can be pinned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HOME = "clients/node"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    path: Path
+    size: int  # bytes
+    sha256: str
+
+
+def build(folder: Path, root: Path = ROOT) -> Package:
+    """Write the package of the files in `root` into `folder`, whole or not at all. One that lies there makes way. Raises OSError."""
+    described = json.loads((root / HOME / "package.json").read_text())
+    packed = _packed(_files(root, described["files"]))
+    name = described["name"].removeprefix("@").replace("/", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{described['version']}.tgz"
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", delete=False) as unfinished:
+        try:
+            unfinished.write(packed)
+            unfinished.flush()
+            os.chmod(unfinished.name, 0o644)
+            os.replace(unfinished.name, path)
+        except BaseException:
+            os.unlink(unfinished.name)
+            raise
+    return Package(path, len(packed), hashlib.sha256(packed).hexdigest())
+
+
+def _files(root: Path, named: list[str]) -> dict[str, bytes]:
+    """Name in the package -> content: what `files` in package.json names, as npm would take it."""
+    home = root / HOME
+    found = {"package.json": (home / "package.json").read_bytes(), "LICENSE": (root / "LICENSE").read_bytes()}
+    for name in named:
+        path = home / name
+        for one in path.rglob("*") if path.is_dir() else [path]:
+            if one.is_file():
+                found[one.relative_to(home).as_posix()] = one.read_bytes()
+    return dict(sorted(found.items()))
+
+
+def _packed(files: dict[str, bytes]) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(f"package/{name}")
+            entry.size, entry.mode, entry.mtime = (
+                len(content),
+                0o644,
+                499_162_500,
+            )  # the moment that npm gives all files
+            tar.addfile(entry, io.BytesIO(content))
+    # Stored, not compressed: what a compressor makes of the same text differs from one zlib to the next.
+    return gzip.compress(archive.getvalue(), compresslevel=0, mtime=0)
+
+
+def main(arguments: list[str]) -> int:
+    """The command. Its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="manage.py node-package", description="Build the npm package for BullMQ workers."
+    )
+    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="where to (here)")
+    folder = parser.parse_args(arguments).folder
+    try:
+        made = build(folder)
+    except OSError as error:
+        sys.stderr.write(f"The package was not written: {error.filename or folder}: {error.strerror}.\n")
+        return 1
+    sys.stdout.write(
+        f"{made.path}\n{made.size:,} bytes, sha256 {made.sha256}\n\n"
+        "Where your BullMQ workers are made:\n\n"
+        f"    npm install {made.path}\n"
+        "    require('@redrive/bullmq').worker(new Worker(…), { source: 'shop' });\n"
+    )
+    return 0

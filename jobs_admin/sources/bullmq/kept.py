@@ -1,0 +1,75 @@
+"""Jobs that a worker with Redrive's piece kept before BullMQ forgot them (`removeOnFail`), until they are filed here.
+
+`kept` is `keys.bullmq_kept` of the source. A worker keeps a job before BullMQ moves it, so it may still be running.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import redis
+
+_FORGET = """
+-- KEYS: all that are kept, how many bytes these are, one that is kept. ARGV: its name
+local bytes = tonumber(redis.call('HGET', KEYS[3], 'keptBytes') or '0')
+if redis.call('ZREM', KEYS[1], ARGV[1]) == 1 and redis.call('EXISTS', KEYS[2]) == 1 then
+  redis.call('DECRBY', KEYS[2], bytes)
+end
+redis.call('DEL', KEYS[3])
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('DEL', KEYS[2])
+end
+return 1
+"""
+
+Job = tuple[str, str]  # queue, id
+
+
+def waiting(client: redis.Redis, kept: str, start: int, most: int) -> list[Job]:
+    """Those that are kept, the oldest first, without the first `start`. Raises redis.RedisError."""
+    names: Any = client.zrange(kept, start, start + most - 1)
+    found = [_text(name).partition(":") for name in names]
+    return [(queue, job_id) for queue, _, job_id in found if queue and job_id]
+
+
+def fields(client: redis.Redis, kept: str, jobs: Sequence[Job]) -> list[dict[bytes, bytes]]:
+    """The hash of each, as it was; empty of one that is not kept. Raises redis.RedisError."""
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hgetall(_key(kept, job))
+    answers = pipe.execute(raise_on_error=False)
+    return [answer if isinstance(answer, dict) else {} for answer in answers]
+
+
+def fitting(client: redis.Redis, kept: str, jobs: Sequence[Job], most: int) -> int:
+    """How many of them, from the first on, are of so many bytes together; at least one. Raises redis.RedisError."""
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hget(_key(kept, job), "keptBytes")
+    sizes = [
+        int(size) if isinstance(size, bytes) and size.isdigit() else 0 for size in pipe.execute(raise_on_error=False)
+    ]
+    return max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), most))
+
+
+def forget(client: redis.Redis, kept: str, jobs: Iterable[Job]) -> None:
+    """They are filed. Raises redis.RedisError; may be called again."""
+    pipe = client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.eval(_FORGET, 3, kept, f"{kept}-bytes", _key(kept, job), _name(job))
+    pipe.execute()
+
+
+def _name(job: Job) -> str:
+    return ":".join(job)
+
+
+def _key(kept: str, job: Job) -> str:
+    return f"{kept}:{_name(job)}"
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value

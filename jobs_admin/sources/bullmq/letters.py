@@ -1,0 +1,447 @@
+"""What a job of BullMQ says of itself, as the report that is filed; and the message from which it can be sent again.
+
+Fields of a job's hash as measured with BullMQ 4.18, 5.81 and 6.7: `atm` (before 5 `attemptsMade`) executions that ended, `stc` how
+often it stalled, `defa` and `failedReason` why it failed, `stacktrace` one text for each execution that threw, newest last. Any of
+them may hold anything: nothing here raises for what a job says, but SourceRefused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from jobs_admin.core.arguments import value_at
+from jobs_admin.core.display import Shown, shown_json, shown_message, shown_trace
+from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.core.javascript import error_of, stack_of
+from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.bullmq.notes import NOTE, noted
+
+Fields = Mapping[bytes, bytes]
+
+# All that a job needs to run again. What an execution left behind (`failedReason`, `finishedOn`, `stacktrace` …) is not among them.
+KEPT = (
+    *(b"name", b"data", b"opts", b"timestamp", b"delay", b"priority"),
+    *(b"parentKey", b"parent", b"rjk", b"deid", b"nrjid", b"pb", b"tm", b"omc"),
+)
+# Read of a job that failed, beside those.
+TOLD = (
+    *(b"failedReason", b"defa", b"stacktrace", b"finishedOn", b"processedOn"),
+    *(b"attemptsMade", b"atm", b"ats", b"stc", b"redrive", NOTE),
+)
+STALLED = "job stalled more than allowable limit"
+DROPPED = (
+    "BullMQ dropped it at once (removeOnFail: true): only that it failed is known, and it cannot be sent again. "
+    "Set removeOnFail: {count: 1000} where it is added."
+)
+_UNRECOVERABLE = "UnrecoverableError"
+_UNSAID = "Error"
+
+RAW_BYTES = 16 * 1024**2
+RAW_HEAD = 64 * 1024  # of a job that is larger: enough to recognise it; a replay is refused
+_READ_BYTES = 4 * 1024**2  # of longer data the beginning is shown, as text
+_TEXT_SHOWN = 16_000
+_HEAD_BYTES = 1024**2
+_MOST_STACKS = 1_000
+_REMEMBERED = 16_000  # characters of an error, of the last 256
+_MOST_INT = 2**31 - 1
+
+# `opts` in a hash -> the words of BullMQ's documentation (`optsDecodeMap` of 5.81 and 6.7; `tm` and `omc` belong to telemetry).
+_IN_WORDS = {
+    "de": "deduplication",
+    "fpof": "failParentOnFailure",
+    "cpof": "continueParentOnFailure",
+    "idof": "ignoreDependencyOnFailure",
+    "rdof": "removeDependencyOnFailure",
+    "kl": "keepLogs",
+}
+_IN_SHORT = {word: short for short, word in _IN_WORDS.items()}
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is kept of a job: enough to put it back as it was."""
+
+    major: int  # of the BullMQ that it was read from
+    queue: str
+    job_id: str
+    fields: dict[bytes, bytes]
+    # Where it was read from a copy: the dead-letter queue, the job there, and when that was made ("": not known), as its hash says it.
+    copy: tuple[str, str, str] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def pack(message: Message) -> bytes:
+    """Byte-true: a line that says what follows, then each field as it was, so that 16 MB of data stay 16 MB."""
+    said = {
+        "bullmq": message.major,
+        "queue": message.queue,
+        "id": message.job_id,
+        "fields": [[_escaped(name), len(value)] for name, value in message.fields.items()],
+    }
+    if message.copy:
+        said["copy"] = list(message.copy)
+    head = json.dumps(said | message.more, ensure_ascii=True, separators=(",", ":")).encode()
+    return b"".join([head, b"\n", *message.fields.values()])
+
+
+def unpack(raw: bytes) -> Message:
+    """Raises SourceRefused for what `pack` did not make, and for a part of it."""
+    end = raw.find(b"\n", 0, _HEAD_BYTES)
+    try:
+        said = json.loads(raw[: max(0, end)])
+        fields: dict[bytes, bytes] = {}
+        at = end + 1
+        for name, size in said.pop("fields"):
+            fields[_bytes(name)] = raw[at : at + size]
+            at += size
+        if at != len(raw):
+            raise SourceRefused("The captured job is not whole. Nothing was sent.")
+        copy = said.pop("copy", None)
+        return Message(
+            int(said.pop("bullmq")),
+            str(said.pop("queue")),
+            str(said.pop("id")),
+            fields,
+            (str(copy[0]), str(copy[1]), str(copy[2]) if len(copy) > 2 else "") if copy else None,
+            said,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, IndexError) as error:
+        raise SourceRefused("The captured message is not a job of BullMQ. Nothing was sent.") from error
+
+
+def _escaped(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def arguments(raw: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """A job's one value: by its names where it is an object, else as the only argument. Raises SourceRefused."""
+    return _as_arguments(_parsed(unpack(raw).fields.get(b"data", b"")))
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SourceRefused("The job's data is not JSON, so it cannot be read. It can be sent as it is.") from error
+
+
+def _as_arguments(data: Any) -> tuple[list[Any], dict[str, Any]]:
+    return ([], data) if isinstance(data, dict) else ([data], {})
+
+
+def edited(args: list[Any] | None, kwargs: dict[str, Any] | None) -> bytes | None:
+    """The job's data as it is to be, in JavaScript's own form; None where nothing was edited. Raises SourceRefused."""
+    if args is None and kwargs is None:
+        return None
+    if args:
+        if kwargs or len(args) > 1:
+            raise SourceRefused("A job of BullMQ has one value: an object, or one argument. Nothing was sent.")
+        return _compact(args[0])
+    return _compact(kwargs or {})
+
+
+def _compact(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JavaScript too writes as an escape
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+# -- what is told ------------------------------------------------------------------------------------------------
+
+
+def report(
+    source: str,
+    queue: str,
+    job_id: str,
+    fields: Fields,
+    major: int,
+    *,
+    kind: str = "exception",
+    lineage: Lineage | None = None,
+    before: tuple[int, int] = (0, 0),
+    at: float | None = None,
+    due_at: float | None = None,
+    size: int | None = None,
+    crashes: str = "",
+    copy: tuple[str, str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
+    flow: Mapping[str, Any] | None = None,
+    tenant_paths: Sequence[str] = (),
+) -> Envelope:
+    """One attempt of the job whose hash this is. `kind`: `exception` of one that failed for good, `retry` of one that waits
+    (with `due_at`, seconds since 1970), `success` of one that ran well.
+
+    `before`: executions that were counted, and stack traces, when it was sent by us: they do not count in this run.
+    `at`: when the attempt ended, where the hash does
+    not say so (seconds since 1970). `size`: bytes of its data, where that was too large to be read. `crashes`: JSON, where it ended
+    its workers and waits in quarantine. `copy`, `more`: of the message. `flow`: what is known of its children, to be shown.
+    """
+    succeeded = kind == "success"
+    options = options_of(fields)
+    reason = text_of(fields.get(b"failedReason") or fields.get(b"defa") or b"")
+    stacks = stacks_of(fields)
+    trace = stacks[-1] if stacks and not succeeded else ""
+    error_type, shown, traced = _error_shown(reason, trace)
+    args, kwargs, value = _shown_data(fields.get(b"data"), size)
+    headers = _safely({**headers_of(fields), **(flow or {})})
+    attempt = max(1, executions(fields, before))
+    most = _at_most(options.get("attempts")) or 1
+    is_lost = bool(crashes) or reason == STALLED
+    if kind == "exception" and is_lost:
+        kind = "worker_lost"
+    kept = {name: fields[name] for name in KEPT if fields.get(name) is not None}
+    raw = pack(Message(major, queue, job_id, kept, copy, dict(more or {})))
+    whole = len(raw) + (size or 0) if b"data" not in kept else len(raw)
+    told = Envelope(
+        source=source,
+        queue=lineage.queue if lineage else queue,
+        task=text_of(fields.get(b"name", b""))[:500],
+        job_id=job_id,
+        kind=kind,
+        attempt=attempt,
+        at=at or _seconds(fields.get(b"finishedOn")) or _seconds(fields.get(b"processedOn")) or 0.0,
+        error_type="" if succeeded or (is_lost and error_type == _UNSAID) else error_type[:500],
+        message="" if succeeded else shown.text,
+        max_attempts=most,
+        due_at=due_at,
+        duration_s=_duration(fields),
+        worker=text_of(fields.get(b"pb", b""))[:255],
+        tenant=_tenant(value, tenant_paths),
+        priority=_at_most(fields.get(b"priority")) or _at_most(options.get("priority")) or None,
+        args=args.text,
+        kwargs=kwargs.text,
+        headers=headers.text,
+        redacted=sum(one.redacted for one in (args, kwargs, shown, traced, headers)),
+        reason=_why(error_type, attempt, most) if kind == "exception" else "",
+        crashes=crashes,
+        raw=raw if whole <= RAW_BYTES else raw[:RAW_HEAD],
+        raw_size=whole,
+        raw_sha256=hashlib.sha256(raw).hexdigest() if whole == len(raw) else "",
+        trace=traced.text,
+        lineage=lineage,
+        made_at=made_at(fields),
+    )
+    return noted(told, fields)
+
+
+def dropped(
+    source: str,
+    queue: str,
+    job_id: str,
+    reason: str,
+    at: float,
+    *,
+    name: str = "",
+    attempt: int = 1,
+    lineage: Lineage | None = None,
+) -> Envelope:
+    """A job of which BullMQ kept nothing, by what its queue's events say: that it failed, and what to set so that the next is kept."""
+    message = shown_message(reason)
+    return Envelope(
+        source=source,
+        queue=lineage.queue if lineage else queue,
+        task=name[:500],
+        job_id=job_id,
+        kind="worker_lost" if reason == STALLED else "exception",
+        attempt=max(1, attempt),
+        at=at,
+        error_type=_error(reason, "")[0],
+        message=message.text,
+        redacted=message.redacted,
+        reason=DROPPED,
+        lineage=lineage,
+    )
+
+
+def executions(fields: Fields, before: tuple[int, int] = (0, 0)) -> int:
+    """How often the job ran and ended since `before` (counted, stack traces), over all that was done to it.
+
+    Whoever brings a job back may set `atm` to nothing; its stack traces stay. And `stackTraceLimit` may keep few of these. So neither
+    alone counts what was.
+    """
+    counted = _at_most(fields.get(b"atm")) or _at_most(fields.get(b"attemptsMade")) or 0
+    return max(counted - before[0], len(stacks_of(fields)) - before[1])
+
+
+def ended_at(fields: Fields) -> float | None:
+    """When its last attempt ended, by the clock of its worker: seconds since 1970. None where it does not say."""
+    return _seconds(fields.get(b"finishedOn"))
+
+
+def made_at(fields: Fields) -> float | None:
+    """When it was added: seconds since 1970. None where it does not say."""
+    return _seconds(fields.get(b"timestamp"))
+
+
+def stacks_of(fields: Fields) -> list[str]:
+    stacks = _json(fields.get(b"stacktrace") or b"[]")
+    return [str(stack) for stack in stacks[-_MOST_STACKS:]] if isinstance(stacks, list) else []
+
+
+def options_of(fields: Fields) -> dict[str, Any]:
+    """Its options in the words of BullMQ's documentation; none where they are no JSON object."""
+    options = _json(fields.get(b"opts") or b"{}")
+    return {_IN_WORDS.get(n, str(n)): value for n, value in options.items()} if isinstance(options, dict) else {}
+
+
+def in_short(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as a hash has them. What is in short already stays."""
+    return {_IN_SHORT.get(name, name): value for name, value in options.items()}
+
+
+def parent_of(fields: Fields) -> dict[str, str] | None:
+    """Queue and id of the job that waits for this one (a flow); None where none does."""
+    parent = _json(fields.get(b"parent") or b"null")
+    if isinstance(parent, dict) and isinstance(parent.get("id"), str) and isinstance(parent.get("queueKey"), str):
+        key, job_id = parent["queueKey"], parent["id"]
+    else:
+        key, _, job_id = text_of(fields.get(b"parentKey", b"")).rpartition(":")
+    return {"queue": key.rpartition(":")[2], "id": job_id} if key and job_id else None
+
+
+def headers_of(fields: Fields) -> dict[str, Any]:
+    """What stands beside the data, in words."""
+    said: dict[str, Any] = {"opts": options_of(fields)}
+    for name, word in (
+        (b"atm", "attemptsMade"),
+        (b"attemptsMade", "attemptsMade"),
+        (b"ats", "attemptsStarted"),
+        (b"stc", "stalledCounter"),
+        (b"timestamp", "timestamp"),
+        (b"delay", "delay"),
+    ):
+        if number := _number(fields.get(name)):
+            said[word] = int(number)
+    for name, word in ((b"rjk", "repeatJobKey"), (b"deid", "deduplicationId"), (b"defa", "deferredFailure")):
+        if fields.get(name):
+            said[word] = text_of(fields[name])[:_TEXT_SHOWN]
+    if parent := parent_of(fields):
+        said["parent"] = parent
+    return said
+
+
+def _error_shown(reason: str, trace: str) -> tuple[str, Shown, Shown]:
+    """Class, message and stack. Of 45,000 jobs that die of one outage all have the same, and it takes longer than all the rest."""
+    if len(reason) + len(trace) <= _REMEMBERED:
+        return _remembered_error(reason, trace)
+    return _remembered_error.__wrapped__(reason, trace)
+
+
+@lru_cache(maxsize=256)
+def _remembered_error(reason: str, trace: str) -> tuple[str, Shown, Shown]:
+    error_type, message = _error(reason, trace)
+    return error_type, shown_message(message), shown_trace(trace)
+
+
+def _error(reason: str, trace: str) -> tuple[str, str]:
+    """Class and message. The stack trace begins with both, `Class: message`; the reason is most often the message alone."""
+    read = stack_of(trace)
+    kind, said = (read.error, read.said) if read else error_of(trace)
+    if not kind:
+        kind, _ = error_of(reason)
+    return kind or (_UNSAID if reason or trace else ""), reason or said.partition("\n")[0]
+
+
+def _why(error_type: str, attempt: int, most: int) -> str:
+    if error_type == _UNRECOVERABLE:
+        return "permanent"
+    return "exhausted" if attempt >= most else ""
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------
+
+
+def _shown_data(data: bytes | None, size: int | None) -> tuple[Shown, Shown, Any]:
+    """Arguments by place and by name, and the value itself. What is no JSON, or too long to be read, is shown as text."""
+    if data is None and size is None:
+        return Shown("", 0), Shown("", 0), None
+    if data is None or len(data) > _READ_BYTES:
+        length = size if data is None else len(data)
+        return _as_text(data or b"", f"… {length} bytes of data, too many to show …")
+    try:
+        value = json.loads(data)
+        args, kwargs = _as_arguments(value)
+        return shown_json(args), shown_json(kwargs), value
+    except (ValueError, RecursionError):
+        return _as_text(data, "… data that is no JSON …")
+
+
+def _as_text(data: bytes, says: str) -> tuple[Shown, Shown, Any]:
+    beginning = [text_of(data[:_TEXT_SHOWN])] if data else []
+    return _safely([*beginning, says]), Shown("{}", 0), None
+
+
+def _safely(value: object) -> Shown:
+    try:
+        return shown_json(value)
+    except (ValueError, TypeError, RecursionError):
+        return Shown("", 0)
+
+
+def _tenant(value: Any, paths: Sequence[str]) -> str:
+    """Whose job it is, by the first of the paths (`kwargs.customer_id`) that is there; "" where none is."""
+    args, kwargs = _as_arguments(value)
+    for path in paths:
+        found = value_at(path, args, kwargs)
+        is_number = isinstance(found, int) and not isinstance(found, bool) and abs(found) < 2**63
+        if is_number or (isinstance(found, str) and found):
+            return shown_message(str(found)[:200]).text
+    return ""
+
+
+# -- hostile values ----------------------------------------------------------------------------------------------
+
+
+def text_of(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _json(value: bytes) -> Any:
+    """None where it is no JSON, or more of it than is read."""
+    if len(value) > _READ_BYTES:
+        return None
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _number(value: object) -> float | None:
+    """None for what is no number, or none that can be right."""
+    if not isinstance(value, int | float | bytes) or (isinstance(value, bytes) and len(value) > 40):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) and abs(found) <= 2**53 else None
+
+
+def _at_most(value: object) -> int | None:
+    """A whole number of at least nought; one beyond what a column holds is that much."""
+    found = _number(value)
+    return None if found is None else min(max(0, int(found)), _MOST_INT)
+
+
+def _seconds(milliseconds: bytes | None) -> float | None:
+    found = _number(milliseconds)
+    return found / 1000 if found else None
+
+
+def _duration(fields: Fields) -> float | None:
+    begun, ended = _number(fields.get(b"processedOn")), _number(fields.get(b"finishedOn"))
+    return max(0.0, ended - begun) / 1000 if begun and ended else None

@@ -1,0 +1,59 @@
+"""Up to where a queue of BullMQ was read whose jobs only wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+LISTS = ("wait", "paused")
+
+
+@dataclass(slots=True)
+class Place:
+    """Up to where one queue was read. Lists from their oldest end, which is where nobody adds; the sorted set by its scores."""
+
+    count: int = 0  # the queue's counter of ids: how many were ever added
+    lists: dict[str, tuple[int, int]] = field(default_factory=lambda: dict.fromkeys(LISTS, (0, 0)))  # read, length
+    score: float = 0.0
+    below: int = 0  # how many lie up to that score
+    above: int = 0  # how many beyond it: not part of the place
+    mark: tuple[str, str] = ("", "")  # the job that was read last, and when it was made: its id may be given again
+
+    @classmethod
+    def read(cls, said: str) -> Place:
+        try:
+            count, score, below, (job_id, made), *lists = json.loads(said)
+            pairs = zip(LISTS, ((int(at), int(size)) for at, size in lists), strict=True)
+            return cls(int(count), dict(pairs), float(score), int(below), mark=(str(job_id), str(made)))
+        except (ValueError, TypeError):
+            return cls()
+
+    def said(self) -> str:
+        return json.dumps([self.count, self.score, self.below, self.mark, *self.lists.values()])
+
+    def came(self, count: int, sizes: Sequence[int], below: int, above: int, *, is_another: bool = False) -> None:
+        """What is there now; `is_another`: under the id of the mark lies another job.
+
+        Where some may have been taken out of what was read, so many are read again: told twice is told once.
+        """
+        added = max(0, count - self.count)
+        if count < self.count or is_another:  # its data was lost: it began anew
+            self.lists, self.score, self.below = dict.fromkeys(LISTS, (0, 0)), 0.0, 0
+            below, above = 0, below + above
+        for name, size in zip(LISTS, sizes, strict=True):
+            at, before = self.lists[name]
+            taken = max(0, before + added - size)
+            self.lists[name] = max(0, min(at, size) - taken), size
+        if below and (below > self.below or added > above + sum(sizes)):
+            # Something came in before the place: of another priority, or the counter within the scores began anew.
+            self.score, below, above = 0.0, 0, above + below
+        self.count, self.below, self.above = count, below, above
+
+    def passed(self, scores: Sequence[float]) -> None:
+        if scores:
+            self.score = scores[-1]
+            self.below += len(scores)
+            self.above -= len(scores)
+        else:
+            self.above = 0

@@ -1,0 +1,286 @@
+"""What ended since the last look, in BullMQ's queues: by the events, so that it is known at once, and by the sets, which are the truth.
+
+Events are trimmed (some 10,000 a queue), and a `failed` set by `removeOnFail`; neither alone has everything. Both lead to the same job, and
+the same job makes the same report. Three ways are gone at each look:
+
+- events, from the last one that was read;
+- each `failed` set by its score (when a job ended, by its worker's clock), from the last one on and some seconds before;
+- all sets in turn, a page at a time: retries that wait, and what neither of the others told of (a worker whose clock is behind, an event
+  trimmed before it was read).
+
+Dead-letter queues are read beside them (`dead_letters.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from jobs_admin.core.envelope import Envelope
+from jobs_admin.sources.base import Pulled
+from jobs_admin.sources.bullmq.dead_letters import Copies
+from jobs_admin.sources.bullmq.jobs import Jobs
+from jobs_admin.sources.bullmq.wire import Told, Wire, text
+
+_PAGE = 400  # jobs of one answer, about
+_BYTES = 16_000_000  # of jobs that are held for one answer; what was found beyond is read for the next ones
+_OVERLAP_MS = 5_000  # a failure is in the set some moments after the time that it bears
+_CLOCKS_DIFFER_MS = 86_400_000  # a worker's clock may be ahead by so much
+_EVENTS = 2_000  # entries of one queue that are looked at in one answer
+_TURN_MS = 3_000  # between two pages of the turn
+_TURN_PAGE = 300
+_REMEMBERED = 200_000  # attempts that were told, so that they are not told again all the time
+_LONGEST = 3_500  # characters of a place
+_IN_TURN = ("failed", "delayed")
+
+
+@dataclass(slots=True)
+class Place:
+    """Up to where all was read. Copied before it is moved: only what is in our tables counts as read."""
+
+    scores: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # queue -> score (ms), and how many of it were read
+    floor: int = 0  # score of a queue that is not among them
+    events: dict[str, str] = field(default_factory=dict)  # queue -> the last entry
+    since: int = 0  # ms from which events are read of a queue that is not among them
+    turn: tuple[int, int] = (0, 0)  # which set or list, and where in it
+    round_is_over: bool = False  # all sets and lists have had their turn once
+    turned_ms: int = 0
+
+    def copy(self) -> Place:
+        return replace(self, scores=dict(self.scores), events=dict(self.events))
+
+    def text(self, queues: Iterable[str]) -> str:
+        """At most some thousand characters, however many queues there are: those that are far behind stand by themselves."""
+        names = list(queues)
+        marks = {queue: self.scores.get(queue, (self.floor, 0)) for queue in names}
+        newest = max((score for score, _ in marks.values()), default=self.floor)
+        behind = {queue: mark for queue, mark in marks.items() if newest - mark[0] > _OVERLAP_MS or mark[1]}
+        floor = min((score for queue, (score, _) in marks.items() if queue not in behind), default=self.floor)
+        since = min((_ms(self.events.get(queue, "")) or self.since for queue in names), default=self.since)
+        said = {"floor": floor, "since": since, "round": self.round_is_over, "behind": behind}
+        if len(json.dumps(said)) > _LONGEST:
+            said |= {"floor": min(score for score, _ in marks.values()), "behind": {}}
+        return json.dumps(said, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """The beginning where it is not ours to read."""
+        try:
+            said = json.loads(text)
+            behind = {str(queue): (int(score), int(n)) for queue, (score, n) in said["behind"].items()}
+            return cls(behind, int(said["floor"]), {}, int(said["since"]), (0, 0), bool(said["round"]))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipt:
+    place: Place
+    told: list[int]
+    copies: Copies
+    kept: list[tuple[str, str]]
+    rest: _Found | None  # found and not read yet: the place moves on with the last of it
+
+
+class Reading:
+    """Of one source, by one thread at a time."""
+
+    def __init__(self, wire: Wire, jobs: Jobs) -> None:
+        self._wire = wire
+        self._jobs = jobs
+        self._place = Place()
+        self._text: str | None = None  # as which the caller knows our place
+        self._rest: _Found | None = None
+        self._ahead = Place()  # up to where the rest was found
+        self._told: set[int] = set()  # attempts that are in our tables
+        self._told_before: set[int] = set()
+
+    def pull(self, after: str) -> Pulled:
+        whole = self._jobs.is_whole(after)
+        if not whole or self._text != after:
+            self._place, self._told, self._told_before = Place.of(after) if whole else Place(), set(), set()
+            self._rest = None
+            if not whole or not after:
+                self._jobs.dead.begin_anew()
+        if self._rest is None:
+            place, now = self._place.copy(), self._wire.now_ms()
+            found = _Found(self._jobs, lambda name: name in self._told or name in self._told_before)
+            is_more = self._read_events(place, found, now)
+            is_more |= self._read_failed(place, found, now)
+            if not is_more or not place.round_is_over:
+                is_more |= self._take_turn(place, found, now)
+        else:
+            place, found, is_more = self._ahead, self._rest, True
+        reports: list[Envelope] = []
+        told = dict.fromkeys(found.names)  # each once, also where a thousand copies of it lie in a dead-letter queue
+        copies = self._jobs.dead.read(self._wire.queues(), self._majors())
+        kept, more_kept = self._jobs.kept()  # after the events: what they tell of was kept before
+        of_found, rest = found.reports(_BYTES)
+        for report in (*(report for _, report in kept), *of_found, *copies.reports):
+            run = report.lineage.run if report.lineage else 1
+            # A copy tells more than the events of a job that is gone: its message. An id may be given to another job later.
+            made = report.at if report.raw is None else report.made_at
+            name = hash((report.queue, report.job_id, run, report.attempt, report.kind, report.raw is None, made))
+            if name not in told and not found.is_told(name):
+                reports.append(report)
+                told[name] = None
+        is_more |= copies.is_more or more_kept or rest is not None
+        return Pulled(
+            reports,
+            # Whoever is started anew finds the rest again.
+            place.text(self._wire.queues()) if rest is None else after if whole else "",
+            is_more,
+            _Receipt(place, list(told), copies, [job for job, _ in kept], rest),
+            found.ran,
+        )
+
+    def _majors(self) -> dict[str, int | None]:
+        return {queue: version.major for queue, version in self._wire.versions().items()}
+
+    def filed(self, pulled: Pulled) -> None:
+        receipt: _Receipt = pulled.receipt
+        self._text, self._rest = pulled.after, receipt.rest
+        if receipt.rest is None:
+            self._place = receipt.place
+        else:
+            self._ahead = receipt.place
+        self._told.update(receipt.told)
+        self._wire.ask(lambda: self._jobs.dead.filed(receipt.copies.receipt))
+        self._wire.ask(lambda: self._jobs.forget_kept(receipt.kept))
+        if len(self._told) > _REMEMBERED:
+            self._told, self._told_before = set(), self._told
+
+    def _read_events(self, place: Place, found: _Found, now: int) -> bool:
+        is_more = False
+        lasts = {queue: place.events.get(queue) for queue in self._wire.queues()}
+        begins = {queue: f"({last}" if last else f"{place.since}-0" for queue, last in lasts.items()}
+        for queue, page in self._wire.events(begins, _EVENTS).items():
+            # What is read anew from a moment on may have been counted; what follows an entry that was read was not.
+            if lasts[queue]:
+                found.ran.update({(queue, minute): n for minute, n in page.ran.items()})
+            if page.last:
+                place.events[queue] = page.last
+            if not page.is_more and _ms(place.events.get(queue, "")) < now - _OVERLAP_MS:
+                place.events[queue] = f"{now - _OVERLAP_MS}-0"  # nothing of an earlier time can come any more
+            is_more |= page.is_more
+            found.events(queue, page.told)
+        return is_more
+
+    def _read_failed(self, place: Place, found: _Found, now: int) -> bool:
+        """By score, page by page; True where a page was full."""
+        is_more, left = False, _PAGE
+        pipe = self._wire.client.pipeline(transaction=False)
+        queues = self._wire.queues()
+        for queue in queues:
+            score, read = place.scores.get(queue, (place.floor, 0))
+            pipe.zrange(
+                self._wire.key(queue, "failed"),
+                score,
+                now + _CLOCKS_DIFFER_MS,  # what bears an absurd time has its turn, and leads no other astray
+                byscore=True,
+                offset=read,
+                num=_PAGE,
+                withscores=True,
+            )
+        for queue, page in zip(queues, pipe.execute(raise_on_error=False), strict=True):
+            if not isinstance(page, list):
+                continue
+            if left <= 0 and page:
+                is_more = True
+                continue
+            was_full = len(page) >= left
+            page = [(text(one), score) for one, score in page[:left]]
+            found.jobs(queue, page)
+            left -= len(page)
+            if was_full:
+                is_more = True
+                last = int(page[-1][1])
+                begun, read = place.scores.get(queue, (place.floor, 0))
+                same = sum(1 for _, score in page if int(score) == last)
+                place.scores[queue] = (last, same + (read if begun == last else 0))
+            else:
+                ended = max([now, *(int(score) for _, score in page)])
+                place.scores[queue] = (ended - _OVERLAP_MS, 0)
+        return is_more
+
+    def _take_turn(self, place: Place, found: _Found, now: int) -> bool:
+        """One page of the set or list whose turn it is. The first round goes on at once, later ones some seconds apart."""
+        if place.round_is_over and now - place.turned_ms < _TURN_MS:
+            return False
+        place.turned_ms = now
+        stations = [
+            (queue, state)
+            for queue in self._wire.queues()
+            for state in _IN_TURN
+            # In the first round `failed` is read by score anyway.
+            if place.round_is_over or state != "failed"
+        ]
+        looked = 0
+        station, at = place.turn
+        while station < len(stations) and looked < 50:  # empty ones cost a round trip each, and no more
+            queue, state = stations[station]
+            page = self._jobs.page(queue, state, at, _TURN_PAGE)
+            found.jobs(queue, page)
+            looked += 1
+            if len(page) == _TURN_PAGE:
+                place.turn = (station, at + _TURN_PAGE)
+                return not place.round_is_over
+            station, at = station + 1, 0
+            if page:
+                break
+        place.turn = (station, at)
+        if station >= len(stations):
+            place.turn, place.round_is_over = (0, 0), True
+        return not place.round_is_over
+
+
+class _Found:
+    """Jobs that may have to be told of, each once."""
+
+    def __init__(self, jobs: Jobs, is_told: Callable[[int], bool]) -> None:
+        self._jobs = jobs
+        self.is_told = is_told
+        self.names: list[
+            int
+        ] = []  # of the places in which jobs were found: what was told of such a one is not read again
+        self.ran: dict[tuple[str, int], int] = {}  # (queue, minute since 1970) -> jobs that ran well
+        self._ids: dict[str, dict[str, list[Told]]] = {}  # queue -> job -> its events
+
+    def events(self, queue: str, told: list[Told]) -> None:
+        self._jobs.notice(queue, told)
+        for one in told:
+            self._ids.setdefault(queue, {}).setdefault(one.job_id, []).append(one)
+
+    def jobs(self, queue: str, page: Iterable[tuple[str, float]]) -> None:
+        """Jobs of a set, and their scores there; of a list 0."""
+        for job_id, score in page:
+            name = hash((queue, job_id, score))
+            if self.is_told(name):
+                continue
+            self.names.append(name)
+            self._ids.setdefault(queue, {}).setdefault(job_id, [])
+
+    def reports(self, most: int) -> tuple[list[Envelope], _Found | None]:
+        """Those of so many bytes, about; and what is left of what was found, None where that is nothing."""
+        reports: list[Envelope] = []
+        for n, (queue, jobs) in enumerate(self._ids.items()):
+            for done, (_, told) in enumerate(self._jobs.each(queue, jobs), 1):
+                reports += told
+                most -= sum(len(one.raw or b"") + len(one.trace) for one in told)
+                if most <= 0:
+                    left = [(queue, dict(list(jobs.items())[done:])), *list(self._ids.items())[n + 1 :]]
+                    return reports, self._of({queue: jobs for queue, jobs in left if jobs})
+        return reports, None
+
+    def _of(self, ids: dict[str, dict[str, list[Told]]]) -> _Found | None:
+        rest = _Found(self._jobs, self.is_told)
+        rest._ids = ids
+        return rest if ids else None
+
+
+def _ms(entry: str) -> int:
+    head = entry.partition("-")[0]
+    return int(head) if head.isdigit() else 0

@@ -1,0 +1,44 @@
+-- Take jobs out by BullMQ's own script, where each is still in one of these states, and still the very job that was meant: an id may
+-- have been given to another one meanwhile. Before this text stand BullMQ's own scripts of one major.
+-- KEYS[1] base of the queue's keys; ARGV[1] how many states, these (`failed`, `wait` …), then for each job three: its id, the ms up to
+-- which it may have failed, and when it was made, as its hash says that ("" of either: whenever)
+-- Answers a list with 1 (taken out) or 0 (it was not there, is another, or is locked) for each id.
+local base, states, answers = KEYS[1], {}, {}
+for i = 1, tonumber(ARGV[1]) do
+  states[i] = ARGV[1 + i]
+end
+
+local function is_in(state, id)
+  local kind = redis.call('TYPE', base .. state).ok
+  if kind == 'zset' then
+    return redis.call('ZSCORE', base .. state, id)
+  end
+  return kind == 'list' and redis.call('LPOS', base .. state, id)
+end
+
+local function is_the_same(id, failed_until, made)
+  if made ~= '' and redis.call('HGET', base .. id, 'timestamp') ~= made then
+    return false
+  end
+  if failed_until == '' then
+    return true
+  end
+  local failed = is_in('failed', id)
+  return failed and tonumber(failed) <= tonumber(failed_until)
+end
+
+for i = 2 + #states, #ARGV, 3 do
+  local id, found, answer = ARGV[i], false, 0
+  for _, state in ipairs(states) do
+    found = found or is_in(state, id)
+  end
+  if found and is_the_same(id, ARGV[i + 1], ARGV[i + 2]) then
+    if bullmq_major == 4 then
+      answer = bullmq_removeJob({base}, {id, '0'})
+    else
+      answer = bullmq_removeJob({base .. id, base .. 'repeat'}, {id, '0', base})
+    end
+  end
+  answers[#answers + 1] = answer == 1 and 1 or 0
+end
+return answers

@@ -1,0 +1,274 @@
+-- Send one batch of jobs to BullMQ: each token once, its record and its act in one step. Before this text stand BullMQ's own scripts of one
+-- major, as functions: bullmq_reprocessJob, bullmq_changePriority.
+-- KEYS[1] ledger of the replay, KEYS[2] where copies of jobs lie in dead-letter queues (`dead_letters.py`)
+-- ARGV[1] seconds that the ledger and what we sent are known, ARGV[2] schema, ARGV[3] now (ms), ARGV[4] how many letters,
+-- ARGV[5] prefix of all keys;
+-- then for each: token, base of its queue's keys, job id, key of what we sent, lineage (JSON), retries that count as made ('' keeps them),
+-- priority ('' keeps it), '=' and its data ('' keeps it), 'R' or 'L' (lifo), base and id of the copy in a dead-letter queue that it was
+-- read from, and when that was made (or ''), its name in KEYS[2], '1' where its queue may have no settings yet, how many fields, and their names and values
+-- Answers a list with 1 (sent) or 0 (already) for each letter. Nothing is written where one is refused: an error that names them.
+local ledger, schema, major, now = KEYS[1], ARGV[2], bullmq_major, ARGV[3]
+local letters, at = {}, 6
+for n = 1, tonumber(ARGV[4]) do
+  local letter = {
+    token = ARGV[at], base = ARGV[at + 1], id = ARGV[at + 2], sent = ARGV[at + 3], lineage = ARGV[at + 4], retries = ARGV[at + 5],
+    priority = ARGV[at + 6], data = ARGV[at + 7], push = ARGV[at + 8], copy = ARGV[at + 9], copied = ARGV[at + 10],
+    copy_made = ARGV[at + 11], copies = ARGV[at + 12], may_be_new = ARGV[at + 13] == '1', fields = {},
+  }
+  local count = tonumber(ARGV[at + 14]) * 2
+  for i = 1, count do
+    letter.fields[i] = ARGV[at + 14 + i]
+  end
+  at = at + 15 + count
+  letters[n] = letter
+end
+
+local function field(letter, name)
+  for i = 1, #letter.fields, 2 do
+    if letter.fields[i] == name then
+      return letter.fields[i + 1]
+    end
+  end
+end
+
+local function state(letter)
+  for _, one in ipairs({'completed', 'delayed', 'prioritized', 'waiting-children'}) do
+    if redis.call('ZSCORE', letter.base .. one, letter.id) then
+      return one
+    end
+  end
+  return 'waiting'
+end
+
+-- An error in the middle of BullMQ's own scripts would leave a job in no list at all. So all that they will touch or reckon with is looked
+-- at before: types of keys, and numbers.
+local TYPES = {
+  meta = 'hash', events = 'stream', failed = 'zset', wait = 'list', paused = 'list', active = 'list', marker = 'zset', prioritized = 'zset',
+  completed = 'zset', delayed = 'zset', ['waiting-children'] = 'zset', pc = 'string', id = 'string',
+}
+
+local function is_of(key, wanted)
+  local kind = redis.call('TYPE', key).ok
+  return kind == 'none' or kind == wanted
+end
+
+local function finite(said)
+  local n = tonumber(said)
+  return n and n == n and math.abs(n) < 9007199254740992 and n or nil
+end
+
+local function is_whole(said)
+  return not said or string.match(said, '^%d+$') and finite(said)
+end
+
+local sound = {}  -- base of a queue's keys -> '' or why nothing can be sent there
+
+local function why_unsound(base)
+  for name, wanted in pairs(TYPES) do
+    if not is_of(base .. name, wanted) then
+      return 'keys'
+    end
+  end
+  for _, name in ipairs({'pc', 'id'}) do
+    if not is_whole(redis.call('GET', base .. name)) then
+      return 'keys'
+    end
+  end
+  for _, said in ipairs(redis.call('HMGET', base .. 'meta', 'opts.maxLenEvents', 'concurrency')) do
+    if not is_whole(said) then
+      return 'keys'
+    end
+  end
+  return ''
+end
+
+local function why_unfit(letter, key)
+  local priority = letter.priority
+  if priority == '' then
+    priority = redis.call('HGET', key, 'priority') or field(letter, 'priority') or '0'
+  end
+  local n = finite(priority)
+  if not n or n < 0 or n > 2097152 then
+    return 'priority'
+  end
+  local parent = redis.call('HGET', key, 'parentKey') or field(letter, 'parentKey')
+  if parent and redis.call('EXISTS', parent) == 1 then
+    local is_sound = is_of(parent .. ':unsuccessful', 'zset') and is_of(parent .. ':failed', 'hash') and is_of(parent .. ':dependencies', 'set')
+    return not is_sound and 'parent' or nil
+  end
+end
+
+local function why_not(letter)
+  if not sound[letter.base] then
+    sound[letter.base] = why_unsound(letter.base)
+  end
+  if sound[letter.base] ~= '' then
+    return sound[letter.base]
+  elseif not letter.may_be_new and redis.call('EXISTS', letter.base .. 'meta') == 0 then
+    return 'no-queue'
+  end
+  local version = redis.call('HGET', letter.base .. 'meta', 'version')
+  if version and tonumber(string.match(version, '^bullmq:(%d+)%.') or '0') ~= major then
+    return 'version'
+  end
+  local key = letter.base .. letter.id
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then
+    return #letter.fields == 0 and 'lost' or not field(letter, 'name') and 'nameless' or why_unfit(letter, key)
+  elseif kind ~= 'hash' then
+    return 'no-job'
+  end
+  local made = redis.call('HGET', key, 'timestamp')
+  if made and field(letter, 'timestamp') and made ~= field(letter, 'timestamp') then
+    return 'another'
+  end
+  if not redis.call('ZSCORE', letter.base .. 'failed', letter.id) then
+    return state(letter)
+  end
+  return why_unfit(letter, key)
+end
+
+-- All are looked at before the first write: an error half-way would leave a part of the batch sent.
+if not is_of(KEYS[2], 'hash') then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[2] .. ' is no hash: nothing was sent')
+end
+local answers, refused = {}, {}
+for n, letter in ipairs(letters) do
+  if redis.call('HGET', ledger, letter.token) == schema then
+    answers[n] = 0
+  else
+    answers[n] = 1
+    local why = why_not(letter)
+    if why then
+      refused[#refused + 1] = letter.token .. ':' .. why
+    end
+  end
+end
+if #refused > 0 then
+  return redis.error_reply('REDRIVE refused ' .. table.concat(refused, ' '))
+end
+
+-- As it was, out of our copy. A queue that began to count anew (its data was lost) must not give this id to another job: BullMQ would then
+-- take that one for a repetition, and drop it.
+local function put_back(letter, key)
+  redis.call('HSET', key, unpack(letter.fields))
+  redis.call('HSETNX', key, 'timestamp', now)  -- which a dead letter may not say
+  redis.call('ZADD', letter.base .. 'failed', now, letter.id)
+  if string.match(letter.id, '^[1-9]%d*$') and #letter.id < 16 then
+    if tonumber(redis.call('GET', letter.base .. 'id') or '0') < tonumber(letter.id) then
+      redis.call('SET', letter.base .. 'id', letter.id)
+    end
+  end
+end
+
+local function reprocess(letter, key)
+  local base, fresh = letter.base, letter.retries ~= '' and '1' or '0'
+  local told = {letter.id, letter.push .. 'PUSH', 'failedReason', 'failed', fresh, fresh}
+  local keys
+  if major == 4 then
+    keys = {key, base .. 'events', base .. 'failed', base .. 'wait', base .. 'meta', base .. 'paused'}
+  elseif major == 5 then
+    keys = {key, base .. 'events', base .. 'failed', base .. 'wait', base .. 'meta', base .. 'paused', base .. 'active', base .. 'marker'}
+  else
+    keys = {
+      key, base .. 'events', base .. 'failed', base .. 'wait', base .. 'meta', base .. 'active', base .. 'marker',
+      base .. 'prioritized', base .. 'pc',
+    }
+  end
+  return bullmq_reprocessJob(keys, told)
+end
+
+-- Before 6 a job is put among those without priority, whatever its own is.
+local function give_priority(letter, key)
+  local base, priority = letter.base, redis.call('HGET', key, 'priority') or '0'
+  if major < 6 and tonumber(priority) ~= 0 then
+    local lifo = letter.push == 'R' and '1' or '0'
+    if major == 4 then
+      bullmq_changePriority(
+        {base .. 'wait', base .. 'paused', base .. 'meta', base .. 'prioritized', base .. 'pc'}, {priority, key, letter.id, lifo})
+    else
+      bullmq_changePriority(
+        {base .. 'wait', base .. 'paused', base .. 'meta', base .. 'prioritized', base .. 'active', base .. 'pc', base .. 'marker'},
+        {priority, base, letter.id, lifo})
+    end
+  end
+end
+
+local function stacks(key)
+  local well, read = pcall(cjson.decode, redis.call('HGET', key, 'stacktrace') or '[]')
+  return well and type(read) == 'table' and #read or 0
+end
+
+-- From the end of the list that is nearer: of a queue whose jobs only wait, ids rise towards its head. BullMQ's own script looks through all
+-- of it, which takes milliseconds where a million lie there.
+local function take_from(list, id)
+  local head, tail, place = redis.pcall('LINDEX', list, 0), redis.pcall('LINDEX', list, -1), tonumber(id)
+  head, tail = type(head) == 'string' and tonumber(head), type(tail) == 'string' and tonumber(tail)
+  local is_near_head = head and tail and place and head - place < place - tail
+  return redis.pcall('LREM', list, is_near_head and 1 or -1, id) == 1
+end
+
+-- Where it is known when the copy was made: its id may have been given to another dead letter, which stays.
+local function remove_copy(base, id, made)
+  local key, from = base .. id, nil
+  if redis.call('TYPE', key).ok ~= 'hash' or redis.call('EXISTS', key .. ':lock') == 1 then
+    return
+  elseif made ~= '' and redis.call('HGET', key, 'timestamp') ~= made then
+    return
+  end
+  for _, list in ipairs({'wait', 'paused'}) do
+    from = from or take_from(base .. list, id) and list
+  end
+  for _, set in ipairs({'prioritized', 'delayed', 'failed', 'completed'}) do
+    from = from or redis.pcall('ZREM', base .. set, id) == 1 and set
+  end
+  if from then
+    redis.call('DEL', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful')
+    redis.pcall('XADD', base .. 'events', 'MAXLEN', '~', 10000, '*', 'event', 'removed', 'jobId', id, 'prev', from)
+  end
+end
+
+-- All that are known: who watches a queue for failures may do so in several processes, and each leaves one.
+local function remove_copies(letter)
+  if letter.copy ~= '' then
+    remove_copy(letter.copy, letter.copied, letter.copy_made)
+  end
+  for line in string.gmatch(redis.call('HGET', KEYS[2], letter.copies) or '', '[^\n]+') do
+    local known, copy = pcall(cjson.decode, line)
+    if known and type(copy) == 'table' and type(copy[1]) == 'string' and type(copy[2]) == 'string' then
+      remove_copy(ARGV[5] .. ':' .. copy[1] .. ':', copy[2], type(copy[3]) == 'string' and copy[3] or '')
+    end
+  end
+  redis.call('HDEL', KEYS[2], letter.copies)
+end
+
+for n, letter in ipairs(letters) do
+  if answers[n] == 1 then
+    local key, made = letter.base .. letter.id, major == 4 and 'attemptsMade' or 'atm'
+    -- What was executed before does not count in this run.
+    local before = letter.retries ~= '' and letter.retries or redis.call('HGET', key, made)
+    local record = '{"lineage":' .. letter.lineage .. ',"made":' .. string.format('%.0f', finite(before) or 0) .. ',"stacks":' .. stacks(key)
+      .. ',"at":' .. now .. '}'
+    -- Recorded before it is done: should anything fail from here on, it is never sent a second time.
+    redis.call('HSET', ledger, letter.token, schema)
+    redis.call('SET', letter.sent, record, 'EX', ARGV[1])
+    if redis.call('EXISTS', key) == 0 then
+      put_back(letter, key)
+    end
+    redis.call('HSET', key, 'redrive', record)
+    if letter.priority ~= '' then
+      redis.call('HSET', key, 'priority', letter.priority)
+    end
+    if letter.data ~= '' then
+      redis.call('HSET', key, 'data', string.sub(letter.data, 2))
+    end
+    reprocess(letter, key)
+    if letter.retries ~= '' then
+      redis.call('HSET', key, made, letter.retries)
+    end
+    give_priority(letter, key)
+    remove_copies(letter)
+  end
+end
+redis.call('EXPIRE', ledger, ARGV[1])
+return answers
