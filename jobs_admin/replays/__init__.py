@@ -4,7 +4,7 @@ from jobs_admin.replays.acts import cancel, change_pace, pause, resolve_item, re
 from jobs_admin.replays.approval import needs_admin, why_not_by
 from jobs_admin.replays.drafting import approve, draft, start
 from jobs_admin.replays.laying import lay
-from jobs_admin.replays.letters import check_edit
+from jobs_admin.replays.letters import check_edit, fields_of
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.patching import PatchedJob, PatchedPage, patched
 from jobs_admin.replays.previewing import Preview, preview
@@ -48,6 +48,7 @@ __all__ = [
     "draft",
     "failed_again_groups",
     "failing_groups",
+    "fields_of",
     "find",
     "items",
     "lay",

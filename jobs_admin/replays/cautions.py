@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db.models import F, Sum
 
 from jobs_admin import rates
-from jobs_admin.models import Attempt, GroupCounter
+from jobs_admin.models import Attempt, Failure, FailureCount, GroupCounter
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.replays.readiness import Readiness
 
@@ -30,7 +30,7 @@ def told(
     if not ready.count:
         return []
     return [
-        *_still_failing(groups, now),
+        *_still_failing(groups, ready.sources, now),
         *_too_fast(throughput, peak),
         *_done_before(ready, looked_at),
         *_accepted(ready),
@@ -38,9 +38,18 @@ def told(
     ]
 
 
-def _still_failing(groups: Sequence[int], now: datetime) -> list[str]:
-    lately = GroupCounter.objects.filter(group__in=groups, step=MINUTE, at__gte=rates.since(now), at__lte=now)
+def _still_failing(groups: Sequence[int], sources: Collection[str], now: datetime) -> list[str]:
+    """Of these sources alone: another one's are not what is replayed, and may be out of the viewer's sight."""
+    elsewhere = (
+        FailureCount.objects.filter(group_id__in=groups).exclude(source__in=sources).values_list("group_id", flat=True)
+    )
+    shared = set(elsewhere.distinct())
+    since = rates.since(now)
+    lately = GroupCounter.objects.filter(group__in=set(groups) - shared, step=MINUTE, at__gte=since, at__lte=now)
     failed = lately.aggregate(n=Sum(F("failed") + F("retried")))["n"] or 0
+    if shared:  # counters of groups know no source: here each job counts once
+        theirs = Failure.objects.filter(group__in=shared, source__in=sources, failed_at__gte=since, failed_at__lte=now)
+        failed += theirs.count()
     if not failed:
         return []
     a_minute = failed / rates.minutes(now)

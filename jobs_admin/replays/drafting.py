@@ -15,7 +15,7 @@ from django.utils import timezone
 from jobs_admin.core import query as language
 from jobs_admin.core.text import representable
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.replays import approval, controlling, freezing, laying, letters, outcomes, rights, scoping
 from jobs_admin.replays.options import Options, refuse_unfit
@@ -62,14 +62,14 @@ def draft(
     highest = scoping.highest_failure() if max_id is None else max_id
     seen = previewed(viewer, scope, pace, highest, now, options, light=True)
     if not seen.replayable:
-        raise _nothing(scope, seen)
+        raise _nothing(viewer, scope, seen, now)
     if seen.replayable > 1 and not reason:
         raise ReplayRefused("reason_required", "Say why: a replay of more than one job needs a reason.", field="reason")
     if edit is not None:
         if options.patch is not None:
             raise ReplayRefused("bad_option", "Edit the arguments or patch them, not both.", field="patch")
         letters.check_edit(scope, edit)
-    refuse_unfit(options, seen.sources)
+    refuse_unfit(options, seen.sources, seen.pace.get("priority"))
     replay = Replay(
         query=scope.query,
         selection=list(scope.selection),
@@ -158,12 +158,13 @@ def _made_before(viewer: Viewer, key: str, asked: _Asked) -> Replay | None:
     return made
 
 
-def _nothing(scope: Scope, seen: Preview) -> ReplayRefused:
+def _nothing(viewer: Viewer, scope: Scope, seen: Preview, now: datetime) -> ReplayRefused:
     if seen.matched and (opened := _open_item(scope.selection)):
         return opened
     if not seen.matched:
-        return ReplayRefused("nothing_to_replay", "Nothing matches that you may replay. Nothing was changed.")
-    told = ((f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"] for row in seen.blocked[:3])
+        which = " that you may replay" if scope.within(viewer, now, VIEWER).exists() else ""
+        return ReplayRefused("nothing_to_replay", f"Nothing matches{which}. Nothing was changed.")
+    told = ((f"{row['count']:,} " if seen.matched > 1 else "") + row["reason"].rstrip(".") for row in seen.blocked[:3])
     why = "; ".join(told)
     none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
     said = f"{none} be replayed now: {why}. Nothing was changed."
@@ -237,7 +238,7 @@ def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
     if not frozen.total:
         raise _too_late(scope)
     _refuse_if_changed(replay, frozen.total)
-    refuse_unfit(Options.of(replay), frozen.sources)
+    refuse_unfit(Options.of(replay), frozen.sources, replay.pace.get("priority"))
     outcomes.refuse_blind(read_pace(replay.pace), frozen.sources)  # its pace may have been changed since the draft
     return _Choice(
         frozen,

@@ -32,11 +32,12 @@ class Writer:
         self._attempts = replay.attempts
         self._to_queue = replay.to_queue
         self._same_job_id = replay.same_job_id
+        self._in_place = {name for name in config.sources() if _is_in_place(name)}
         self.priority = replay.pace.get("priority")  # of what is made from now on; a pace may change it
 
     def job_id(self, item: Claimed) -> str:
         """The id of the job in its new run: the same for every try to send the item."""
-        if self._same_job_id:
+        if self._same_job_id or item.source in self._in_place:
             return item.last_job_id
         return f"{self._ids}{item.n:012x}"
 
@@ -50,7 +51,8 @@ class Writer:
         raw = item.body if item.is_open else opened(item)
         args, kwargs = self._arguments(item, raw)
         lineage = {
-            "queue": item.queue, "job_id": item.first_job_id, "run": item.run, "item": item.pk, "replay": self._key
+            "queue": item.queue, "job_id": item.first_job_id, "run": item.run, "item": item.pk, "replay": self._key,
+            "sent_as": item.job_id,
         }  # fmt: skip
         return Letter(
             item.pk,
@@ -88,6 +90,13 @@ class Writer:
         return max(0, item.max_attempts - int(self._attempts))
 
 
+def _is_in_place(source: str) -> bool:
+    try:
+        return config.adapter(source).can.in_place
+    except SourceRefused:
+        return False  # nothing will be sent there
+
+
 class Shown(Protocol):
     """A job as it is shown: JSON text, redacted and cut to size."""
 
@@ -101,13 +110,15 @@ class Shown(Protocol):
 
 def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[list[Any] | None, dict[str, Any] | None]:
     """The arguments to send. Raises SourceRefused for a message that cannot be edited, EditRefused for the edit itself."""
-    real_args, real_kwargs = config.adapter(shown.source).arguments(raw)
+    adapter = config.adapter(shown.source)
+    real_args, real_kwargs = adapter.arguments(raw)
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
     if "args" in edit:
         args = editing.merge(real_args, _shown(shown.args, "args"), edit["args"], "args")
     if "kwargs" in edit:
         kwargs = editing.merge(real_kwargs, _shown(shown.kwargs, "kwargs"), edit["kwargs"], "kwargs")
+    adapter.check_arguments(raw, real_args if args is None else args, real_kwargs if kwargs is None else kwargs)
     return args, kwargs
 
 
@@ -118,13 +129,15 @@ def patched_arguments(raw: bytes, source: str, patch: dict[str, Any]) -> tuple[l
     """
     # What was hidden is not in the real arguments, and none of it comes in by the patch.
     editing.refuse_placeholder(patch, "patch")
-    real_args, real_kwargs = config.adapter(source).arguments(raw)
+    adapter = config.adapter(source)
+    real_args, real_kwargs = adapter.arguments(raw)
     merged = merge_patch({"args": real_args, "kwargs": real_kwargs}, patch)
     args, kwargs = merged.get("args"), merged.get("kwargs")
     if not isinstance(args, list):
         raise editing.EditRefused("args", "With this patch args would be no list.")
     if not isinstance(kwargs, dict):
         raise editing.EditRefused("kwargs", "With this patch kwargs would be no object.")
+    adapter.check_arguments(raw, args, kwargs)
     return args if "args" in patch else None, kwargs if "kwargs" in patch else None
 
 
@@ -133,6 +146,30 @@ def _shown(text: str, name: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise editing.EditRefused(name, f"{name} could not be read or shown, so they cannot be edited.") from error
+
+
+def fields_of(failure: Failure) -> tuple[str, ...]:
+    """Which of args and kwargs the job has or could have beside what it has: some systems' jobs have one value."""
+    payload = Payload.objects.filter(failure=failure, is_whole=True).order_by("-run").first()
+    if payload is None:
+        return ("args", "kwargs")
+    try:
+        adapter, raw = config.adapter(failure.source), opened(payload)
+        args, kwargs = adapter.arguments(raw)
+    except (KeyError, SourceRefused):
+        return ("args", "kwargs")  # why it cannot be edited is said when it is tried
+    fields = []
+    for name, is_there, more in (
+        ("args", bool(args), ([None], kwargs)),
+        ("kwargs", bool(kwargs), (args, {"name": None})),
+    ):
+        try:
+            if not is_there:
+                adapter.check_arguments(raw, *more)
+        except SourceRefused:
+            continue
+        fields.append(name)
+    return tuple(fields)
 
 
 def check_edit(scope: Scope, edit: dict[str, Any]) -> None:

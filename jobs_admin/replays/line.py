@@ -215,9 +215,9 @@ class Line(threading.Thread):
             try:
                 answers = config.adapter(source).send(self._key, [letter for _, letter in mine.values()])
             except SourceRefused as error:
-                blamed = [pk for pk in mine if error.token in (None, pk)]
+                blamed = [pk for pk in mine if error.blames(pk)]
                 with self.lock:
-                    self._ended.refused.update(dict.fromkeys(blamed, str(error)))
+                    self._ended.refused.update(dict.fromkeys(blamed, f"{source} refused it: {error}"))
                 for pk in blamed:
                     del mine[pk]
                 if not blamed:

@@ -21,12 +21,13 @@ from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.replays import unopenable
 from jobs_admin.replays.options import Options
+from jobs_admin.sources.base import READ_ONLY
 
 TABLE = Failure._meta.db_table
 
 OPEN = "open"
 WHY_NOT = {
-    FailureState.RETRYING: "retrying by themselves: Celery will run them again",
+    FailureState.RETRYING: "retrying by themselves: they will run again",
     FailureState.REPLAYING: "already sent by a replay, outcome awaited",
     FailureState.QUARANTINED: "in quarantine",
     FailureState.RECOVERED: "recovered already",
@@ -99,12 +100,15 @@ def _open() -> Iterator[Obstacle]:
 def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]:
     configured = config.sources()
     away = set(Source.objects.filter(is_reachable=False).values_list("name", flat=True))
+    closed = _read_only()
     for source in sorted(places):
         code, why = "", ""
         if source not in configured:
             code, why = "not_configured", "is not configured here (CELERY_BROKER_URL or REDRIVE_SOURCES)"
         elif source in away:
             code, why = "unreachable", "cannot be reached"
+        elif source in closed:
+            code, why = "read_only", f"is read-only: {closed[source]}"
         if code:
             yield Obstacle(
                 code,
@@ -116,12 +120,23 @@ def _sources(places: dict[str, tuple[set[str], set[str]]]) -> Iterator[Obstacle]
             )
 
 
+def _read_only() -> dict[str, str]:
+    """Source -> why nothing may be changed in it, as it was last looked at."""
+    return {
+        name: str(finding.get("text", ""))
+        for name, findings in Source.objects.exclude(findings=[]).values_list("name", "findings")
+        for finding in findings
+        if finding.get("id") == READ_ONLY
+    }
+
+
 def _tasks(places: dict[str, tuple[set[str], set[str]]], now: datetime) -> Iterator[Obstacle]:
     for source in _reached(places):
         known = heartbeats.known_tasks(source, now)
         if known is None:
             continue
-        unknown = sorted(task for task in places[source][1] - known if not task.startswith("celery."))
+        # A message that names none is left out for what it is.
+        unknown = sorted(task for task in places[source][1] - known if task and not task.startswith("celery."))
         if unknown:
             more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
             names = ", ".join(shown(task, 60) for task in unknown[:3])
@@ -181,6 +196,9 @@ def _messages(now: datetime) -> Iterator[Obstacle]:
     if seen & Caveat.TRUNCATED:
         reason = "truncated: the message was too large to be kept whole"
         yield _caveat("truncated", reason, Caveat.TRUNCATED)
+    if seen & Caveat.NO_FORM:
+        reason = "no message of its queue system: it can be given no id of its own, so it cannot be sent again"
+        yield _caveat("no_form", reason, Caveat.NO_FORM)
     for first, last in unopenable.ranges():
         reason = "key missing: the message cannot be decrypted with the keys that are configured (REDRIVE_PAYLOAD_KEYS)"
         yield Obstacle("key_missing", reason, "{t}.id BETWEEN %s AND %s", (first, last))

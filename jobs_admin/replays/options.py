@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs_admin import config
+from jobs_admin import abilities, config
 from jobs_admin.core import editing
 from jobs_admin.core.text import representable
 from jobs_admin.models import DepthSample, FailureCount, Replay, Worker
 from jobs_admin.replays.refusals import ReplayRefused
-from jobs_admin.sources.base import Capabilities, SourceRefused
+from jobs_admin.sources.base import Capabilities
 
 RESET, KEPT = "reset", "kept"
 MOST_ATTEMPTS = 1_000
@@ -71,10 +71,10 @@ class Options:
         return told | ({"accept": list(self.accept)} if self.accept else {})
 
 
-def refuse_unfit(options: Options, sources: Sequence[str]) -> None:
+def refuse_unfit(options: Options, sources: Sequence[str], priority: object = None) -> None:
     """Raises ReplayRefused for what one of these sources cannot do, or for a queue that it does not know."""
     for source in sources:
-        can = _abilities(source)
+        can = abilities.of(source) or Capabilities()  # not configured: its jobs are left out anyway
         if options.to_queue and not can.redirect:
             raise _bad("to_queue", f"{source} sends jobs to the queue that they came from, and to no other.")
         if options.to_queue and not knows_queue(source, options.to_queue):
@@ -89,6 +89,12 @@ def refuse_unfit(options: Options, sources: Sequence[str]) -> None:
             raise _bad("same_job_id", f"{source} cannot send a job again under the id it had. Leave this out.")
         if options.attempts != RESET and not can.attempts:
             raise _bad("attempts", f"{source} cannot be told how many attempts a job has made. Leave this out.")
+        if priority is not None and not can.priority:
+            raise ReplayRefused(
+                "bad_pace",
+                f"Jobs of {source} cannot be given a priority. Leave this out. Nothing was changed.",
+                field="pace.priority",
+            )
 
 
 def knows_queue(source: str, queue: str) -> bool:
@@ -100,13 +106,6 @@ def knows_queue(source: str, queue: str) -> bool:
         or FailureCount.objects.filter(source=source, queue=queue).exists()
         or any(queue in queues for queues in Worker.objects.filter(source=source).values_list("queues", flat=True))
     )
-
-
-def _abilities(source: str) -> Capabilities:
-    try:
-        return config.adapter(source).can
-    except (KeyError, SourceRefused):
-        return Capabilities()  # not configured: its jobs are left out anyway
 
 
 def _bad(field: str, message: str) -> ReplayRefused:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jobs_admin import config
+from jobs_admin import abilities
 from jobs_admin.core.pacing import CAREFUL, Pace
 from jobs_admin.models import Replay
 from jobs_admin.replays.refusals import ReplayRefused
-from jobs_admin.sources.base import SourceRefused
 
 
 def are_reported(source: str) -> bool:
-    try:
-        return config.adapter(source).can.outcomes
-    except (KeyError, SourceRefused):
-        return True  # it was asked to when it was sent there
+    can = abilities.of(source)
+    return can is None or can.outcomes  # it was asked to when it was sent there
 
 
 def untold(sources: Iterable[str]) -> list[str]:
@@ -45,6 +42,6 @@ def refuse_blind(pace: Pace, sources: Iterable[str]) -> None:
             raise ReplayRefused(
                 "bad_pace",
                 f"{names[0]} does not report how its jobs end, so there is no {what} for them. Nothing was changed. "
-                "Choose steady with a rate.",
+                f"Choose steady with a rate, or leave them out: -source:{names[0]}.",
                 field=field,
             )

@@ -52,12 +52,13 @@ class Preview:
     needs_approval: str  # why a second person has to approve it; "" where nobody has to
     arrived_since: int  # that match and came after the snapshot; they are not in it. At most _MOST_ARRIVED are counted
     # What follows is left out of a light preview.
-    by_queue: Breakdown = field(default_factory=list)  # of the replayable, most frequent first
+    by_source: Breakdown = field(default_factory=list)  # of the replayable, most frequent first
+    by_queue: Breakdown = field(default_factory=list)
     by_task: Breakdown = field(default_factory=list)
     by_group: Breakdown = field(default_factory=list)  # titles; `groups` has their fingerprints
     by_tenant: Breakdown = field(default_factory=list)
     groups: list[tuple[str, str, int]] = field(default_factory=list)  # (fingerprint, title, count)
-    # "queue", "task", "group", "tenant" -> how many of the newest were looked at; None: all.
+    # "source", "queue", "task", "group", "tenant" -> how many of the newest were looked at; None: all.
     counted_over: dict[str, int | None] = field(default_factory=dict)
     sample: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -128,6 +129,7 @@ def previewed(
         )
         expected = _expected(ready.count, plan, played)
         told = {
+            "by_source": spread.of("source"),
             "by_queue": spread.of("queue"),
             "by_task": spread.of("task"),
             "by_group": [(title, n) for _, title, n in groups],
@@ -171,7 +173,7 @@ def _expected(jobs: int, plan: pacing.Pace, played: Simulation) -> pacing.Estima
     return pacing.Estimate(planned.ends_after_s, planned.peak_per_second)
 
 
-_LOOKED_FOR = ("pk", "queue", "task", "tenant", "group_id", "run", "redacted")
+_LOOKED_FOR = ("pk", "source", "queue", "task", "tenant", "group_id", "run", "redacted")
 
 
 def _looked_at(ready: Readiness, most: int) -> list[dict[str, Any]]:

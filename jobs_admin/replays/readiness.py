@@ -168,7 +168,7 @@ class Readiness:
         return self.query is not None and scopes.is_counted(self.query) and not self.arrived_since(1)
 
     def spread(self, column: str, most: int) -> list[tuple[Any, int]] | None:
-        """How those that can go are spread over queue, task or group_id; None where only reading them would tell."""
+        """How those that can go are spread over source, queue, task or group_id; None where only reading them would tell."""
         if not self.is_counted or self._of_rows:
             return None
         held = self._counters().filter(state=FailureState.DEAD).exclude(self._away).order_by()

@@ -6,6 +6,7 @@ replay next asks the source's ledger whether it went. So each goes once, or is s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -13,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -51,6 +52,8 @@ _COLUMNS = (
     "total", "planned", "sent", "running", "cancelled", "without_groups",
 )  # fmt: skip
 
+_IN_DOUBT = "It was being sent when its sender or the broker's answer was lost: whether it went is not known."
+
 # Which process this is: a pid alone comes again.
 _BOOT = uuid.uuid4().hex[:8]
 
@@ -78,6 +81,23 @@ class _Held:
             self.out.pop(item.pk, None)
 
 
+@dataclass(slots=True)
+class _Rest:
+    """A source that could not be used, and is left alone until it answers again."""
+
+    replay: str  # the key of one that has jobs for it
+    until: float
+    wait: float
+    answers: bool = False
+    knock: threading.Thread | None = None
+
+    def ask(self, source: str, tell: Callable[[], None]) -> None:
+        with contextlib.suppress(KeyError, SourceError):  # not configured, or away: it rests on
+            config.adapter(source).epoch(self.replay)
+            self.answers = True
+            tell()
+
+
 class Sender:
     """Sends what is due of all running replays. One in each process; keeps what its buckets have let through."""
 
@@ -85,7 +105,7 @@ class Sender:
         self.name = f"{name[:36]}/{os.getpid()}/{_BOOT}"[:64]
         self._held: dict[int, _Held] = {}
         self._ending: dict[int, _Held] = {}  # stopped while a call to their source was under way
-        self._resting: dict[str, tuple[float, float, str]] = {}  # source -> (until, last wait, why)
+        self._resting: dict[str, _Rest] = {}  # by source
         self._news = threading.Event()
         self._looked_after = -math.inf
         self._clock = timezone.now(), time.monotonic()  # the same moment by both
@@ -94,6 +114,7 @@ class Sender:
         """A tenth of a second or less. True when there is more to send."""
         moment = now or timezone.now()
         self._clock = moment, time.monotonic()
+        self._knock()
         running = list(Replay.objects.filter(state__in=SENDING, planned__gt=0).only(*_COLUMNS).order_by("pk"))
         try:
             for pk in self._held.keys() - {replay.pk for replay in running}:
@@ -203,13 +224,13 @@ class Sender:
 
     def _limits(self, held: _Held) -> Limits:
         pace = held.replay.pace
-        per_key, cap, now = pace.get("per_key") or {}, pace.get("queue_cap"), time.monotonic()
+        per_key, cap = pace.get("per_key") or {}, pace.get("queue_cap")
         return Limits(
             concurrency=per_key.get("concurrency"),
             rates=held.rates,
             out=Counter(item.key for item in held.out.values()) if per_key else Counter(),
             room=(lambda _: math.inf) if cap is None else partial(self._room_in, held, cap),
-            resting={name for name, (until, *_) in self._resting.items() if now < until},
+            resting=set(self._resting),
             queue=held.writer.queue,
             ahead_s=_AHEAD_S,
         )
@@ -233,7 +254,7 @@ class Sender:
 
     def _source(self, replay: Replay, name: str) -> Source | None:
         """None while it cannot be used."""
-        if name in self._resting and time.monotonic() < self._resting[name][0]:
+        if name in self._resting:
             return None
         try:
             return config.adapter(name)
@@ -253,13 +274,25 @@ class Sender:
         except SourceError as error:
             self._rest(replay, name, _passing(name, error))
             return None
-        self._resting.pop(name, None)
         return epoch
 
     def _rest(self, replay: Replay, source: str, why: str) -> None:
-        wait = min(_TRY_AGAIN_S, 2 * self._resting.get(source, (0, 0.25, ""))[1])
-        self._resting[source] = (time.monotonic() + wait, wait, why)
+        before = self._resting.get(source)
+        wait = min(_TRY_AGAIN_S, 2 * before.wait if before else 0.5)
+        self._resting[source] = _Rest(replay.key, time.monotonic() + wait, wait)
         _say(replay, why)
+
+    def _knock(self) -> None:
+        """Ask the sources that rested long enough, each by a thread: one that hangs would hold up the jobs of all others."""
+        for source, rest in list(self._resting.items()):
+            if rest.knock is None and time.monotonic() >= rest.until:
+                rest.knock = threading.Thread(target=rest.ask, args=(source, self._news.set), daemon=True)
+                rest.knock.start()
+            elif rest.answers:
+                del self._resting[source]
+            elif rest.knock is not None and not rest.knock.is_alive():
+                wait = min(_TRY_AGAIN_S, 2 * rest.wait)
+                self._resting[source] = _Rest(rest.replay, time.monotonic() + wait, wait)
 
     # What came of it
 
@@ -346,11 +379,13 @@ class Sender:
         known = [item for item in items if item.claim_epoch == epoch]
         try:
             sent = source.was_sent(replay.key, [item.pk for item in known])
+            in_doubt = source.in_doubt(replay.key, [item.pk for item in known if item.pk not in sent])
         except SourceUnreachable as error:
             self._rest(replay, name, _passing(name, error))
             return False
         marking.sent(replay, [item for item in known if item.pk in sent], now)
-        marking.returned(replay, [item.pk for item in known if item.pk not in sent], now)
+        marking.returned(replay, [item.pk for item in known if item.pk not in sent | in_doubt], now)
+        marking.doubted(replay, [item for item in known if item.pk in in_doubt], _IN_DOUBT, now)
         lost = [item for item in items if item.claim_epoch != epoch]
         marking.doubted(replay, lost, "The ledger was lost while it was being sent: whether it went is not known.", now)
         return True

@@ -17,7 +17,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.models import Attempt, Replay, ReplayItem
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import controlling, ending, forgotten, outcomes, stopping
+from jobs_admin.replays import controlling, ending, forgotten, outcomes, stopping, taken_silently
 from jobs_admin.sources.base import SourceRefused
 
 _READ = 2_000  # items whose news is read at once
@@ -185,26 +185,31 @@ def _date_first_news(replay: Replay, items: Collection[int], now: datetime) -> N
 
 def _doubt_silent(replay: Replay, now: datetime) -> bool:
     """Sent long ago and no news: nobody knows. It stays open, and late news still settles it."""
-    doubted = 0
+    doubted = _doubt(replay, taken_silently.taken(replay, now, _BATCH), taken_silently.SAYS)
     sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT).order_by()
     oldest = sent.order_by("sent_at").values_list("sent_at", flat=True).first()
     soonest_s = min([_outcome_within(source) for source in config.sources()], default=_WITHIN_S)
     if oldest is None or oldest >= now - timedelta(seconds=min(soonest_s, _WITHIN_S)):
-        return False
+        return bool(doubted)
     for source in sent.values_list("failure__source", flat=True).distinct():
         if not outcomes.are_reported(source):
             continue
         within = _outcome_within(source)
         silent = sent.filter(failure__source=source, sent_at__lt=now - timedelta(seconds=within))
-        ids = list(silent.values_list("pk", flat=True)[:_BATCH])
-        with transaction.atomic():
-            count = ReplayItem.objects.filter(pk__in=ids, state=ItemState.SENT).update(
-                state=ItemState.UNCERTAIN, outcome=f"No news within {within / 60:.0f} min of sending."
-            )
-            if count:
-                Replay.objects.filter(pk=replay.pk).update(sent=F("sent") - count, uncertain=F("uncertain") + count)
-        doubted += count
+        says = f"No news within {within / 60:.0f} min of sending."
+        doubted += _doubt(replay, list(silent.values_list("pk", flat=True)[:_BATCH]), says)
     return bool(doubted)
+
+
+def _doubt(replay: Replay, items: Collection[int], says: str) -> int:
+    if not items:
+        return 0
+    with transaction.atomic():
+        still = ReplayItem.objects.filter(pk__in=items, state=ItemState.SENT)
+        count = still.update(state=ItemState.UNCERTAIN, outcome=says)
+        if count:
+            Replay.objects.filter(pk=replay.pk).update(sent=F("sent") - count, uncertain=F("uncertain") + count)
+    return count
 
 
 def _outcome_within(source: str) -> float:

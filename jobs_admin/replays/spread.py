@@ -20,6 +20,7 @@ class Spread:
     """Of those that the viewer may see; named as in a `Preview`."""
 
     replayable: int  # that were looked at
+    by_source: Breakdown = field(default_factory=list)
     by_queue: Breakdown = field(default_factory=list)
     by_task: Breakdown = field(default_factory=list)
     by_group: Breakdown = field(default_factory=list)
@@ -33,12 +34,14 @@ def of_frozen(viewer: Viewer, replay: Replay) -> Spread:
     found = Failure.objects.filter(pk__in=ids).order_by()
     if (sources := viewer.sources(VIEWER)) is not None:
         found = found.filter(source__in=sources)
-    rows = list(found.values_list("queue", "task", "group", "tenant"))
-    queues, tasks, groups, tenants = (_counted(column) for column in zip(*rows, strict=True)) if rows else ([],) * 4
+    rows = list(found.values_list("source", "queue", "task", "group", "tenant"))
+    counted = [_counted(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5
+    by_source, queues, tasks, groups, tenants = counted
     known = named(groups)
-    names = ("queue", "task", "group", "tenant")
+    names = ("source", "queue", "task", "group", "tenant")
     return Spread(
         replayable=len(rows),
+        by_source=by_source,
         by_queue=queues,
         by_task=tasks,
         by_group=[(title, n) for _, title, n in known],

@@ -11,6 +11,8 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 from django.db import connection
 
+from tests import migrated
+
 ROOT = Path(__file__).resolve().parents[3]
 
 _BEGIN = """
@@ -79,7 +81,7 @@ class Desk:
             "REDRIVE_PAYLOAD_KEYS": Fernet.generate_key().decode(),
         }
         if connection.vendor == "sqlite":
-            self._done([sys.executable, "manage.py", "migrate", "-v0"])
+            migrated.into(folder, "desk.sqlite3")
 
     def run(self, code: str, deadline_s: float = 90):
         """What the code says, from a process of its own."""
@@ -95,9 +97,10 @@ class Desk:
             text=True,
         )
 
-    def _done(self, command: list[str], deadline_s: float = 90) -> str:
+    def _done(self, command: list[str], deadline_s: float = 90, **environment: str) -> str:
+        environment = self.environment | environment
         done = subprocess.run(
-            command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=deadline_s, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout

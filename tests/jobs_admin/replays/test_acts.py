@@ -268,6 +268,7 @@ def test_nothing_to_replay_says_why(shop, bury):
     bury(2, state="retrying")
     assert "2 retrying by themselves" in refusal(replays.draft, ANN, query="", reason="x").message
     assert refusal(replays.draft, ANN, query="queue:none", reason="x").code == "nothing_to_replay"
+    assert "Nothing matches. " in refusal(replays.draft, ANN, query="queue:none", reason="x").message
 
 
 def test_a_replay_is_shown_to_who_may_see_its_source(shop, bury):

@@ -35,6 +35,14 @@ def test_an_error_that_still_happens(shop, bury):
     assert text == "The error is still happening: 120 times in the last 5 minutes, 22 a minute."
 
 
+def test_an_error_of_a_group_with_another_source_counts_only_what_is_replayed_from(shop, bury):
+    group = Group.objects.create(fingerprint="v1-a", error_type="E", message="m", first_seen=NOW, last_seen=NOW)
+    bury(2, group=group, failed_at=NOW - timedelta(minutes=1))
+    bury(7, group=group, failed_at=NOW - timedelta(minutes=1), source="web")
+    GroupCounter.objects.create(group=group, step=60, at=(NOW - timedelta(minutes=1)).replace(second=0), failed=9)
+    assert any("happening: 2 times in" in text for text in warnings(query="source:shop"))
+
+
 def test_more_a_second_than_these_queues_managed(shop, bury):
     bury(90)
     at = (NOW - timedelta(minutes=4)).replace(second=0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
 from jobs_admin import replays
-from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.models import Replay
 from jobs_admin.replays.letters import Writer
 from tests.jobs_admin.replays.conftest import ANN
 
@@ -59,13 +60,13 @@ def test_a_job_goes_to_another_queue_and_its_name_stays(sent):
 
 def test_a_job_keeps_its_id_when_asked(sent):
     job = sent(same_job_id=True)
-    assert job["id"] == job["redrive"]["job_id"]
+    assert job["id"] == job["redrive"]["job_id"] == job["redrive"]["sent_as"]
 
 
 def test_a_new_id_is_the_same_for_every_try_and_stands_beside_its_like(sent):
     job = sent()
     writer = Writer(Replay.objects.get())
-    first, second = (uuid.UUID(writer.job_id(ReplayItem(n=n))) for n in (1, 2))
+    first, second = (uuid.UUID(writer.job_id(SimpleNamespace(n=n, source="shop"))) for n in (1, 2))
     assert (job["id"], first.version, first.variant) == (str(first), 8, uuid.RFC_4122)
     assert second.int == first.int + 1
 

@@ -75,6 +75,15 @@ def test_sources_that_cannot_be_reached_or_are_not_configured(shop, bury):
     assert left_out() == (1, {"unreachable": 2, "not_configured": 3})
 
 
+def test_nothing_goes_to_a_source_that_is_read_only_and_why_is_said(shop, bury):
+    bury(2)
+    bury(1, source="web")
+    finding = {"id": "read-only", "severity": "high", "text": "BullMQ 99 is not known", "fix": "Upgrade."}
+    Source.objects.create(name="shop", is_configured=True, is_reachable=True, findings=[finding | {"id": "x"}, finding])
+    assert left_out() == (1, {"read_only": 2})
+    assert replays.preview(ANN).blocked[0]["reason"] == "source shop is read-only: BullMQ 99 is not known"
+
+
 def test_messages_sealed_with_a_key_that_is_no_longer_there(shop, bury, settings):
     bury(36)
     bury(4, tenant="acme")
@@ -117,6 +126,9 @@ def test_tasks_that_no_live_worker_knows(shop, bury, store, settings, tmp_path):
     (row,) = replays.preview(ANN).blocked
     assert "shop.gone" in row["reason"] and row["accept"] == "unknown_task"
     assert left_out(options=Options(accept=("unknown_task",))) == (5, {})
+    # A message that names no task is told for what it is, and no option lets it go.
+    bury(4, task="", caveats=Caveat.NO_FORM)
+    assert left_out() == (2, {"unknown_task": 3, "no_form": 4})
 
 
 def test_queues_that_a_worker_without_a_guard_consumes(shop, bury):

@@ -176,7 +176,7 @@ def test_a_breakdown_of_some_says_of_how_many(shop, bury, monkeypatch):
     seen = replays.preview(ANN)
     # Counters know queues and tasks of any number; tenants are looked at.
     assert seen.by_queue == [("webhooks", 5), ("emails", 3)] and seen.by_tenant == [("new", 4)]
-    assert seen.counted_over == {"queue": None, "task": None, "group": None, "tenant": 4}
+    assert seen.counted_over == {"source": None, "queue": None, "task": None, "group": None, "tenant": 4}
     of_kind = replays.preview(ANN, query="kind:exception")
     assert (of_kind.replayable, of_kind.by_queue) == (8, [("webhooks", 4)])
     assert of_kind.counted_over["queue"] == 4

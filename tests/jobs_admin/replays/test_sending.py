@@ -56,7 +56,9 @@ def test_a_sent_job_is_the_second_run_of_the_same_failure(shop, bury):
     (job,), item, failure = shop.queues["emails"], replay.items.get(), Failure.objects.get()
     assert (failure.state, failure.run, failure.job_id) == ("replaying", 2, job["id"])
     assert (item.state, item.job_id) == ("sent", job["id"])
-    assert job["redrive"] == {"queue": "emails", "job_id": "j0", "run": 2, "item": item.pk, "replay": replay.key}
+    assert job["redrive"] == {
+        "queue": "emails", "job_id": "j0", "run": 2, "item": item.pk, "replay": replay.key, "sent_as": job["id"]
+    }  # fmt: skip
 
 
 def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
@@ -92,7 +94,8 @@ def test_a_message_that_is_refused_ends_its_item_and_no_other(shop, bury):
     replay = begun([*good, bad])
     sent_all()
     assert counts(replay) == {"sent": 2, "cancelled": 1}
-    assert "not JSON" in replay.items.get(failure=bad).outcome
+    item = replay.items.get(failure=bad)
+    assert item.outcome.startswith("shop refused it: The captured message is not JSON") and item.was_kept_back
     assert Failure.objects.get(pk=bad).state == "dead"
 
 

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import replays
-from jobs_admin.models import Attempt, Failure, Group, Replay
+from jobs_admin.models import Attempt, DepthSample, Failure, Group, Replay
 from jobs_admin.replays import settling
 from tests.jobs_admin.replays.conftest import ANN, came_home
 from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
@@ -127,6 +127,42 @@ def test_an_attempt_found_lost_settles_without_naming_the_item(replay):
     Attempt.objects.create(failure_id=item.failure_id, run=2, attempt=1, kind="lost", ended_at=now, received_at=now)
     replays.settle()
     assert counts(replay) == {"sent": 2, "failed_again": 1}
+
+
+@pytest.fixture
+def looked_at(replay):
+    """The replay was accepted onto a queue with an unguarded worker, and that queue was looked at since."""
+
+    def look(waiting=0, active=0, guarded=1, accepted=("unguarded",), seconds=120):
+        now = timezone.now() + timedelta(seconds=seconds)
+        Replay.objects.update(accepted=list(accepted))
+        DepthSample.objects.bulk_create(
+            DepthSample(
+                source="shop", queue="emails", at=now - timedelta(seconds=10 * n), step=10, waiting=waiting if n == 1 else 0,
+                active=active if n == 1 else 0, workers=2, guarded_workers=guarded,
+            )
+            for n in range(4)
+        )  # fmt: skip
+        replays.settle(now + timedelta(seconds=1))
+        return counts(replay)
+
+    return look
+
+
+def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(replay, looked_at):
+    assert looked_at() == {"uncertain": 3}
+    replay.refresh_from_db()
+    assert replay.state == "done" and "without our guard" in replay.items.first().outcome
+    came_home(replay.items.get(n=2), "success")
+    replays.settle()
+    assert counts(replay) == {"uncertain": 2, "succeeded": 1}
+
+
+@pytest.mark.parametrize(
+    "otherwise", [{"waiting": 1}, {"active": 1}, {"active": None}, {"guarded": 2}, {"accepted": ()}, {"seconds": 100}]
+)
+def test_what_may_still_tell_is_waited_for(looked_at, otherwise):
+    assert looked_at(**otherwise) == {"sent": 3}
 
 
 def test_silence_becomes_uncertain_and_late_news_still_settles(replay):

@@ -16,7 +16,7 @@ from tests.jobs_admin.replays.conftest import ANN
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 
-def desk_until(worker, reached, what, deadline_s=20):
+def desk_until(worker, reached, what, deadline_s=60):
     """Run the desk's steps until it is so."""
     ends = time.monotonic() + deadline_s
     while not (answer := reached()):

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.models import DepthSample, ReplayItem
+from jobs_admin.replays.unattended import AFTER, unattended
+from tests.jobs_admin.replays.conftest import came_home
+from tests.jobs_admin.replays.test_sending import begun, sent_all
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def replay(shop, bury):
+    """Two jobs of e-mails and one of bills were sent two minutes ago, and wait on their queues."""
+    replay = begun([*bury(2), *bury(queue="bills")])
+    sent_all()
+    replay.items.update(sent_at=timezone.now() - 2 * AFTER)
+    replay.refresh_from_db()
+    seen(waiting=2), seen("bills", waiting=1)
+    return replay
+
+
+def seen(queue="emails", at=None, **numbers):
+    at = at or timezone.now()
+    DepthSample.objects.create(source="shop", queue=queue, at=at, step=10, **numbers)
+
+
+def places(replay, now=None):
+    found = unattended(replay, now or timezone.now())
+    return found and [queue for _, queue in found.queues]
+
+
+def test_jobs_that_nobody_takes_are_told_with_their_queues_and_since_when(replay):
+    now = timezone.now()
+    found = unattended(replay, now)
+    assert found.queues == [("shop", "bills"), ("shop", "emails")]
+    assert found.since == ReplayItem.objects.first().sent_at
+    replay.items.update(sent_at=now - AFTER)
+    assert unattended(replay, now) is None, "a worker may have a moment"
+
+
+def test_where_one_was_heard_of_lately_somebody_takes_them(replay):
+    came_home(replay.items.order_by("n").first(), "success")
+    replays.settle()
+    replay.refresh_from_db()
+    now = timezone.now()
+    assert places(replay) is None
+    seen(at=now + 2 * AFTER, waiting=1)
+    found = unattended(replay, now + 2 * AFTER)
+    assert found.since >= now - timedelta(seconds=10), "heard of since the others were sent"
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"waiting": 0},  # taken: one that is acknowledged early is nowhere while it runs
+        {"waiting": None},
+        {"waiting": 2, "active": 1},
+        {"waiting": 2, "workers": 1},
+        {"waiting": 2, "guarded_workers": 1},
+    ],
+)
+def test_where_nothing_waits_or_somebody_is_there_silence_is_no_sign(replay, numbers):
+    seen(**numbers)
+    assert places(replay) == ["bills"]
+    DepthSample.objects.filter(queue="bills").update(at=timezone.now() - AFTER)
+    assert places(replay) is None, "nobody has looked lately"
+
+
+def test_a_job_that_is_tried_again_was_taken_and_one_that_is_done_waits_for_nobody(replay):
+    replay.running, replay.sent = 1, 2
+    assert places(replay) is None
+    replay.running, replay.state = 0, "done"
+    assert places(replay) is None
+    replay.state = "running"
+    assert places(replay) == ["bills", "emails"]

@@ -1,0 +1,83 @@
+"""Waiting retries of a jobs table are given another curve in a real browser, on a wide screen and on a phone."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from playwright.sync_api import expect
+
+from jobs_admin import config, pulling
+from jobs_admin.models import Failure
+from tests.conftest import forget_configuration
+from tests.journeys.looking import SIZES, faults, opened
+from tests.sources.jobs_tables import OnSQLite
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asked_in_a_loop():
+    """Playwright runs a loop in this thread, in which Django would refuse its database."""
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    yield
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@pytest.fixture
+def table(settings, tmp_path, store, transactional_db):
+    made = OnSQLite(tmp_path / "shop.db")
+    file = tmp_path / "sources.toml"
+    file.write_text(f'[sources.shop]\nbackend = "jobs_table"\nurl = "{made.url}"\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    for n in range(40):
+        made.enqueue(f"j{n}", max_attempts=9)
+        [made.fail(f"j{n}") for _ in range(1 + n % 5)]
+    while pulling.pull("shop", "test"):
+        pass
+    yield made
+    made.close()
+    config.adapter("shop").close()
+    forget_configuration(config)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_retries_get_another_curve_and_have_it_taken_back(table, live_server, browser, size):
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("first", password="x"))
+    page = opened(browser, live_server.url, size)
+    page.context.add_cookies(
+        [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
+    )
+    page.goto(f"/failures/{Failure.objects.latest('pk').pk}/")
+    page.get_by_role("link", name="Change when it runs…").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Change when 1 retry runs?")
+    page.get_by_role("link", name="all that wait there").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Change when 40 retries run?")
+    found = faults(page, f"reschedule {size}")
+    page.get_by_label("First wait").fill("a while")
+    page.get_by_role("button", name="Work it out again").click()
+    expect(page.locator("#retry-first-refused")).to_be_visible()
+    page.complaints.clear()  # the browser notes each answer of 422
+    found += faults(page, f"reschedule refused {size}")
+    page.get_by_label("First wait").fill("1 min")
+    page.get_by_role("button", name="Work it out again").click()
+    expect(page.locator("table.list tbody tr").last).to_contain_text("16 min")
+    page.get_by_label("Why").fill("linear is too quick")
+    page.get_by_role("button", name="Change 40 retries").click()
+    page.wait_for_url(re.compile(r"/retries/\d+/$"))
+    pulling.pull("shop", "test")
+    expect(page.locator("h1")).to_have_text("40 retries wait otherwise")
+    page.complaints.clear()
+    found += faults(page, f"rescheduled {size}")
+    page.get_by_text("Take it back…").click()
+    with page.expect_navigation():
+        page.get_by_role("button", name="Let them wait as before").click()
+    pulling.pull("shop", "test")
+    expect(page.locator("h1")).to_have_text("40 retries wait as before")
+    page.context.close()
+    assert found == [], "\n".join(["", *found])
