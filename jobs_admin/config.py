@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import redis
 from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
+from django.urls import get_script_prefix
 
 from jobs_admin.core import keys, public_address
 from jobs_admin.core.address import Unreadable
@@ -21,8 +22,14 @@ from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.core.text import fits, whole_number
 from jobs_admin.opening import Opener
 from jobs_admin.sources import Source, connect
+from jobs_admin.sources.base import SourceRefused
 
-BACKENDS = ("celery",)
+BACKENDS = (
+    "celery",
+    "bullmq",
+    "jobs_table",
+    "rabbitmq",
+)
 
 
 class BadConfiguration(ValueError):
@@ -57,20 +64,37 @@ def _from_file(path: Path) -> dict[str, SourceConfig]:
         document = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise BadConfiguration(f"REDRIVE_SOURCES ({path}) cannot be read: {error}") from error
+    tables = document.get("sources", {})
+    if not isinstance(tables, dict):
+        raise BadConfiguration(f"REDRIVE_SOURCES ({path}): a source is a table, [sources.its-name].")
+    if wrong := [why for name, table in tables.items() for why in _what_is_wrong(name, table)]:
+        raise BadConfiguration(f"REDRIVE_SOURCES: {' '.join(wrong)}")
     found = {}
-    for name, table in document.get("sources", {}).items():
-        if not keys.valid_source(name):
-            raise BadConfiguration(f"REDRIVE_SOURCES: {name!r} cannot name a source: use a-z, 0-9, - and _.")
-        if not isinstance(table, dict) or not isinstance(table.get("url"), str):
-            raise BadConfiguration(f"REDRIVE_SOURCES: [sources.{name}] needs a url.")
-        if table.get("backend") not in (*BACKENDS, *settings.REDRIVE_TEST_BACKENDS):
-            raise BadConfiguration(
-                f"REDRIVE_SOURCES: [sources.{name}] has backend {table.get('backend')!r}; known: {', '.join(BACKENDS)}."
-            )
+    for name, table in tables.items():
         options = {k: v for k, v in table.items() if k not in {"backend", "url", "queues"}}
         found[name] = SourceConfig(
             name, table["backend"], table["url"], tuple(table.get("queues", ())), options=options
         )
+    return found
+
+
+def _what_is_wrong(name: str, table: Any) -> list[str]:
+    """Of one source of the file, a sentence each: all at once, so that nobody starts again for the next one."""
+    if not keys.valid_source(name):
+        return [f"{name!r} cannot name a source: use a-z, 0-9, - and _."]
+    if not isinstance(table, dict):
+        return [f"{name} is no table: write [sources.{name}], and its url below."]
+    found = []
+    backend, queues = table.get("backend"), table.get("queues", [])
+    known = ", ".join(BACKENDS)
+    if backend is None:
+        found.append(f"[sources.{name}] needs a backend; known: {known}.")
+    elif backend not in (*BACKENDS, *settings.REDRIVE_TEST_BACKENDS):
+        found.append(f"[sources.{name}] has backend {backend!r}; known: {known}.")
+    if not isinstance(table.get("url"), str):
+        found.append(f"[sources.{name}] needs a url.")
+    if not isinstance(queues, list) or not all(isinstance(queue, str) and queue for queue in queues):
+        found.append(f"[sources.{name}]: queues is a list of names.")
     return found
 
 
@@ -98,7 +122,23 @@ def adapter(name: str) -> Source:
     Raises KeyError for a name that is not configured, sources.base.SourceRefused for a URL that cannot be used.
     """
     found = sources()[name]
-    return connect(name, found.backend, found.url, queues=found.queues, options=found.options, store_prefix=keys.PREFIX)
+    return connect(
+        name,
+        found.backend,
+        found.url,
+        queues=found.queues,
+        options=found.options,
+        store_prefix=keys.PREFIX,
+        store=store,
+    )
+
+
+def keeps_dead(name: str) -> bool:
+    """Whether this source keeps dead letters itself, so that they are pulled and need no guard in its workers."""
+    try:
+        return adapter(name).can.holds_dead
+    except (KeyError, SourceRefused):
+        return False  # only heard of, so from a guard; or its address is no good
 
 
 @cache
@@ -218,6 +258,11 @@ def heartbeat_url() -> str:
 def sends_mail() -> bool:
     """Whether a mail server is set."""
     return bool(settings.REDRIVE_SENDS_MAIL)
+
+
+def page_at(path: str) -> str:
+    """A page of the contract by its path, as `alerts/7/`. Not by `reverse`, which would load the whole face into a step."""
+    return page_url(get_script_prefix() + path)
 
 
 def page_url(path: str) -> str:

@@ -13,12 +13,15 @@ from typing import Any
 from cryptography.fernet import InvalidToken
 
 from jobs_admin import config
+from jobs_admin.core.redaction import redact, redact_text
 from jobs_admin.core.veil import Piece, Plain, Veiled
 from jobs_admin.models import Failure, Payload
 from jobs_admin.sources.base import SourceRefused
 
-# How `worker.display` begins what it says in the place of something.
+# How `core.display` begins what it says in the place of something.
 _CUT_MARKS = ("\\u2026", "…")
+_LARGEST_LOOKED_AT = 2 * 1024 * 1024  # of a message that is decrypted for its head
+_HEAD, _SLACK = 8_192, 4_096  # what is read, and what of it a secret at the end may need to be recognised
 
 
 class Unreadable(ValueError):
@@ -52,6 +55,28 @@ def copy(failure: Failure) -> Contents:
     return Contents(
         Plain(json_of(failure.args, [])), Plain(json_of(failure.kwargs, {})), Plain(json_of(failure.headers, {}))
     )
+
+
+def head(failure: Failure) -> str:
+    """The beginning of the message of its latest run as text with its secrets hidden, without the body; "" for none."""
+    payload = failure.payloads.order_by("-run").first()
+    if payload is None or payload.size > _LARGEST_LOOKED_AT:
+        return ""
+    try:
+        raw = opened(payload)
+    except SourceRefused:
+        return ""
+    try:
+        said = json.loads(raw) if payload.is_whole else None
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        return redact_text(raw[:_HEAD].decode("utf-8", "backslashreplace"))[0][: _HEAD - _SLACK]
+    if "body" in said:
+        # In an encoding it hides from the patterns that find secrets.
+        said = {**said, "body": f"… {len(said['body']) if isinstance(said['body'], str) else 'not a text'} …"}
+    shown, _ = redact(said)
+    return json.dumps(shown, ensure_ascii=False, indent=1)[: _HEAD - _SLACK]
 
 
 def json_of(text: str, nothing: Any) -> Any:

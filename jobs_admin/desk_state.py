@@ -26,6 +26,7 @@ class SourceState:
     name: str
     is_reachable: bool | None  # None: never tried
     sampled_at: datetime | None
+    pulled_at: datetime | None  # of a system that is read: when all that it had were last filed
     workers: int  # with a guard, alive
     spooled: int  # reports on disks of these
     dropped: int  # reports that these could not keep, since they started
@@ -77,7 +78,7 @@ def sources(viewer: Viewer, now: datetime) -> list[SourceState]:
     """By name, the first MOST_SOURCES."""
     theirs = viewer.sources()
     found = Source.objects.all() if theirs is None else Source.objects.filter(name__in=theirs)
-    rows = list(found.order_by("name").values_list("name", "is_reachable", "sampled_at")[:MOST_SOURCES])
+    rows = list(found.order_by("name").values_list("name", "is_reachable", "sampled_at", "pulled_at")[:MOST_SOURCES])
     alive = Worker.objects.filter(seen_at__gte=now - timedelta(seconds=ALIVE_S), source__in=[row[0] for row in rows])
     told = alive.order_by().values("source").annotate(n=Count("pk"), spool=Sum("spooled"), lost=Sum("dropped"))
     workers = {one["source"]: (one["n"], one["spool"], one["lost"]) for one in told}

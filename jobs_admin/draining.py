@@ -17,11 +17,14 @@ from django.utils import timezone
 from jobs_admin import config, delayed, reconcile
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, encode
+from jobs_admin.core.stream import COUNT_ON, weight
 from jobs_admin.delayed import Place
 from jobs_admin.models import Failure
 from jobs_admin.models.failure import FailureState
 from jobs_admin.worker.delays import Waiting
-from jobs_admin.worker.spool import Entry, Spool, directory_for
+from jobs_admin.worker.dropped import Dropped
+from jobs_admin.worker.records import Entry
+from jobs_admin.worker.spool import Spool, directory_for
 
 WHY = "drained: it waited for its next attempt when Redrive was taken out"
 _HELD = ("off", "capture")
@@ -73,7 +76,7 @@ def bury(source: str, where: Place) -> int:
     pipeline = config.store().pipeline(transaction=False)
     for job in claimed:
         if job.head.job_id not in known:
-            pipeline.xadd(keys.failures(), encode(_report(source, job)))
+            _add(pipeline, encode(_report(source, job)))
     pipeline.execute()
     where.delays.finish(claimed)
     return len(claimed)
@@ -113,12 +116,22 @@ def fold_in_spools(configured: str = "") -> int:
     for source in config.sources():
         directory: Path = directory_for(source, configured)
         if directory.is_dir():
-            shipped += Spool(directory).drain(_ship)
+            spool, dropped = Spool(directory), Dropped(directory)
+            shipped += spool.drain(_ship)
+            for _ in range(spool.unread):
+                dropped.add()
+            dropped.tell(config.store(), source)
     return shipped
 
 
 def _ship(batch: list[Entry]) -> None:
     pipeline = config.store().pipeline(transaction=False)
     for entry in batch:
-        pipeline.xadd(keys.failures(), entry)  # type: ignore[arg-type]
+        _add(pipeline, entry)
     pipeline.execute()
+
+
+def _add(pipeline: Any, entry: Entry) -> None:
+    """Without asking for room: somebody waits for the workers to be empty."""
+    pipeline.xadd(keys.failures(), entry)
+    pipeline.eval(COUNT_ON, 1, keys.failures_bytes(), str(weight(entry)))

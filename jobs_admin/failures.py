@@ -21,7 +21,7 @@ from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core import terms
 from jobs_admin.core.query import Match, Query, Text, parse
-from jobs_admin.core.redaction import is_secret_name
+from jobs_admin.core.secret_names import is_secret_name
 from jobs_admin.core.terms import Phrase
 from jobs_admin.core.text import whole_number
 from jobs_admin.group_detail import GroupDetail, NoSuchGroup, group, group_named
@@ -156,13 +156,15 @@ class Facets(dict[str, list[tuple[str, int]]]):
 
 
 def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit: int = 12) -> Facets:
-    """How what matches is spread over queue, task, state, error, tenant and release.
+    """How what matches is spread over source, queue, task, state, error, tenant and release.
 
     Counters answer for all but tenant and release where they know; the rest is counted over the newest FACETED that match.
     """
     query = parse(text, now or datetime.now(UTC))
     is_counted = scopes.is_counted(query)
-    columns = ("tenant", "release") if is_counted else ("queue", "task", "state", "error_type", "tenant", "release")
+    columns = (
+        ("tenant", "release") if is_counted else ("source", "queue", "task", "state", "error_type", "tenant", "release")
+    )
     looked_at, found = _spread_of_newest(viewer, query, columns, limit)
     found.counted_over = dict.fromkeys(found, FACETED if looked_at > FACETED else None)
     if is_counted:
@@ -173,14 +175,14 @@ def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit
 
 
 def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, list[tuple[str, int]]]:
-    names = ("queue", "task", "state", "error")
-    held = scopes.counts(viewer, query).order_by().values("queue", "task", "state", "group_id", "count")
+    names = ("source", "queue", "task", "state", "error")
+    held = scopes.counts(viewer, query).order_by().values("source", "queue", "task", "state", "group_id", "count")
     try:
         sql, values = held.query.sql_with_params()
     except EmptyResultSet:
         return {name: [] for name in names}
     table = connection.ops.quote_name(Group._meta.db_table)
-    parts = [(name, name, 'SUM(held."count")', "held") for name in names[:3]]
+    parts = [(name, name, 'SUM(held."count")', "held") for name in names[:4]]
     parts.append(("error", "error_type", 'SUM(held."count")', f"held JOIN {table} AS grp ON grp.id = held.group_id"))
     return _most_frequent(f"WITH held AS ({sql})", values, parts, limit)
 

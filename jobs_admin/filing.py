@@ -4,13 +4,14 @@ The same reports twice, or in another order, or split over several transactions 
 
 - a failure has a name of its own (source, queue and job id of run 1), and so has an attempt;
 - the state of a failure is decided by its highest attempt (`report.rank`), never by which report came last;
+- `lost` is what nobody saw. It stands until a worker's own word on that attempt comes, and is nothing once that is known;
 - counters move only with an attempt row that was not there before.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed_copy
 from datetime import datetime
@@ -20,7 +21,9 @@ from django.db import connection
 
 from jobs_admin import config, counters, group_sightings, job_notices, statements, totals
 from jobs_admin.core import terms
+from jobs_admin.core.envelope import UNREAD
 from jobs_admin.group_sightings import Sighting
+from jobs_admin.lineages import believed
 from jobs_admin.models import (
     Attempt,
     Failure,
@@ -33,7 +36,7 @@ from jobs_admin.models import (
 )
 from jobs_admin.models import terms as index
 from jobs_admin.models.failure import Caveat, FailureState
-from jobs_admin.report import Report, document, rank
+from jobs_admin.report import LOST, Report, document, rank
 from jobs_admin.totals import Counted
 
 Name = tuple[str, str, str]  # source, queue and job id of run 1
@@ -45,8 +48,9 @@ _FACE = (
     "task", "group_id", "error_type", "message", "traceback_id", "max_attempts", "failed_at", "worker", "host",
     "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted", "expires_at",
 )  # fmt: skip
+_OF_MESSAGE = ("task", "max_attempts", "tenant", "priority", "args", "kwargs", "headers", "redacted")
 _STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at", "crashes")
-_COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at", "caveats")
+_COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at", "caveats", "made_at")
 # What of these the search index holds.
 _SEARCHED = (
     "job_id", "task", "error_type", "message", "traceback_id", "worker", "host", "release", "tenant", "args", "kwargs",
@@ -67,6 +71,7 @@ class Written:
 def write(reports: Sequence[Report], now: datetime) -> Written:
     """File the reports inside the caller's transaction. After an error nothing remains once that is rolled back."""
     _register(reports, now)
+    reports = believed(reports)
     marks = _Marks(_groups(reports), _stacks(reports))
     known, by_name = _homes(reports)
     unknown = {name: mine for name, mine in by_name.items() if name not in known and _is_news(mine)}
@@ -77,7 +82,7 @@ def write(reports: Sequence[Report], now: datetime) -> Written:
     of_failure = {known[name]: by_name[name] for name in by_name if name in known}
     before = _move(of_failure, marks, now)
     of_failure.update({fresh[name]: mine for name, mine in unknown.items() if name in fresh})
-    counted = _attempts(of_failure, marks, now)
+    counted = _attempts(of_failure, before, marks, now)
     _payloads(of_failure, before)
     job_notices.write((it.failure, it.report) for it in counted)
     queues = {pk: name[:2] for name, pk in {**known, **fresh}.items()}
@@ -181,12 +186,14 @@ def _homes(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[
     """The ids of the failures that are known, and the reports of each failure in order of arrival.
 
     A report without lineage belongs to the job that it names; else, after a replay whose header was lost on the
-    way, to the failure whose present run has that job id.
+    way, to the failure whose present run has that job id. Not where the system keeps its dead letters: there an id says
+    nothing without its queue (each queue of BullMQ counts from 1), and nothing is lost on the way.
     """
     known = _ids({r.name for r in reports})
+    counted = {source for source in {r.source for r in reports} if config.keeps_dead(source)}
     strays = defaultdict(set)
     for r in reports:
-        if not r.has_lineage and r.name not in known:
+        if not r.has_lineage and r.name not in known and r.source not in counted:
             strays[r.source].add(r.job_id)
     by_job: dict[tuple[str, str], tuple[Name, int]] = {}  # -> name and current run
     for source, job_ids in strays.items():
@@ -198,7 +205,7 @@ def _homes(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[
     by_name: dict[Name, list[Report]] = defaultdict(list)
     for r in reports:
         name, run = r.name, r.run
-        if not r.has_lineage and name not in known:
+        if not r.has_lineage and name not in known and r.source not in counted:
             # The first report of a job names it, should a later one of the same job come from another queue.
             name, run = by_job.setdefault((r.source, r.job_id), (name, 1))
         by_name[name].append(r if run == r.run else changed_copy(r, run=run))
@@ -224,11 +231,21 @@ def _is_news(reports: Iterable[Report]) -> bool:
     A success at a second attempt is: its failure is on the way, held up in a worker's spool. Dropping the success would
     leave the job `retrying`, then `lost`, and somebody would run it again.
     """
-    return any(r.kind != "success" or r.attempt > 1 or r.has_lineage for r in reports)
+    # One with a reason ends what was filed as lost, perhaps by another process and not yet.
+    return any(r.kind != "success" or r.attempt > 1 or r.has_lineage or r.reason for r in reports)
+
+
+def _seen(reports: Sequence[Report], told: Container[tuple[int, int]] = ()) -> list[Report]:
+    """Without those that call lost what a worker tells of, here or in the attempts (run, number) that were `told`.
+
+    Of these only the message is kept, where the worker brought none.
+    """
+    words = {(r.run, r.attempt) for r in reports if r.kind != LOST}
+    return [r for r in reports if r.kind != LOST or not ((r.run, r.attempt) in words or (r.run, r.attempt) in told)]
 
 
 def _state(report: Report) -> str:
-    if report.crashes is not None:
+    if report.crashes is not None or report.kind in UNREAD:
         return FailureState.QUARANTINED.value
     return {"retry": FailureState.RETRYING, "success": FailureState.RECOVERED}.get(report.kind, FailureState.DEAD).value
 
@@ -282,6 +299,8 @@ def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int
             held &= ~Caveat.TRUNCATED
         if r.is_chord_member:
             held |= Caveat.CHORD
+        if r.is_formless:
+            held |= Caveat.NO_FORM
     held = held | Caveat.EXPIRES if expires_at else held & ~Caveat.EXPIRES
     return held or None
 
@@ -295,11 +314,13 @@ def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> 
     rows, documents = [], {}
     # In order of arrival, because lists sort by id.
     for name, mine in unknown.items():
-        failed = _failing(mine) or mine
-        latest = max(failed, key=_rank_of)
+        seen = _seen(mine)
+        failed = _failing(seen) or seen
+        latest = max(failed, key=_tells)
         row = dict(zip(_NAME, name, strict=True))
-        row |= _standing(max(mine, key=_rank_of)) | _face(latest, marks)
+        row |= _standing(max(seen, key=_tells)) | _face(latest, marks)
         row |= {"first_failed_at": min(r.ended_at for r in failed), "received_at": now}
+        row["made_at"] = next((r.made_at for r in mine if r.made_at is not None), None)
         row["caveats"] = _caveats(mine, row["expires_at"], Caveat.NO_MESSAGE)
         rows.append([row[column] for column in _COLUMNS])
         documents[name] = document_of(row, latest)
@@ -326,12 +347,20 @@ def _rank_of(report: Report) -> Rank:
     return report.rank
 
 
+def _tells(report: Report) -> tuple[Rank, bool]:
+    """The latest attempt, by whoever knows what the job was."""
+    return report.rank, report.task != ""
+
+
 @dataclass(slots=True)
 class _Before:
     """What was known of a failure: its attempts that failed, highest first in `face`, and the highest of each run."""
 
     face: Rank | None = None
     runs: dict[int, Rank] = field(default_factory=dict)
+    told: set[tuple[int, int]] = field(
+        default_factory=set
+    )  # attempts (run, number) of which a worker told how they ended
 
 
 def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> dict[int, _Before]:
@@ -345,9 +374,13 @@ def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> 
         # or a failure shares its parent's key, and two that share a key could not both go on to lock it whole.
         rows = rows.select_for_update(of=("self",), no_key=True)
     held = [dict(zip(("id", *_COLUMNS), values, strict=True)) for values in rows.values_list("id", *_COLUMNS)]
-    known = Attempt.objects.filter(failure__in=of_failure).exclude(kind="success")
+    known = Attempt.objects.filter(failure__in=of_failure)
     for pk, run, attempt, kind in known.values_list("failure_id", "run", "attempt", "kind"):
         it, place = before[pk], rank(run, attempt, kind)
+        if kind != LOST:
+            it.told.add((run, attempt))
+        if kind == "success":
+            continue
         it.face = max(place, it.face or place)
         it.runs[run] = max(place, it.runs.get(run, place))
     changed, documents = [], []
@@ -369,15 +402,19 @@ def _folded(
     """What changes in a failure by these reports; and the one that it shows now, where that is one of them."""
     change: dict[str, Any] = {}
     face = None
-    top = max(reports, key=_rank_of)
-    if _overrules(top, row):
+    seen = _seen(reports, before.told)
+    if seen and _overrules(top := max(seen, key=_tells), row):
         change |= _standing(top)
-    failed = _failing(reports)
+    failed = _failing(seen)
     if failed:
-        latest = max(failed, key=_rank_of)
+        latest = max(failed, key=_tells)
         if before.face is None or latest.rank > before.face:
             face = latest
             change |= _face(latest, marks)
+        elif not row["task"] and latest.task and latest.rank == before.face:
+            # The same attempt by one who knows more: of what its queue dropped at once, a copy tells what it was.
+            change |= {column: value for column, value in _face(latest, marks).items() if column in _OF_MESSAGE}
+            change["reason"] = latest.reason
         first = min(r.ended_at for r in failed)
         change["first_failed_at"] = first if before.face is None else min(first, row["first_failed_at"])
     change["caveats"] = _caveats(reports, change.get("expires_at", row["expires_at"]), row["caveats"])
@@ -396,11 +433,14 @@ def _overrules(top: Report, row: dict[str, Any]) -> bool:
 # -- attempts, payloads, counters -------------------------------------------------------------------------------
 
 
-def _attempts(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> list[Sighting]:
+def _attempts(
+    of_failure: dict[int, list[Report]], before: dict[int, _Before], marks: _Marks, now: datetime
+) -> list[Sighting]:
     """Write the attempts; answers those that were not there before, each once."""
     first: dict[tuple[int, int, int, str], Report] = {}
     for pk in sorted(of_failure):
-        for r in of_failure[pk]:
+        seen = _seen(of_failure[pk], before[pk].told if pk in before else ())
+        for r in sorted(seen, key=lambda r: not r.task):  # as their failure shows them
             first.setdefault((pk, r.run, r.attempt, r.kind), r)
     rows = [
         (
@@ -467,7 +507,7 @@ def _count_totals(counted: list[Sighting], queues: dict[int, tuple[str, str]], b
         if r.kind == "retry":
             found[Counted(totals.RETRIES, source, queue)] += 1
         known = before[it.failure].runs.get(r.run) if it.failure in before else None
-        if known == rank(r.run, r.attempt, "lost"):
+        if known == rank(r.run, r.attempt, LOST):
             continue
         found[Counted(totals.FAILURES, source, queue, r.task, totals.error_label(r.error_type, r.kind))] += 1
         if _state(r) == FailureState.DEAD:

@@ -45,6 +45,11 @@ class Heartbeat:
         return [_text(q, 200) for q in named[:500]] if isinstance(named, list) else []
 
     @property
+    def broker(self) -> str:
+        """What kombu calls the kind of its broker; "" where it does not tell."""
+        return _text(self.said.get("broker"), 20)
+
+    @property
     def late_ack(self) -> dict[str, bool | None]:
         said = self.said.get("late_ack")
         return (
@@ -122,7 +127,7 @@ def guarded(source: str, queue: str, now: datetime | None = None) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A live worker, and what its latest heartbeat says of policies."""
+    """A live worker, and what its latest heartbeat says of policies and replays."""
 
     source: str
     name: str
@@ -131,7 +136,12 @@ class Told:
     policies: dict[str, int]  # name -> version that it runs
     refused: dict[str, str]  # name -> why it cannot use the version in force, and goes on with the one before
     uncounted: int = 0  # jobs that it started although a policy counts them: the store did not answer
+    unkept: int = 0  # jobs that a policy wanted kept while they run, and that were not
+    unplaced: int = 0  # jobs that no policy decided over, because it is not sure which queue they came from
+    repeated: int = 0  # second copies of replayed jobs that it did not run
+    unasked: int = 0  # replayed jobs that it started although the store did not say whether they are such a copy
     tasks: frozenset[str] | None = None  # only where they were asked for; None: not told
+    guard: str = ""  # its version
 
 
 def told(now: datetime | None = None, *, with_tasks: bool = False) -> list[Told]:
@@ -155,12 +165,22 @@ def _told(source: str, name: str, said: dict[str, Any], names: dict[str, frozens
         {_text(n, 100): int(_number(v)) for n, v in policies.items()} if isinstance(policies, dict) else {},
         {_text(n, 100): _text(why, 300) for n, why in refused.items()} if isinstance(refused, dict) else {},
         int(_number(said.get("uncounted"))),
+        int(_number(said.get("unkept"))),
+        int(_number(said.get("unplaced"))),
+        int(_number(said.get("repeated"))),
+        int(_number(said.get("unasked"))),
         names.get(_digest(said)),
+        _text(said.get("guard"), 20),
     )
 
 
 def partly_guarded(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
-    """(queue, guarded workers, workers) of the queues that somebody without a guard consumes, by the last look."""
+    """(queue, guarded workers, workers) of the queues that somebody without a guard consumes, by the last look.
+
+    None of a source that keeps its dead letters: there it matters to nobody.
+    """
+    if config.keeps_dead(source):
+        return []
     seen = [(s.queue, s.guarded_workers or 0, s.workers or 0) for s in _latest_samples(source, now)]
     return sorted(one for one in seen if one[2] > one[1])
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -19,6 +20,7 @@ from jobs_admin import config, filing, rules_in_force, suspects
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Unreadable
 from jobs_admin.core.fingerprint import Rules
+from jobs_admin.core.stream import weight, with_counted
 from jobs_admin.core.text import representable
 from jobs_admin.models import Unfiled
 from jobs_admin.reconcile import reconcile
@@ -41,6 +43,8 @@ _FORGOTTEN_S = 86_400
 
 # Names the lock under which reports are written (PostgreSQL's advisory locks are numbers).
 _WRITE_LOCK = 0x7265_6472_6976_6501
+
+_DONE = with_counted((Path(__file__).parent / "ingest_done.lua").read_text())
 
 Entry = tuple[bytes, dict[bytes, bytes]]
 
@@ -100,14 +104,18 @@ def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> 
     now = now or timezone.now()
     rules = rules_in_force.current()  # asked here: a database that is away makes no entry suspect
     _put(suspects.watched(store, consumer, whole, lambda some: _read(some, now, rules), _left_out), now)
-    with store.pipeline(transaction=True) as pipe:
-        ids = [entry_id for entry_id, _ in entries]
-        pipe.xack(keys.failures(), GROUP, *ids)
-        pipe.xdel(keys.failures(), *ids)
-        pipe.execute()
+    _done(store, entries)
     if not is_again:  # else there may be more of it: a process asks for one at first, and its forerunner took a batch
         _reading.finished.add(consumer)
     return True
+
+
+def _done(store: redis.Redis, entries: Sequence[Entry]) -> None:
+    """They leave the stream. What another process took over and was quicker with has left it already, and is counted off once."""
+    said: list[Any] = [GROUP]
+    for entry_id, fields in entries:
+        said += [entry_id, weight(fields or {})]
+    store.register_script(_DONE)(keys=[keys.failures(), keys.failures_bytes()], args=said)
 
 
 def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
@@ -282,6 +290,8 @@ def _keep_raw(entry_id: bytes, fields: dict[bytes, bytes], why: str, now: dateti
             "size": sum(len(v) for v in fields.values()),
         },
     )
+    if not is_new:  # it was tried again: what is said of it is what keeps it from being filed now
+        Unfiled.objects.filter(entry_id=entry_id.decode("ascii", "replace")[:40]).update(why=representable(why)[:2000])
     if is_new:
         log.warning(
             "A report (%s) could not be filed and is kept raw: %s", entry_id.decode("ascii", "replace"), why[:300]

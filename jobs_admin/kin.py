@@ -1,7 +1,8 @@
 """Where a job came from and what came of it, as far as it failed too; and the failures that are like it.
 
-Jobs know their parent and root by id (Celery's headers). What a job started is found among the failures that arrived
-around it, within a bound: an index over parents would be paid for by every failure, for a question asked of few.
+Jobs know their parent and root by id (Celery's headers), or parent and children by queue and id (BullMQ's flows). What
+a job started is found among the failures that arrived around it, within a bound: an index over parents would be paid
+for by every failure, for a question asked of few.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _LIGHT = (
 class Relative:
     """A job that this one is related to: by its id, and by its failure where it failed too."""
 
-    how: str  # parent, root, started, same root
+    how: str  # parent, child, root, started, same root
     job_id: str
     failure: Failure | None = None
 
@@ -76,7 +77,11 @@ def kin(viewer: Viewer, failure: Failure) -> Kin:
     found = Kin()
     headers = _mapping(failure.headers)
     found.batch = _id(headers.get("group"))
-    found.relatives = [*_ancestors(viewer, failure, headers), *_descendants(viewer, failure, headers)]
+    found.relatives = [
+        *_ancestors(viewer, failure, headers),
+        *_in_flow(viewer, failure, headers),
+        *_descendants(viewer, failure, headers),
+    ]
     found.newer, found.older = _neighbours(viewer, failure)
     alike = (Alike(what, text, *failures.count(viewer, parse(text))) for what, text in _searches(failure))
     # A search that does not find even this one asks for what has no index: an argument far down.
@@ -113,6 +118,28 @@ def _by_job(viewer: Viewer, source: str, job_ids: Iterable[str]) -> dict[str, Fa
     named = Q(job_id__in=ids) | Q(queue__in=list(queues), first_job_id__in=ids)
     rows = Failure.objects.filter(scopes.visible(viewer), named, source=source).only(*_LIGHT)[:MOST_SHOWN]
     return {job_id: row for row in rows for job_id in (row.job_id, row.first_job_id)}
+
+
+def _in_flow(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> list[Relative]:
+    """Parent and children, as the headers of BullMQ's jobs say them (`sources/bullmq/letters.py`, `flows.py`)."""
+    named: list[tuple[str, str, str]] = []  # how, queue, id
+    parent, children = headers.get("parent"), headers.get("children")
+    if isinstance(parent, dict) and (job_id := _id(parent.get("id"))):
+        named.append(("parent", _id(parent.get("queue")), job_id))
+    for kind in children.values() if isinstance(children, dict) else ():
+        some = kind.get("some") if isinstance(kind, dict) else None
+        for key in some if isinstance(some, list) else ():
+            queue, _, job_id = _id(key).partition(":")
+            named += [("child", queue, job_id)] if job_id else []
+    named = named[:MOST_SHOWN]
+    if not named:
+        return []
+    wanted = Q()
+    for _, queue, job_id in named:
+        wanted |= Q(queue=queue, first_job_id=job_id)
+    rows = Failure.objects.filter(scopes.visible(viewer), wanted, source=failure.source).only(*_LIGHT)
+    known = {(row.queue, row.first_job_id): row for row in rows}
+    return [Relative(how, job_id, known.get((queue, job_id))) for how, queue, job_id in named]
 
 
 def _descendants(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> list[Relative]:

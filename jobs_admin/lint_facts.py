@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -13,7 +13,7 @@ from jobs_admin import scope as scopes
 from jobs_admin.core.lint.facts import Facts, Outage
 from jobs_admin.core.lint.rules.errors import PROGRAMMING
 from jobs_admin.core.wording import name_of
-from jobs_admin.models import FailureCount, Group, QueueCounter
+from jobs_admin.models import Failure, FailureCount, Group, QueueCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE, QUARTER
 
@@ -30,13 +30,17 @@ _MAYBE_LIMITED = Q(message__contains="429")
 for _said in ("ratelimit", "rate limit", "toomanyrequests", "too many requests", "throttl"):
     _MAYBE_LIMITED |= Q(error_type__icontains=_said) | Q(message__icontains=_said)
 _LIMITED = re.compile(r"rate ?limit|too ?many ?requests|throttl|\b429\b", re.IGNORECASE)
+# What calls itself permanent: "Permanent failure: …", "550 permanent error"; not "301 Moved Permanently".
+_PERMANENT = re.compile(r"\A\s*permanent\b|\bpermanent(ly)? (failure|failed|error)\b", re.IGNORECASE)
+_MOST_NAMED = 500
+_MOST_RETRIED = 10_000  # failures that are counted, the newest
 _PROGRAMMING = Q()
 for _said in PROGRAMMING:
     _PROGRAMMING |= Q(error_type=_said) | Q(error_type__endswith=f".{_said}")
 
 
 def facts(viewer: Viewer, now: datetime, complete: frozenset[str], outage_s: float) -> Facts:
-    """Five queries, whatever there is.
+    """Seven queries at most, whatever there is.
 
     `complete`: sources of which every worker told what it has; `outage_s`: what to survive where no outage was seen.
     """
@@ -48,6 +52,7 @@ def facts(viewer: Viewer, now: datetime, complete: frozenset[str], outage_s: flo
         outages=tuple(_outages(viewer, now)),
         errors=errors,
         rate_limited=limited,
+        permanent_retried=_permanent_retried(viewer),
         told_by_all=complete,
         outage_s=outage_s,
     )
@@ -113,3 +118,13 @@ def _errors(viewer: Viewer) -> tuple[dict[tuple[str, str], dict[str, int]], dict
         if name in PROGRAMMING:
             errors[source, task][name] = errors[source, task].get(name, 0) + count
     return dict(errors), dict(limits)
+
+
+def _permanent_retried(viewer: Viewer) -> dict[tuple[str, str], int]:
+    """Failures that ran more than once in their run although their message says permanent, by task."""
+    groups = Group.objects.filter(message__icontains="permanent").order_by("-last_seen")
+    named = [pk for pk, message in groups.values_list("pk", "message")[:_MOST_GROUPS] if _PERMANENT.search(message)]
+    if not named:
+        return {}
+    retried = Failure.objects.filter(scopes.visible(viewer), group_id__in=named[:_MOST_NAMED], attempts__gt=1)
+    return dict(Counter(retried.order_by("-id").values_list("source", "task")[:_MOST_RETRIED]))

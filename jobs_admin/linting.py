@@ -1,17 +1,18 @@
-"""Lint as somebody may see it: our policies and what live workers have, held against what was seen."""
+"""Lint as somebody may see it: our policies, what live workers have and what lies in queues, held against what was seen."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from jobs_admin import configurations, lint_facts
+from jobs_admin import configurations, found_options, lint_facts
 from jobs_admin.configurations import Told
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Case, Check, Finding
 from jobs_admin.core.lint.words import count
 from jobs_admin.core.policy import Policy, PolicyRefused
+from jobs_admin.found_options import Lying
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
 
@@ -26,6 +27,7 @@ class Report:
     policies: int
     unread: tuple[str, ...]
     looked_at: datetime
+    lying: Lying = field(default_factory=Lying)
 
     @property
     def tasks(self) -> int:
@@ -36,6 +38,11 @@ class Report:
         """Tasks that workers have and could not tell."""
         return sum(one.left_out for one in self.told.found)
 
+    @property
+    def options(self) -> int:
+        """Distinct ways of being retried that lie in queues, as far as they are told."""
+        return sum(len(one.options) for one in self.lying.found)
+
     def count(self, severity: str) -> int:
         return sum(finding.severity == severity for finding in self.findings)
 
@@ -45,8 +52,9 @@ def report(viewer: Viewer, now: datetime | None = None, *, outage_s: float | Non
     now = now or datetime.now(UTC)
     policies, unread = _policies(viewer)
     told = configurations.told(viewer, now)
-    case = _case(viewer, policies, told, now, outage_s)
-    return Report(tuple(lint.findings(case)), lint.check(case), told, len(policies), tuple(unread), now)
+    lying = found_options.told(viewer)
+    case = _case(viewer, policies, told, now, outage_s, lying)
+    return Report(tuple(lint.findings(case)), lint.check(case), told, len(policies), tuple(unread), now, lying)
 
 
 def findings_of(viewer: Viewer, policy: Policy, now: datetime | None = None) -> list[Finding]:
@@ -57,9 +65,16 @@ def findings_of(viewer: Viewer, policy: Policy, now: datetime | None = None) -> 
     return [finding for finding in lint.findings(case) if finding.where.policy == policy.name]
 
 
-def _case(viewer: Viewer, policies: list[Policy], told: Told, now: datetime, outage_s: float | None) -> Case:
+def _case(
+    viewer: Viewer,
+    policies: list[Policy],
+    told: Told,
+    now: datetime,
+    outage_s: float | None,
+    lying: Lying | None = None,
+) -> Case:
     seen = lint_facts.facts(viewer, now, told.complete, lint.OUTAGE_S if outage_s is None else outage_s)
-    return lint.case(policies, told.found, seen)
+    return lint.case(policies, told.found, seen, lying.found if lying else ())
 
 
 def _policies(viewer: Viewer) -> tuple[list[Policy], list[str]]:
@@ -91,7 +106,14 @@ def looked_at(report: Report) -> str:
             else ""
         )
         parts.append(count(report.tasks, "task") + whose)
-    return " and ".join(parts) or "no policy and no task"
+    if report.options:
+        looked = sum(queue.jobs for one in report.lying.found for queue in one.queues)
+        parts.append(f"{count(report.options, 'kind')} of options of {count(looked, 'job')} in queues")
+    return _listed(parts) or "no policy and no task"
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def reservations(report: Report) -> list[str]:
@@ -110,6 +132,16 @@ def reservations(report: Report) -> list[str]:
         )
     if report.left_out:
         said.append(f"{count(report.left_out, 'task')} beyond what workers tell were not looked at.")
+    for name, at in report.lying.stale(report.looked_at):
+        said.append(f"What lies in the queues of {name} was last looked at on {at:%-d %b %H:%M} UTC.")
+    for one_found in report.lying.found:
+        jobs, there = sum(q.jobs for q in one_found.queues), sum(q.of for q in one_found.queues)
+        if jobs < there:
+            said.append(
+                f"{jobs:,} of {there:,} jobs in the queues of {one_found.source} were looked at: the newest, and others in turn."
+            )
+        if one_found.left_out:
+            said.append(f"{count(one_found.left_out, 'kind')} of options more of {one_found.source} are not told.")
     for name in report.unread:
         said.append(f"The policy {name} cannot be read by this version of Redrive, and was not judged.")
     return said
@@ -135,6 +167,11 @@ def as_json(report: Report) -> dict[str, Any]:
         "policies": report.policies,
         "tasks": report.tasks,
         "workers": told.workers,
+        "options": [
+            {"source": some.source, "queue": one.queue, "task": one.task, "quoted": one.quoted, "jobs": one.jobs,
+             "looked_at": one.looked, "in_queue": some.looked(one.queue).of, "example": one.example}
+            for some in report.lying.found for one in some.options
+        ],
         "reservations": reservations(report),
         "looked_at": report.looked_at.isoformat(),
     }  # fmt: skip

@@ -35,7 +35,7 @@ class Watched:
     """What Redrive's own store says of the desk itself."""
 
     stale: Stale | None
-    guard_is_off: bool
+    guard: str  # `on`, `off` (all workers are silent), `drain` (they only record); `on` too where nobody answers
     findings: list[dict[str, str]]  # unsafe settings of the store
 
 
@@ -60,8 +60,8 @@ def _ask_the_store(now: datetime) -> Watched:
         asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
         ended, switch, found = asked.execute()
     except (redis.RedisError, config.BadConfiguration):
-        return Watched(_deaf(), False, [])
-    return Watched(_late(_ended(ended), now), switch == b"off", json.loads(found or "[]"))
+        return Watched(_deaf(), "on", [])
+    return Watched(_late(_ended(ended), now), (switch or b"on").decode("utf-8", "replace"), json.loads(found or "[]"))
 
 
 def steps(now: datetime | None = None) -> dict[str, datetime]:

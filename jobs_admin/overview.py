@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models import Count, Exists, OuterRef, Q, Subquery, Sum
 
-from jobs_admin import depths, failures, liveness, queues, rates
+from jobs_admin import abilities, config, depths, failures, liveness, queues, rates
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.counting import StepOf
@@ -29,11 +29,13 @@ from jobs_admin.models import (
     Source,
     Worker,
 )
-from jobs_admin.models.access import Viewer
+from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.policy_marks import PolicyMark, policy_marks
+from jobs_admin.sources.base import READ_ONLY
+from jobs_admin.uncaptured import Uncaptured, lately
 
 LOUD_PER_MIN = 1.0
 NEW_WITHIN = timedelta(minutes=30)
@@ -70,6 +72,25 @@ class SourceRow:
     dead: int
     workers: int  # guarded ones whose heart beats
     findings: list[dict[str, str]] = field(default_factory=list)
+    keeps_dead: bool = False  # it keeps its dead jobs itself, and is read; else guarded workers report them
+    pulled_at: datetime | None = None  # when all that it had were last read; None: never, so far
+    why_not_pulled: str = ""
+    not_pulled_since: datetime | None = None
+
+    @property
+    def system(self) -> str:
+        """What people call its kind."""
+        return abilities.system(self.backend)
+
+    @property
+    def has_guards(self) -> bool:
+        """Whether it matters which of its workers have a guard: of a source that is read only where some have."""
+        return bool(self.workers) or not self.keeps_dead
+
+    @property
+    def read_only(self) -> dict[str, str] | None:
+        """The finding for which nothing is sent to it."""
+        return next((one for one in self.findings if one.get("id") == READ_ONLY), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +119,7 @@ class Board:
     loudest: list[GroupRow]
     replays: list[Replay]
     silent: list[Channel]  # disabled: nobody is told by them
+    uncaptured: list[Uncaptured]
 
 
 # A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
@@ -157,6 +179,7 @@ def _board(viewer: Viewer, now: datetime) -> Board:
         loudest=loudest_groups(viewer, now),
         replays=running_replays(viewer),
         silent=silent_channels(),
+        uncaptured=lately(viewer, now),
     )
 
 
@@ -182,10 +205,15 @@ def sentence(
 
 
 def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sentence:
-    parts = [f"{rate.queue}: {_number(rate.failed)} failures a minute, {_beside(rate)}"]
+    if rate.is_over:
+        failures = f"{rate.last or 'no'} failure{'' if rate.last == 1 else 's'} in the last minute"
+        parts = [f"{rate.queue}: {failures}, down from {_number(rate.failed)} a minute over {rates.WINDOW}"]
+    else:
+        parts = [f"{rate.queue}: {_number(rate.failed)} failures a minute, {_beside(rate)}"]
     if began := rates.began(rate, now):
         is_long = now - began >= rates.LOOKED_BACK - timedelta(minutes=rates.CALM_MIN)
-        parts.append("failing so for a day or longer" if is_long else f"failing so since {liveness.when(began, now)}")
+        since = "for a day or longer" if is_long else f"since {liveness.when(began, now)}"
+        parts.append(f"it had failed so {since}" if rate.is_over else f"failing so {since}")
     dead = _dead_since(viewer, now)
     if dead:
         parts.append(dead)
@@ -310,6 +338,12 @@ def _iso(at: datetime) -> str:
 # --- sources -------------------------------------------------------------------------------------------------
 
 
+def source(viewer: Viewer, name: str, now: datetime | None = None) -> SourceRow | None:
+    """The line of one, without what is counted; None for one that is not known, or not for this viewer to see."""
+    found = Source.objects.filter(name=name).first() if viewer.may(VIEWER, name) else None
+    return _source_row(found, now or datetime.now(UTC)) if found else None
+
+
 def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
     """A line per source: whether it answers, since when, and how old its last sample is. Bounded: see `more_sources`."""
     now = now or datetime.now(UTC)
@@ -323,22 +357,27 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
     dead = dict(_counted_dead(viewer).filter(source__in=shown).values_list("source").annotate(n=Sum("count")))
     alive = Worker.objects.filter(source__in=shown, seen_at__gte=now - timedelta(seconds=ALIVE_S))
     workers = dict(alive.values_list("source").annotate(n=Count("pk")))
-    return [
-        SourceRow(
-            name=source.name,
-            backend=source.backend,
-            is_configured=source.is_configured,
-            reachable=source.is_reachable,
-            why=source.why_unreachable,
-            changed_at=source.changed_at,
-            sampled_at=source.sampled_at,
-            age_s=int((now - source.sampled_at).total_seconds()) if source.sampled_at else None,
-            dead=dead.get(source.name, 0),
-            workers=workers.get(source.name, 0),
-            findings=list(source.findings),
-        )
-        for source in found
-    ]
+    return [_source_row(source, now, dead.get(source.name, 0), workers.get(source.name, 0)) for source in found]
+
+
+def _source_row(source: Source, now: datetime, dead: int = 0, workers: int = 0) -> SourceRow:
+    return SourceRow(
+        name=source.name,
+        backend=source.backend,
+        is_configured=source.is_configured,
+        reachable=source.is_reachable,
+        why=source.why_unreachable,
+        changed_at=source.changed_at,
+        sampled_at=source.sampled_at,
+        age_s=int((now - source.sampled_at).total_seconds()) if source.sampled_at else None,
+        dead=dead,
+        workers=workers,
+        findings=list(source.findings),
+        keeps_dead=config.keeps_dead(source.name),
+        pulled_at=source.pulled_at,
+        why_not_pulled=source.why_not_pulled,
+        not_pulled_since=source.not_pulled_since,
+    )
 
 
 def more_sources(viewer: Viewer) -> int:

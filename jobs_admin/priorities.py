@@ -27,9 +27,9 @@ def shown(source: str, number: int | None) -> str:
     """`3, high`; "" where a job has none. On Redis every job has one, and 0 says only that nobody gave it another."""
     if number is None:
         return ""
-    level = level_of(source, number)
     if number == 0:
-        return "0, the usual one" + (f"; counts as {level}" if level else "")
+        return "0, the usual one"
+    level = level_of(source, number)
     return f"{number}, {level}" if level else str(number)
 
 

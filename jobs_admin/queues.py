@@ -13,7 +13,7 @@ from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import Max, Q, Sum, Value
 
-from jobs_admin import rates
+from jobs_admin import durability, rates
 from jobs_admin import scope as scopes
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import DepthSample, FailureCount, QueueCounter
@@ -43,7 +43,8 @@ class QueueRow:
     succeeded_per_minute: float
     workers: int | None
     guarded_workers: int | None
-    durability: str
+    durability: str  # when its jobs are acknowledged: late, early, mixed; "" where nobody tells
+    fetch_window: bool  # whether a message may be lost between the broker and a worker that dies
     by_priority: dict[str, int]
 
 
@@ -183,6 +184,7 @@ def _row(
     name: tuple[str, str], sample: DepthSample | None, states: dict[str, int], rate: rates.Rate | None, now: datetime
 ) -> QueueRow:
     dead = states.get("dead", 0)
+    grade = durability.read(sample.durability if sample else "")
     oldest = sample.oldest_dead_at if sample and dead else None
     return QueueRow(
         source=name[0],
@@ -201,6 +203,7 @@ def _row(
         succeeded_per_minute=rate.succeeded if rate else 0.0,
         workers=sample.workers if sample else None,
         guarded_workers=sample.guarded_workers if sample else None,
-        durability=sample.durability if sample else "",
+        durability=grade.acks,
+        fetch_window=grade.has_window,
         by_priority=dict(sample.by_priority) if sample else {},
     )

@@ -20,6 +20,9 @@ OVER_MIN = 5
 BEFORE_MIN = 10  # what the rate is compared with: the minutes before
 WINDOW = f"the last {OVER_MIN} minutes"  # as every screen says it
 FAILED = F("failed") + F("retried")
+LOOKED_BACK = timedelta(hours=24)  # for the beginning of an outage
+STILL = 4  # it goes on while a minute has a fourth of the failures of now
+CALM_MIN = 5  # so many minutes below that in a row are its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,13 @@ class Rate:
     failed: float
     succeeded: float
     before: float  # failed, in the minutes before
+    last: int  # failed attempts in the last whole minute
+    running: int  # and in the minute that runs
 
-
-LOOKED_BACK = timedelta(hours=24)  # for the beginning of an outage
-STILL = 4  # it goes on while a minute has a fourth of the failures of now
-CALM_MIN = 5  # so many minutes below that in a row are its end
+    @property
+    def is_over(self) -> bool:
+        """Whether what the window tells of has ended within it."""
+        return max(self.last, self.running) < max(1.0, self.failed / STILL)
 
 
 def began(rate: Rate, now: datetime) -> datetime | None:
@@ -68,6 +73,7 @@ def minutes(now: datetime) -> float:
 def of_queues(viewer: Viewer, now: datetime, these: Q | None = None, *, most: int | None = None) -> list[Rate]:
     """Rates of the queues that ended an attempt in the window or before it, what fails most often first."""
     split = since(now)
+    minute = now.replace(second=0, microsecond=0)
     counted = QueueCounter.objects.filter(
         scopes.visible(viewer),
         these or Q(),
@@ -80,9 +86,11 @@ def of_queues(viewer: Viewer, now: datetime, these: Q | None = None, *, most: in
         lately=Coalesce(Sum(FAILED, filter=lately), 0),
         ran=Coalesce(Sum("succeeded", filter=lately), 0),
         earlier=Coalesce(Sum(FAILED, filter=Q(at__lt=split)), 0),
+        last=Coalesce(Sum(FAILED, filter=Q(at=minute - timedelta(minutes=1))), 0),
+        running=Coalesce(Sum(FAILED, filter=Q(at=minute)), 0),
     )
     over = minutes(now)
     return [
-        Rate(source, queue, failed / over, ran / over, earlier / BEFORE_MIN)
-        for source, queue, failed, ran, earlier in rows.order_by("-lately", "source", "queue")[:most]
+        Rate(source, queue, failed / over, ran / over, earlier / BEFORE_MIN, last, running)
+        for source, queue, failed, ran, earlier, last, running in rows.order_by("-lately", "source", "queue")[:most]
     ]

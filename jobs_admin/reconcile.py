@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
@@ -20,11 +21,29 @@ from jobs_admin.totals import Counted
 _VISIBILITY_TIMEOUT_S = 3600
 _MARGIN_S = 60
 _AT_ONCE = 500
+BEGINS = "The retry did not report"  # the reason of what is filed here
 
 
-def reconcile(now: datetime) -> bool:
+# What lies in a queue or in a spool is waited for so much longer, and then no more: a busy queue is never empty.
+_PATIENCE = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """What may hold up a retry, or the word of it (`awaiting.py`)."""
+
+    is_blind: bool = (
+        False  # reports wait to be filed, or the store is away: of nothing can be said that it did not come
+    )
+    # source -> visibility timeout that its workers have, in seconds; a longer one than the desk's own configuration counts
+    timeouts_s: Mapping[str, float] = field(default_factory=dict)
+    spooling: frozenset[str] = frozenset()  # sources whose workers have reports that did not get through yet
+    backlogged: frozenset[tuple[str, str]] = frozenset()  # (source, queue) in which it may lie
+
+
+def reconcile(now: datetime, delays: Delays = Delays()) -> bool:
     """File overdue retries as lost, let new groups grow old, end mutes. True if there may be more to do at once."""
-    lost = overdue(now)
+    lost = 0 if delays.is_blind else overdue(now, delays)
     Group.objects.filter(state=GroupState.NEW, first_seen__lt=now - group_sightings.NEW_FOR).update(
         state=GroupState.ONGOING, state_since=now
     )
@@ -60,15 +79,22 @@ def end_mutes(now: datetime) -> int:
     return ended
 
 
-def overdue(now: datetime) -> int:
+def overdue(now: datetime, delays: Delays) -> int:
     """`retrying` past its time, the visibility timeout and a minute -> `dead`, kind `lost`. Answers how many."""
     found = 0
     late = Failure.objects.filter(state=FailureState.RETRYING, due_at__lt=now - timedelta(seconds=_MARGIN_S))
     for source in sorted(set(late.values_list("source", flat=True).distinct())):
-        timeout_s = _visibility_timeout_s(source)
+        if config.keeps_dead(source):
+            continue  # it is asked itself what became of its retries
+        timeout_s = max(_visibility_timeout_s(source), delays.timeouts_s.get(source, 0.0))
         latest = now - timedelta(seconds=timeout_s + _MARGIN_S)
+        rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest)
+        if source in delays.spooling:
+            rows = rows.filter(due_at__lt=latest - _PATIENCE)
+        elif queues := [queue for of, queue in delays.backlogged if of == source]:
+            rows = rows.filter(~Q(queue__in=queues) | Q(due_at__lt=latest - _PATIENCE))
         with transaction.atomic():
-            found += _lose(source, latest, timeout_s, now)
+            found += _lose(rows, timeout_s, now)
     return found
 
 
@@ -78,9 +104,9 @@ def _visibility_timeout_s(source: str) -> float:
     return float(given) if isinstance(given, int | float) and given > 0 else _VISIBILITY_TIMEOUT_S
 
 
-def _lose(source: str, latest: datetime, timeout_s: float, now: datetime) -> int:
-    rows = held(Failure.objects.filter(source=source, state=FailureState.RETRYING, due_at__lt=latest))
-    bury(rows, f"The retry did not report within {timeout_s + _MARGIN_S:.0f} s of its due time", now)
+def _lose(overdue: QuerySet[Failure], timeout_s: float, now: datetime) -> int:
+    rows = held(overdue)
+    bury(rows, f"{BEGINS} within {timeout_s + _MARGIN_S:.0f} s of its due time", now)
     return len(rows)
 
 

@@ -17,7 +17,7 @@ from jobs_admin.core import keys, terms
 from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprint
 from jobs_admin.core.text import representable
 from jobs_admin.core.traces import stack
-from jobs_admin.sources.base import SourceRefused
+from jobs_admin.sources.base import Source, SourceRefused
 
 _MOST_INT = 2**31 - 1
 _MOST_BIGINT = 2**63 - 1
@@ -28,7 +28,8 @@ _MOST_TEXT = 64 * 1024
 _MOST_CRASHES = 100
 
 # What a later report of the same attempt overrules. `lost` is only our guess: any word from a worker is better.
-_STANDING = {"lost": 0, "retry": 1, "success": 3}
+LOST = "lost"
+_STANDING = {LOST: 0, "retry": 1, "success": 3}
 
 
 class NotOurs(ValueError):
@@ -82,7 +83,9 @@ class Report:
     raw_sha256: str
     raw_is_whole: bool
     is_chord_member: bool
+    is_formless: bool  # no message of its queue system: it can be kept, and not sent
     expires_at: datetime | None
+    made_at: datetime | None  # when the job was made, where its system may give its id to another later
     terms: str  # what the search index holds of it, but for its stack
 
     @property
@@ -183,7 +186,8 @@ def read(
         raw_size=max(_count(said.raw_size), len(raw or b"")),
         raw_sha256=_text(said.raw_sha256, 64),
         raw_is_whole=is_whole,
-        **_of_message(source, raw if is_whole else None),
+        made_at=_time(said.made_at),
+        **_of_message(source, raw if is_whole else None, kind),
         terms="" if ran_well else document({**name, **shown}),
     )
 
@@ -200,14 +204,26 @@ def document(failure: Mapping[str, Any]) -> str:
     )
 
 
-def _of_message(source: str, raw: bytes | None) -> dict[str, Any]:
+def _of_message(source: str, raw: bytes | None, kind: str) -> dict[str, Any]:
     """What only the queue system that wrote the message can read in it."""
     if raw is not None:
         # Without it nothing is known of the message: the source is only heard from, or its address is no good.
         with suppress(KeyError, SourceRefused):
             adapter = config.adapter(source)
-            return {"is_chord_member": adapter.is_chord_member(raw), "expires_at": adapter.expires_at(raw)}
-    return {"is_chord_member": False, "expires_at": None}
+            return {
+                "is_chord_member": adapter.is_chord_member(raw),
+                "expires_at": adapter.expires_at(raw),
+                "is_formless": kind in wire.UNREAD and not _has_headers(adapter, raw),
+            }
+    return {"is_chord_member": False, "expires_at": None, "is_formless": False}
+
+
+def _has_headers(adapter: Source, raw: bytes) -> bool:
+    try:
+        adapter.headers(raw)
+    except (SourceRefused, ValueError):
+        return False
+    return True
 
 
 def _crashes(text: Any) -> str | None:

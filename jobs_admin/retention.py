@@ -29,6 +29,7 @@ from jobs_admin.models import (
     AlertEvent,
     Attempt,
     AuditEvent,
+    Comeback,
     Delivery,
     DepthSample,
     Failure,
@@ -352,6 +353,7 @@ def forget(ids: list[int]) -> Counter[str]:
     # Not by Django's cascade, which would read every row first.
     Group.objects.filter(representative__in=ids).update(representative=None)
     went["attempts"] = _delete(Attempt, failure__in=ids)
+    _delete(Comeback, failure__in=ids)
     went["messages"] = _delete(Payload, failure__in=ids)
     went["items of replays"] = _delete(ReplayItem, failure__in=ids)
     _delete(Failure, pk__in=ids)

@@ -1,6 +1,7 @@
 """How deep the queues are: one look every ten seconds, at every source within its own deadline.
 
-Once a minute also who works on them, and whether the settings of the sources, and of Redrive's own store, lose jobs.
+Once a minute also who works on them, how the jobs that lie in them are told to be retried, and whether the settings of the
+sources, and of Redrive's own store, lose jobs.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.db.models import Min, Sum
 
-from jobs_admin import config, heartbeats
+from jobs_admin import config, durability, found_options, heartbeats, uncaptured
 from jobs_admin.core import keys
+from jobs_admin.core.lint.options import FoundOptions
 from jobs_admin.core.text import representable
 from jobs_admin.heartbeats import Heartbeat
 from jobs_admin.models import DepthSample, Failure, FailureCount, QueueCounter, Source
 from jobs_admin.models.failure import FailureState
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Depth, Finding, SourceError
+from jobs_admin.sources.base import Depth, Finding, SourceError, SourceRefused, TellsOptions
 from jobs_admin.sources.base import Source as Adapter
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ def sample(now: datetime) -> bool:
     began = time.monotonic()
     looks = _look_at_all(now)
     alive = heartbeats.fold(now)
+    uncaptured.fold(now)
     for name, look in looks.items():
         _note_source(name, look, now)
     _note_taken_out(now)
@@ -66,6 +69,7 @@ class Closer:
 
     findings: list[Finding]
     workers: dict[str, set[str]] | None  # queue -> who consumes it; None: nobody can be asked
+    options: FoundOptions | None = None  # None: this system's jobs do not say how they are retried
 
 
 @dataclass(slots=True)
@@ -73,6 +77,7 @@ class Look:
     """What a source answered. `why` is empty where it did."""
 
     why: str = ""
+    is_refused: bool = False  # it answers, and cannot be used as it is configured
     depths: list[Depth] = field(default_factory=list)
     closer: Closer | None = None  # None: not asked this time, or not answered yet
 
@@ -134,7 +139,7 @@ def _look(name: str, closer: bool, answers: dict[str, Look]) -> None:
             _closer_under_way[name] = thread
             thread.start()
     except SourceError as error:
-        look = Look(why=str(error) or type(error).__name__)
+        look = Look(why=str(error) or type(error).__name__, is_refused=isinstance(error, SourceRefused))
     except Exception as error:  # a defect of one adapter must not blind us for the others
         log.exception("Source %s could not be sampled", name)
         look = Look(why=f"{type(error).__name__}: {error}")
@@ -144,11 +149,25 @@ def _look(name: str, closer: bool, answers: dict[str, Look]) -> None:
 def _look_closer(name: str, source: Adapter) -> None:
     """Beside the depths, which do not wait for it: workers are given a second to answer."""
     try:
-        _closer[name] = Closer(source.findings(), source.workers())
+        findings, workers = source.findings(), source.workers()
+        _closer[name] = Closer(findings, workers, _options(name, source))
     except SourceError as error:  # the next look at its depths tells
         log.info("Source %s did not tell its settings: %s", name, error)
     except Exception:  # a defect of one adapter must not blind us for the others
         log.exception("Source %s could not be looked at closer", name)
+
+
+def _options(name: str, source: Adapter) -> FoundOptions | None:
+    """None where it does not tell; what else it told is kept all the same."""
+    if not source.can.options:
+        return None
+    try:
+        return cast(TellsOptions, source).found_options()
+    except SourceError as error:
+        log.info("Source %s did not tell how its jobs are retried: %s", name, error)
+    except Exception:
+        log.exception("How the jobs of source %s are retried could not be looked at", name)
+    return None
 
 
 def _note_source(name: str, look: Look, now: datetime) -> None:
@@ -165,11 +184,13 @@ def _note_source(name: str, look: Look, now: datetime) -> None:
     if row.is_reachable != (not why):
         changes["changed_at"] = now
         if why:
-            log.warning("Source %s cannot be reached: %s", name, why)
+            log.warning("Source %s cannot be %s: %s", name, "used" if look.is_refused else "reached", why)
         elif row.is_reachable is False:
             log.info("Source %s is reachable again.", name)
     if look.closer is not None:
         changes["findings"] = [asdict(finding) for finding in look.closer.findings]
+        if look.closer.options is not None:
+            found_options.note(look.closer.options)
     Source.objects.filter(name=name).update(**changes)
 
 
@@ -240,13 +261,22 @@ def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) ->
                 oldest_dead_at=dead.get(queue, (0, None))[1],
                 succeeded_per_min=succeeded,
                 failed_per_min=failed,
-                # With the guarded: one in the middle of a long job beats, but may not answer its broker in time.
-                workers=None if unguarded is None else len(unguarded.get(queue, set()) | {h.name for h in guards}),
+                workers=_count(name, unguarded, queue, {h.name for h in guards}),
                 guarded_workers=len(guards),
-                durability=_durability(queue, guards),
+                durability=durability.stored(queue, guards),
             )
         )
     return rows
+
+
+def _count(source: str, seen: dict[str, set[str]] | None, queue: str, guards: set[str]) -> int | None:
+    """All workers of a queue. With the guarded: one in the middle of a long job beats, but may not answer its broker in time."""
+    if seen is None:
+        return None
+    names = seen.get(queue, set())
+    if config.keeps_dead(source):  # BullMQ knows its workers by their connections, and the guard by their processes
+        return max(len(names), len(guards))
+    return len(names | guards)
 
 
 def _dead(name: str) -> dict[str, tuple[int, datetime | None]]:
@@ -279,11 +309,3 @@ def _rates(name: str, at: datetime) -> dict[str, tuple[float, float]]:
     rows = QueueCounter.objects.filter(source=name, step=60, at__gte=until - timedelta(minutes=2), at__lt=until)
     totals = rows.values("queue").annotate(ran=Sum("succeeded"), fell=Sum("failed"))
     return {row["queue"]: (row["ran"] / 2, row["fell"] / 2) for row in totals}
-
-
-def _durability(queue: str, guards: Iterable[Heartbeat]) -> str:
-    """When workers let go of a message: `late` after the job (a crash loses nothing), `early` before it, or `mixed`."""
-    acks = {h.late_ack.get(queue) for h in guards} - {None}
-    if len(acks) == 2:
-        return "mixed"
-    return {True: "late", False: "early"}[acks.pop()] if acks else ""

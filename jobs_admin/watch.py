@@ -28,6 +28,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.lifeline import die_with_parent
+from jobs_admin.core.pauses import Pauses
 from jobs_admin.core.text import representable
 
 log = logging.getLogger(__name__)
@@ -66,12 +67,19 @@ def steps() -> dict[str, Step]:
         return ingest.step(name)  # waits for the stream itself
 
     def reconcile(name: str) -> bool:
-        from jobs_admin import indexing, ingest
+        from jobs_admin import awaiting, indexing, ingest, reaping, refiling
 
         ends = time.monotonic() + _INDEXING_S
-        while time.monotonic() < ends and indexing.step():
+        while time.monotonic() < ends and (indexing.step() or refiling.step()):
             pass
-        return ingest.reconcile(timezone.now())
+        now = timezone.now()
+        is_more = ingest.reconcile(now, awaiting.delays(now))
+        return reaping.step(time.monotonic()) or is_more
+
+    def pull(name: str) -> bool:
+        from jobs_admin import pulling
+
+        return pulling.step(name)
 
     def sample(name: str) -> bool:
         from jobs_admin import sampling
@@ -131,6 +139,7 @@ def steps() -> dict[str, Step]:
     known = (
         # Two, so that one reads and encrypts while the other writes.
         Step("ingest", ingest, deadline_s=120, processes=2, keeps_place=True),
+        Step("pull", pull, idle_s=1),
         Step("reconcile", reconcile, every_s=10, deadline_s=120),
         Step("sample", sample, every_s=10),
         Step("rollup", rollup, idle_s=10, deadline_s=120),
@@ -271,6 +280,7 @@ class _Rounds:
         self.name = f"{self.host}:{os.getppid()}:{child.number}" if keeps else f"{self.host}:{os.getpid()}"
         self.error = ""
         self.failed_rounds = 0  # in a row
+        self.pauses = Pauses(_SHORTEST_WAIT_S, _LONGEST_WAIT_S, least_s=_SHORTEST_WAIT_S / 2)
         self.busy_at = float("-inf")
         self.noted: tuple[float, str] = (float("-inf"), "")
         self.ended_at: float | None = None  # the last round that did not fail, seconds since 1970
@@ -314,6 +324,7 @@ class _Rounds:
         if self.failed_rounds:
             log.info("Step %s goes on, after %d rounds that failed.", self.step.name, self.failed_rounds)
         self.error, self.failed_rounds, self.ended_at = "", 0, time.time()
+        self.pauses.succeeded()
         self._note(is_busy)
         self._idle(is_busy)
 
@@ -328,8 +339,7 @@ class _Rounds:
         self.error = text
         connections.close_all()  # the next round dials anew
         self._note(False)
-        wait_s = min(_LONGEST_WAIT_S, _SHORTEST_WAIT_S * 2 ** min(self.failed_rounds - 1, 10))
-        self._sleep(wait_s * random.uniform(0.5, 1))
+        self._sleep(self.pauses.failed())
 
     def _note(self, is_busy: bool) -> None:
         """Say in Redis that a round ended: what is not said here for long is shown as late."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
-from jobs_admin import audit
+from jobs_admin import audit, config
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
-from jobs_admin.core.text import representable
+from jobs_admin.core.text import representable, shown
 from jobs_admin.models import Role
 from jobs_admin.models.access import EVERY_SOURCE
 
@@ -28,6 +28,18 @@ class RoleAdmin(Records):
         before = {"role": form.initial.get("role"), "source": form.initial.get("source")} if change else None
         super().save_model(request, obj, form, change)
         self._record(request, "role.grant", obj, before=before, after={"role": obj.role, "source": obj.source})
+
+        self._warn_of_unknown(request, obj.source)
+
+    def _warn_of_unknown(self, request: HttpRequest, source: str) -> None:
+        """A role may be given before its source is configured, so it is kept; a slip of the pen is said."""
+        try:
+            known = sorted(config.sources())
+        except config.BadConfiguration:
+            return
+        if source != EVERY_SOURCE and source not in known:
+            said = f"No source {shown(source, 40)!r} is configured here; known: {', '.join(known) or 'none'}. The role is saved."
+            messages.warning(request, said)
 
     def delete_model(self, request: HttpRequest, obj: Role) -> None:
         with transaction.atomic():

@@ -10,8 +10,6 @@ from jobs_admin.models import Alert, AlertEvent
 from jobs_admin.models.alert import AlertState
 
 _MOST_EVENTS = 5_000  # the newest, that are looked at
-# How the reasons begin of events that leave it firing, beside those that begin a hold.
-JUDGED_AGAIN, UNANSWERED = "It is judged again", "Not acknowledged for"
 _BEGAN = 1  # transitions of what fired at once, and has gone on so
 
 
@@ -28,28 +26,27 @@ def called(alerts: Sequence[Alert], now: datetime) -> dict[int, Called]:
     }
     winding = [one.pk for one in alerts if one.transitions > _BEGAN]
     if winding:
-        told: dict[int, list[tuple[datetime, str, str]]] = {}
+        told: dict[int, list[tuple[datetime, str, bool]]] = {}
         events = AlertEvent.objects.filter(alert__in=winding).order_by("-at", "-n")
-        for pk, *event in events.values_list("alert", "at", "to", "reason")[:_MOST_EVENTS]:
+        for pk, *event in events.values_list("alert", "at", "to", "is_held")[:_MOST_EVENTS]:
             told.setdefault(pk, []).append(tuple(event))
         found |= {pk: _of(said[::-1], found[pk], now) for pk, said in told.items() if pk in found}
     return found
 
 
-def _of(events: Sequence[tuple[datetime, str, str]], otherwise: Called, now: datetime) -> Called:
+def _of(events: Sequence[tuple[datetime, str, bool]], otherwise: Called, now: datetime) -> Called:
     since: datetime | None = None
-    runs: datetime | None = None
+    runs: datetime | None = None  # since when nothing holds it
     counted = timedelta()
-    for at, to, reason in events:
+    for at, to, is_held in events:
         if to != AlertState.FIRING:
-            since = runs = None
-            counted = timedelta()
-        elif since is None:
-            since = runs = at
-        elif reason.startswith(JUDGED_AGAIN):
+            since, runs, counted = None, None, timedelta()
+            continue
+        since = since or at
+        if is_held and runs is not None:
+            counted, runs = counted + (at - runs), None
+        elif not is_held:
             runs = runs or at
-        elif not reason.startswith(UNANSWERED):
-            counted, runs = counted + (at - runs if runs is not None else timedelta()), None
     if since is None or since > now:  # it is not known, or a clock was set back, and `fired_at` with it
         return otherwise
     return Called(since, (counted + (now - runs if runs is not None else timedelta())).total_seconds())

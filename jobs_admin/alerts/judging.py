@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 5
 OLD_S = 10.0  # what was read longer ago than this changes nothing
-_TIMES = ("opened_at", "below_since", "fired_at", "told_at")
+_TIMES = ("opened_at", "below_since", "fired_at", "told_at", "escalated_at")
 _SET_BACK = timedelta(minutes=1)  # a clock that was set back: what was judged later than this has not happened yet
 _AT_ONCE = 500
 
@@ -373,7 +373,15 @@ def _over_since(rule: Rule, source: str, at: datetime) -> set[str]:
 def _write_begun(begun: Sequence[tuple[Alert, str]], at: datetime) -> None:
     Alert.objects.bulk_create([alert for alert, _ in begun])
     AlertEvent.objects.bulk_create(
-        AlertEvent(alert=alert, n=1, at=at, to=alert.state, value=alert.value, reason=why[:LONGEST_REASON])
+        AlertEvent(
+            alert=alert,
+            n=1,
+            at=at,
+            to=alert.state,
+            value=alert.value,
+            reason=why[:LONGEST_REASON],
+            is_held=bool(alert.held_because),
+        )
         for alert, why in begun
     )
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
-from django.urls import get_script_prefix
-
 from jobs_admin import config
 from jobs_admin.core import query as language
 from jobs_admin.core.query import All, Any, Match, Numbers, Query, Term, Time, Value
@@ -85,16 +83,11 @@ def since(alert: Alert) -> datetime:
 
 
 def page_of(pk: int) -> str:
-    return _page(f"alerts/{pk}/")
+    return config.page_at(f"alerts/{pk}/")
 
 
 def group_page(fingerprint: str) -> str:
-    return _page(f"groups/{quote(fingerprint)}/")
-
-
-def _page(path: str) -> str:
-    """The contract fixes what pages are called: to ask the face would load all of it into the watch."""
-    return config.page_url(get_script_prefix() + path)
+    return config.page_at(f"groups/{quote(fingerprint)}/")
 
 
 def _where(alert: Alert, queues: Sequence[str]) -> list[Term]:
@@ -121,4 +114,4 @@ def _text(terms: Iterable[Term]) -> str:
 
 
 def _asked(page: str, text: str) -> str:
-    return _page(f"{page}?{urlencode({'q': text})}")
+    return config.page_at(f"{page}?{urlencode({'q': text})}")

@@ -5,8 +5,8 @@
 | dead | queue | jobs that died and did not run well since: it does not dip while a replay runs |
 | growth_per_minute | queue | by how much `dead` of the samples grew, over five minutes |
 | oldest_dead_s | queue | seconds since the oldest dead job failed |
-| failure_rate | queue | of the jobs that ended in the last five minutes, the share that died: 0 to 1 |
-| retry_rate | queue | of the attempts that ended in the last five minutes, the share to be retried: 0 to 1 |
+| failure_rate | queue | of the jobs that ended in the last five minutes, the share that died: 0 to 1; only with guarded workers |
+| retry_rate | queue | of the attempts that ended in the last five minutes, the share to be retried: 0 to 1; the same |
 | quarantined | queue | jobs in quarantine |
 | unreachable | source | seconds since it cannot be reached; 0 while it can |
 | ingest_lag_s | the desk | age in seconds of the oldest report that is not filed |
@@ -30,7 +30,7 @@ from jobs_admin import scope as scopes
 from jobs_admin.alerts import narrowing
 from jobs_admin.core import query as language
 from jobs_admin.core.matching import matches
-from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source
+from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source, Worker
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer, viewer_of
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import FailureState
@@ -163,6 +163,7 @@ class Measured:
         return {
             key: fell / (fell + ran) if fell + ran >= LEAST_ENDED else None
             for key, (fell, _, ran) in self._ended.items()
+            if self._tells_ends(key[0])
         }
 
     @cached_property
@@ -170,7 +171,18 @@ class Measured:
         return {
             key: again / (fell + again + ran) if fell + again + ran >= LEAST_ENDED else None
             for key, (fell, again, ran) in self._ended.items()
+            if self._tells_ends(key[0])
         }
+
+    def _tells_ends(self, source: str) -> bool:
+        """Whether what ran well is counted: by guarded workers. A system that is read tells of what failed, so that a share of
+        it would always be all.
+        """
+        return source in self._guarded or not config.keeps_dead(source)
+
+    @cached_property
+    def _guarded(self) -> set[str]:
+        return set(Worker.objects.order_by().values_list("source", flat=True).distinct())
 
     @cached_property
     def _unreachable(self) -> Values:

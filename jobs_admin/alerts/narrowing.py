@@ -14,9 +14,8 @@ from jobs_admin.core.matching import matches
 from jobs_admin.models import Failure, FailureCount, Group, GroupAlias
 from jobs_admin.models.failure import FailureState
 
-MOST_KINDS = (
-    20_000  # of source, queue, task and group that are read for all rules; with more each rule asks for its own
-)
+# Of source, queue, task and group that are read for all rules; with more each rule asks for its own.
+MOST_KINDS = 20_000
 _AT_ONCE = 500
 
 Kind = tuple[str, str, str, int, int]  # source, queue, task, group (0: none), jobs

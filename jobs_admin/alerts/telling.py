@@ -19,14 +19,13 @@ from jobs_admin.alerts.transitions import FIRED, move
 from jobs_admin.alerts.wording import duration
 from jobs_admin.models import Alert, AlertEvent, Channel, Notice, Rule
 from jobs_admin.models.alert import AlertState
+from jobs_admin.models.notice import ALERT_FIRING, ALERT_RESOLVED
 
-FIRING, RESOLVED = "alert.firing", "alert.resolved"
 # So many times what joins is told at once; then at most once in so long: queues can be made by the thousand.
 AT_ONCE = 5
 JOINED_EVERY = timedelta(minutes=1)
 # What fires so long after the last of a story is a story of its own.
 TOGETHER = timedelta(hours=1)
-SET_BACK_S = 60.0  # clocks of two machines differ by less
 
 
 def bundle_of(alert: Alert) -> int | None:
@@ -113,10 +112,10 @@ def _tell_firing(
 ) -> list[Notice]:
     loud = [one for one in members if one.state == AlertState.FIRING]
     n = _last_number(leader) if untold else 0
-    quiet_s = _age_s(leader.told_at, now) if leader.told_at else 0.0
+    is_quiet = leader.told_at is not None and now - leader.told_at >= JOINED_EVERY
     back = [one for one in loud if one.pk in {other.pk for other in again}]
     reason = ""
-    if any(one.is_open for one in untold) and (n < AT_ONCE or quiet_s >= JOINED_EVERY.total_seconds()):
+    if any(one.is_open for one in untold) and (n < AT_ONCE or is_quiet):
         reason = "fired" if n == 0 else "joined"
     elif back:
         reason = "silence ended"
@@ -128,7 +127,7 @@ def _tell_firing(
     if reason:
         made.append(
             _write(
-                rule, leader, members, now, FIRING, reason, rule.channels.all(), left_out=left_out,
+                rule, leader, members, now, ALERT_FIRING, reason, rule.channels.all(), left_out=left_out,
                 news=[*untold, *back], others=[one for one in untold if not one.is_open],
             )
         )  # fmt: skip
@@ -143,13 +142,7 @@ def is_reminder_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datet
     mine = _with(leader, loud)
     if not rule.renotify_s or leader.told_at is None or all(one.held_because for one in mine):
         return False
-    return _age_s(leader.told_at, now) >= rule.renotify_s
-
-
-def _age_s(at: datetime, now: datetime) -> float:
-    """How long ago; for ever where that is in the future, because a clock was set back: nothing waits for it to come."""
-    age = (now - at).total_seconds()
-    return age if age >= -SET_BACK_S else float("inf")
+    return now - leader.told_at >= timedelta(seconds=rule.renotify_s)
 
 
 def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bool:
@@ -158,7 +151,7 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
     `alerts`: the open ones of a rule and source.
     """
     number = max((bundle_of(one) or 0 for one in alerts if one.state in FIRED), default=0)  # the youngest story
-    notices = Notice.objects.filter(alert=number, type=FIRING).exclude(body__reason="escalated").order_by("-pk")
+    notices = Notice.objects.filter(alert=number, type=ALERT_FIRING).exclude(body__reason="escalated").order_by("-pk")
     last = notices.values_list("body", "key", "alert__told_at").first()
     if last is None:
         return False
@@ -166,9 +159,7 @@ def is_left_out_due(alerts: Sequence[Alert], left_out: int, now: datetime) -> bo
     told = int(body.get("left_out") or 0)
     if told and left_out < 2 * told:
         return False
-    return (
-        int(key.rpartition("-")[2]) < AT_ONCE or told_at is None or _age_s(told_at, now) >= JOINED_EVERY.total_seconds()
-    )
+    return int(key.rpartition("-")[2]) < AT_ONCE or told_at is None or now - told_at >= JOINED_EVERY
 
 
 def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: datetime) -> bool:
@@ -177,13 +168,11 @@ def is_escalation_due(rule: Rule, leader: Alert, loud: Sequence[Alert], now: dat
 
 
 def _longest_loud_s(leader: Alert, loud: Sequence[Alert], now: datetime, at_least: float) -> float:
+    before, last = now - timedelta(seconds=at_least), leader.escalated_at
     old = [
         one for one in _with(leader, loud)
-        if not one.held_because and one.fired_at is not None and _age_s(one.fired_at, now) >= at_least
+        if not one.held_because and one.fired_at is not None and one.fired_at <= before
     ]  # fmt: skip
-    last = leader.escalated_at
-    if last is None and any(_age_s(one.fired_at or now, now) == float("inf") for one in old):
-        return at_least  # nobody knows for how long
     called = calling.called(old, now).values()
     return max((one.seconds for one in called if last is None or one.since > last), default=0.0)
 
@@ -199,11 +188,13 @@ def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert]
         return []
     leader.escalated_at = now
     to = list(rule.escalate_to.all()) or list(rule.channels.all())
-    notice = _write(rule, leader, members, now, FIRING, "escalated", to, before=f"{calling.UNANSWERED} {waited}: ")
+    notice = _write(
+        rule, leader, members, now, ALERT_FIRING, "escalated", to, before=f"Not acknowledged for {waited}: "
+    )
     Alert.objects.filter(pk=leader.pk).update(told_at=now)
     first = min(loud, key=lambda one: one.pk)
     named = ", ".join(one.name for one in to) or "nobody: the rule names no channel"
-    event = move(first, first.state, now, f"{calling.UNANSWERED} {waited}: told {named}.")
+    event = move(first, first.state, now, f"Not acknowledged for {waited}: told {named}.")
     if event is not None:
         AlertEvent.objects.filter(pk=event.pk).update(notice=notice)
     return [notice]
@@ -211,7 +202,9 @@ def _escalate(rule: Rule, leader: Alert, members: list[Alert], loud: list[Alert]
 
 def _tell_end(rule: Rule, leader: Alert, untold: Sequence[Alert], now: datetime, why: str) -> list[Notice]:
     """All are over. What joined last and was not told yet is in this one."""
-    notice = _write(rule, leader, [leader], now, RESOLVED, "resolved", rule.channels.all(), others=untold, why=why)
+    notice = _write(
+        rule, leader, [leader], now, ALERT_RESOLVED, "resolved", rule.channels.all(), others=untold, why=why
+    )
     _mark(leader, untold, notice, now)
     over = AlertEvent.objects.filter(alert__in=_bundle(leader), to=AlertState.RESOLVED, notice=None)
     over.update(notice=notice)
@@ -278,4 +271,4 @@ def _ended(rule: Rule, source: str, now: datetime, open_: Mapping[int, Sequence[
     over = _of(rule, source).filter(state=AlertState.RESOLVED, resolved_at=now)
     numbers = {number for one in over if (number := bundle_of(one)) is not None and number not in open_}
     last: dict[int, str] = dict(Notice.objects.filter(alert__in=numbers).order_by("pk").values_list("alert", "type"))
-    return sorted(number for number in numbers if last.get(number) == FIRING)
+    return sorted(number for number in numbers if last.get(number) == ALERT_FIRING)

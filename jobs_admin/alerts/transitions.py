@@ -43,5 +43,6 @@ def note(alert: Alert, now: datetime, reason: str, actor: str = "") -> AlertEven
         to=alert.state,
         value=alert.value,
         reason=reason[:LONGEST_REASON],
+        is_held=bool(alert.held_because),
         actor=actor[:150],
     )

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 from jobs_admin import config
 
-SECOND = timedelta(seconds=1)
-
 
 @dataclass(frozen=True, slots=True)
 class Rung:

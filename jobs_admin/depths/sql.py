@@ -17,12 +17,6 @@ def epoch(expression: str) -> str:
     return f"EXTRACT(EPOCH FROM {expression})::bigint"
 
 
-def between(low: str, expression: str, high: str) -> str:
-    """The expression, and no less than `low` and no more than `high`; null where it is null."""
-    least, most = ("MIN", "MAX") if connection.vendor == "sqlite" else ("LEAST", "GREATEST")
-    return f"CASE WHEN {expression} IS NULL THEN NULL ELSE {most}({low}, {least}({high}, {expression})) END"
-
-
 def told(at: int | datetime) -> object:
     """A moment as the database compares it."""
     return connection.ops.adapt_datetimefield_value(moment(at) if isinstance(at, int) else at)

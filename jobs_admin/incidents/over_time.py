@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -48,7 +48,7 @@ def over_time(viewer: Viewer, where: Span, now: datetime) -> OverTime:
         counted = counted.filter(queue=where.queue)
     sums = counted.order_by().values_list("at").annotate(failed=Sum(FAILED), back=Sum("recovered"))
     by_step = {at: (int(failed), int(back)) for at, failed, back in sums}
-    dead = _dead(viewer, where, now)
+    dead_step, dead = _dead(viewer, where, now)
     points = []
     for n in range(int((where.until - first).total_seconds() // step) + 1):
         at = first + timedelta(seconds=n * step)
@@ -59,7 +59,7 @@ def over_time(viewer: Viewer, where: Span, now: datetime) -> OverTime:
     first_at = max(within[0][0], where.since) if within else None
     calm = within[-1][1] if within else None
     is_calm = calm is not None and where.until - calm >= timedelta(minutes=CALM_MIN)
-    before, most, back_at = _depth(dead)
+    before, most, back_at = _depth(dead, first_at - timedelta(seconds=dead_step) if first_at else None)
     return OverTime(step, points, first_at, calm if is_calm else None, back_at, before, most)
 
 
@@ -71,13 +71,15 @@ def _step(where: Span, now: datetime) -> int:
     return QUARTER if where.since >= now - QUARTERS_BACK and span_s <= MOST_POINTS * QUARTER else HOUR
 
 
-def _dead(viewer: Viewer, where: Span, now: datetime) -> list[tuple[datetime, int]]:
-    """Of one queue alone: what several had at one moment, nobody sampled."""
+def _dead(viewer: Viewer, where: Span, now: datetime) -> tuple[int, list[tuple[datetime, int]]]:
+    """How long a step is, and what lay dead at the end of each. Of one queue alone: what several had at one moment,
+    nobody sampled.
+    """
     if not where.queue:
-        return []
+        return MINUTE, []
     told = depths.history(viewer, where.source, where.queue, where.since, where.until, now=now)
     zone = where.since.tzinfo
-    return [(datetime.fromtimestamp(p.at, zone), p.dead) for p in told.points if p.dead is not None]
+    return told.step_s, [(datetime.fromtimestamp(p.at, zone), p.dead) for p in told.points if p.dead is not None]
 
 
 def _most(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | None:
@@ -90,13 +92,17 @@ def _most(dead: list[tuple[datetime, int]], at: datetime, step: int) -> int | No
     return dead[begin - 1][1] if is_young else None
 
 
-def _depth(dead: list[tuple[datetime, int]]) -> tuple[int | None, int | None, datetime | None]:
-    """How many lay dead before, the most, and when there were no more than before for good."""
+def _depth(
+    dead: list[tuple[datetime, int]], quiet_until: datetime | None
+) -> tuple[int | None, int | None, datetime | None]:
+    """How many lay dead before, the most, and when there were no more than before for good.
+
+    `quiet_until`: the last step that can have ended before it became loud. What died earlier is of something else.
+    """
     if not dead:
         return None, None, None
-    before, most = dead[0][1], max(n for _, n in dead)
-    if most <= before:
-        return before, most, None
-    above = [n for n, (_, count) in enumerate(dead) if count > before]
-    last = above[-1]
+    first = 0 if quiet_until is None else max(0, bisect_right(dead, quiet_until, key=lambda one: one[0]) - 1)
+    before, most = dead[first][1], max(n for _, n in dead[first:])
+    above = [n for n, (_, count) in enumerate(dead) if n > first and count > before]
+    last = above[-1] if above else len(dead)
     return before, most, dead[last + 1][0] if last + 1 < len(dead) else None

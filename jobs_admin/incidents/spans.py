@@ -143,23 +143,29 @@ def _widened(found: Span, now: datetime) -> Span:
     leading = max(_LEADING, found.until - found.since)
     loud = Loudness.read(found.source, found.queue, found.since - leading, found.until, now)
     begin, end = loud.around(found.since, found.until)
-    since = max(min(begin, found.since) - _MARGIN, found.until - LONGEST)
+    begin = min(begin, found.since)
+    since = max(begin - _MARGIN, found.until - LONGEST)
     until = max(end, found.until)
     if not found.is_going_on:
-        until = min(now, max(until, _brought_back(found, since, until, now) or until) + _MARGIN)
+        until = min(now, max(until, _brought_back(found, since, begin, until, now) or until) + _MARGIN)
     return replace(found, since=since.replace(second=0, microsecond=0), until=min(now, until).replace(microsecond=0))
 
 
-def _brought_back(found: Span, since: datetime, until: datetime, now: datetime) -> datetime | None:
-    """When no more jobs lay dead than at its beginning, if that was within a day of its end: the replays that people
+def _brought_back(found: Span, since: datetime, begin: datetime, until: datetime, now: datetime) -> datetime | None:
+    """When no more jobs lay dead than just before its beginning, if that was within a day of its end: the replays that people
     make of it belong to it. None where it was so at the end, or is not yet so, or nobody looked.
     """
     for step in _STEPS:
         looks = DepthSample.objects.filter(source=found.source, queue=found.queue, step=step, dead__isnull=False)
-        before = looks.filter(at__gte=since, at__lte=until).order_by("at").values_list("dead", flat=True).first()
+        meanwhile = looks.filter(at__gte=since, at__lte=until)
+        # A look tells of the end of its step.
+        quiet = meanwhile.filter(at__lte=begin - timedelta(seconds=step)).order_by("-at")
+        before = quiet.values_list("dead", flat=True).first()
+        if before is None:
+            before = meanwhile.order_by("at").values_list("dead", flat=True).first()
         if before is None:
             continue
-        there = looks.filter(at__gte=since, at__lte=until).order_by("-at").values_list("dead", flat=True).first()
+        there = meanwhile.order_by("-at").values_list("dead", flat=True).first()
         if there <= before:
             return None
         later = looks.filter(at__gt=until, at__lte=min(now, until + _AFTERWARDS), dead__lte=before)

@@ -82,6 +82,7 @@ def text(report: linting.Report, left: int = 0) -> Iterable[str]:
                 yield f"            {shown(one.quoted, _WIDTH)}"
         yield f"        To do: {shown(found[0].fix, _WIDTH)}"
         yield f"        Known from: {shown(found[0].source, _WIDTH)}"
+    yield from _lying(report)
     counts = [f"{report.count(severity)} {severity}" for severity in lint.SEVERITIES]
     yield f"{', '.join(counts)}{f', {left} excepted' if left else ''}; of {linting.looked_at(report)}."
     check = report.check
@@ -89,6 +90,18 @@ def text(report: linting.Report, left: int = 0) -> Iterable[str]:
         told = ", ".join(f"{check.count(verdict)} {verdict}" for verdict in lint.VERDICTS)
         kinds = ", ".join(f"{n} {kind}" for kind, n in check.kinds.items())
         yield f"Exponential backoff: {told}.{f' By kind: {kinds}.' if kinds else ''}"
+
+
+def _lying(report: linting.Report) -> Iterable[str]:
+    """Each distinct way of jobs that lie in queues, right or wrong."""
+    if report.options:
+        yield "Options of jobs that lie in queues:"
+    for some in report.lying.found:
+        for one in some.options:
+            where = " · ".join((some.source, one.queue, one.task))
+            seen = f"{one.jobs:,} of {one.looked:,} jobs looked at, the newest {one.example}"
+            yield f"        {shown(where, 120)}: {shown(seen, 120)}"
+            yield f"            {shown(one.quoted, _WIDTH)}"
 
 
 def _is_excepted(finding: Finding, excepted: Iterable[str]) -> bool:

@@ -5,7 +5,7 @@ from jobs_admin.models.alert import Alert, AlertEvent, Rule, Runbook, Silence
 from jobs_admin.models.audit import AuditEvent
 from jobs_admin.models.counter import GroupCounter, QueueCounter
 from jobs_admin.models.depth import DepthSample
-from jobs_admin.models.failure import Attempt, Failure, Payload, Traceback
+from jobs_admin.models.failure import Attempt, Comeback, Failure, Payload, Traceback
 from jobs_admin.models.failure_count import FailureCount
 from jobs_admin.models.group import Group, GroupAlias
 from jobs_admin.models.group_rule import GroupRule
@@ -13,6 +13,7 @@ from jobs_admin.models.notice import Channel, Delivery, Notice
 from jobs_admin.models.policy import PolicyVersion
 from jobs_admin.models.release import Release
 from jobs_admin.models.replay import FrozenBatch, Replay, ReplayItem
+from jobs_admin.models.reschedule import Reschedule, ReschedulePart
 from jobs_admin.models.saved_view import SavedView
 from jobs_admin.models.source import Source, Worker
 from jobs_admin.models.total import Total
@@ -25,6 +26,7 @@ __all__ = [
     "Attempt",
     "AuditEvent",
     "Channel",
+    "Comeback",
     "Delivery",
     "DepthSample",
     "Failure",
@@ -41,6 +43,8 @@ __all__ = [
     "Release",
     "Replay",
     "ReplayItem",
+    "Reschedule",
+    "ReschedulePart",
     "Role",
     "Rule",
     "Runbook",

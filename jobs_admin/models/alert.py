@@ -159,6 +159,7 @@ class AlertEvent(models.Model):
     to = models.CharField(max_length=14, choices=AlertState)
     value = models.FloatField(null=True)
     reason = models.CharField(max_length=500, blank=True)
+    is_held = models.BooleanField(default=False, help_text="Whether something keeps it as it is from then on.")
     actor = models.CharField(max_length=150, blank=True)
     notice = models.ForeignKey("Notice", models.SET_NULL, null=True, blank=True, related_name="events")
 

@@ -25,6 +25,7 @@ class Caveat:
     NO_MESSAGE = 2
     CHORD = 4  # others waited for it together with its like
     EXPIRES = 8  # `expires_at` tells when
+    NO_FORM = 16  # not in the form of its queue system's messages, which alone can be given an id and sent
 
 
 class Failure(models.Model):
@@ -72,6 +73,9 @@ class Failure(models.Model):
     # Null without any, as for nearly all: the column costs rows that stand already nothing.
     crashes = models.TextField(null=True, blank=True, help_text="JSON text: how it ended its workers, one record each.")
 
+    # Null where ids never come again.
+    made_at = models.DateTimeField(null=True, help_text="When the job of run 1 was made, by its maker's clock.")
+
     # Null for nearly all, so that those few are found and counted by a small index instead of by reading every failure.
     caveats = models.SmallIntegerField(null=True, blank=True, help_text="Bits of `Caveat`; null for none.")
     expires_at = models.DateTimeField(null=True, blank=True, help_text="When its message says it is of no more use.")
@@ -111,6 +115,20 @@ class Failure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} {self.first_job_id}"
+
+
+class Comeback(models.Model):
+    """The id of a failure went to another job, which failed, too: that is a run of the same failure."""
+
+    failure = models.ForeignKey(Failure, models.CASCADE, related_name="+", db_index=False)
+    made_at = models.DateTimeField(help_text="When that job was made: by this it is known again.")
+    run = models.PositiveIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["failure", "made_at"], name="one_comeback_per_job"),
+            models.UniqueConstraint(fields=["failure", "run"], name="one_comeback_per_run"),
+        ]
 
 
 class Attempt(models.Model):

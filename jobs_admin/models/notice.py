@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 KINDS = ("webhook", "slack", "pagerduty", "email")
+ALERT_FIRING, ALERT_RESOLVED = "alert.firing", "alert.resolved"  # types that rules send
 # Types of notices that no rule sends to its channels: a channel asks for them in `events`.
 EVENTS = ("poison.quarantined", "job.escalated", "replay.held", "replay.done")
 
@@ -77,8 +78,7 @@ class Delivery(models.Model):
     state = models.CharField(max_length=10, default=DeliveryState.WAITING, choices=DeliveryState)
     tries = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
-    next_try_at = models.DateTimeField(null=True)
-    claimed_until = models.DateTimeField(null=True)
+    next_try_at = models.DateTimeField(null=True, help_text="While it is being sent: when its claim runs out.")
     request = models.TextField(blank=True, help_text="The body as it was last sent; secrets are not in it.")
     status = models.PositiveIntegerField(null=True, help_text="HTTP status of the last try.")
     answer = models.TextField(blank=True, help_text="At most 2 kB of what came back.")
@@ -94,6 +94,7 @@ class Delivery(models.Model):
     delivered_at = models.DateTimeField(null=True)
 
     class Meta:
+        verbose_name_plural = "deliveries"
         constraints = [models.UniqueConstraint(fields=["notice", "channel"], name="one_delivery_per_channel")]
         indexes = [
             models.Index(fields=["state", "next_try_at"], name="delivery_due"),

@@ -170,6 +170,11 @@ class ReplayItem(models.Model):
             models.Index(fields=["replay", "key", "state", "n"], condition=~Q(key=""), name="item_by_key"),
         ]
 
+    @property
+    def was_kept_back(self) -> bool:
+        """Not sent, though nobody cancelled it by itself: it was refused, left out or not fit any more, as `outcome` says."""
+        return self.state == ItemState.CANCELLED and bool(self.outcome) and self.sent_at is None
+
 
 class FrozenBatch(models.Model):
     """Some of the frozen scope of a replay, in the order of sending, until it is laid out as items.

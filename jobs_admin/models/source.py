@@ -23,6 +23,16 @@ class Source(models.Model):
     # Findings of the last look at its settings: [{"id", "severity", "text", "fix"}].
     findings = models.JSONField(default=list)
 
+    # Of a system that keeps dead letters itself, which are pulled (`pulling.py`).
+    cursor = models.TextField(
+        blank=True, help_text="Up to where its dead letters are filed, in its adapter's own words."
+    )
+    pulled_at = models.DateTimeField(null=True, help_text="When all that it had were last filed.")
+    why_not_pulled = models.TextField(blank=True)
+    not_pulled_since = models.DateTimeField(null=True)
+    puller = models.CharField(max_length=255, blank=True, help_text="The process that reads it.")
+    puller_until = models.DateTimeField(null=True)
+
     def __str__(self) -> str:
         return self.name
 

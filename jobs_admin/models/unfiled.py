@@ -11,3 +11,6 @@ class Unfiled(models.Model):
     why = models.TextField()
     body = models.BinaryField(help_text="Fernet token of the whole entry.")
     size = models.PositiveBigIntegerField()
+
+    class Meta:
+        verbose_name = "unfiled report"

@@ -15,7 +15,7 @@ from jobs_admin import audit, config
 from jobs_admin.models import Channel, Delivery, Notice, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.notice import DeliveryState
-from jobs_admin.notices import documents, guard, reading, rights, sealing, wording
+from jobs_admin.notices import documents, guard, reading, rights, sealing
 from jobs_admin.notices.documents import Wanted
 from jobs_admin.notices.reading import ChannelRow, DeliveryRow
 from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel, invalid
@@ -156,7 +156,7 @@ def test(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
         body = {
             "title": f"A test of {found.name}",
             "message": f"{viewer.name[:150]} sent a test: nothing is wrong. What the desk has to say arrives like this.",
-            "url": wording.page("alerts/channels/"),
+            "url": config.page_at("alerts/channels/"),
         }
         notice = Notice.objects.create(
             key=f"ping-{secrets.token_hex(8)}",
@@ -185,7 +185,7 @@ def resend(viewer: Viewer, pk: int, now: datetime | None = None) -> DeliveryRow:
         changed = (
             Delivery.objects.filter(pk=pk)
             .exclude(state=DeliveryState.SENDING)
-            .update(state=DeliveryState.WAITING, next_try_at=now or timezone.now(), tries=0, claimed_until=None)
+            .update(state=DeliveryState.WAITING, next_try_at=now or timezone.now(), tries=0)
         )
         if not changed:
             raise ChannelRefused("wrong_state", "It is being sent just now. Nothing was changed.")

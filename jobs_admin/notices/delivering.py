@@ -22,8 +22,8 @@ from jobs_admin.core.text import representable
 from jobs_admin.core.web_address import BadAddress
 from jobs_admin.models import Channel, Delivery
 from jobs_admin.models.access import ENGINE
-from jobs_admin.models.notice import DeliveryState
-from jobs_admin.notices import formats, heartbeat, judging, mail, posting, sealing, wording
+from jobs_admin.models.notice import ALERT_FIRING, DeliveryState
+from jobs_admin.notices import formats, heartbeat, judging, mail, posting, sealing
 from jobs_admin.notices.changing import MOST_CHANNELS
 from jobs_admin.notices.judging import Fate, Verdict, judge
 from jobs_admin.notices.lanes import Lanes
@@ -127,7 +127,7 @@ def _is_over(one: Delivery, now: datetime) -> bool:
     why = ""
     if one.channel.disabled_at is not None and one.notice.type != "ping":
         why = f"The channel is disabled: {one.channel.why_disabled}"
-    elif one.notice.type == wording.FIRING and one.notice.alert_id and one.channel.kind != "webhook" and one.tries:
+    elif one.notice.type == ALERT_FIRING and one.notice.alert_id and one.channel.kind != "webhook" and one.tries:
         # A pager would open again what is resolved. Programs get all, and sort it by its time.
         later = Delivery.objects.filter(
             channel_id=one.channel_id,
@@ -139,7 +139,7 @@ def _is_over(one: Delivery, now: datetime) -> bool:
     if not why:
         return False
     held = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
-    held.update(state=DeliveryState.PARKED, error=why[:300], next_try_at=None, claimed_until=None)
+    held.update(state=DeliveryState.PARKED, error=why[:300], next_try_at=None)
     return True
 
 
@@ -147,10 +147,8 @@ def _claim(one: Delivery, now: datetime) -> bool:
     """Whether it is ours to send; then the row says so, and for how long."""
     until = now + (_CLAIMED_MAIL if one.channel.kind == "email" else _CLAIMED)
     held = Delivery.objects.filter(pk=one.pk, state=one.state, next_try_at=one.next_try_at)
-    claimed = held.update(
-        state=DeliveryState.SENDING, claimed_until=until, next_try_at=until, tries=F("tries") + 1, tried_at=now
-    )
-    one.tries, one.claimed_until, one.tried_at = one.tries + 1, until, now
+    claimed = held.update(state=DeliveryState.SENDING, next_try_at=until, tries=F("tries") + 1, tried_at=now)
+    one.tries, one.next_try_at, one.tried_at = one.tries + 1, until, now
     return bool(claimed)
 
 
@@ -223,7 +221,6 @@ def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
             verdict.fate, DeliveryState.PARKED
         ),
         "next_try_at": verdict.next_try_at,
-        "claimed_until": None,
         "request": representable(request),
         "status": answer.status,
         "answer": answer.text,
@@ -234,7 +231,7 @@ def _record(one: Delivery, request: str, answer: Answer, now: datetime) -> None:
     if verdict.fate is Fate.DELIVERED:
         columns["delivered_at"] = now
     with transaction.atomic():
-        held = Delivery.objects.filter(pk=one.pk, state=DeliveryState.SENDING, claimed_until=one.claimed_until)
+        held = Delivery.objects.filter(pk=one.pk, state=DeliveryState.SENDING, next_try_at=one.next_try_at)
         recorded = held.update(**columns)
         if not recorded and verdict.fate is Fate.DELIVERED:
             recorded = Delivery.objects.filter(pk=one.pk).exclude(state=DeliveryState.DELIVERED).update(**columns)

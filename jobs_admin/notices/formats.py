@@ -11,6 +11,7 @@ from standardwebhooks import Webhook
 
 from jobs_admin.core.web_address import parse
 from jobs_admin.models import Channel, Notice
+from jobs_admin.models.notice import ALERT_RESOLVED
 from jobs_admin.notices import sealing, wording
 from jobs_admin.notices.posting import Request
 
@@ -18,7 +19,7 @@ _JSON = {"Content-Type": "application/json; charset=utf-8"}
 # PagerDuty knows critical, error, warning and info.
 _SEVERITIES = {"critical": "critical", "warning": "warning", "info": "info"}
 _LONGEST_SECTION = 3_000  # of Slack
-_ENDS = (wording.RESOLVED, "replay.done")
+_ENDS = (ALERT_RESOLVED, "replay.done")
 
 
 def request(notice: Notice, channel: Channel, now: datetime) -> Request:

@@ -14,6 +14,7 @@ from django.core.mail import EmailMessage, get_connection
 from jobs_admin import config
 from jobs_admin.core.text import representable
 from jobs_admin.models import Channel, Notice
+from jobs_admin.models.notice import ALERT_RESOLVED
 from jobs_admin.notices import wording
 from jobs_admin.notices.mail_line import Line
 from jobs_admin.notices.posting import Answer
@@ -26,7 +27,7 @@ _NO_SUCH_ADDRESS = {550, 551, 553, 554}  # as the answer to an address
 def written(notice: Notice, channel: Channel) -> EmailMessage:
     """The notice's key is in its Message-ID, so that a mail sent twice is one; mails of one alert are one thread."""
     told = wording.said(notice)
-    done = "Resolved: " if notice.type == wording.RESOLVED else ""
+    done = "Resolved: " if notice.type == ALERT_RESOLVED else ""
     lines = [told.message, ""]
     lines += [f"{word}: {value}" for word, value in told.facts]
     lines += ["", *told.groups] if told.groups else []

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.urls import get_script_prefix
-
 from jobs_admin import config
 from jobs_admin.core.text import representable
 from jobs_admin.models import Notice
 
 LARGEST = 20_000  # bytes of a webhook's body
-FIRING, RESOLVED = "alert.firing", "alert.resolved"
 _LONGEST_TEXT, _MOST_ITEMS = 1_000, 20
 LONGEST_ADDRESS = 2_000
 # What goes first where a body is too large.
@@ -68,13 +65,8 @@ def data(notice: Notice) -> dict[str, Any]:
         about.setdefault("source", notice.source)
     for name in ("failure", "replay"):
         if isinstance(about.get(name), int) and "url" not in about:
-            about["url"] = page(f"{name}s/{about[name]}/")
+            about["url"] = config.page_at(f"{name}s/{about[name]}/")
     return about
-
-
-def page(path: str) -> str:
-    """A page of the contract by its path. Not by `reverse`, which would load the whole face into the step."""
-    return config.page_url(get_script_prefix() + path)
 
 
 def said(notice: Notice) -> Said:

@@ -4,6 +4,7 @@ from jobs_admin.policies.backtesting import Backtest, backtest
 from jobs_admin.policies.budgets import BudgetLeft, budget, budgets
 from jobs_admin.policies.changes import Change, Conflict, conflicts, difference
 from jobs_admin.policies.expiring import expire, step
+from jobs_admin.policies.observing import Observed, observed
 from jobs_admin.policies.previewing import JOBS, preview
 from jobs_admin.policies.publishing import check, publish, put_back, read, withdraw
 from jobs_admin.policies.pushing import push
@@ -21,6 +22,7 @@ __all__ = [
     "EqualMatch",
     "InForce",
     "NoSuchPolicy",
+    "Observed",
     "PolicyRefused",
     "StaleEdit",
     "TaskPolicy",
@@ -38,6 +40,7 @@ __all__ = [
     "in_force",
     "may_publish",
     "may_see",
+    "observed",
     "preview",
     "publish",
     "published",

@@ -166,6 +166,12 @@ def test_what_a_job_says_is_escaped_on_the_confirmation(as_):
     assert b"<script>alert" not in page.content and b"&lt;script&gt;" in page.content
 
 
+def test_every_page_of_the_records_has_the_icon_of_the_desk(as_):
+    client = as_()
+    for url in ("/admin/", LIST, "/admin/auth/user/1/password/"):
+        assert 'rel="icon" href="/static/icons/redrive' in client.get(url).text, url
+
+
 def test_a_viewer_sees_only_the_own_source_and_has_no_actions(as_):
     (mine,), (other,) = bury(), bury(source="bank")
     client = as_("viewer")
@@ -219,6 +225,13 @@ def test_roles_are_given_by_an_admin_of_every_source_and_audited(as_, django_use
     as_().post("/admin/jobs_admin/role/add/", given)
     assert Role.objects.get(user=ann).role == "operator"
     assert AuditEvent.objects.get(act="role.grant").object == "user:ann"
+
+
+def test_a_role_on_a_source_that_is_not_configured_is_kept_with_a_warning(as_, django_user_model):
+    ann = django_user_model.objects.create_user("ann")
+    given = {"user": ann.pk, "source": "shpo", "role": "operator"}
+    page = as_().post("/admin/jobs_admin/role/add/", given, follow=True).content.decode()
+    assert "is configured here; known:" in page and Role.objects.get(user=ann).source == "shpo"
 
 
 def test_a_token_is_revoked_and_shows_only_its_hash(as_):

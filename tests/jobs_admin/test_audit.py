@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from jobs_admin import audit
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ENGINE, Viewer
+from tests import migrated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ANN = Viewer(name="ann", user_id=None, token_id=7)
@@ -140,7 +141,7 @@ def test_many_at_once_make_one_chain_in_a_file(tmp_path):
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=told, text=True, **both)
 
-    assert start("manage.py", "migrate", "--verbosity", "0").communicate(timeout=60)[0] == ""
+    migrated.into(tmp_path)
     writers = [start("-c", WRITER) for _ in range(3)]
     assert [writer.communicate(timeout=60)[0] for writer in writers] == ["", "", ""]
     assert start("-c", READER).communicate(timeout=60)[0].split() == ["60", "None"]

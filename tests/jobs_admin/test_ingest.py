@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jobs_admin import config, ingest, rules_in_force, suspects
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage, encode
+from jobs_admin.core.stream import weight
 from jobs_admin.core.terms import stack_document
 from jobs_admin.filing import document_of
 from jobs_admin.models import (
@@ -515,6 +516,33 @@ def test_what_a_dead_process_took_is_taken_over(store, monkeypatch):
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     drain("c2")
     assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+def test_a_batch_that_two_processes_filed_makes_room_once(store, monkeypatch):
+    drain()
+    write(store, *(report(f"j{n}") for n in range(4)))
+    held = [encode(report(f"j{n}")) for n in range(4)]
+    store.set(keys.failures_bytes(), 1000 + sum(map(weight, held)))  # and what others have written there
+    write(store, report("behind"))
+    slow, put = [], ingest._put
+
+    def overtaken(batches, now):
+        """Both have it now: the one that is slow, and the one that took it over, which ends first."""
+        if not slow:
+            slow.append(True)
+            assert ingest.step("quick", NOW, wait_s=0.01)
+            assert int(store.get(keys.failures_bytes())) == 1000
+        return put(batches, now)
+
+    monkeypatch.setattr(ingest, "_put", overtaken)
+    monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
+    ingest._reading.count = 4
+    assert ingest.step("slow", NOW, wait_s=0.01)
+    assert int(store.get(keys.failures_bytes())) == 1000
+    assert store.xlen(keys.failures()) == 1
+    assert store.xpending(keys.failures(), ingest.GROUP)["pending"] == 0
 
 
 @pytest.mark.server

@@ -55,6 +55,20 @@ def test_relatives_on_a_source_out_of_sight_are_not_shown():
     assert related(child, Viewer("vera", {"shop": VIEWER})) == [("parent", "a", False)]
 
 
+def test_a_flow_is_followed_by_queue_and_id_because_ids_alone_are_those_of_many():
+    other = job("1", queue="reports")
+    children = {
+        "failed for good": {"count": 2, "some": ["parts:1", "parts:2"]},
+        "hostile": [7],
+        "more": {"some": [7, "x"]},
+    }
+    order = job("1", queue="orders", headers={"children": children})
+    part = job("1", queue="parts", headers={"parent": {"queue": "orders", "id": "1"}})
+    assert related(order) == [("child", "1", True), ("child", "2", False)]
+    (parent,) = kin(ENGINE, part).relatives
+    assert parent.failure.pk == order.pk != other.pk
+
+
 def test_headers_that_are_no_mapping_or_hold_no_ids_lead_nowhere():
     for headers in ("[1]", "{", "", json.dumps({"parent_id": 7, "root_id": "[redacted]"})):
         bury(headers=headers)

@@ -232,3 +232,13 @@ def test_it_costs_the_same_queries_whatever_there_is(store, django_assert_max_nu
         beat(store, f"w{n + 2}", digest=f"{n}" * 32)
     with django_assert_max_num_queries(7):
         linting.report(ENGINE, NOW)
+
+
+def test_an_error_that_calls_itself_permanent_and_ran_again_is_counted(store):
+    for n, (message, attempts) in enumerate((("Permanent failure: no such unit", 3), ("Permanent failure: once", 1), ("301 Moved Permanently", 3))):  # fmt: skip
+        group = Group.objects.create(fingerprint=f"v1-{n}", error_type="Error", message=message, first_seen=NOW, last_seen=NOW)  # fmt: skip
+        Failure.objects.create(source="shop", queue="sync", first_job_id=str(n), job_id=str(n), state="dead", task="sync", kind="exception", group=group,
+            message=message, attempts=attempts, first_failed_at=NOW, failed_at=NOW, received_at=NOW)  # fmt: skip
+    assert [(one.id, one.evidence) for one in linting.report(ENGINE, NOW).findings] == [
+        ("permanent-by-word-only", "1 failure of it that are kept say so, and ran more than once.")
+    ]

@@ -36,7 +36,7 @@ def fleet(engine, store):
     ]
     try:
         for worker in running:
-            worker.start(60)
+            worker.start()
         running[0].wait(lambda: len(_digests(store)) == 2, 60, "both configurations")
         yield running
     finally:

@@ -69,7 +69,7 @@ def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_ten
     ],
 )
 def test_the_sentence_says_whether_it_gets_worse(before, words):
-    count(90, 2)
+    count(90, 1)
     if before:
         count(before, 7)
     assert words in str(overview.sentence(ENGINE, NOW))
@@ -83,6 +83,18 @@ def test_an_alarm_that_goes_on_tells_when_it_began():
     for minute in range(31, 1441):
         count(90, minute)
     assert "; failing so for a day or longer" in str(overview.sentence(ENGINE, NOW))
+
+
+def test_a_wave_that_is_over_is_told_so_while_its_minutes_still_count():
+    for minute in range(2, 25):
+        count(90, minute)
+    assert str(overview.sentence(ENGINE, NOW)).startswith(
+        "webhooks: no failures in the last minute, down from 72 a minute over the last 5 minutes; it had failed so since 01:50"
+    )
+    count(1, 1)
+    assert "webhooks: 1 failure in the last minute, down from 72" in str(overview.sentence(ENGINE, NOW))
+    count(30, 0)  # it goes on, in the minute that runs
+    assert "failures a minute, as in" in str(overview.sentence(ENGINE, NOW + timedelta(seconds=20)))
 
 
 def test_an_alarm_tells_all_the_dead_and_since_when():

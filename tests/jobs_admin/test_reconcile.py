@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
-from jobs_admin import config, ingest
-from jobs_admin.models import AuditEvent, Failure, Group, QueueCounter
+from jobs_admin import awaiting, config, ingest
+from jobs_admin.core import keys
+from jobs_admin.core.lint.configuration import App, Configuration, document
+from jobs_admin.models import AuditEvent, DepthSample, Failure, Group, QueueCounter, Worker
 from tests.jobs_admin.test_failure_count import held, recount
 from tests.jobs_admin.test_ingest import NOW, file, report
 
@@ -58,6 +61,83 @@ def test_a_longer_visibility_timeout_of_the_source_is_waited_for(settings, tmp_p
     ingest.reconcile(LATE + timedelta(seconds=3600))
     assert Failure.objects.get().state == "dead"
     config.sources.cache_clear()
+
+
+def beat(store, **said):
+    """A worker that lives, and what it says of itself."""
+    word = {"source": "shop", "name": "w1", "boot": "b", "at": LATE.timestamp(), "queues": ["emails"], **said}
+    store.hset(keys.workers(), "shop/w1", json.dumps(word))
+    Worker.objects.update_or_create(
+        source="shop", name="w1", defaults={"seen_at": LATE, "spooled": said.get("spooled", 0)}
+    )
+
+
+@pytest.fixture(autouse=True)
+def _nobody_has_told():
+    awaiting._timeouts_s.clear()
+    yield
+    awaiting._timeouts_s.clear()
+
+
+def state_at(now):
+    ingest.reconcile(now, awaiting.delays(now))
+    return Failure.objects.get().state
+
+
+def test_a_longer_visibility_timeout_of_the_workers_is_waited_for(store):
+    file(report(kind="retry"))
+    told = Configuration("shop", App(broker="redis", visibility_timeout=43_200))
+    store.set(keys.configuration("a" * 32), document(told))
+    beat(store, configuration="a" * 32)
+    assert state_at(LATE) == "retrying"
+    assert state_at(LATE + timedelta(seconds=43_200 - 3600)) == "dead"
+
+
+def test_while_nobody_can_hear_nothing_is_lost(store, settings):
+    file(report(kind="retry"))
+    entry = store.xadd(keys.failures(), {b"v": b"1"}, id=f"{int(LATE.timestamp() * 1000) - 61_000}-0")
+    assert state_at(LATE) == "retrying"
+    store.xdel(keys.failures(), entry)
+    settings.REDRIVE_REDIS_URL = ""
+    config.store.cache_clear()
+    assert state_at(LATE) == "retrying"
+    settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
+    config.store.cache_clear()
+    assert state_at(LATE) == "retrying"
+
+
+HOLDS = [
+    {"waiting": 1},
+    {"is_reachable": False},
+    {"waiting": 0, "workers": 0, "active": 1},
+    {"waiting": 0, "workers": 0, "delayed": 1},
+]
+
+
+@pytest.mark.parametrize("look", HOLDS)
+def test_what_may_lie_in_its_queue_is_waited_for_and_not_for_ever(store, look):
+    file(report(kind="retry"))
+    seen = DepthSample.objects.create(source="shop", queue="emails", at=LATE, **look)
+    assert state_at(LATE) == "retrying"
+    seen.at = LATE + timedelta(days=1)
+    seen.save()
+    assert state_at(seen.at) == "dead"
+
+
+@pytest.mark.parametrize("look", [{"waiting": 0}, {"waiting": 0, "workers": 1, "active": 1}])
+def test_a_queue_that_holds_nothing_of_it_delays_nothing(store, look):
+    file(report(kind="retry"))
+    for queue, at, found in (("other", 0, {"waiting": 9}), ("emails", 10, {"waiting": 5}), ("emails", 0, look)):
+        DepthSample.objects.create(source="shop", queue=queue, at=LATE - timedelta(seconds=at), **found)
+    assert state_at(LATE) == "dead"
+
+
+def test_a_worker_that_holds_reports_back_may_hold_this_one(store):
+    file(report(kind="retry"))
+    beat(store, spooled=5)
+    assert state_at(LATE) == "retrying"
+    beat(store, spooled=0)
+    assert state_at(LATE) == "dead"
 
 
 def test_a_group_is_not_new_for_ever():

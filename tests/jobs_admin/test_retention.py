@@ -107,7 +107,7 @@ def test_all_that_belongs_to_a_failure_goes_with_it_and_the_counters_are_right()
 def test_nothing_else_points_to_a_failure():
     """A table that a new relation adds has to be thought of in `retention.forget`."""
     pointing = {r.related_model.__name__ for r in Failure._meta.get_fields(include_hidden=True) if r.one_to_many}
-    assert pointing == {"Attempt", "Payload", "ReplayItem", "Group"}
+    assert pointing == {"Attempt", "Comeback", "Payload", "ReplayItem", "Group"}
 
 
 @pytest.mark.parametrize(("state", "item"), [("running", "planned"), ("paused", "planned"), ("running", "succeeded"), ("done", "uncertain")])  # fmt: skip

@@ -9,8 +9,9 @@ import pytest
 import redis
 
 from dashboard.engine import free_port
-from jobs_admin import config, heartbeats, overview, sampling
+from jobs_admin import config, durability, heartbeats, overview, sampling
 from jobs_admin.core import keys
+from jobs_admin.durability import Grade
 from jobs_admin.models import DepthSample, QueueCounter, Source, Worker
 from jobs_admin.models.access import ENGINE
 from tests.conftest import forget_configuration
@@ -163,6 +164,18 @@ def test_who_works_on_a_queue_is_asked_once_a_minute_and_the_guarded_count_even_
     assert DepthSample.objects.filter(queue="emails").latest("at").workers == 0
 
 
+def test_a_worker_of_a_source_that_knows_it_by_another_name_is_counted_once(store, settings, tmp_path):
+    file = tmp_path / "sources.toml"
+    file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\nkeeps_dead = true\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    sampling._looked_closer_at.clear()
+    config.adapter("shop").consumers = {"emails": {"127.0.0.1:4711", "127.0.0.1:4712"}}  # BullMQ's are connections
+    beat(store, name="web-1:17")
+    sampling.sample(NOW)
+    assert DepthSample.objects.values_list("workers", "guarded_workers").get() == (2, 1)
+
+
 def test_a_guarded_worker_that_ended_since_it_was_asked_is_no_worker_without_a_guard(store, settings, tmp_path):
     file = tmp_path / "sources.toml"
     file.write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\nqueues = ["emails"]\n')
@@ -245,12 +258,44 @@ def test_a_heartbeat_that_is_not_ours_harms_no_other(store):
     assert counted()[0] == 4
 
 
-def test_workers_that_let_go_early_and_late_are_mixed(store, sources, broker):
+@pytest.mark.parametrize(
+    ("late_ack", "broker_kind", "grade"),
+    [
+        ({"emails": True}, "amqp", Grade("late", has_window=False)),
+        ({"emails": True}, "redis", Grade("late", has_window=True)),
+        ({"emails": False}, "amqp", Grade("mixed", has_window=False)),
+        ({"emails": None}, "", Grade("mixed", has_window=False)),  # one worker that does both
+        ({}, "", Grade("late", has_window=False)),  # of a queue on which none has run, another may tell
+    ],
+)
+def test_a_queue_has_a_durability_grade(store, sources, broker, late_ack, broker_kind, grade):
     sources(shop=broker[0])
     beat(store)
-    beat(store, name="w2", late_ack={"emails": False})
+    beat(store, name="w2", late_ack=late_ack, broker=broker_kind)
+    sampling.sample(NOW)
+    assert durability.read(DepthSample.objects.get().durability) == grade
+
+
+def test_one_worker_that_does_both_is_mixed_by_itself(store, sources, broker):
+    sources(shop=broker[0])
+    beat(store, late_ack={"emails": None})
     sampling.sample(NOW)
     assert DepthSample.objects.get().durability == "mixed"
+
+
+def test_what_is_at_stake_is_what_living_guarded_workers_of_the_queue_run(store):
+    beat(store, concurrency=4)
+    beat(store, name="w2", concurrency=8)
+    beat(store, name="gone", at=NOW - timedelta(minutes=5), concurrency=100)
+    beat(store, name="w3", queues=["other"], concurrency=100)
+    heartbeats.fold(NOW)
+    early = durability.at_stake("shop", "emails", Grade("early", has_window=True), NOW)
+    assert (early.workers, early.running, early.fetched) == (2, 12, 2)
+    late = durability.at_stake("shop", "emails", Grade("late", has_window=False), NOW)
+    assert (late.running, late.fetched) == (0, 0)
+    beat(store, name="w4", concurrency=None)
+    heartbeats.fold(NOW)
+    assert durability.at_stake("shop", "emails", Grade("early"), NOW).running is None
 
 
 def test_a_look_of_a_process_that_stood_still_is_not_written(sources, broker, monkeypatch):

@@ -30,7 +30,7 @@ def test_a_part_of_the_time_is_nobody_s(tmp_path):
         time.sleep(0.2)
     ended = time.monotonic()
     with turn_at(place):
-        assert 0.04 < time.monotonic() - ended < 0.5
+        assert 0.04 < time.monotonic() - ended < 5
 
 
 def test_what_stands_in_the_file_keeps_nobody_for_long(tmp_path):

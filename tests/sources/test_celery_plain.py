@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from kombu import Exchange, Queue
 
-from jobs_admin.sources import celery_message, celery_plain
 from jobs_admin.sources.base import Letter, SourceRefused
+from jobs_admin.sources.celery import message as celery_message
+from jobs_admin.sources.celery import plain as celery_plain
 
 WRITTEN = (
     rb'{"body": "W1sxXSwge30sIHt9XQ==", "content-encoding": "utf-8", "content-type": "application/json", "headers": '
@@ -50,7 +51,7 @@ def read(renewed: tuple[int, bytes]) -> tuple[int, dict]:
         {"queue": "webhooks"},
         {"queue": "é"},
         {"priority": 9, "retries": None},
-        {"retries": 2, "lineage": {"queue": "é", "job_id": "a", "run": 3, "item": None}},
+        {"retries": 2, "lineage": {"queue": "é", "job_id": "a", "run": 3, "item": None, "sent_as": "new"}},
     ],
 )
 def test_the_quick_way_writes_what_the_way_by_json_does(changes):

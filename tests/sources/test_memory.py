@@ -5,10 +5,10 @@ import json
 import pytest
 
 from jobs_admin.sources import connect
-from tests.sources.contract import SourceContract
+from tests.sources.contract import RecallContract
 
 
-class TestMemory(SourceContract):
+class TestMemory(RecallContract):
     raw = json.dumps({"args": [1], "kwargs": {}}).encode()
 
     @pytest.fixture

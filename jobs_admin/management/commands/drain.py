@@ -27,6 +27,7 @@ class Command(BaseCommand):
         "Holds all workers to recording, waits until no delayed retry is left (--now: all are due at once; --to-dead: they "
         "become dead, and can be replayed), folds in spools, and says `safe to remove install()`. `manage.py on` undoes it."
     )
+    requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         how = parser.add_mutually_exclusive_group()

@@ -23,6 +23,7 @@ _FIELDS = (
 
 class Command(SearchCommand):
     help = 'Search failures: `failures queue:webhooks error:Timeout "age:<2d"`. See docs/search.md.'
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -81,7 +82,7 @@ def _table(rows: list[Failure]) -> list[str]:
             f"{row.failed_at:%Y-%m-%d %H:%M:%S}",
             shown(f"{row.source}/{row.queue}", 30),
             shown(row.task, 40),
-            shown(f"{row.error_type}: {row.message}", 80),
+            shown(f"{row.error_type or row.kind}: {row.message}", 80),
         )
         for row in rows
     ]

@@ -17,6 +17,7 @@ class Command(BaseCommand):
         "Deletes failures that are kept no longer, as `watch` does by REDRIVE_KEEP and REDRIVE_KEEP_BYTES. What is "
         "retrying or replaying, or in a replay that is not over, stays."
     )
+    requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--older-than", metavar="AGE", help="Closed and dead ones of that age: 30d, 12h.")

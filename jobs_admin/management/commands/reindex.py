@@ -14,6 +14,7 @@ _SAY_EVERY_S = 2.0
 
 class Command(BaseCommand):
     help = "Makes the search index anew where it was made by older rules. May be stopped, and goes on where it was."
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--again", action="store_true", help="Every row, also where the index is by today's rules.")

@@ -92,6 +92,8 @@ class Command(SearchCommand):
         for row in seen.blocked:
             accept = f" (--accept {row['accept']} sends them)" if row.get("accept") else ""
             self.stdout.write(f"  left out: {row['count']:,} {shown(row['reason'], 200)}{accept}")
+        for source, count in seen.by_source if len(seen.by_source) > 1 else ():
+            self.stdout.write(f"  source {source}: {count:,}")
         for queue, count in seen.by_queue:
             self.stdout.write(f"  {shown(queue, 255)}: {count:,}")
         for warning in seen.warnings:

@@ -23,6 +23,7 @@ TERMINAL = Viewer(name="terminal")  # whoever has a shell on this machine
 
 class Command(BaseCommand):
     help = "Make, list or revoke tokens for the API. A new one is shown once; only its SHA-256 is kept."
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         acts = parser.add_subparsers(dest="act", required=True)

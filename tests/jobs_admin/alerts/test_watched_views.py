@@ -114,3 +114,14 @@ def test_a_round_that_read_the_view_before_it_was_renamed_makes_no_alert_of_the_
     for one in rounds:
         judging._settle(one, moment)
     assert states() == {}
+
+
+@pytest.mark.parametrize(("is_shared", "seen_by_others"), [(True, 1), (False, 0)])
+def test_the_alert_of_a_view_that_is_not_shared_is_its_owners_alone(view, lou, is_shared, seen_by_others):
+    type(view).objects.update(is_shared=is_shared)
+    colleague = person("eve", shop="operator")
+    for who, seen in ((lou, 1), (colleague, seen_by_others)):
+        assert len(alerts.listing(who).rows) == len(alerts.firing(who)) == seen
+    if not is_shared:
+        with pytest.raises(alerts.NoSuchAlert):
+            alerts.get(colleague, Alert.objects.get().pk)

@@ -19,6 +19,7 @@ from hypothesis.extra.django import TestCase
 from jobs_admin import depths, retention
 from jobs_admin.depths import rolling
 from jobs_admin.models import DepthSample
+from tests import migrated
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
@@ -249,7 +250,7 @@ def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path)
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=told, text=True, **both)
 
-    assert start("manage.py", "migrate", "--verbosity", "0").communicate(timeout=60)[0] == ""
+    migrated.into(tmp_path)
     assert start("-c", LAY).communicate(timeout=60)[0] == ""
     for n in range(6):
         watches = [start("-c", FOLD) for _ in range(2)]

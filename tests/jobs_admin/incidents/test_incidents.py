@@ -135,6 +135,18 @@ def test_the_picture_has_each_minute_with_what_lay_dead(outage):
     assert by_minute[minute(20)].dead is None, "nobody looked for a quarter of an hour"
 
 
+def test_what_died_before_it_of_something_else_need_not_come_back(outage):
+    """It is over when no more lie dead than just before it began; a step tells of its end, so of no time before it."""
+    DepthSample.objects.all().delete()
+    for n, dead in ((-4, 0), (-1, 500), (0, 510), (4, 540), (38, 502), (60, 500), (61, 500)):
+        DepthSample.objects.create(source="shop", queue="emails", at=minute(n), step=10, dead=dead)
+    seen = told().seen
+    assert (seen.dead_before, seen.dead_most, seen.back_at) == (500, 540, minute(60))
+    assert told().where.until == minute(65), "what brings its jobs back is part of it"
+    DepthSample.objects.filter(at__lt=minute(0)).delete()  # nobody looked before
+    assert (told().seen.dead_before, told().seen.back_at) == (510, minute(38))
+
+
 def test_only_admins_of_the_source_read_who_did_what(outage):
     acts = told(ANN).acts
     assert [(act.who, act.act) for act in acts] == [("otto", "replay.start"), ("redrive", "replay.hold")]

@@ -146,7 +146,7 @@ def test_a_watch_that_slept_beyond_its_claim_does_not_undo_what_another_has_reco
     [
         {"state": "waiting", "tries": 0, "tried_at": None},
         {"state": "waiting", "tries": 2, "tried_at": timedelta(minutes=55)},
-        {"state": "sending", "tries": 1, "tried_at": timedelta(minutes=59), "claimed_until": timedelta(minutes=60)},
+        {"state": "sending", "tries": 1, "tried_at": timedelta(minutes=59)},
     ],
 )
 def test_a_clock_that_was_set_back_an_hour_keeps_no_delivery_waiting(endpoint, left):
@@ -171,7 +171,7 @@ def test_what_waits_for_its_next_try_goes_on_waiting(endpoint):
     Delivery.objects.update(state="waiting", tries=9, tried_at=now, next_try_at=day)
     delivering._set_right_at.clear()
     deliver(now)
-    Delivery.objects.update(state="sending", claimed_until=now + timedelta(seconds=120), next_try_at=day)
+    Delivery.objects.update(state="sending", next_try_at=day)
     Delivery.objects.update(next_try_at=now + timedelta(seconds=120))
     delivering._set_right_at.clear()
     deliver(now)
@@ -318,9 +318,7 @@ def test_an_answer_that_cannot_be_recorded_ends_no_round_and_loses_no_other(endp
     channels = [webhook(f"c{n}", "http://127.0.0.1:9/")[0] for n in range(3)]
     told = notice(*channels)
     for channel, status in zip(channels, (200, 500, 204), strict=True):
-        one = Delivery.objects.create(
-            notice=told, channel=channel, state="sending", tries=1, claimed_until=now, next_try_at=now
-        )
+        one = Delivery.objects.create(notice=told, channel=channel, state="sending", tries=1, next_try_at=now)
         text = "" if status == 204 else "\ud800"  # what no database takes
         answer = posting.Answer(status, text)
         lanes.start(channel.pk, delivering._Asked(one), lambda answer=answer: answer)

@@ -34,7 +34,7 @@ def alive(store, *steps, seconds_ago=0.0):
         store.hset(keys.steps(), step, json.dumps({"at": at}))
 
 
-def heard(there, within_s=3.0) -> int:
+def heard(there, within_s=20.0) -> int:
     ends = time.monotonic() + within_s
     deliver()
     while not there.seen and time.monotonic() < ends:

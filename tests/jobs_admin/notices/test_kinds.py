@@ -12,9 +12,9 @@ import pytest
 from django.test import override_settings
 from django.urls import resolve
 
-from jobs_admin import notices
+from jobs_admin import config, notices
 from jobs_admin.models import Alert, Channel, Delivery, Rule
-from jobs_admin.notices import sealing, wording
+from jobs_admin.notices import sealing
 from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice
 from tests.jobs_admin.notices.endpoints import answering
 
@@ -97,7 +97,7 @@ def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
 @pytest.mark.parametrize("path, view", [("failures/5/", "failure-detail"), ("replays/9/", "replay-detail")])
 def test_the_pages_that_are_linked_to_are_there(path, view, settings):
     settings.REDRIVE_URL = "https://desk.example"
-    assert wording.page(path) == f"https://desk.example/{path}" and resolve(f"/{path}").view_name == view
+    assert config.page_at(path) == f"https://desk.example/{path}" and resolve(f"/{path}").view_name == view
 
 
 def test_a_channel_whose_secret_no_key_opens_says_so_and_nothing_leaves(endpoint, settings):

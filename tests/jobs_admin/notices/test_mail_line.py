@@ -43,7 +43,7 @@ def server(talk):
         finally:
             over.set()
             listening.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
+            thread.join(20)
             assert not thread.is_alive()
 
 

@@ -88,6 +88,22 @@ def test_starts_that_were_not_counted_are_told_where_the_policy_counts_something
     assert (found["emails"].uncounted, found["plain"].uncounted) == (3, 0)
 
 
+def test_jobs_that_were_not_kept_are_told_where_the_policy_files_them_as_lost(beat, publish):
+    publish(file_lost=True)
+    publish("plain", match={"source": "shop", "task": "shop.plain"})
+    beat("w1", unkept=2)
+    beat("w2", unkept=1)
+    found = policies.in_force(ANN, policies.published(ANN))
+    assert (found["emails"].unkept, found["plain"].unkept) == (3, 0)
+
+
+def test_jobs_of_an_unsure_queue_are_told_with_each_policy_that_they_may_have_missed(beat, publish):
+    publish()
+    beat("w1", unplaced=2)
+    beat("w2", unplaced=1)
+    assert policies.in_force(ANN, policies.published(ANN))["emails"].unplaced == 3
+
+
 def test_without_a_store_nobody_knows(publish, settings):
     made = publish()
     settings.REDRIVE_REDIS_URL = ""

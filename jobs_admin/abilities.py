@@ -1,0 +1,44 @@
+"""What each source can do, as its adapter says, and in a sentence what it cannot. Who plans and who shows asks here."""
+
+from __future__ import annotations
+
+from jobs_admin import config
+from jobs_admin.sources.base import Capabilities, SourceRefused
+
+SYSTEMS = {"celery": "Celery", "bullmq": "BullMQ", "jobs_table": "Jobs table", "rabbitmq": "RabbitMQ"}
+
+# Ability -> what is so where a source lacks it; {0} is its name.
+_WITHOUT = {
+    "replay": "Nothing can be sent to {0}.",
+    "edit": "{0} sends a job only as it came: its arguments cannot be changed.",
+    "redirect": "{0} sends jobs to the queue that they came from, and to no other.",
+    "same_id": "{0} gives each run an id of its own.",
+    "attempts": "{0} cannot be told how many attempts a job has made.",
+    "priority": "{0} cannot be told a priority: each job keeps what it has.",
+    "recall": "What was sent to {0} cannot be taken back.",
+    "outcomes": "{0} does not report how its jobs end.",
+    "remove": "{0} goes on keeping a job that is discarded here.",
+}
+
+
+def of(source: str) -> Capabilities | None:
+    """None where nobody can be asked: it is not configured here, or its address is no good."""
+    try:
+        return config.adapter(source).can
+    except (KeyError, SourceRefused):
+        return None
+
+
+def lacks(source: str, ability: str) -> str:
+    """What cannot be done there, in a sentence; "" where it can, or where it is not known."""
+    can = of(source)
+    if can is None or getattr(can, ability):
+        return ""
+    if ability == "same_id" and can.in_place:
+        return f"Jobs of {source} keep their id anyway."
+    return _WITHOUT[ability].format(source)
+
+
+def system(backend: str) -> str:
+    """What people call that kind of queue system."""
+    return SYSTEMS.get(backend, backend)

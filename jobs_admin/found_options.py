@@ -1,0 +1,50 @@
+"""How jobs that lie in queues are told to be retried, kept in the store from one look of `sample` to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import redis
+
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.core.lint.options import FoundOptions, document, read
+from jobs_admin.models.access import VIEWER, Viewer
+
+_KEPT_S = 86_400  # should nobody look again
+_FRESH_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """`found` is of the sources that the viewer may see, each as it was last looked at."""
+
+    found: tuple[FoundOptions, ...] = ()
+    is_reachable: bool = True  # False: the store does not answer
+
+    def stale(self, now: datetime) -> list[tuple[str, datetime]]:
+        """Sources that nobody has looked at for a while, and since when."""
+        return [
+            (one.source, datetime.fromtimestamp(one.at, UTC))
+            for one in self.found
+            if now.timestamp() - one.at > _FRESH_S
+        ]
+
+
+def note(found: FoundOptions) -> None:
+    """Raises redis.RedisError."""
+    config.store().set(keys.options(found.source), document(found), ex=_KEPT_S)
+
+
+def told(viewer: Viewer) -> Lying:
+    """One round trip to the store."""
+    names = [name for name in config.sources() if viewer.may(VIEWER, name)]
+    if not names:
+        return Lying()
+    try:
+        texts = config.store().mget([keys.options(name) for name in names])
+    except (redis.RedisError, config.BadConfiguration):
+        return Lying(is_reachable=False)
+    pairs = zip(names, texts, strict=True)
+    return Lying(tuple(found for name, text in pairs if text and (found := read(text, name)) is not None))

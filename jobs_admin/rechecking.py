@@ -1,0 +1,97 @@
+"""What became of the jobs that a source told us of: asked again, since people retry and remove jobs there, too.
+
+Some of each state, in rotation: what was sent or waits for a retry at each round, the dead every few seconds. What was discarded here
+is taken out there, where the system can.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+
+from jobs_admin.core.envelope import Envelope
+from jobs_admin.core.text import representable
+from jobs_admin.models import Failure, ReplayItem
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.sources.base import Looked, PulledSource, Ref, SourceRefused
+
+_AT_ONCE = 500  # jobs of one question
+_WRITTEN_AT_ONCE = 100  # rows of one transaction
+_SAME_MOMENT = timedelta(seconds=1)  # a due time that differs by less was told in other units
+
+_ON_THE_WAY = (FailureState.REPLAYING, FailureState.RETRYING)  # asked for at each round
+_AT_REST = (
+    FailureState.DEAD,
+    FailureState.QUARANTINED,
+)  # these, and the discarded, seldom: who asks costs the source something
+_BETWEEN_S = 5.0
+
+_rested: dict[str, float] = {}  # source -> when its dead were last asked for, by the monotonic clock
+# Up to which failure each rotation came: source and state -> its id. Of this process, since a rotation may begin anew at any time.
+_places: dict[tuple[str, FailureState], int] = {}
+
+
+def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelope]], None]) -> None:
+    """Ask about some jobs and write what is told. `file` puts reports into the tables. Raises as the adapter does."""
+    is_time = time.monotonic() - _rested.get(source, float("-inf")) >= _BETWEEN_S
+    for state in (*_ON_THE_WAY, *(_AT_REST if is_time else ())):
+        if rows := _next(source, state):
+            looked = adapter.look(list(rows))
+            file(looked.reports)
+            _note(rows, looked)
+    if not is_time:
+        return
+    _rested[source] = time.monotonic()
+    if adapter.can.remove and (discarded := _next(source, FailureState.DISCARDED)):
+        with suppress(SourceRefused):  # read-only: its findings say so, and what is discarded here is so all the same
+            adapter.remove(list(discarded))
+
+
+def _next(source: str, state: FailureState) -> dict[Ref, Failure]:
+    """The next of these in rotation, by how the source knows them."""
+    place = (source, state)
+    rows = Failure.objects.filter(source=source, state=state, pk__gt=_places.get(place, 0)).order_by("pk")
+    found = list(rows.only("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at")[:_AT_ONCE])
+    _places[place] = found[-1].pk if len(found) == _AT_ONCE else 0
+    return {Ref(row.queue, row.job_id, row.state, row.failed_at.timestamp()): row for row in found}
+
+
+def _note(rows: Mapping[Ref, Failure], looked: Looked) -> None:
+    gone: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for job, why in looked.gone.items():
+        if (row := rows.get(job)) is not None:
+            gone[representable(why)[:200], row.state, row.run, row.attempts].append(row.pk)
+    # As it was when it was asked for: a replay that began meanwhile, and a report that came, are newer than this look. What a replay
+    # has sent is that replay's to settle.
+    is_open = Exists(ReplayItem.objects.filter(failure=OuterRef("pk"), state__in=OPEN_ITEM))
+    for (why, state, run, attempts), pks in gone.items():
+        for start in range(0, len(pks), _WRITTEN_AT_ONCE):
+            among = Failure.objects.filter(pk__in=pks[start : start + _WRITTEN_AT_ONCE])
+            as_it_was = among.filter(~is_open, state=state, run=run, attempts=attempts)
+            as_it_was.update(state=FailureState.GONE, reason=why, due_at=None)
+    moved = [
+        (row, due_at)
+        for job, seconds in looked.due.items()
+        if (row := rows.get(job)) is not None
+        and (due_at := _moment(seconds)) is not None
+        and (row.due_at is None or abs(row.due_at - due_at) > _SAME_MOMENT)
+    ]
+    for start in range(0, len(moved), _WRITTEN_AT_ONCE):
+        with transaction.atomic():
+            for row, due_at in moved[start : start + _WRITTEN_AT_ONCE]:
+                waits = Failure.objects.filter(pk=row.pk, state=FailureState.RETRYING, run=row.run)
+                waits.filter(attempts=row.attempts).update(due_at=due_at)
+
+
+def _moment(seconds: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

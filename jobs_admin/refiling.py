@@ -1,0 +1,86 @@
+"""Reports that a newer guard wrote and an older desk could not read: filed once the desk is as new.
+
+A fleet is upgraded in any order. What came too early is kept raw (`Unfiled`) and looked at once more by each `watch` that
+starts: it runs the version that can read it, or it is kept for the next.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cryptography.fernet import InvalidToken
+from django.db.models import Q, QuerySet
+
+from jobs_admin import config, ingest
+from jobs_admin.core.envelope import BY_SOMEBODY_NEWER, Unreadable, decode
+from jobs_admin.models import Unfiled
+
+_AT_ONCE = 20
+_BYTES_AT_ONCE = 32 * 2**20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Look:
+    """How far this process is: everything that was there when it began is looked at once."""
+
+    at: int = 0
+    until: int | None = None
+
+
+_look = _Look()
+
+
+def begin_again() -> None:
+    """Look at all of them once more, as a process that starts does."""
+    _look.at, _look.until = 0, None
+
+
+def step() -> bool:
+    """Look at the next few, and file what can be read now; True while there are more. Idempotent, whoever dies."""
+    by_somebody_newer = Q()
+    for words in BY_SOMEBODY_NEWER:
+        by_somebody_newer |= Q(why__startswith=words)
+    found = Unfiled.objects.filter(by_somebody_newer).order_by("id")
+    if _look.until is None:
+        _look.until = found.order_by("-id").values_list("id", flat=True).first() or 0
+    seen, filed = 0, 0
+    for kept in _few(found.filter(id__gt=_look.at, id__lte=_look.until)):
+        seen += 1
+        filed += _file_again(kept)
+        _look.at = kept.id
+    if filed:
+        log.info("%d reports of a newer guard, kept until they could be read, are filed.", filed)
+    return seen > 0
+
+
+def _few(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
+    """One at a time, until they are many bytes: a report may hold a message of 16 MB."""
+    size = 0
+    for number, row in found.values_list("id", "size")[:_AT_ONCE]:
+        if size and size + row > _BYTES_AT_ONCE:
+            return
+        size += row
+        if kept := Unfiled.objects.filter(pk=number).first():
+            yield kept
+
+
+def _file_again(kept: Unfiled) -> bool:
+    try:
+        fields = _fields(kept)
+        decode(fields)
+    except (Unreadable, InvalidToken, ValueError):
+        return False
+    ingest.file([(kept.entry_id.encode(), fields)])
+    # Not where it was refused for another reason: that stands in its row now.
+    return bool(Unfiled.objects.filter(pk=kept.pk, why=kept.why).delete()[0])
+
+
+def _fields(kept: Unfiled) -> dict[bytes, bytes]:
+    whole = json.loads(config.payload_keys().decrypt(bytes(kept.body)))
+    return {name.encode("latin-1"): base64.b64decode(value) for name, value in whole.items()}

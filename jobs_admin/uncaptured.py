@@ -1,0 +1,129 @@
+"""Failures that no worker could capture: how many, on which host, since when. What is told here is in no other number.
+
+Workers tell each episode by a name of its own and always as the whole number (`worker/dropped.py`): reading it twice, or
+again after its worker was started anew, adds nothing. An episode is a row of `Total`, whose labels are then source, host,
+name and beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Sum
+
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.core.text import representable
+from jobs_admin.models import Total
+from jobs_admin.models.access import Viewer
+
+METRIC = "redrive_uncaptured_reports_total"
+SHOWN_FOR = timedelta(days=7)
+_APART_FOR = timedelta(days=30)  # of older episodes the sum of each source remains
+_READ_AT_ONCE = 1_000
+_TOLD_OUT = timedelta(days=1)  # an episode that has not grown for so long is read and forgotten in the store
+
+
+@dataclass(frozen=True, slots=True)
+class Uncaptured:
+    source: str
+    host: str
+    count: int
+    since: datetime  # by the worker's clock
+
+
+def fold(now: datetime) -> None:
+    """Take over what workers told. Raises redis.RedisError."""
+    store = config.store()
+    forget, known = [], set()
+    for at, (name, text) in enumerate(store.hscan_iter(keys.dropped(), count=_READ_AT_ONCE)):
+        if at >= _READ_AT_ONCE:
+            break  # what is forgotten makes room for the rest
+        said = _read(text)
+        if said is not None:
+            known.add(name.decode("ascii", "replace")[:32])
+            _note(name.decode("ascii", "replace")[:32], *said[:4])
+        if said is None or now.timestamp() - said[4] > _TOLD_OUT.total_seconds():
+            forget.append(name)
+    if forget:
+        store.hdel(keys.dropped(), *forget)
+    if len(known) < _READ_AT_ONCE:  # else there may be more, that would be summed up and come back
+        _sum_up(now, known)
+
+
+def _note(name: str, source: str, host: str, count: int, since: str) -> None:
+    labels = {"metric": METRIC, "source": source, "queue": host, "task": name, "error": since}
+    # Whoever writes first makes the row; a smaller number than the one that stands is an older word.
+    if Total.objects.filter(**labels, value__lt=count).update(value=count):
+        return
+    if not Total.objects.filter(**labels).exists():
+        Total.objects.bulk_create([Total(**labels, value=count)], ignore_conflicts=True)
+
+
+def _sum_up(now: datetime, known: set[str]) -> None:
+    """Old episodes, but for those that the store still tells of: they would come back."""
+    rows = Total.objects.filter(metric=METRIC, error__gt="", error__lt=_told_as(now - _APART_FOR)).exclude(
+        task__in=known
+    )
+    oldest = list(rows.order_by("pk").values_list("pk", "source", "value")[:500])
+    if not oldest:
+        return
+    with transaction.atomic():
+        sums: dict[str, float] = defaultdict(float)
+        for pk, source, value in oldest:
+            # One by one and counted: another process may do the same.
+            if Total.objects.filter(pk=pk).delete()[0]:
+                sums[source] += value
+        for source, value in sums.items():
+            row, _ = Total.objects.get_or_create(metric=METRIC, source=source, queue="", task="", error="")
+            Total.objects.filter(pk=row.pk).update(value=F("value") + value)
+
+
+def _read(text: bytes) -> tuple[str, str, int, str, float] | None:
+    """Source, host, how many, since when (ISO), the last (seconds since 1970); None for what cannot be read."""
+    try:
+        said: Any = json.loads(text)
+        source, host = str(said["source"]), representable(str(said["host"]))[:200]
+        count, last = int(said["count"]), float(said["last"])
+        since = _told_as(datetime.fromtimestamp(float(said["since"]), UTC))
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+        return None
+    if not keys.valid_source(source) or not 0 < count < 2**53 or not math.isfinite(last):
+        return None
+    return source, host, count, since, last
+
+
+def _told_as(at: datetime) -> str:
+    """In this form the order of texts is that of moments."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def lately(viewer: Viewer, now: datetime, source: str = "", limit: int = 20) -> list[Uncaptured]:
+    """Per source and host, of the episodes that began within SHOWN_FOR; the largest first."""
+    rows = _rows(viewer).filter(error__gt=_told_as(now - SHOWN_FOR))
+    if source:
+        rows = rows.filter(source=source)
+    found: dict[tuple[str, str], tuple[int, str]] = {}
+    for theirs, host, since, value in rows.values_list("source", "queue", "error", "value"):
+        count, first = found.get((theirs, host), (0, since))
+        found[theirs, host] = count + int(value), min(first, since)
+    largest = sorted(found.items(), key=lambda one: (-one[1][0], one[0]))[:limit]
+    return [Uncaptured(*place, count, datetime.fromisoformat(since)) for place, (count, since) in largest]
+
+
+def by_source(viewer: Viewer) -> list[tuple[str, int]]:
+    """All that was ever told, for Prometheus."""
+    rows = _rows(viewer).values("source").annotate(n=Sum("value")).order_by("source")
+    return [(row["source"], int(row["n"])) for row in rows]
+
+
+def _rows(viewer: Viewer) -> Any:
+    sources = viewer.sources()
+    rows = Total.objects.filter(metric=METRIC)
+    return rows if sources is None else rows.filter(source__in=sources)

@@ -1,0 +1,75 @@
+"""Reports that claim to be the run of another job: what the desk itself knows of its replays decides."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import ingest
+from jobs_admin.core.envelope import Envelope, Lineage, encode
+from jobs_admin.models import Attempt, Failure
+from jobs_admin.models.failure import FailureState
+from tests.jobs_admin.replays.conftest import bury, new_senders, shop  # noqa: F401
+from tests.jobs_admin.replays.test_sending import begun, sent_all
+from tests.jobs_admin.test_ingest import misindexed
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def item(shop, bury):  # noqa: F811
+    """A job that was replayed, and runs."""
+    replay = begun(bury())
+    sent_all()
+    return replay.items.get()
+
+
+def told(job_id, kind="exception", run=2, item=None, **more):
+    now = timezone.now()
+    one = Envelope(
+        source="shop", queue="emails", task="of.another", job_id=job_id, kind=kind, attempt=1, at=now.timestamp(),
+        error_type="Forged", message="of another", lineage=Lineage("emails", "j0", run, item), **more,
+    )  # fmt: skip
+    ingest.file([(b"1-0", encode(one))], now)
+
+
+def of_the_job():
+    return Failure.objects.filter(first_job_id="j0").values().get()
+
+
+@pytest.mark.parametrize("kind", ["exception", "success", "retry", "lost"])
+@pytest.mark.parametrize("says_item", [True, False])
+def test_what_was_sent_under_another_id_changes_nothing_of_the_job_that_it_names(item, kind, says_item):
+    before = of_the_job()
+    told("child", kind, item=item.pk if says_item else None)
+    assert of_the_job() == before and before["state"] == FailureState.REPLAYING
+    assert not Attempt.objects.filter(failure=before["id"], run=2).exists()
+    own = Failure.objects.filter(first_job_id="child").values_list("task", "job_id", "run", "queue", "error_type")
+    assert list(own) == ([] if kind == "success" else [("of.another", "child", 1, "emails", "Forged")])
+    assert not Attempt.objects.filter(job_id="child", item_id__isnull=False).exists()
+
+
+def test_the_job_itself_is_heard_before_and_after(item):
+    told("child", item=item.pk)
+    told(item.job_id, item=item.pk)
+    told("child", "success", item=item.pk)
+    assert (of_the_job()["state"], of_the_job()["job_id"]) == (FailureState.DEAD, item.job_id)
+    told(item.job_id, "success", item=item.pk)
+    assert Attempt.objects.get(kind="success", job_id=item.job_id).failure_id == of_the_job()["id"]
+
+
+def test_it_is_found_by_what_it_says_and_not_by_whose_run_it_claims(item):
+    told("child", item=item.pk)
+    assert ("failure", Failure.objects.get(first_job_id="child").pk) not in misindexed()
+
+
+def test_a_run_that_is_not_marked_as_sent_yet_is_believed(item):
+    type(item).objects.filter(pk=item.pk).update(job_id="")
+    told("quick", item=item.pk)
+    assert of_the_job()["job_id"] == "quick"
+
+
+def test_a_run_of_which_no_item_tells_any_more_is_believed(item):
+    type(item).objects.all().delete()
+    told("later", run=5)
+    assert (of_the_job()["run"], of_the_job()["job_id"]) == (5, "later")

@@ -1,0 +1,98 @@
+"""From jobs that lie in a real BullMQ's queues to lint: `sample` looks at them, and page, call and command quote them."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+import redis
+from django.core.management import call_command
+
+from jobs_admin import config, linting, sampling
+from jobs_admin.core import lint
+from jobs_admin.models.access import ENGINE, Viewer
+from tests import node
+from tests.conftest import forget_configuration
+
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
+
+SOUND = {"attempts": 8, "backoff": {"type": "exponential", "delay": 5000, "jitter": 0.5}}
+FIXED = {"attempts": 5, "backoff": {"type": "fixed", "delay": 1000}, "removeOnFail": True}
+
+
+@pytest.fixture
+def sources(store, engine, settings, tmp_path):
+    """`tidy` and `shop`, each with a prefix of its own."""
+    try:
+        node.packages()
+    except node.OutOfReach as error:
+        pytest.skip(str(error))
+    url = engine.url.removesuffix("/0") + "/6"
+    (tmp_path / "sources.toml").write_text(
+        "".join(
+            f'[sources.{name}]\nbackend = "bullmq"\nurl = "{url}"\nprefix = "{name}"\n' for name in ("shop", "tidy")
+        )
+    )
+    settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
+    forget_configuration(config)
+    sampling._looked_closer_at.clear()
+    yield url
+    redis.Redis.from_url(url).flushdb()
+
+
+def sampled(now: datetime) -> linting.Report:
+    ends = time.monotonic() + 30
+    while not (len((report := linting.report(ENGINE, now)).lying.found) == 2 and report.options):
+        assert time.monotonic() < ends
+        sampling.sample(now)
+    return report
+
+
+def test_what_lies_in_queues_is_sampled_judged_and_quoted(sources):
+    for prefix, name, options, jobs in (("tidy", "mail", SOUND, 1), ("shop", "hook", FIXED, 2)):
+        with node.Bullmq(5, sources, prefix=prefix) as bull:
+            for _ in range(jobs):
+                bull.add("work", name, {}, **options)
+    now = datetime.now(UTC)
+    report = sampled(now)
+    assert linting.looked_at(report) == "2 kinds of options of 3 jobs in queues"
+    assert linting.reservations(report) == []
+    found = [(str(one.where), one.id, json.loads(one.quoted)) for one in report.findings]
+    assert found == [
+        ("shop · hook", lint.GROWTH, FIXED),
+        ("shop · hook", "dead-letters-dropped-at-once", FIXED),
+        ("shop · hook", "gives-up-before-outage", FIXED),
+    ]
+    assert "2 of 2 jobs looked at in work" in report.findings[0].evidence
+    tidy = linting.report(Viewer("ann", {"tidy": "viewer"}), now)
+    assert (tidy.findings, tidy.check.passes, tidy.check.count("pass")) == ((), True, 1)
+    later = linting.reservations(linting.report(ENGINE, now + timedelta(minutes=10)))
+    assert [said.partition(" on ")[0] for said in later] == [
+        f"What lies in the queues of {name} was last looked at" for name in ("shop", "tidy")
+    ]
+    said = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("policies", "lint", stdout=said)
+    lines = [line.strip() for line in said.getvalue().splitlines()]
+    there = lines.index("Options of jobs that lie in queues:")
+    assert lines[there + 1 : there + 5] == [
+        "shop · work · hook: 2 of 2 jobs looked at, the newest 2", json.dumps(FIXED),
+        "tidy · work · mail: 1 of 1 jobs looked at, the newest 1", json.dumps(SOUND),
+    ]  # fmt: skip
+
+
+def test_a_queue_of_dead_letters_is_known_by_what_waits_in_it(sources):
+    with node.Bullmq(6, sources, prefix="shop") as bull:
+        bull.add("work", "hook", {}, **SOUND)
+        job = {"id": "1", "name": "hook", "data": {}, "opts": SOUND, "attemptsMade": 8, "stacktrace": []}
+        said = {"originalJob": job, "error": "down", "failedAt": "2026-11-22T10:00:00.000Z"}  # seed 004's
+        bull.add("dlq", "failed-job", said, priority=1)
+    sampling.sample(datetime.now(UTC))
+    ends = time.monotonic() + 30
+    while not (report := linting.report(ENGINE)).options:
+        assert time.monotonic() < ends
+        sampling.sample(datetime.now(UTC))
+    assert [(one.id, str(one.where)) for one in report.findings] == [("dead-letters-go-first", "shop · failed-job")]

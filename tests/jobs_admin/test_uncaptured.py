@@ -1,0 +1,102 @@
+"""What workers could not capture is told once on the desk, whoever reads it and however often."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobs_admin import uncaptured
+from jobs_admin.core import keys
+from jobs_admin.models import Total
+from jobs_admin.models.access import ENGINE, VIEWER, Viewer
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
+
+
+def tell(store, name: str, count: int, *, source="shop", host="web-3", ago=timedelta(minutes=5), last=timedelta(0)):
+    said = {"source": source, "host": host, "count": count}
+    said |= {"since": (NOW - ago).timestamp(), "last": (NOW - last).timestamp()}
+    store.hset(keys.dropped(), name, json.dumps(said))
+
+
+def shown(viewer=ENGINE, **options):
+    return [(one.source, one.host, one.count) for one in uncaptured.lately(viewer, NOW, **options)]
+
+
+def test_it_is_told_with_its_host_and_since_when(store):
+    tell(store, "a", 12_345)
+    uncaptured.fold(NOW)
+    (one,) = uncaptured.lately(ENGINE, NOW)
+    assert (one.source, one.host, one.count) == ("shop", "web-3", 12_345)
+    assert one.since == NOW - timedelta(minutes=5)
+
+
+def test_reading_twice_and_an_older_word_add_nothing(store):
+    for count in (5, 5, 9, 7):
+        tell(store, "a", count)
+        uncaptured.fold(NOW)
+        uncaptured.fold(NOW)
+    assert shown() == [("shop", "web-3", 9)]
+
+
+def test_lives_of_one_host_are_added_and_hosts_told_apart(store):
+    tell(store, "a", 5)
+    tell(store, "b", 6)
+    tell(store, "c", 1, host="web-4")
+    tell(store, "d", 2, source="crm")
+    uncaptured.fold(NOW)
+    assert shown() == [("shop", "web-3", 11), ("crm", "web-3", 2), ("shop", "web-4", 1)]
+    assert shown(source="crm") == [("crm", "web-3", 2)]
+    assert uncaptured.by_source(ENGINE) == [("crm", 2), ("shop", 12)]
+
+
+def test_it_outlives_the_store(store):
+    tell(store, "a", 5)
+    uncaptured.fold(NOW)
+    store.flushall()
+    uncaptured.fold(NOW)
+    assert shown() == [("shop", "web-3", 5)]
+
+
+def test_what_is_long_over_is_forgotten_in_the_store_and_shown_no_more_but_counted(store):
+    tell(store, "a", 5, ago=timedelta(days=8), last=timedelta(days=8))
+    tell(store, "b", 6, ago=timedelta(days=8))  # goes on
+    uncaptured.fold(NOW)
+    assert store.hkeys(keys.dropped()) == [b"b"]
+    assert shown() == []
+    assert uncaptured.by_source(ENGINE) == [("shop", 11)]
+
+
+def test_nobody_sees_what_a_source_that_is_not_shown_to_them_lost(store):
+    tell(store, "a", 5)
+    uncaptured.fold(NOW)
+    assert shown(Viewer(name="vera", roles={"crm": VIEWER})) == []
+    assert uncaptured.by_source(Viewer(name="vera", roles={"crm": VIEWER})) == []
+
+
+def test_hostile_words_are_left_out_and_forgotten(store):
+    for name, text in enumerate((b"", b"[]", b"{", b'{"source": "../x", "host": "h", "count": 1, "since": 1, "last": 1}',
+                 b'{"source": "shop", "host": "h", "count": -1, "since": 1, "last": 1}',
+                 b'{"source": "shop", "host": "h", "count": 1e400, "since": 1, "last": 1}',
+                 b'{"source": "shop", "host": "h", "count": 1, "since": NaN, "last": 1}',
+                 b'{"source": "shop", "host": "h", "count": 1, "since": 1, "last": NaN}')):  # fmt: skip
+        store.hset(keys.dropped(), f"x{name}", text)
+    uncaptured.fold(NOW)
+    assert not store.hlen(keys.dropped())
+    assert not Total.objects.exists()
+
+
+def test_of_what_is_old_the_sum_of_each_source_remains_and_nothing_comes_twice(store):
+    for number in range(30):
+        ago = timedelta(days=40, minutes=number)
+        # Some go on, and the store tells of them again and again.
+        tell(store, f"n{number}", 1, ago=ago, last=timedelta(0) if number < 10 else ago)
+    tell(store, "young", 1)
+    for _ in range(3):
+        uncaptured.fold(NOW)
+    assert uncaptured.by_source(ENGINE) == [("shop", 31)]
+    assert Total.objects.count() == 10 + 1 + 1

@@ -1,0 +1,197 @@
+"""A fleet is upgraded in any order: guards a version older and newer than the desk, what neither can read, and what happens later."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import redis
+
+from jobs_admin import heartbeats, ingest, refiling
+from jobs_admin.core import envelope, keys
+from jobs_admin.core.envelope import KINDS, VERSION, encode
+from jobs_admin.management import wheel
+from jobs_admin.models import Failure, Unfiled, Worker
+from jobs_admin.report import NotOurs
+from tests.dashboard.conftest import log_in
+from tests.jobs_admin.test_ingest import NOW, report
+from tests.jobs_admin.worker.policies import attempts, policy, published, running
+from tests.real_celery import ROOT, Home, RealWorker
+
+_ids = itertools.count(1)
+
+
+def as_version(
+    number: int, job: str, without: tuple[str, ...] = (), **more: object
+) -> tuple[bytes, dict[bytes, bytes]]:
+    """An entry as another version writes it: with fields that we do not know, or without some that we do."""
+    fields = encode(report(job))
+    meta = {name: value for name, value in json.loads(fields[b"meta"]).items() if name not in without} | more
+    return b"%d-0" % next(_ids), {**fields, b"v": b"%d" % number, b"meta": json.dumps(meta).encode()}
+
+
+@pytest.mark.django_db
+def test_the_version_after_ours_is_read_without_what_we_do_not_know():
+    entry_id, fields = as_version(VERSION + 1, "j1", heat=7, shape={"deep": [1]})
+    assert ingest.file([(entry_id, {**fields, b"picture": b"\x00\xff"})], NOW) == ingest.Filed(1, 1)
+    assert (Failure.objects.get().job_id, Unfiled.objects.count()) == ("j1", 0)
+
+
+@pytest.mark.django_db
+def test_the_version_before_ours_is_read_with_what_it_lacks_at_its_default():
+    least = ("source", "queue", "task", "job_id", "kind", "attempt", "at")
+    newer = tuple(name for name in json.loads(encode(report())[b"meta"]) if name not in least)
+    assert ingest.file([as_version(VERSION - 1, "j1", newer)], NOW) == ingest.Filed(1, 1)
+    assert Failure.objects.get().state == "dead"
+
+
+@pytest.mark.django_db
+def test_what_is_too_new_is_kept_whole_and_filed_by_the_version_that_knows_it(monkeypatch):
+    """The upgrade is what is played here: the constants of the format as the next version has them."""
+    too_new = as_version(VERSION + 2, "j1")
+    unheard_of = as_version(VERSION + 1, "j2", kind="vanished")
+    broken = (b"9-9", {b"v": b"1", b"meta": b"["})
+    assert ingest.file([too_new, unheard_of, broken], NOW) == ingest.Filed(unfiled=3)
+
+    refiling.begin_again()
+    assert refiling.step() and not refiling.step()  # today's version looks, and leaves them
+    assert Unfiled.objects.count() == 3
+
+    with monkeypatch.context() as upgrade:
+        upgrade.setattr(envelope, "VERSION", VERSION + 1)
+        refiling.begin_again()
+        assert refiling.step() and not refiling.step()
+        assert list(Failure.objects.values_list("job_id", flat=True)) == ["j1"]
+        assert {row.entry_id for row in Unfiled.objects.all()} == {unheard_of[0].decode(), "9-9"}
+        upgrade.setattr(envelope, "KINDS", (*KINDS, "vanished"))
+        refiling.begin_again()
+        assert refiling.step()
+    assert sorted(Failure.objects.values_list("job_id", flat=True)) == ["j1", "j2"]
+    assert Unfiled.objects.get().entry_id == "9-9"
+
+
+@pytest.mark.django_db
+def test_a_report_that_is_refused_again_keeps_its_row_with_the_new_reason(monkeypatch):
+    def refuse(*_):
+        raise NotOurs("no source of that name")
+
+    entry_id, fields = as_version(VERSION + 2, "j1")
+    ingest.file([(entry_id, fields)], NOW)
+    with monkeypatch.context() as upgrade:
+        upgrade.setattr(envelope, "VERSION", VERSION + 1)
+        upgrade.setattr(ingest, "read", refuse)
+        refiling.begin_again()
+        assert refiling.step()
+    kept = Unfiled.objects.get()
+    assert kept.why == "no source of that name" and Failure.objects.count() == 0
+
+
+@pytest.mark.django_db
+def test_a_heartbeat_of_an_older_guard_is_a_worker_all_the_same(store, django_user_model):
+    now = datetime.now(UTC)
+    said = {"v": 1, "source": "shop", "name": "w1@old", "boot": "b", "at": now.timestamp(), "queues": ["emails"]}
+    store.hset(keys.workers(), "shop/w1@old", json.dumps(said))
+    (beat,) = heartbeats.fold(now)
+    assert (beat.name, beat.queues, beat.tasks, beat.late_ack) == ("w1@old", ["emails"], None, {})
+    assert Worker.objects.get().name == "w1@old"
+    ann = log_in(django_user_model, "ann", every="admin")
+    for page in ("/queues/", "/policies/", "/"):
+        assert ann.get(page).status_code == 200
+
+
+# -- real workers with other guards -----------------------------------------------------------------------------------
+
+NEWER = {  # of a file of the guard: what it says -> what it says in the next version
+    "jobs_admin/core/envelope.py": {
+        f"VERSION = {VERSION}\n": f"VERSION = {VERSION + 1}\n",
+        '    trace: str = ""\n\n    @property': '    trace: str = ""\n    heat: int = 7\n\n    @property',
+    },
+    "jobs_admin/worker/heartbeat.py": {'"v": 1,': '"v": 2, "heat": {"deep": [7]},'},
+    "jobs_admin/worker/versions.py": {"GUARD_VERSION = ": 'GUARD_VERSION = "9.0.0"  # '},
+}
+OLDER = {
+    "jobs_admin/core/envelope.py": {f"VERSION = {VERSION}\n": f"VERSION = {VERSION - 1}\n"},
+    "jobs_admin/worker/heartbeat.py": {
+        '            "configuration": has.digest,\n': "",
+        '            "tasks": identity.tasks.digest,\n': "",
+        '            "uncounted": self.at_start.uncounted,\n': "",
+    },
+    "jobs_admin/core/policy/parsing.py": {
+        "    said.done(_FIELDS)": '    said.done([name for name in _FIELDS if name != "rate_limit"])'
+    },
+    "jobs_admin/worker/versions.py": {"GUARD_VERSION = ": 'GUARD_VERSION = "0.0.9"  # '},
+}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A worker with the wheel of a copy of the guard that was changed so."""
+    started = []
+
+    def start_one(changes, broker_url, store_url) -> RealWorker:
+        copy = tmp_path / "other"
+        for part in (*wheel.PACKAGES, "LICENSE", "jobs_admin/__init__.py"):
+            there = copy / part
+            there.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if (ROOT / part).is_dir() else shutil.copyfile)(ROOT / part, there)
+        for name, texts in changes.items():
+            code = (copy / name).read_text()
+            for before, after in texts.items():
+                assert before in code, f"{name} does not say {before!r} any more"
+                code = code.replace(before, after)
+            (copy / name).write_text(code)
+        home = tmp_path / "home"
+        with zipfile.ZipFile(wheel.build(tmp_path, copy).path) as archive:
+            archive.extractall(home)
+        (home / "tests").mkdir()
+        shutil.copyfile(ROOT / "tests/real_celery.py", home / "tests/real_celery.py")
+        made = RealWorker(broker_url, store_url, home=Home(Path(sys.executable), home))
+        made.environment["DJANGO_SETTINGS_MODULE"] = ""  # the app of a user, who has none
+        started.append(made)
+        return made.start()
+
+    yield start_one
+    for one in started:
+        one.stop()
+
+
+@pytest.mark.server
+@pytest.mark.django_db
+@pytest.mark.parametrize(("changes", "version"), [(NEWER, "9.0.0"), (OLDER, "0.0.9")], ids=["newer", "older"])
+def test_jobs_of_another_guard_are_filed_and_its_worker_is_shown(start, store, engine, changes, version):
+    worker = start(changes, engine.url.removesuffix("/0") + "/1", engine.url)
+    job = worker.send("fail", "it failed", queue="emails")
+
+    def is_filed() -> bool:
+        ingest.step("here", wait_s=0.2)
+        return Failure.objects.filter(job_id=job).exists()
+
+    worker.wait(is_filed, what="the failure")
+    (said,) = worker.wait(lambda: running(engine.url), what="a heartbeat")
+    assert said["guard"] == version
+    heartbeats.fold(NOW)
+    assert (Worker.objects.get().name, Unfiled.objects.count()) == (said["name"], 0)
+    assert Failure.objects.get().message == "it failed"
+
+
+@pytest.mark.server
+def test_a_policy_that_an_older_guard_does_not_know_whole_only_observes_there(start, store, engine):
+    limited = policy("limited", "try", rate_limit={"max": 100, "per_s": 1})
+    published(engine.url, limited)
+    worker = start(OLDER, engine.url.removesuffix("/0") + "/1", engine.url)
+    said = worker.wait(lambda: (told := running(engine.url)) and told[0]["refused"] and told[0], what="its word")
+    assert said["refused"]["limited"] == (
+        "This version of the guard does not know rate_limit: the policy only observes here."
+    )
+    job = worker.send("try")
+    worker.wait(lambda: f"{job}] raised" in worker.text())  # natively: at once, and once
+    assert len(attempts(worker, job)) == 1
+    with redis.Redis.from_url(engine.url) as client:
+        (entry,) = worker.wait(lambda: client.xrange(keys.failures()))
+    assert json.loads(entry[1][b"meta"])["observed"].startswith("would retry in")
