@@ -31,6 +31,14 @@ class CannotStart(SystemExit):
 def main(argv: list[str]) -> int:
     """Run the command of `argv` (with the program's name) in an environment that has what it needs. Its exit code."""
     need_python(argv)
+    if argv[1:2] == ["worker-wheel"]:  # needs nothing that would have to be installed, and no settings
+        from jobs_admin.management import wheel
+
+        return wheel.main(argv[2:])
+    if argv[1:2] == ["node-package"]:  # as little
+        from jobs_admin.management import node_package
+
+        return node_package.main(argv[2:])
     is_test = argv[1:2] == ["test"]
     strict = is_test and "--strict" in argv
     locks = [ROOT / "requirements.txt"] + ([ROOT / "requirements-test.txt"] if strict else [])
@@ -263,5 +271,7 @@ def run_tests(arguments: list[str], strict: bool) -> int:
         # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that
         # tests/conftest.py gives them.
         arguments = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile", "--no-loadscope-reorder"]
+    # Hundreds of processes are started, and each would compile the same modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.chdir(ROOT)
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])

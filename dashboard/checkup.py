@@ -14,17 +14,21 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
 from dashboard.connections import about_database
-from jobs_admin import audit, config, liveness
-from jobs_admin.models import Channel, Unfiled, Worker
+from jobs_admin import abilities, audit, config, heartbeats, liveness, uncaptured
+from jobs_admin.models import Channel, Source, Unfiled, Worker
+from jobs_admin.models.access import ENGINE
 from jobs_admin.notices import heartbeat
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import Finding, Source, SourceError, SourceRefused
+from jobs_admin.sources.base import Finding, SourceError, SourceRefused
+from jobs_admin.sources.base import Source as Adapter
+from jobs_admin.worker.versions import GUARD_VERSION
 
 HIGH, WARNING, INFO = "high", "warning", "info"
 
 # Reports wait this long while `watch` is busy; beyond it, it does not keep up.
 INGEST_LAG_S = 60
 HEARD_WITHIN = timedelta(seconds=30)
+READ_WITHIN = timedelta(minutes=2)
 PING_S = 1.5
 FAILED_TRIES = 5  # in a row, of a channel that is worth a word
 
@@ -54,7 +58,7 @@ def results(now: datetime | None = None) -> Iterator[Result]:
         yield check_watch(now)
     yield from check_sources(now, reads_database=database.severity != HIGH)
     if database.severity != HIGH:
-        yield check_reports()
+        yield check_reports(is_store_known=store.severity != HIGH)
         yield check_channels()
         yield check_audit()
 
@@ -100,7 +104,7 @@ def check_store() -> Result:
         return Result("store", "", [Finding("store", HIGH, f"The store does not answer: {_line(error)}.", fix)])
 
 
-def _about_the_store(source: Source) -> list[Finding]:
+def _about_the_store(source: Adapter) -> list[Finding]:
     """What the adapter says of a broker, in the words of a store: reports wait there, not jobs."""
     return [
         Finding(
@@ -165,23 +169,51 @@ def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Res
             queues = adapter.depths()
             found = adapter.findings()
         except SourceRefused as error:
-            yield Result(part, "", [Finding("refused", HIGH, str(error), f"Correct {_set_by(name, source)}.")])
+            yield Result(
+                part, "", [Finding("refused", HIGH, str(error), f"Correct {_set_by(name, source, all_of_it=True)}.")]
+            )
             continue
         except SourceError as error:
             fix = f"Look at {_set_by(name, source)}, and whether it runs."
             yield Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
             continue
-        counted = f"{len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
-        if reads_database:
+        counted = f"{abilities.system(source.backend)}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
+        if reads_database and adapter.can.holds_dead:
+            read, about_reading = check_reading(name, now)
+            counted, found = f"{counted}, {read}", found + about_reading
+        elif reads_database and source.backend == "celery":
             workers, about_workers = check_workers(name, source.url, now)
             counted, found = f"{counted}, {workers}", found + about_workers
         yield Result(part, counted, found)
 
 
-def _set_by(name: str, source: config.SourceConfig) -> str:
+def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) -> str:
+    """Where its URL stands; `all_of_it`: where its other options stand too."""
     if source.is_demo:
         return "REDRIVE_DEMO_BROKER_URL, which `up` sets"
-    return f"the url of [sources.{name}] in REDRIVE_SOURCES" if settings.REDRIVE_SOURCES else "CELERY_BROKER_URL"
+    if not settings.REDRIVE_SOURCES:
+        return "CELERY_BROKER_URL"
+    it = f"[sources.{name}] in the file that REDRIVE_SOURCES names"
+    return f"what {it} says" if all_of_it else f"the url of {it}"
+
+
+def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
+    """Whether the dead jobs of a system that keeps them are being read."""
+    known = Source.objects.filter(name=source).first()
+    if known is not None and known.why_not_pulled:
+        since = f"{known.not_pulled_since:%Y-%m-%d %H:%M} UTC" if known.not_pulled_since else "a while"
+        text = f"Its dead jobs are not read since {since}: {known.why_not_pulled.rstrip('.')}."
+        return "not read", [Finding("not-read", HIGH, text, "What was read before stands; it goes on by itself.")]
+    if known is None or known.pulled_at is None:
+        text = "Its dead jobs were not read yet, or not all of them."
+        return "not read yet", [
+            Finding("not-read-yet", WARNING, text, "See that `manage.py watch` runs, then look again.")
+        ]
+    age = now - known.pulled_at
+    if age > READ_WITHIN:
+        text = f"Its dead jobs were last read at {known.pulled_at:%Y-%m-%d %H:%M} UTC."
+        return "read long ago", [Finding("read-late", WARNING, text, "See that `manage.py watch` runs.")]
+    return f"read {max(0, age.total_seconds()):.0f} s ago", []
 
 
 def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Finding]]:
@@ -201,25 +233,83 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
             )
         )
     elif silent:
+        found.append(_about_the_silent(source, silent, now))
+    for lost in uncaptured.lately(ENGINE, now, source):
+        text = (
+            f"{lost.count} reports of host {lost.host} could not be captured since {lost.since:%Y-%m-%d %H:%M} UTC: "
+            "neither Redrive's store nor the spool on its disk took them."
+        )
         found.append(
             Finding(
-                "workers-silent",
-                HIGH if not heard else WARNING,
-                f"{len(silent)} of its workers work on the broker but report nothing here: {', '.join(silent[:5])}.",
-                "Without install(app) they are not guarded; with it they report to another store: give them the same "
-                "REDRIVE_REDIS_URL as Redrive has.",
+                "uncaptured",
+                HIGH,
+                text,
+                "See that the store answers and watch runs; give it or the spool more room. Told for seven days after it began.",
             )
         )
     for worker in heard:
-        if worker.dropped:
-            text = f"{worker.name} could not keep {worker.dropped} reports: its disk and Redrive's store were full."
-            found.append(Finding("dropped", HIGH, text, "Give the store or its spool more room; see its log."))
-        elif worker.spooled:
+        if worker.spooled:
             text = f"{worker.name} keeps {worker.spooled} reports on its disk."
             found.append(
                 Finding("spooled", WARNING, text, "It could not reach Redrive's store; they are sent when it can.")
             )
+    found += _about_copies(source, now) + _about_guards(source, now)
     return f"{len(heard)} guarded {'worker' if len(heard) == 1 else 'workers'}", found
+
+
+def _about_the_silent(source: str, silent: list[str], now: datetime) -> Finding:
+    text = f"{len(silent)} of its workers work on the broker but report nothing here: {', '.join(silent[:5])}."
+    others = Worker.objects.filter(name__in=silent, seen_at__gte=now - HEARD_WITHIN).exclude(source=source)
+    if named := sorted(set(others.values_list("source", flat=True)))[:5]:
+        under = ", ".join(named)
+        fix = f"Workers of these names report as source {under}: call the source so here, or give install() source={source!r}."
+        return Finding("workers-silent", HIGH, text, fix)
+    fix = (
+        "Without install(app), or with REDRIVE_MODE=off, they are not guarded. Else they report to another store: give "
+        "them the same REDRIVE_REDIS_URL as Redrive has."
+    )
+    # Before the first guarded worker, as when one is brought in step by step, nothing is out of order.
+    was_guarded = Worker.objects.filter(source=source).exists()
+    is_none_heard = not Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN).exists()
+    return Finding("workers-silent", HIGH if was_guarded and is_none_heard else WARNING, text, fix)
+
+
+def _about_copies(source: str, now: datetime) -> list[Finding]:
+    """What its workers say of replayed jobs whose messages may have come twice."""
+    try:
+        told = [one for one in heartbeats.told(now) if one.source == source]
+    except redis.RedisError:
+        return []  # that the store is away is said elsewhere
+    dropped, unasked = sum(one.repeated for one in told), sum(one.unasked for one in told)
+    found = []
+    if dropped:
+        text = f"Second copies of replayed jobs came from the broker ({dropped:,}); its workers did not run them."
+        found.append(Finding("copies-dropped", INFO, text, "Nothing is to be done: each of these jobs ran once."))
+    if unasked:
+        text = f"Replayed jobs ({unasked:,}) started while the store did not say whether a first copy ran already."
+        fix = "A job of which the broker had two copies may have run twice then. Look why the store did not answer."
+        found.append(Finding("copies-unasked", WARNING, text, fix))
+    return found
+
+
+def _about_guards(source: str, now: datetime) -> list[Finding]:
+    """Workers whose guard is of another version than this desk: no fault, but nothing that should stay so unseen."""
+    try:
+        told = [one.guard for one in heartbeats.told(now) if one.source == source]
+    except redis.RedisError:
+        return []
+    others = sorted({guard or "unknown" for guard in told} - {GUARD_VERSION})
+    if not others:
+        return []
+    count = sum(guard != GUARD_VERSION for guard in told)
+    return [
+        Finding(
+            "guard-version",
+            INFO,
+            f"{count} of its workers have a guard of another version ({', '.join(others[:5])}) than Redrive ({GUARD_VERSION}).",
+            "The version before and after are understood. `manage.py worker-wheel` builds the one that belongs to this Redrive.",
+        )
+    ]
 
 
 def _answering(url: str) -> set[str]:
@@ -234,13 +324,18 @@ def _answering(url: str) -> set[str]:
         app.close()
 
 
-def check_reports() -> Result:
+def check_reports(*, is_store_known: bool = True) -> Result:
     count = Unfiled.objects.count()
     found = []
     if count:
         text = f"{count} {'report' if count == 1 else 'reports'} could not be filed and {'is' if count == 1 else 'are'} kept as they came."
         found.append(Finding("unfiled", WARNING, text, "See why in the admin, under Unfiled."))
-    return Result("reports", "all filed" if not count else f"{count} unfiled", found)
+    told = "all filed" if not count else f"{count} unfiled"
+    return Result(
+        "reports",
+        told if is_store_known else f"not known: the store does not answer; of those that came, {told}",
+        found,
+    )
 
 
 def check_channels() -> Result:

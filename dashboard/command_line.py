@@ -19,6 +19,8 @@ OURS = {
     "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
     "off": "Silence the guard in all workers within two seconds.",
     "on": "Let the guard in all workers record again.",
+    "worker-wheel": "Build the guard as a package for the environments of workers.",
+    "node-package": "Build the piece for BullMQ workers as an npm package.",
     "token": "Keys to the API: create, list, revoke.",
     "prune": "Remove what is over, by age and size; --dry-run says what would go.",
     "reindex": "Make the search index anew, where it is of an older version.",
@@ -68,7 +70,7 @@ def listing() -> str:
 
     found = {name for part in _DJANGO for name in find_commands(str(Path(django.__file__).parent / part))}
     lines = ["Redrive's commands (`python3 manage.py COMMAND --help` tells more):", ""]
-    lines += [f"  {name:<10}{what}" for name, what in OURS.items()]
+    lines += [f"  {name:<14}{what}" for name, what in OURS.items()]
     lines += ["", "Django's:", "", "  " + ", ".join(sorted(found - OURS.keys())), ""]
     return "\n".join(lines)
 

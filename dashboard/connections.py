@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import redis
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -14,37 +16,69 @@ from jobs_admin.config import SourceConfig
 from jobs_admin.core.address import Unreadable, shown
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import SourceError
+from jobs_admin.sources.base import SourceError, SourceUnreachable
 
 OLDEST_REDIS = (6, 2)
 TIMEOUT_S = 4.0
 
 
-def check_given() -> None:
-    """Raises Misconfigured, naming the variable, for the first URL that is set and cannot be used."""
+def check_given() -> list[str]:
+    """What is to be said before a start that goes on: a sentence for each source of the file that nobody reaches now.
+
+    Raises Misconfigured, naming the variable, for the first of the others that is set and cannot be used.
+    """
     for name in ("REDRIVE_REDIS_URL", "REDIS_URL"):
         if environment.is_given(name):
             check_redis(name, environment.get(name))
             break
     if environment.is_given("CELERY_BROKER_URL"):
         check_broker(SourceConfig("celery", "celery", environment.get("CELERY_BROKER_URL")))
-    check_sources()
+    away = check_sources()
     check_payload_keys()
     check_database()
+    return away
 
 
-def check_sources() -> None:
-    """Every source of the file: what it says, and that somebody answers there."""
+def check_sources() -> list[str]:
+    """A sentence for each source of the file that is not reached: one system that is down keeps no desk from showing the others.
+
+    Raises Misconfigured for all of them together that cannot be used as they are written down.
+    """
     path = environment.get("REDRIVE_SOURCES")
     if not path:
-        return
+        return []
     try:
-        found = config.sources()
+        found = [source for source in config.sources().values() if not source.is_demo]
     except config.BadConfiguration as error:
         raise Misconfigured(f"{error} Nothing was started.") from error
-    for source in found.values():
-        if not source.is_demo:
-            check_broker(source, f"REDRIVE_SOURCES: the url of [sources.{source.name}]")
+    with ThreadPoolExecutor(max_workers=8) as several:  # so that those that hang are waited for together
+        looked = list(several.map(_look_at, found))
+    if refused := [why for why, _ in looked if why]:
+        raise Misconfigured(f"REDRIVE_SOURCES: {' '.join(refused)} Nothing was started.")
+    return [away for _, away in looked if away]
+
+
+def _look_at(source: SourceConfig) -> tuple[str, str]:
+    """Why a source of the file cannot be used, or why it cannot be reached: a sentence each, or ""."""
+    named = f"[sources.{source.name}]"
+    try:
+        adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
+        try:
+            adapter.findings()
+        finally:
+            adapter.close()
+        if source.backend == "celery" and source.url.startswith(("redis", "unix")):
+            check_redis(f"the url of {named}", source.url)
+    except SourceUnreachable as error:
+        why = f"{shown(source.url)}: {without_secrets(error)}"
+        text = f"Source {source.name} cannot be reached ({why}). The desk starts, shows it so, and reads it once it answers."
+        return "", text
+    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
+        why = without_secrets(error).removeprefix(f"Source {source.name}: ")
+        return f"{named} ({shown(source.url)}) cannot be used: {why}.", ""
+    except Misconfigured as error:
+        return str(error).removesuffix(" Nothing was started."), ""
+    return "", ""
 
 
 def check_payload_keys() -> None:
@@ -67,7 +101,7 @@ def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
     except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
         why = without_secrets(error).removeprefix(f"Source {source.name}: ")
         raise Misconfigured(f"{name} cannot be used: {shown(source.url)} ({why}). Nothing was started.") from error
-    if source.backend == "celery":
+    if source.backend == "celery" and source.url.startswith(("redis", "unix")):
         check_redis(name, source.url)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import re
 
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified, HttpResponseRedirect
-from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
 
@@ -24,7 +23,9 @@ def render_page(request: HttpRequest, page: str, context: dict, *, part: str, st
     A part that is what the asker already has (If-None-Match) is answered with 304.
     """
     swap = request.htmx and not request.htmx.history_restore_request and not request.htmx.boosted
-    response = render(request, f"{page}#{part}" if swap else page, context, status=status)
+    text = render_to_string(f"{page}#{part}" if swap else page, context, request)
+    # Half of a surrogate pair, which JSON may hold, stands as JSON's own escape: UTF-8 has no bytes for it.
+    response = HttpResponse(text.encode("utf-8", "backslashreplace"), status=status)
     if swap:
         # Read only now: rendering may have said something.
         said = render_to_string("parts/messages_out_of_band.html", request=request)

@@ -36,9 +36,24 @@ def replay_of(**fields: str) -> str:
     return _with_query("replay-new", query_for(**fields))
 
 
+def new_replay(text: str) -> str:
+    """The draft of a replay of what a search finds."""
+    return _with_query("replay-new", text)
+
+
 def replay_of_job(pk: int) -> str:
     """The draft of a replay of this one failure, where more can be decided than beside the failure itself."""
     return f"{reverse('replay-new')}?{urlencode({'selection': pk})}"
+
+
+def retries_url(text: str) -> str:
+    """Where it is decided when the retries of this search run instead."""
+    return _with_query("reschedule-new", text)
+
+
+def retry_of_job(pk: int) -> str:
+    """The same for one job."""
+    return f"{reverse('reschedule-new')}?{urlencode({'selection': pk})}"
 
 
 def group_page(fingerprint: str) -> str:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import redis
 
 from dashboard.exposition import Metric, Sample
-from jobs_admin import config, desk_state, liveness, policies, queues, totals
+from jobs_admin import config, desk_state, liveness, policies, queues, totals, uncaptured
 from jobs_admin.models.access import Viewer
 
 
@@ -124,6 +124,11 @@ def _of_sources(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         "How long ago a source was last sampled.",
         [(labels, _since(one.sampled_at, now)) for labels, one in rows if one.sampled_at],
     )
+    yield _gauge(
+        "redrive_source_read_age_seconds",
+        "How long ago all dead jobs of a system that keeps them itself were last read.",
+        [(labels, _since(one.pulled_at, now)) for labels, one in rows if one.pulled_at],
+    )
     yield _gauge("redrive_workers", "Workers with a guard that live.", [(labels, one.workers) for labels, one in rows])
     yield _gauge(
         "redrive_spooled_reports",
@@ -134,6 +139,12 @@ def _of_sources(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         "redrive_dropped_reports",
         "Reports that live workers could not keep since they started.",
         [(labels, one.dropped) for labels, one in rows],
+    )
+    yield Metric(
+        uncaptured.METRIC,
+        "counter",
+        "Reports that workers could not keep, those of dead workers included.",
+        [Sample({"source": source}, value) for source, value in uncaptured.by_source(viewer)],
     )
 
 

@@ -50,6 +50,7 @@ KINDS: dict[str, Kind] = {
     "note": TEXT,
 }
 RESPECT = "retry_after.respect"
+FILE_LOST = "file_lost"
 EXPIRES, EXPIRES_AT = "expires", "expires_at"
 # What may be chosen for the end of a policy, and how long it is from now.
 SPANS_OF_EXPIRY = {"1h": timedelta(hours=1), "4h": timedelta(hours=4), "1d": timedelta(days=1), "7d": timedelta(days=7)}
@@ -77,6 +78,7 @@ class Draft:
     texts: dict[str, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     respects: bool = True  # what a server asks for
+    files_lost: bool = False  # keeps jobs that are acknowledged early while they run
     expires: str = ""  # a key of SPANS_OF_EXPIRY, "at", or "": never
     errors: dict[str, list[str]] = field(default_factory=dict)
 
@@ -88,7 +90,7 @@ class Draft:
             texts[EXPIRES_AT] = str(ends)[:19].removesuffix(":00")
         rows = [Row(str(one.get("error", "")), str(one.get("as", ""))) for one in document.get("classes") or ()]
         respects = _at(document, RESPECT) is not False
-        return cls(texts, rows, respects, AT if ends else "")
+        return cls(texts, rows, respects, document.get(FILE_LOST) is True, AT if ends else "")
 
     @classmethod
     def given(cls, given: QueryDict) -> Draft:
@@ -96,7 +98,8 @@ class Draft:
         texts = {path: given.get(path, "")[:_LONGEST].strip() for path in (*KINDS, EXPIRES_AT)}
         pairs = zip(given.getlist("class.error"), given.getlist("class.as"), strict=False)
         rows = [Row(error[:_LONGEST].strip(), as_) for error, as_ in pairs]
-        return cls(texts, [row for row in rows if row.error][:MOST_ROWS], RESPECT in given, given.get(EXPIRES, ""))
+        named = [row for row in rows if row.error][:MOST_ROWS]
+        return cls(texts, named, RESPECT in given, FILE_LOST in given, given.get(EXPIRES, ""))
 
     def document(self, now: datetime) -> dict[str, Any]:
         """In the contract's shape; what is left empty is left out. An end that was chosen as a span begins `now`."""
@@ -108,6 +111,8 @@ class Draft:
         if self.rows:
             found["classes"] = [{"error": row.error, "as": row.as_} for row in self.rows]
         _put(found, RESPECT, self.respects)
+        if self.files_lost:
+            found[FILE_LOST] = True
         if self.expires in SPANS_OF_EXPIRY:
             ends = now + SPANS_OF_EXPIRY[self.expires] + timedelta(seconds=59)  # the next whole minute
             found[EXPIRES_AT] = ends.replace(second=0).isoformat(timespec="seconds")
@@ -140,7 +145,7 @@ class Draft:
 
 
 # Where a refusal can stand.
-PLACES = (*KINDS, RESPECT, EXPIRES_AT, "classes")
+PLACES = (*KINDS, RESPECT, FILE_LOST, EXPIRES_AT, "classes")
 # A part that is refused as a whole -> the input that is to blame.
 _FALLS_TO = {"backoff": "backoff.kind", "jitter": "jitter.kind", "match": "match.task", "budget": "budget.per_minute"}
 _FALLS_TO |= {"concurrency": "concurrency.key", "rate_limit": "rate_limit.max", "poison": "poison.crashes"}

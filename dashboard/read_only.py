@@ -20,6 +20,7 @@ HARMLESS = frozenset(
         "admin:logout",
         "api:preview_replay",
         "api:preview_policy",
+        "api:preview_reschedule",
         "api:preview_alert_rule",
         "api:backtest_policy",
         "failure-export",
@@ -51,7 +52,7 @@ class ReadOnlyMiddleware:
 
 def _is_harmless(request: HttpRequest) -> bool:
     name = request.resolver_match.view_name
-    return name in HARMLESS or (name == "replay-new" and request.POST.get("step") != "start")
+    return name in HARMLESS or (name in {"replay-new", "reschedule-new"} and request.POST.get("step") != "start")
 
 
 def _refused_call(request: HttpRequest) -> HttpResponse | None:

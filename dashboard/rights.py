@@ -102,7 +102,7 @@ def _of(pattern: URLPattern, route: str, name: str) -> Iterator[Address]:
         yield Address(route, name, view.right, ("GET",))
     else:
         right = _OF_DJANGO.get(name) or getattr(view, "right", "")
-        yield Address(route, name, right, _TAKEN.get(name, ("GET",)) if name.startswith("admin:") else _methods(view))
+        yield Address(route, name, right, methods(view, name))
 
 
 def _of_record(record: ModelAdmin, route: str, name: str) -> Address:
@@ -116,8 +116,10 @@ def _of_record(record: ModelAdmin, route: str, name: str) -> Address:
     return Address(route, name, right, ("GET",) if act == "history" else ("GET", "POST"), to_change)
 
 
-def _methods(view: Callable[..., Any]) -> tuple[str, ...]:
-    """What `require_safe`, `require_POST` … let through; of a class, what it has methods for."""
+def methods(view: Callable[..., Any], name: str) -> tuple[str, ...]:
+    """What `require_safe`, `require_POST` … let through; of a class, what it has methods for. None of a call of the API."""
+    if name.startswith("admin:"):
+        return _TAKEN.get(name, ("GET",))
     if kind := getattr(view, "view_class", None):
         return tuple(m.upper() for m in ("get", "post") if m in kind.http_method_names and hasattr(kind, m))
     while view is not None:

@@ -1,6 +1,8 @@
 """What an act answers: a sentence, a link to what it made, and the way back where there is one.
 
-Carried by Django's messages, so that it also survives a redirect without JavaScript.
+Carried by Django's messages, so that it also survives a redirect without JavaScript. With it, what only tells leaves by
+itself, what can be taken back stays until the next act, and what went wrong until it is closed (redrive.js); what was done
+stands in the audit all the same.
 """
 
 from __future__ import annotations

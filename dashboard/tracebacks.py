@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from threading import Lock
 
 from django.template.loader import render_to_string
@@ -71,6 +72,7 @@ class Shown:
 
 
 _FRAME = re.compile(r'[ |+-]*File "')
+_AT = "    at "  # a frame of JavaScript
 _OPENING = re.compile(r"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):\s*\Z")
 _BETWEEN = re.compile(
     r"^(During handling of the above exception, another exception occurred:"
@@ -80,7 +82,7 @@ _BETWEEN = re.compile(
 
 
 def shown(trace: str) -> Shown:
-    """`trace` in sections, the last exception first. Text that is no Python traceback is one section of words."""
+    """`trace` in sections, the last exception first. Text that is no traceback is one section of words."""
     text = trace[-MOST_SHOWN:]
     parts = _BETWEEN.split(text)  # the first cause, how the next came of it, the next …
     found = []
@@ -100,11 +102,13 @@ def _opened(piece: Piece) -> Piece:
 
 
 def _error(pieces: list[Piece]) -> str:
-    said = pieces[-1].words if pieces else ""
+    said = (pieces[-1].words or pieces[0].words) if pieces else ""
     return said.split("\n", 1)[0].partition(": ")[0][:120]
 
 
 def _pieces(text: str) -> list[Piece]:
+    if _FRAME.search(text) is None and (own := _of_javascript(text)):
+        return own
     known = iter(frames(text))
     upcoming = next(known, None)
     pieces: list[Piece] = []
@@ -145,7 +149,7 @@ def _pieces(text: str) -> list[Piece]:
         own.append(
             ShownFrame(
                 upcoming.file,
-                "/".join(upcoming.file.replace("\\", "/").split("/")[-3:]),
+                _place(upcoming.file),
                 upcoming.line,
                 upcoming.function,
                 highlighted(_code(body) or upcoming.code),
@@ -155,6 +159,29 @@ def _pieces(text: str) -> list[Piece]:
     close_frames()
     close_words()
     return pieces
+
+
+def _of_javascript(text: str) -> list[Piece]:
+    """A stack as V8 writes it: the error first, then its frames, the innermost first. Empty for other text."""
+    known = frames(text)[::-1]
+    lines = text.split("\n")
+    end = next((n for n in range(len(lines), 0, -1) if lines[n - 1].startswith(_AT)), 0)
+    begin = end
+    while begin and lines[begin - 1].startswith(_AT):
+        begin -= 1
+    if not known or end - begin != len(known):  # more of them than are read
+        return []
+    pieces = [Piece(words=said)] if (said := "\n".join(lines[:begin]).strip("\n")) else []
+    for is_application, row in groupby(known, key=lambda frame: frame.is_application):
+        pieces.append(
+            Piece(is_application, tuple(ShownFrame(f.file, _place(f.file), f.line, f.function, "") for f in row))
+        )
+    rest = "\n".join(lines[end:]).strip("\n")
+    return [*pieces, Piece(words=rest)] if rest else pieces
+
+
+def _place(file: str) -> str:
+    return "/".join(file.replace("\\", "/").split("/")[-3:])
 
 
 def _code(body: list[str]) -> str:

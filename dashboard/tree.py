@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from dashboard.shown.text import visible, visible_text
 from jobs_admin.core import query as language
-from jobs_admin.core.text import whole_number
+from jobs_admin.core.text import representable, whole_number
 from jobs_admin.core.veil import Piece
 
 # What one answer may hold: beyond it the rest follows from an entry on.
@@ -232,7 +232,7 @@ def _html(line: Line, to: Addresses) -> str:
     if line.what == "long":
         more = format_html(" " + _LINK, _opens(line, to), "Show all")
     elif line.like and line.path in to.indexed:
-        more = format_html(_LIKE, f"{to.search}?{urlencode({'q': line.like})}")
+        more = format_html(_LIKE, f"{to.search}?{urlencode({'q': representable(line.like)})}")
     else:
         more = ""
     return format_html(_LEAF, title, key, line.kind, visible(line.text), more)

@@ -26,7 +26,7 @@ from demo.orders import Job, Mishap
 from demo.partner import Partner
 from demo.reporting import read_month
 from demo.shop import QUEUES, app
-from jobs_admin.worker.display import shown_message, shown_trace
+from jobs_admin.core.display import shown_message, shown_trace
 
 # Who is to time out here does so soon: two seconds each would be dull. All others have time, however busy the machine is.
 IMPATIENCE_S, PATIENCE_S = 0.15, 30.0

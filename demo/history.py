@@ -23,7 +23,7 @@ from demo import attempts, orders, wire
 from demo.orders import BY_NAME, Job, Mishap
 from demo.shop import SOURCE, app
 from jobs_admin.core import envelope, keys
-from jobs_admin.worker.display import shown_json
+from jobs_admin.core.display import shown_json
 
 LABEL = "demo-history"
 WRITTEN = "demo:history"  # in Redrive's store: when the history was written

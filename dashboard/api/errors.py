@@ -21,11 +21,12 @@ from ninja.operation import Operation, PathView
 from dashboard.api.tokens import viewer_of_request
 from jobs_admin import audit, failures, group_changes, group_rules
 from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
-from jobs_admin.models import Failure, Replay, ReplayItem, SavedView
+from jobs_admin.models import Failure, Replay, ReplayItem, Reschedule, SavedView
 from jobs_admin.models.access import RANK, Viewer
 from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery
 from jobs_admin.policies import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
+from jobs_admin.rescheduling import RescheduleRefused
 from jobs_admin.saved_views import ViewRefused
 from jobs_admin.triage import TriageRefused
 
@@ -124,7 +125,14 @@ def install(api: NinjaAPI) -> None:
         message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
         return answer(500, "failed", message)
 
-    for plain in (TriageRefused, ChannelRefused, ViewRefused, group_rules.RuleRefused, group_changes.ChangeRefused):
+    for plain in (
+        TriageRefused,
+        RescheduleRefused,
+        ChannelRefused,
+        ViewRefused,
+        group_rules.RuleRefused,
+        group_changes.ChangeRefused,
+    ):
         api.exception_handler(plain)(_refused)
     for missing in (
         Http404,
@@ -132,6 +140,7 @@ def install(api: NinjaAPI) -> None:
         Failure.DoesNotExist,
         Replay.DoesNotExist,
         ReplayItem.DoesNotExist,
+        Reschedule.DoesNotExist,
         failures.NoSuchGroup,
         NoSuchPolicy,
         NoSuchAlert,

@@ -32,7 +32,7 @@ class Verdict(Schema):
     verdict: str  # pass, fail, not applicable, cannot tell
     where: str
     at: Place
-    by: str  # policy, autoretry_for, self.retry; "" of a task that is not retried
+    by: str  # policy, autoretry_for, self.retry, job options; "" of a task that is not retried
     kind: str
     quoted: str
     why: str
@@ -48,6 +48,19 @@ class Check(Schema):
     verdicts: list[Verdict]  # the failed first
 
 
+class Options(Schema):
+    """One distinct way in which jobs that lie in a queue are told to be retried."""
+
+    source: str
+    queue: str
+    task: str
+    quoted: str  # as it lies there
+    jobs: int  # that have it, of those that were looked at …
+    looked_at: int
+    in_queue: int  # … of those that lie there
+    example: str  # a job's id
+
+
 class Lint(Schema):
     findings: list[Finding]  # the worst first
     counts: dict[str, int]  # by severity
@@ -55,6 +68,7 @@ class Lint(Schema):
     policies: int
     tasks: int
     workers: int  # that live and told what they have
+    options: list[Options]  # of jobs that lie in queues, where jobs say it themselves (BullMQ)
     reservations: list[str]  # what this does not cover
     looked_at: datetime
 
@@ -62,5 +76,5 @@ class Lint(Schema):
 @api.get("/policies/lint", response={200: Lint, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def lint_policies(request: HttpRequest) -> Any:
-    """Mistakes in how jobs are retried: in policies in force, and in what live Celery workers really have configured."""
+    """Mistakes in how jobs are retried: in policies in force, in what live Celery workers really have, and in jobs that lie in queues."""
     return linting.as_json(linting.report(request.auth))

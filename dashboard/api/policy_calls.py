@@ -113,6 +113,14 @@ def withdraw_policy(
     return Status(204, None)
 
 
+@api.get("/policies/{name}/observed", response={200: policy_shapes.Observed, **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def observed_by_policy(request: HttpRequest, name: Name) -> Any:
+    """What the version in force would have changed, as far as it only observed."""
+    row = policies.get(request.auth, name)
+    return policy_shapes.observed(row, policies.observed(request.auth, row))
+
+
 @api.get("/policies/{name}/budget", response={200: policy_shapes.Budget, **REFUSALS}, tags=["policies"])
 @needs(VIEWER)
 def policy_budget(request: HttpRequest, name: Name) -> Any:

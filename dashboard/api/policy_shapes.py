@@ -19,6 +19,10 @@ class Workers(Schema):
     held_back: dict[str, int]  # off, capture, observe -> workers that may do no more than this
     refused: dict[str, str]  # worker -> why it cannot use this version
     uncounted: int | None  # jobs that they started uncounted, while the store did not answer; null: nobody knows
+    unplaced: (
+        int | None
+    )  # jobs that no policy decided over, as it was not sure which queue they came from; null: nobody knows
+    unkept: int | None  # jobs that would not have been filed as lost, had their worker died; null: nobody knows
 
 
 class VersionItem(Schema):
@@ -39,6 +43,7 @@ class VersionItem(Schema):
     concurrency: dict[str, Any] | None
     rate_limit: dict[str, Any] | None
     exhausted: str
+    file_lost: bool
     expires_at: datetime | None
     note: str
     version: int
@@ -115,9 +120,22 @@ class Budget(Schema):
     by_source: dict[str, int]
 
 
+class Observed(Schema):
+    """Of the newest failed attempts that the version in force only observed, how many would have ended otherwise."""
+
+    policy: str
+    version: int
+    attempts: int
+    is_capped: bool  # there are more than were looked at
+    changed: int  # all of the three that follow
+    tried_again: int
+    given_up: int
+    waited_otherwise: int
+
+
 def version(row: PolicyVersion) -> dict[str, Any]:
     same = ("version", "is_published", "published_at", "published_by", "ended_at", "reason", "reverts_to")
-    said = dict.fromkeys(VersionItem.model_fields) | row.document
+    said = dict.fromkeys(VersionItem.model_fields) | {"file_lost": False} | row.document
     return said | {name: getattr(row, name) for name in same}
 
 
@@ -134,6 +152,8 @@ def workers(running: policies.InForce) -> dict[str, Any]:
         "held_back": dict(running.held_back),
         "refused": dict(running.refused),
         "uncounted": running.uncounted if running.is_known else None,
+        "unkept": running.unkept if running.is_known else None,
+        "unplaced": running.unplaced if running.is_known else None,
     }
 
 
@@ -150,3 +170,8 @@ def budget(row: PolicyVersion, left: policies.BudgetLeft | None) -> dict[str, An
         "remaining": left.least if left else None,
         "by_source": left.left if left else {},
     }
+
+
+def observed(row: PolicyVersion, found: policies.Observed) -> dict[str, Any]:
+    counts = ("attempts", "is_capped", "changed", "tried_again", "given_up", "waited_otherwise")
+    return {"policy": row.name, "version": row.version, **{name: getattr(found, name) for name in counts}}

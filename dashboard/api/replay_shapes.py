@@ -44,6 +44,7 @@ class PreviewItem(Schema):
     matched: int
     replayable: int
     blocked: list[Blocked]
+    by_source: list[shapes.Count]
     by_queue: list[shapes.Count]
     by_task: list[shapes.Count]
     by_group: list[shapes.Count]
@@ -55,7 +56,9 @@ class PreviewItem(Schema):
     peak_per_second: float
     sample: list[shapes.FailureItem]
     warnings: list[str]
-    counted_over: dict[str, int | None]  # queue, task, group, tenant: how many of the newest were looked at; null: all
+    counted_over: dict[
+        str, int | None
+    ]  # source, queue, task, group, tenant: how many of the newest were looked at; null: all
     throughput_per_s: float | None  # the last hour's median of jobs of these queues that ran well; null: none did
     needs_approval: str  # why another operator has to approve it; empty where nobody has to
     arrived_since: int  # that match and came after the snapshot that was handed in; they are not in it
@@ -133,6 +136,7 @@ def preview(row: Preview) -> dict[str, Any]:
     return {name: getattr(row, name) for name in (*same, "snapshot")} | {
         "q": row.query,
         "simulation": _simulation(row.simulation),
+        "by_source": shapes.counts(row.by_source),
         "by_queue": shapes.counts(row.by_queue),
         "by_task": shapes.counts(row.by_task),
         "by_group": shapes.counts(row.by_group),
@@ -159,7 +163,6 @@ def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) ->
         "matched",
         "blocked",
         "pace",
-        "rate",
         "held_because",
         "evidence",
         "state_since",
@@ -173,7 +176,9 @@ def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) ->
         "started_at",
         "ended_at",
     )
+    rate = None if row.rate is None else round(row.rate, 4)  # what a controller makes of it has digits that say nothing
     return counts | {name: getattr(row, name) for name in same} | {
+        "rate": rate,
         "options": Options.of(row).as_dict(),
         "without_groups": without_groups,
         "q": row.query,

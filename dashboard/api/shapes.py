@@ -66,7 +66,8 @@ class Queue(Schema):
     succeeded_per_minute: float
     workers: int | None
     guarded_workers: int | None
-    durability: str
+    durability: str  # when jobs are acknowledged: late, early, mixed; "" where no guarded worker has told
+    fetch_window: bool  # a worker that is killed may lose a message that it was just given, also under late ack
     reachable: bool | None  # null: never sampled
     why: str
     sampled_at: datetime | None

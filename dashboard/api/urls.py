@@ -13,6 +13,7 @@ from dashboard.api import (  # noqa: F401  (they add their calls)
     lint_calls,
     policy_calls,
     replay_calls,
+    retry_calls,
     rule_calls,
     view_calls,
 )

@@ -5,7 +5,7 @@ A row comes as one ready string: fifty rows of a dozen values each would otherwi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -20,18 +20,19 @@ from dashboard.screens.failure_page import short
 from dashboard.shown.figures import ago, number
 from dashboard.shown.pictures import state
 from dashboard.shown.text import visible, visible_text
+from jobs_admin import abilities, config
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query
-from jobs_admin.core.text import whole_number
+from jobs_admin.core.text import fits, whole_number
 from jobs_admin.failures import Facets, Page
 from jobs_admin.models import Failure
 from jobs_admin.models.failure import FailureState
 from jobs_admin.nearest import Near
 
 FACETS = (
-    ("state", "State"), ("queue", "Queue"), ("error", "Error"), ("task", "Task"), ("tenant", "Tenant"),
-    ("release", "Release"),
+    ("state", "State"), ("source", "Source"), ("queue", "Queue"), ("error", "Error"), ("task", "Task"),
+    ("tenant", "Tenant"), ("release", "Release"),
 )  # fmt: skip
 # A facet shows these at once, the rest behind "more".
 VALUES_SHOWN = 6
@@ -207,6 +208,7 @@ class Acts:
     discard: bool
     restore: bool
     readmit: bool
+    reschedule: bool  # all that is listed waits for a retry, and some source can be told when that is due
 
 
 # What can be done to the groups of the jobs that are chosen, as their own page names it.
@@ -216,13 +218,30 @@ GROUP_ACTS = (
 )  # fmt: skip
 
 
-def acts(query: Query) -> Acts:
+def acts(query: Query, shown: Sequence[Failure]) -> Acts:
+    """`shown` are the jobs of the page: where the search names no state, only they tell whether some is in quarantine."""
     states = scopes.states_of(query)
+    may_hold_quarantined = query.names_state or any(one.state == FailureState.QUARANTINED for one in shown)
     return Acts(
         discard=FailureState.DEAD in states or FailureState.QUARANTINED in states,
         restore=FailureState.DISCARDED in states,
-        readmit=FailureState.QUARANTINED in states,
+        readmit=FailureState.QUARANTINED in states and may_hold_quarantined,
+        reschedule=states == (FailureState.RETRYING,) and _some_reschedule(query),
     )
+
+
+def _some_reschedule(query: Query) -> bool:
+    """Whether a source whose jobs the list can show is told when they run."""
+    asked = [term for term in query.terms if isinstance(term, Match) and term.field == "source"]
+    return any(
+        (can := abilities.of(name)) is not None and can.reschedule
+        for name in config.sources()
+        if all(_names(term, name) != term.negated for term in asked)
+    )
+
+
+def _names(term: Match, source: str) -> bool:
+    return any(fits(value.text, source) if value.glob else value.text == source for value in term.values)
 
 
 # --- facets -----------------------------------------------------------------------------------------------------
@@ -261,7 +280,8 @@ def facets(query: Query, found: Facets) -> list[Facet]:
     shown, text = [], language.format(query)
     for name, title in FACETS:
         values = [_narrowing(query, text, name, value, n) for value, n in found.get(name, [])]
-        if values:
+        # One source says nothing, but where it was asked for.
+        if values and (name != "source" or len(values) > 1 or values[0].is_on):
             over = None if counted_over_all(found) else found.counted_over.get(name)
             shown.append(Facet(name, title, values[:VALUES_SHOWN], values[VALUES_SHOWN:], over))
     return shown
@@ -325,9 +345,15 @@ def _line(name: str, one: Narrowing) -> SafeString:
 _NOTHING = SafeString("")
 
 
-def rows(page: Page, *, may_act: bool) -> list[SafeString]:
+def rows(page: Page, *, may_act: bool, sources: Collection[str] = ()) -> list[SafeString]:
+    """`sources`: those that the viewer may see; with several each row says which."""
+    return rows_of(page.rows, may_act=may_act, sources=sources)
+
+
+def rows_of(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = ()) -> list[SafeString]:
     base, now = reverse("failure-list"), timezone.now()
-    return [_row(failure, f"{base}{failure.pk}/", now, may_act) for failure in page.rows]
+    many = len({*sources, *(failure.source for failure in shown)}) > 1
+    return [_row(failure, f"{base}{failure.pk}/", now, may_act, many) for failure in shown]
 
 
 def most_attempts(failure: Failure) -> str:
@@ -347,11 +373,12 @@ def _title(text: str) -> SafeString:
     return escape(visible_text(text))
 
 
-def _row(failure: Failure, url: str, now: datetime, may_act: bool) -> SafeString:
+def _row(failure: Failure, url: str, now: datetime, may_act: bool, tells_source: bool) -> SafeString:
     """Every value is escaped here, by name: `format_html`, which does it for each once more, was a third of the page."""
     error = failure.error_type
     is_waiting = failure.due_at and failure.state == FailureState.RETRYING
     due = f'<span class="sub-line">{ago(failure.due_at, now)}</span>' if is_waiting else ""
+    source = f"{_name(failure.source)} / " if tells_source else ""
     pick = (
         f'<td class="pick"><label class="pick-label"><input type="checkbox" name="selection" value="{failure.pk:d}" '
         f'data-select><span class="unseen-label">Select failure {failure.pk:d}</span></label></td>'
@@ -363,7 +390,7 @@ def _row(failure: Failure, url: str, now: datetime, may_act: bool) -> SafeString
         f'title="{_title(error)}">{_name(short(error) or failure.kind)}</a>'
         f'<span class="message">{conditional_escape(visible(failure.message))}</span></td>'
         f'<td class="col-where"><span class="mono clip" title="{_title(failure.task)}">{_name(failure.task)}</span>'
-        f'<span class="sub-line clip">{_name(failure.queue)}</span></td>'
+        f'<span class="sub-line clip">{source}{_name(failure.queue)}</span></td>'
         f'<td class="col-tenant"><span class="clip">{_name(failure.tenant or "–")}</span></td>'
         f'<td class="col-state">{state(failure.state)}{due}</td>'
         f'<td class="number col-attempts">{failure.attempts:d}{_limits(failure)}</td>'

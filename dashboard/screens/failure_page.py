@@ -9,15 +9,16 @@ from typing import Any
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from dashboard import tree
+from dashboard import links, tree
 from dashboard.screens.timeline import short
-from jobs_admin import contents
+from jobs_admin import abilities, contents
 from jobs_admin.core import terms
 from jobs_admin.core.veil import Piece, Plain
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.models.failure import FailureState
+from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ItemState
+from jobs_admin.overview import SourceRow
 
 __all__ = [
     "Acts",
@@ -27,11 +28,14 @@ __all__ = [
     "branch",
     "branches",
     "document",
-    "is_editable",
     "open_item",
     "sent_for_good",
     "short",
+    "why_not_editable",
 ]
+
+
+_NO_FORM = "It is no message of its queue system: it can be given no id of its own, so it cannot be sent again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ class Acts:
     why_not: str = ""
     readmit: bool = False
     settle: ReplayItem | None = None  # sent for good: a person may know what became of it
+    no_edit: str = ""  # why its arguments cannot be changed, where it can be sent as it was
+    reschedule_url: str = ""  # where it is decided when its retry runs; "" where nobody can
 
 
 _CANNOT_REPLAY = {
@@ -118,7 +124,13 @@ _SENT_FOR_GOOD = (
 
 
 def acts(
-    viewer: Viewer, failure: Failure, *, open_item: ReplayItem | None, is_whole: bool, sent: ReplayItem | None = None
+    viewer: Viewer,
+    failure: Failure,
+    *,
+    open_item: ReplayItem | None,
+    is_whole: bool,
+    sent: ReplayItem | None = None,
+    source: SourceRow | None = None,
 ) -> Acts:
     """`sent`: what was sent of it for good, see `sent_for_good`."""
     if not viewer.may(OPERATOR, failure.source):
@@ -134,21 +146,43 @@ def acts(
         return Acts(False, False, False, False, _SENT_FOR_GOOD, settle=sent)
     if not is_dead:
         why_not = _CANNOT_REPLAY.get(FailureState(failure.state), "")
-        return Acts(False, False, discard, restore, why_not, readmit=failure.state == FailureState.QUARANTINED)
+        is_quarantined = failure.state == FailureState.QUARANTINED
+        return Acts(
+            False, False, discard, restore, why_not, readmit=is_quarantined, reschedule_url=_reschedule_url(failure)
+        )
     if not is_whole:
         return Acts(
             False, False, discard, restore, "Its message was too large to keep whole, so it cannot be sent again."
         )
-    return Acts(True, is_editable(failure), discard, restore)
+    if (failure.caveats or 0) & Caveat.NO_FORM:
+        return Acts(False, False, discard, restore, _NO_FORM)
+    if closed := (source.read_only if source else None):
+        return Acts(False, False, discard, restore, f"{failure.source} is read-only: {closed.get('text', '')}")
+    if why_not := abilities.lacks(failure.source, "replay"):
+        return Acts(False, False, discard, restore, why_not)
+    no_edit = why_not_editable(failure)
+    return Acts(True, not no_edit, discard, restore, no_edit=no_edit)
 
 
-def is_editable(failure: Failure) -> bool:
-    """Whether the display copy can be edited: it must be whole JSON of the right shapes."""
+def _reschedule_url(failure: Failure) -> str:
+    can = abilities.of(failure.source) if failure.state == FailureState.RETRYING else None
+    return links.retry_of_job(failure.pk) if can is not None and can.reschedule else ""
+
+
+def why_not_editable(failure: Failure) -> str:
+    """Why its arguments cannot be changed: its source sends none, or the copy that is shown is no whole JSON of the right
+    shapes. "" where they can be.
+    """
+    if why_not := abilities.lacks(failure.source, "edit"):
+        return why_not
     try:
         held = contents.copy(failure)
     except contents.Unreadable:
-        return False
-    return held.args.kind == "list" and held.kwargs.kind == "object"
+        return _NOT_WHOLE
+    return "" if held.args.kind == "list" and held.kwargs.kind == "object" else _NOT_WHOLE
+
+
+_NOT_WHOLE = "Its arguments are not kept as whole JSON, so they cannot be edited."
 
 
 def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:

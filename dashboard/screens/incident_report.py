@@ -145,22 +145,41 @@ def _facts(told: Incident) -> list[tuple[str, str, str]]:
     n, seen = told.counts, told.seen
     first = seen.first_at
 
-    def since(at: datetime | None) -> tuple[str, str]:
-        return duration(at - first) if at and first and at >= first else "–", f"{at:%H:%M}" if at else ""
+    def since(at: datetime | None, otherwise: tuple[str, str]) -> tuple[str, str]:
+        if at is None:
+            return otherwise
+        if first is None:
+            return "–", f"{at:%H:%M}"
+        return (duration(at - first) if at >= first else "before it"), f"{at:%H:%M}"
 
-    lasted, until = since(seen.calm_at)
+    lasted, until = since(seen.calm_at, ("–", "never much more than usual"))
     if first is not None and seen.calm_at is None:
-        lasted = "still" if told.where.is_going_on else "to the end of what is shown"
-    facts = [("Failing for", lasted, f"{first:%H:%M} to {until}" if first and until else "")]
-    for what, name in (("fired", "Alert after"), ("acknowledged", "Acknowledged after"), ("started", "Replay after")):
-        facts.append((name, *since(next((one.at for one in told.timeline if one.what == what), None))))
-    facts.append(("All back after", *since(seen.back_at)))
+        lasted, until = "still" if told.where.is_going_on else "to the end of what is shown", ""
+    facts = [("Failing for", lasted, f"{first:%H:%M} to {until}" if first and until else until)]
+    for what, name, nothing in (
+        ("fired", "Alert after", "no alert"),
+        ("acknowledged", "Acknowledged after", "by nobody"),
+        ("started", "Replay after", "no replay"),
+    ):
+        at = next((one.at for one in told.timeline if one.what == what), None)
+        facts.append((name, *since(at, (nothing, ""))))
+    facts.append(("All back after", *since(seen.back_at, _not_back(seen, told.where))))
     return [
         *facts,
-        ("Attempts failed", number(n.failed), ""),
+        # Jobs are told to the second: on the edges of the time the two need not agree.
+        ("Attempts failed", number(n.failed), f"in steps of {duration(seen.step_s)}"),
         ("Times a job died", number(n.died), ""),
-        ("Dead at once, most", number(seen.dead_most), ""),
+        ("Dead at once, most", "not known" if seen.dead_most is None else number(seen.dead_most), ""),
     ]
+
+
+def _not_back(seen: OverTime, where: Span) -> tuple[str, str]:
+    """Why nobody can say when no more jobs lay dead than before."""
+    if seen.dead_before is None or seen.dead_most is None:
+        return "not known", "nobody looked at its depth" if where.queue else "told of one queue"
+    if seen.dead_most <= seen.dead_before:
+        return "never more dead", f"than the {number(seen.dead_before)} before"
+    return "not yet" if where.is_going_on else "not by then", f"{number(seen.dead_before)} lay dead before"
 
 
 def _step(one: Moment, first: datetime | None) -> Step:

@@ -1,4 +1,4 @@
-"""The policy that can be drawn while somebody types: what is refused is left out of it, and said beside its input."""
+"""The policy that can be drawn while somebody types: what is refused is said beside its input, and drawn as it is in force."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jobs_admin.core import policy as core
 from jobs_admin.models.access import Viewer
 from jobs_admin.policies.changes import conflicts
 
-_TRIES = 4
+_TRIES = 8  # a field is refused twice at most: as it was typed, and as it is in force
 
 
 def drawable(
-    draft: Draft, name: str, viewer: Viewer, now: datetime, *, is_told: bool = False
+    draft: Draft, name: str, viewer: Viewer, now: datetime, *, held: Mapping[str, Any], is_told: bool = False
 ) -> tuple[core.Policy, dict[str, Any], bool]:
     """The nearest policy, its normal form, and whether it is all of the draft. Notes what is refused in the draft,
-    unless that `is_told` already.
+    unless that `is_told` already. `held`: the document in force, whose values are drawn for what is refused.
     """
     document = draft.document(now) | {"name": name}
     try:
@@ -35,16 +35,18 @@ def drawable(
             return found, core.document(found), n == 0
         except core.PolicyRefused as refused:
             for problem in refused.problems:
-                _leave_out(document, problem.field)
+                _fall_back(document, problem.field, held)
     return core.Policy(name=name), core.document(core.Policy(name=name)), False
 
 
-def _leave_out(document: dict[str, Any], path: str) -> None:
-    """Without this field; of a list without all of it."""
+def _fall_back(document: dict[str, Any], path: str, held: Mapping[str, Any]) -> None:
+    """This field as it is held; without it (of a list without all of it) where it is not, or was refused so too."""
     name, _, rest = path.partition(".")
-    inner = document.get(name)
+    inner, before = document.get(name), held.get(name)
     if rest and isinstance(inner, dict):
-        _leave_out(inner, rest)
+        _fall_back(inner, rest, before if isinstance(before, dict) else {})
+    elif before is not None and before != inner:
+        document[name] = deepcopy(before)
     else:
         document.pop(name, None)
 

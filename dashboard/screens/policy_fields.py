@@ -50,6 +50,7 @@ LABELS = {
     "rate_limit.max": "Start no more than",
     "rate_limit.per_s": "In every",
     "exhausted": "When it gives up",
+    "file_lost": "Files jobs that vanish with their worker",
     "native": "Celery’s own retries",
     "expires_at": "Expires",
     "note": "What it is for",

@@ -136,16 +136,51 @@ def fleet(told: Any, version: int) -> Fleet:
         for number, count in sorted(told.on.items(), key=lambda one: (one[0] is None, one[0] or 0))
         if number != version and count
     ]
-    held = [f"{count:,} only {mode}, by REDRIVE_MODE" for mode, count in told.held_back.items() if count]
+    held = [
+        f"{count:,} only {mode}, by REDRIVE_MODE or `manage.py drain`"
+        for mode, count in told.held_back.items()
+        if count
+    ]
     workers = f"{told.of:,} worker{'' if told.of == 1 else 's'}"
     words = f"{workers} on v{version}" if on == told.of else f"{on:,} of {workers} on v{version}"
     refused = [f"{name} refuses it: {why}" for name, why in told.refused.items()]
-    uncounted = (
-        [f"{told.uncounted:,} job{'' if told.uncounted == 1 else 's'} started uncounted: the store did not answer"]
-        if told.uncounted
-        else []
-    )
-    return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *uncounted]))
+    unseen = [
+        f"{count:,} job{'' if count == 1 else 's'} started {how}"
+        for count, how in (
+            (told.uncounted, "uncounted: the store did not answer"),
+            (told.unkept, "without being kept: had their worker died, they would not be filed as lost"),
+            (told.unplaced, "without any policy: it is not sure which queue they came from"),
+        )
+        if count
+    ]
+    return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *unseen]))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    words: str
+    more: str  # what it would have done instead
+
+
+def observed(found: policies.Observed) -> Observed:
+    """What a policy that observes would have changed, for the line of what is in force."""
+    if not found.attempts:
+        return Observed("has judged no failed attempt yet", "")
+    seen = f"the newest {found.attempts:,} failed attempts" if found.is_capped else _counted(found.attempts)
+    more = [
+        f"{count:,} {words}"
+        for count, words in (
+            (found.tried_again, "tried again instead of dead"),
+            (found.given_up, "dead instead of tried again"),
+            (found.waited_otherwise, "tried again at another time"),
+        )
+        if count
+    ]
+    return Observed(f"would have changed {found.changed:,} of {seen}", ", ".join(more))
+
+
+def _counted(attempts: int) -> str:
+    return f"{attempts:,} failed attempt{'' if attempts == 1 else 's'}"
 
 
 def budget(policy: Policy) -> str:

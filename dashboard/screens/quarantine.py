@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django.urls import reverse
 
+from dashboard.screens import unread
 from dashboard.screens.timeline import short
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
@@ -58,6 +59,8 @@ def lines(failure: Failure) -> list[CrashLine]:
 
 
 def _sum(held: Held) -> str:
+    if unread.short(held.failure):
+        return unread.short(held.failure)
     n = len(held.crashes)
     if not n:
         return "no record of its crashes"

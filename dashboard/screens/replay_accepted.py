@@ -6,7 +6,7 @@ from __future__ import annotations
 _WORDS = {
     "unguarded": ("queues with unguarded workers", "what becomes of a job there may stay unknown"),
     "chord": ("headers of chords that have ended", "the job runs again, the chord's body does not"),
-    "expired": ("expired jobs", "a worker may throw them away unseen"),
+    "expired": ("expired jobs", "they run although their time has passed"),
     "unknown_task": ("tasks that no live worker knows", "nobody may be there to run them"),
 }
 

@@ -12,9 +12,13 @@ from dashboard.screens import replay_accepted, replay_paces, replay_picture
 from dashboard.shown.figures import duration
 from jobs_admin.core import query as language
 from jobs_admin.models import Replay
+from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+from jobs_admin.replays.unattended import Unattended
 
 STEP = 1.5  # of one press
+_HELD_BACK = 0.5  # of its rate, and less: a replay is as fast as the workers let it be
+_MOST_QUEUES = 3  # named in a sentence
 FAST_UP_TO = 100_000  # jobs: a page of more costs too much to be asked for every second
 BY = {"slower": 1 / STEP, "faster": STEP}
 
@@ -52,6 +56,7 @@ class Row:
     scope: str
     parts: list[Part]
     settled: int
+    sent_none: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class Shown:
     remaining: str  # how long the rest takes at the pace, in words
     scope: str
     scope_url: str
+    sent_none: bool  # it ended, and every job of it was left out or refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +122,25 @@ def parts(replay: Replay) -> list[Part]:
         count = getattr(replay, state)
         width = count / replay.total * 100 if replay.total else 0
         if count:
-            found.append(Part(state, words, look, count, round(x, 3), round(width, 3)))
+            found.append(Part(state, _called(replay, state, words), look, count, round(x, 3), round(width, 3)))
         x += width
     return found
 
 
+def _called(replay: Replay, state: str, words: str) -> str:
+    # Nobody cancelled a replay that is done: what it did not send was refused, left out, or not fit any more.
+    return "not sent" if (replay.state, state) == (ReplayState.DONE, ItemState.CANCELLED) else words
+
+
 def row(replay: Replay) -> Row:
-    return Row(replay, reverse("replay-detail", args=[replay.pk]), scope(replay), parts(replay), replay.settled)
+    return Row(
+        replay,
+        reverse("replay-detail", args=[replay.pk]),
+        scope(replay),
+        parts(replay),
+        replay.settled,
+        _sent_none(replay),
+    )
 
 
 def scope(replay: Replay) -> str:
@@ -162,10 +180,27 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool
         is_ramp=bool(replay.pace.get("ramp")),
         patch=json.dumps(replay.patch, indent=2, ensure_ascii=False) if replay.patch else "",
         how=how(replay),
-        remaining=_remaining(replay),
+        remaining=remaining(replay, over_time.rate_now),
         scope=scope(replay),
         scope_url="" if replay.selection else _scope_url(replay),
+        sent_none=_sent_none(replay),
     )
+
+
+def waits(found: Unattended | None, viewer: Viewer) -> str:
+    """That nobody takes its jobs, and where, as far as the viewer sees it; "" where somebody does."""
+    if found is None:
+        return ""
+    queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
+    named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
+    others = f" and {more:,} more" if more > 0 else ""
+    return (
+        f"Nobody has taken a job of it since {found.since:%H:%M} UTC. See whether a worker takes from {named}{others}."
+    )
+
+
+def _sent_none(replay: Replay) -> bool:
+    return replay.state == ReplayState.DONE and 0 < replay.total == replay.cancelled
 
 
 def _look(replay: Replay) -> str:
@@ -174,9 +209,15 @@ def _look(replay: Replay) -> str:
     return replay.state
 
 
-def _remaining(replay: Replay) -> str:
+def remaining(replay: Replay, rate_now: float) -> str:
+    """How long the rest takes to be sent, in words; "" where nobody can tell. `rate_now`: jobs a second that are really sent."""
     if not replay.planned or not replay.rate or replay.state in ENDED:
         return ""
+    if replay.state == ReplayState.CANARY:
+        return "as long as the first jobs will tell"
+    if rate_now and rate_now < _HELD_BACK * replay.rate:
+        # Workers that are slower than the pace: it is they who say how long.
+        return f"{duration(replay.planned / rate_now)} as it goes now"
     ramp, every = replay.pace.get("ramp") or {}, replay.pace.get("every")
     # A steady pace, too, climbs back to its rate after a hold.
     to = ramp.get("to") or replay.pace.get("rate") or (1 / every if every else 0)
@@ -221,6 +262,8 @@ def sentence(replay: Replay) -> str:
     if replay.state == ReplayState.DONE:
         if replay.failed_again == 0 and replay.succeeded == total:
             return "It ran well." if total == 1 else f"All {jobs} ran well."
+        if _sent_none(replay):
+            return "It was not sent." if total == 1 else f"None of {jobs} was sent."
         uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
         never = f" {replay.cancelled:,} were never sent and stay dead." if replay.cancelled else ""
         if replay.sent:
@@ -291,7 +334,15 @@ def tabs(replay: Replay, on: str) -> list[Tab]:
     for state, words, _ in PARTS:
         count = getattr(replay, state)
         if count or on == state:
-            found.append(Tab(state, words, count, f"{url}?items={ItemState(state).value}#items", on == state))
+            found.append(
+                Tab(
+                    state,
+                    _called(replay, state, words),
+                    count,
+                    f"{url}?items={ItemState(state).value}#items",
+                    on == state,
+                )
+            )
     return found
 
 

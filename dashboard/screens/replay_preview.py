@@ -7,10 +7,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dashboard import replay_forms
+from dashboard import links, replay_forms
 from dashboard.screens import replay_accepted, replay_advanced, replay_outlook, replay_paces
 from dashboard.shown.text import part_first
+from jobs_admin import abilities
 from jobs_admin.core import pacing
+from jobs_admin.core import query as language
 from jobs_admin.group_places import Place
 
 
@@ -47,6 +49,8 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "style": style,
         "careful": _careful(preview),
         "has_careful": not preview.untold,
+        "leave_out": _leave_out(preview),
+        "not_offered": {name: _lacking(preview, ability) for name, ability in _NEEDS.items()},
         "amount": pace.data.get("amount", "50"),
         "unit": pace.data.get("unit") or "rate",
         "pace_words": replay_paces.in_words(preview.pace),
@@ -81,7 +85,9 @@ def _left_out(preview, accepted) -> list[dict[str, Any]]:
 def _careful(preview) -> str:
     """What Careful would do here, with its numbers, whichever is chosen."""
     if preview.untold:
-        return f"Not to be had: {preview.untold[0]} does not report how its jobs end, so nothing could be judged."
+        names = " and ".join(preview.untold)
+        do = "does" if len(preview.untold) == 1 else "do"
+        return f"Not to be had: {names} {do} not report how jobs end, so nothing could be judged."
     pace = preview.pace
     if pace["style"] != "careful":
         median = preview.throughput_per_s
@@ -90,10 +96,29 @@ def _careful(preview) -> str:
     return replay_paces.careful_in_words(pace, is_of_last_hour=to is not None and to == preview.throughput_per_s)
 
 
+# Option -> the ability that every source of the replay must have for it.
+_NEEDS = {"to_queue": "redirect", "same_job_id": "same_id", "attempts": "attempts", "patch": "edit"}
+
+
+def _lacking(preview, ability: str) -> str:
+    """Why this is not offered, in a sentence; "" where all sources can."""
+    return next(filter(None, (abilities.lacks(source, ability) for source in preview.sources)), "")
+
+
+def _leave_out(preview) -> dict[str, str] | None:
+    """The same replay without the sources that tell no outcomes; None where nothing would be left, or was chosen by hand."""
+    if preview.selection or not preview.untold or len(preview.untold) == len(preview.sources):
+        return None
+    names = " and ".join(preview.untold)
+    text = " ".join([preview.query, *(f"-{language.qualifier('source', name, exact=True)}" for name in preview.untold)])
+    return {"names": names, "url": links.new_replay(text.strip())}
+
+
 def columns(preview, places: dict[str, Place]) -> list[Column]:
     """`places`: of groups, by fingerprint."""
     shown = []
     for name, counts in (
+        ("source", preview.by_source if len(preview.by_source) > 1 else []),
         ("queue", preview.by_queue),
         ("task", preview.by_task),
         ("group", preview.by_group),
@@ -128,7 +153,8 @@ def target(preview, options: replay_forms.Options) -> str:
     if len(queues) == 1:
         return str(queues[0])
     rest = len(queues) - 1
-    return f"{queues[0]} and {rest} other queue{'s' if rest > 1 else ''}"
+    many = f", in {len(preview.sources)} sources" if len(preview.sources) > 1 else ""
+    return f"{queues[0]} and {rest} other queue{'s' if rest > 1 else ''}{many}"
 
 
 def button(preview, options: replay_forms.Options) -> str:

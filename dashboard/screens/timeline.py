@@ -32,6 +32,7 @@ ENDED = {
     "undecodable": "could not be decoded",
     "bad_content": "bad content type",
     "unknown_format": "unknown message format",
+    "expired": "expired before it ran",
     "lost": "lost",
     "success": "ran well",
 }

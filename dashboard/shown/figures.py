@@ -31,6 +31,7 @@ def percent(value) -> str:
     return f"{value * 100:.0f} %"
 
 
+_SAME_YEAR = 330  # days
 _UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -74,11 +75,16 @@ def ago(value, now=None):
 
 
 def clock(value, to="minutes"):
-    """A time as the clock showed it: 02:07 today, else 20 Nov 02:07. UTC. `to`: or seconds, 02:07:31."""
+    """A time as the clock showed it: 02:07 today, else 20 Nov 02:07. UTC. `to`: or seconds, 02:07:31; or year, 20 Nov 2024
+    where a day and month alone might be of either year.
+    """
     if value is None or value == "":
         return "–"
     value = value.astimezone(dt.UTC)
-    today = timezone.now().date() == value.date()
+    days = abs((timezone.now().date() - value.date()).days)
+    if to == "year" and days >= _SAME_YEAR:
+        return _time(value, value.strftime("%-d %b %Y"))
+    today = days == 0
     time = "%H:%M:%S" if to == "seconds" else "%H:%M"
     return _time(value, value.strftime(time if today else f"%-d %b {time}"))
 

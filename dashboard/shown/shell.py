@@ -91,9 +91,9 @@ def _kept(template_name: str, shell: Shell | None, prefix: str):
     return get_template(template_name).render({"shell": shell})
 
 
-def guard_is_off() -> bool:
-    """Whether `manage.py off` silences all workers."""
-    return liveness.watched().guard_is_off
+def guard_stands() -> str:
+    """What the switch says: `on`, `off` or `drain`."""
+    return liveness.watched().guard
 
 
 def toasts(context):

@@ -7,14 +7,14 @@ from django import template
 from dashboard.links import is_web, url_of
 from dashboard.shown.figures import ago, clock, duration, number, percent
 from dashboard.shown.pictures import hours, icon, share, sparkline, state
-from dashboard.shown.shell import guard_is_off, kept, shell, toasts
+from dashboard.shown.shell import guard_stands, kept, shell, toasts
 from dashboard.shown.text import dotted, visible, visible_text, with_code
 
 register = template.Library()
 
 for shown in (ago, clock, duration, number, percent, dotted, visible, visible_text, with_code, is_web, url_of):
     register.filter(shown)
-for drawn in (icon, state, sparkline, share, kept, guard_is_off):
+for drawn in (icon, state, sparkline, share, kept, guard_stands):
     register.simple_tag(drawn)
 for about_the_asker in (shell, toasts):
     register.simple_tag(about_the_asker, takes_context=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -79,73 +80,67 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     return go(request, _url(pk))
 
 
+def _refused_on_its_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Callable[[HttpRequest, int], HttpResponse]:
+    """What is refused is said on the channel's page; what is not there is a 404."""
+
+    @wraps(act)
+    def acted(request: HttpRequest, pk: int) -> HttpResponse:
+        try:
+            return act(request, pk)
+        except notices.NoSuchChannel as error:
+            raise Http404(NO_SUCH_CHANNEL) from error
+        except notices.ChannelRefused as refused:
+            say(request, refused.message, level="error")
+            return go(request, _url(pk))
+
+    return acted
+
+
 @require_POST
 @can(ADMIN_OF_ALL)
+@_refused_on_its_page
 def rotate(request: HttpRequest, pk: int) -> HttpResponse:
     """A second secret, shown in this answer and never again."""
-    try:
-        secret = notices.rotate(request.viewer, pk)
-    except notices.NoSuchChannel as error:
-        raise Http404(NO_SUCH_CHANNEL) from error
-    except notices.ChannelRefused as refused:
-        say(request, refused.message, level="error")
-        return go(request, _url(pk))
+    secret = notices.rotate(request.viewer, pk)
     row = _found(request, pk)
     return _page(request, row, Draft.of(row), secret=secret)
 
 
 @require_POST
 @can(ADMIN_OF_ALL)
+@_refused_on_its_page
 def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
-    return _acted(request, pk, notices.end_rotation, "Only the new secret signs from now on.")
+    notices.end_rotation(request.viewer, pk)
+    say(request, "Only the new secret signs from now on.")
+    return go(request, _url(pk))
 
 
 @require_POST
 @can(ADMIN_OF_ALL)
+@_refused_on_its_page
 def enable(request: HttpRequest, pk: int) -> HttpResponse:
-    told = "It is told again from now on. What was given up meanwhile can be sent again, from its deliveries."
-    return _acted(request, pk, notices.enable, told)
+    notices.enable(request.viewer, pk)
+    say(request, "It is told again from now on. What was given up meanwhile can be sent again, from its deliveries.")
+    return go(request, _url(pk))
 
 
 @require_POST
 @can(ADMIN_OF_ALL)
+@_refused_on_its_page
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     name = _found(request, pk).name
-    try:
-        notices.delete_channel(request.viewer, pk)
-    except notices.NoSuchChannel as error:
-        raise Http404(NO_SUCH_CHANNEL) from error
-    except notices.ChannelRefused as refused:
-        say(request, refused.message, level="error")
-        return go(request, _url(pk))
+    notices.delete_channel(request.viewer, pk)
     say(request, f"The channel {name} is deleted.")
     return go(request, reverse("channel-list"))
 
 
 @require_POST
 @can(ADMIN_OF_ALL)
+@_refused_on_its_page
 def test(request: HttpRequest, pk: int) -> HttpResponse:
     """The watch sends it; what came back arrives on the page by itself."""
-    try:
-        sent = notices.test(request.viewer, pk)
-    except notices.NoSuchChannel as error:
-        raise Http404(NO_SUCH_CHANNEL) from error
-    except notices.ChannelRefused as refused:
-        say(request, refused.message, level="error")
-        return go(request, _url(pk))
+    sent = notices.test(request.viewer, pk)
     return go(request, f"{_url(pk)}?test={sent.pk}#test")
-
-
-def _acted(request: HttpRequest, pk: int, act: Callable[..., Any], told: str) -> HttpResponse:
-    try:
-        act(request.viewer, pk)
-    except notices.NoSuchChannel as error:
-        raise Http404(NO_SUCH_CHANNEL) from error
-    except notices.ChannelRefused as refused:
-        say(request, refused.message, level="error")
-    else:
-        say(request, told)
-    return go(request, _url(pk))
 
 
 def _page(
@@ -171,9 +166,11 @@ def _page(
         telling = alerts.telling(request.viewer).get(row.pk, [])
         last = notices.last_deliveries(request.viewer).get(row.pk)
         recent = notices.deliveries(request.viewer, channel=row.pk, limit=RECENT)
+        shown = [channel_words.delivery(one) for one in recent.rows]
         context |= {
             "line": channel_words.line(row, last, telling),
-            "recent": [channel_words.delivery(one) for one in recent.rows],
+            "recent": shown,
+            "recent_waits": any(not one.is_over for one in shown),
             "d": _tested(request, row),
         }
     return render_page(request, "alerts/channel.html", context, part="channel", status=status)

@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from dashboard.access import READS
+from dashboard.entrance import page_of, turned_away
 from jobs_admin import audit
 from jobs_admin.models.access import viewer_of
 
@@ -31,7 +32,9 @@ def failed(request: HttpRequest) -> HttpResponse:
 
 
 def forgery(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """The form is too old, or came from another site."""
+    """The form is too old, or came from another site; or one of ours came from a page whose session ended."""
+    if not request.user.is_authenticated and page_of(request):
+        return turned_away(request)
     return _answer(request, 403, "This form is too old, or was not sent from this desk. Load the page again.")
 
 

@@ -82,10 +82,8 @@ def _back_to(request: HttpRequest, pk: int) -> HttpResponse:
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     """Edit the arguments of one job: write, look at the difference, send. Nothing is kept in between."""
     failure = pages.found(request, pk)
-    if not failure_page.is_editable(failure):
-        return pages.page(
-            request, failure, status=409, refused="Its arguments are not kept as whole JSON, so they cannot be edited."
-        )
+    if why_not := failure_page.why_not_editable(failure):
+        return pages.page(request, failure, status=409, refused=why_not)
     kept = contents.copy(failure)
     if request.method != "POST":
         form = forms.Edit(initial={name: _pretty(getattr(kept, name)) for name in _EDITED})
@@ -127,6 +125,7 @@ def _edit_page(
         "url": reverse("failure-detail", args=[failure.pk]),
         "error": failure_page.short(failure.error_type),
         "form": form,
+        "fields": replays.fields_of(failure),
         "accept_url": accept_url,
         "is_checked": changes is not None,
         "changes": [{"name": name, "difference": (changes or {}).get(field)} for field, name in _EDITED.items()],

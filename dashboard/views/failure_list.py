@@ -10,7 +10,7 @@ from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import failure_list, search_help
-from jobs_admin import completing, failures, nearest
+from jobs_admin import completing, config, failures, nearest
 from jobs_admin.core import query as language
 from jobs_admin.core.text import whole_number
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -37,9 +37,11 @@ def page(
     context = {
         "q": text,
         "page": found,
-        "rows": failure_list.rows(found, may_act=may_act),
+        "rows": failure_list.rows(
+            found, may_act=may_act, sources=[name for name in config.sources() if request.viewer.may(VIEWER, name)]
+        ),
         "head": failure_list.head(found, text),
-        "acts": failure_list.acts(found.query) if may_act else None,
+        "acts": failure_list.acts(found.query, found.rows) if may_act else None,
         "paths": failure_list.paths(text, found, after, back),
         "is_first": not after,
         "near": [] if found.rows or after else failure_list.near(nearest.near(request.viewer, found.query, text)),

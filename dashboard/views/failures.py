@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import reduce
+from urllib.parse import urlsplit
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
@@ -13,13 +14,13 @@ from django.views.decorators.http import require_safe
 from dashboard import links, python_call, tracebacks, tree
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import failure_list, failure_page, quarantine, timeline
+from dashboard.screens import failure_list, failure_page, lost, quarantine, timeline, unread
+from jobs_admin import abilities, config, contents, failures, kin, overview, priorities
 from jobs_admin import attempts as histories
-from jobs_admin import contents, failures, kin, priorities
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.veil import Piece, shown
 from jobs_admin.models import Attempt, Failure, Traceback
-from jobs_admin.models.access import VIEWER
+from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.failure import FailureState
 from jobs_admin.replays import progress
 
@@ -52,7 +53,7 @@ def page(
     open_item, sent = failure_page.open_item(failure, items), failure_page.sent_for_good(failure, items)
     payload = failure.payloads.order_by("-run").values("size", "is_whole").first()
     is_whole = bool(payload and payload["is_whole"])
-    past = histories.history(failure)
+    past, source = histories.history(failure), overview.source(request.viewer, failure.source)
     context = {
         "failure": failure,
         "url": reverse("failure-detail", args=[failure.pk]),
@@ -68,16 +69,33 @@ def page(
         "headers": failure_page.branch(failure, "headers", "Headers"),
         "payload": payload,
         "is_cut": is_whole and contents.is_cut(failure),
-        "acts": failure_page.acts(request.viewer, failure, open_item=open_item, is_whole=is_whole, sent=sent),
+        "acts": failure_page.acts(
+            request.viewer, failure, open_item=open_item, is_whole=is_whole, sent=sent, source=source
+        ),
+        "source": source,
+        "removes": bool((can := abilities.of(failure.source)) and can.remove),
         "crashes": quarantine.lines(failure),
+        "unread": unread.told(failure),
+        "lost": lost.told(failure),
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
         "group_url": reverse("group-detail", args=[failure.group.name]) if failure.group else "",
         "alike_url": links.list_url(f"group:{failure.group.name}") if failure.group else "",
+        "row": _row_beside(request, failure),
         **told(failure, chosen),
         **more,
     }
     return render_page(request, "failures/detail.html", context, part="failure", status=status)
+
+
+def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
+    """Its row as it is now, where the page stands beside the list; "" elsewhere."""
+    if not request.htmx or urlsplit(request.htmx.current_url or "").path != reverse("failure-list"):
+        return ""
+    viewer = request.viewer
+    sources = [name for name in config.sources() if viewer.may(VIEWER, name)]
+    (row,) = failure_list.rows_of([failure], may_act=viewer.may_anywhere(OPERATOR), sources=sources)
+    return row
 
 
 def told(failure: Failure, chosen: Attempt | None) -> dict[str, object]:
@@ -230,7 +248,8 @@ def as_text(request: HttpRequest, pk: int, form: str) -> HttpResponse:
         text = stack.text if stack else ""
     else:
         text = {"python": _python, "json": _json}[form](failure)
-    return HttpResponse(text, content_type="text/plain; charset=utf-8")
+    # A lone surrogate as its escape, which in JSON means the same.
+    return HttpResponse(text.encode("utf-8", "backslashreplace"), content_type="text/plain; charset=utf-8")
 
 
 def _copied(failure: Failure) -> contents.Contents:

@@ -86,6 +86,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "more_dead": board.more_dead,
         "rows": group_list.rows(board.loudest, now=now),
         "replays": [_replay_line(replay) for replay in board.replays],
+        "uncaptured": board.uncaptured,
         "unfiled": Unfiled.objects.order_by()[: MOST_UNFILED + 1].count(),
         "most_unfiled": MOST_UNFILED,
         # Django's admin lets in members of staff only.

@@ -210,7 +210,8 @@ def page(
 ) -> HttpResponse:
     viewer, now, draft = request.viewer, timezone.now(), edit.draft
     was_refused = bool(draft.errors)
-    drawn, document, is_whole = drawable(draft, edit.name or "draft", viewer, now, is_told=was_refused)
+    held = edit.current.document if edit.current else {}
+    drawn, document, is_whole = drawable(draft, edit.name or "draft", viewer, now, held=held, is_told=was_refused)
     current = next(iter(policies.readable([edit.current])), None) if edit.current else None
     usual = core.document(drawn)
     address = edit.name or NEW
@@ -224,6 +225,7 @@ def page(
         "folds": policy_fields.folds(draft, usual),
         "retry_after_refused": draft.errors.get("retry_after.respect", []),
         "retry_after": policy_fields.retry_after(draft, usual),
+        "file_lost_refused": draft.errors.get("file_lost", []),
         "rows": policy_fields.rows(draft),
         "class_words": policy_fields.CLASS_WORDS.items(),
         "outlook": policy_outlook.outlook(
@@ -263,6 +265,9 @@ def _standing(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
         "fleet": policy_words.fleet(told.get(current.name), current.version),
         "matches": policy_words.matches(match),
         "budget": policy_words.budget_left(left) if left else "",
+        "observed": policy_words.observed(policies.observed(request.viewer, current))
+        if current.mode == core.OBSERVE
+        else None,
         "decided_url": links.failures_of(policy=str(current), state="any"),
         "self_url": reverse("policy-detail", args=[current.name]),
     }

@@ -25,6 +25,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "severities": policy_lint.severities(report),
         "check": policy_lint.table(report.check),
         "asked": list(lint.RULES.values()),
-        "is_empty": not report.policies and not report.tasks,
+        "stale_queues": report.lying.stale(report.looked_at),
+        "is_empty": not (report.policies or report.tasks or report.options),
     }
     return render_page(request, "policies/lint.html", context, part="lint")

@@ -18,11 +18,11 @@ from dashboard import links, moments
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import depth_picture
-from dashboard.views.queues import DURABILITY, LATE_SAMPLE_S
-from jobs_admin import depths, liveness, queues, rates
+from dashboard.views.queues import LATE_SAMPLE_S, durability_words, unguarded
+from jobs_admin import abilities, depths, durability, liveness, overview, queues, rates
 from jobs_admin.depths.marking import MOST_OF_A_KIND
 from jobs_admin.depths.thresholds import of_queue, thresholds
-from jobs_admin.models import Source
+from jobs_admin.durability import Grade
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 
 SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
@@ -55,9 +55,12 @@ class Window:
         by = (self.until - self.since) * part
         return self.query(since=_text(self.since + by), until=_text(self.until + by))
 
-    def wider(self) -> str:
+    def wider(self, now: datetime) -> str:
+        """Twice as long, as far as something may be kept; "" where it is that already."""
         by = (self.until - self.since) / 2
-        return self.query(since=_text(self.since - by), until=_text(self.until + by))
+        until = min(self.until + by, now)
+        since = max(until - 4 * by, now - timedelta(hours=SPANS["400d"]))
+        return self.query(since=_text(since), until=_text(until)) if until - since > 2 * by + _SHORTEST else ""
 
     def narrower(self) -> str:
         """The later half of it; "" where it is as short as can be."""
@@ -98,15 +101,19 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         "earlier_url": address + window.shifted(-0.5),
         "later_url": address + window.shifted(0.5) if window.until < now - _SHORTEST else "",
         "narrower_url": address + narrower if (narrower := window.narrower()) else "",
-        "wider_url": address + window.wider(),
+        "wider_url": address + wider if (wider := window.wider(now)) else "",
     }
     return render_page(request, "queues/detail.html", context, part="queue")
 
 
 def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, Any]:
     row = queues.one(viewer, source, queue, now)
-    known = Source.objects.filter(name=source).first()
-    words, title = DURABILITY.get(row.durability, ("", ""))
+    known = overview.source(viewer, source, now)
+    words, title = durability_words(row)
+    grade = Grade(row.durability, row.fetch_window)
+    can_replay = (
+        known is not None and known.is_configured and not (known.read_only or abilities.lacks(source, "replay"))
+    )
     age = (now - row.sampled_at).total_seconds() if row.sampled_at else None
     return {
         "row": row,
@@ -114,13 +121,30 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
         "is_late": age is None or age > LATE_SAMPLE_S,
         "durability": words,
         "durability_words": title,
-        "rate_window": rates.WINDOW,
+        "at_stake": _at_stake(durability.at_stake(source, queue, grade, now)) if words else "",
+        "unguarded": unguarded(row, known),
+        "rate_minutes": rates.OVER_MIN,
         "dead_url": links.failures_of(source=source, queue=queue, state="dead"),
         "retrying_url": links.failures_of(source=source, queue=queue, state="retrying"),
         "replay_url": links.replay_of(source=source, queue=queue, state="dead")
-        if row.dead and viewer.may(OPERATOR, source)
+        if row.dead and viewer.may(OPERATOR, source) and can_replay
         else "",
     }
+
+
+def _at_stake(found: durability.AtStake) -> str:
+    """What is gone should every guarded worker of the queue be killed now."""
+    if not found.workers:
+        return ""
+    all_of = "its guarded worker" if found.workers == 1 else f"all {found.workers:,} guarded workers"
+    if found.running is None:
+        lost = ["every job that they run"]
+    else:
+        jobs = f"up to {found.running:,} job{'' if found.running == 1 else 's'} that run"
+        lost = [f"{jobs} (filed where a policy keeps them)"] if found.running else []
+    if found.fetched:
+        lost.append(f"up to {found.fetched:,} message{'' if found.fetched == 1 else 's'} just handed out")
+    return f"Should {all_of} be killed now: {' and '.join(lost) or 'nothing'} would be lost."
 
 
 def _drawn(

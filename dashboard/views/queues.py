@@ -16,16 +16,23 @@ from dashboard.access import can
 from dashboard.htmx import render_page
 from jobs_admin import liveness, overview, queues, rates, retention
 from jobs_admin.core.text import whole_number
+from jobs_admin.durability import EARLY, LATE, MIXED, Grade
 from jobs_admin.models.access import VIEWER
 from jobs_admin.priorities import level_of
 
 LATE_SAMPLE_S = 60
 
-# What can be lost where a worker dies, by when it acknowledges (facts of Celery, not of ours).
+_LATE = "Acknowledged after the job ended: a worker that dies loses none that it runs."
+_WINDOW = " Redis has handed a message out before it is noted whose it is: a worker killed in that moment loses it."
+_EARLY = "Acknowledged before {}: a worker that dies takes {} with it, told only where a policy files lost jobs."
+# What can be lost where a worker dies (facts of Celery and kombu, not of ours).
 DURABILITY = {
-    "late": ("late ack", "Acknowledged after the job ended: a worker that dies loses nothing."),
-    "early": ("early ack", "Acknowledged before the job runs: a worker that dies takes its jobs with it, unrecorded."),
-    "mixed": ("mixed ack", "Some tasks acknowledge before they run: a worker that dies takes those with it."),
+    Grade(LATE, False): ("late ack", _LATE),
+    Grade(LATE, True): ("late ack, fetch window", _LATE + _WINDOW),
+    Grade(EARLY, False): ("early ack", _EARLY.format("the job runs", "its jobs")),
+    Grade(EARLY, True): ("early ack", _EARLY.format("the job runs", "its jobs") + _WINDOW),
+    Grade(MIXED, False): ("mixed ack", _EARLY.format("some tasks run", "those")),
+    Grade(MIXED, True): ("mixed ack", _EARLY.format("some tasks run", "those") + _WINDOW),
 }
 
 
@@ -38,7 +45,7 @@ class Line:
     priorities: list[tuple[str, str, int]]  # the system's number, its level ("" for none), how many wait
     durability: str
     durability_words: str
-    is_partly_guarded: bool
+    unguarded: str  # "" where all of its workers are guarded, or nobody knows
 
 
 @dataclass(slots=True)
@@ -50,7 +57,16 @@ class SourceLines:
     sampled_at: datetime | None
     is_late: bool
     is_configured: bool
+    row: overview.SourceRow | None = None
     lines: list[Line] = field(default_factory=list)
+
+    @property
+    def has_guards(self) -> bool:
+        return self.row is None or self.row.has_guards
+
+    @property
+    def columns(self) -> int:
+        return 12 if self.has_guards else 10
 
 
 @require_safe
@@ -64,7 +80,7 @@ def index(request: HttpRequest) -> HttpResponse:
     for row in page.rows:
         if row.source not in by_source:
             by_source[row.source] = SourceLines(row.source, "unknown", "", None, row.sampled_at, False, False)
-        by_source[row.source].lines.append(_line(row))
+        by_source[row.source].lines.append(_line(row, by_source[row.source].row))
     # Further pages are of queues: a source without one there was on the first.
     sources = [source for source in by_source.values() if source.lines or not after]
     context = {
@@ -91,11 +107,11 @@ def _source(row: overview.SourceRow) -> SourceLines:
     else:
         state = "unknown" if row.reachable is None else "unreachable"
     is_late = row.age_s is not None and row.age_s > LATE_SAMPLE_S
-    return SourceLines(row.name, state, row.why, row.changed_at, row.sampled_at, is_late, row.is_configured)
+    return SourceLines(row.name, state, row.why, row.changed_at, row.sampled_at, is_late, row.is_configured, row)
 
 
-def _line(row: queues.QueueRow) -> Line:
-    words, title = DURABILITY.get(row.durability, ("", ""))
+def _line(row: queues.QueueRow, source: overview.SourceRow | None) -> Line:
+    words, title = durability_words(row)
     # A single priority says nothing.
     waiting = sorted(row.by_priority.items(), key=_as_number) if len(row.by_priority) > 1 else []
     priorities = [(name, _level(row.source, name), count) for name, count in waiting]
@@ -107,8 +123,23 @@ def _line(row: queues.QueueRow) -> Line:
         priorities,
         words,
         title,
-        row.workers is not None and row.guarded_workers is not None and row.guarded_workers < row.workers,
+        unguarded(row, source),
     )
+
+
+def durability_words(row: queues.QueueRow) -> tuple[str, str]:
+    """In short, and in a sentence; ("", "") where nobody has told."""
+    return DURABILITY.get(Grade(row.durability, row.fetch_window), ("", ""))
+
+
+def unguarded(row: queues.QueueRow, source: overview.SourceRow | None) -> str:
+    """ "12 of 200 guarded: what fails in the other 188 is not seen here"; "" where that is not so, or not known."""
+    if source is not None and source.keeps_dead:
+        return ""  # what fails there is read from the system
+    if row.workers is None or row.guarded_workers is None or row.guarded_workers >= row.workers:
+        return ""
+    others = row.workers - row.guarded_workers
+    return f"{row.guarded_workers:,} of {row.workers:,} guarded: what fails in the other {others:,} is not seen here"
 
 
 def _level(source: str, name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard import forms, links, replay_forms
@@ -22,6 +23,7 @@ from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.replays import ReplayRefused, progress, spread
+from jobs_admin.replays.unattended import unattended
 
 ITEMS = 50
 
@@ -199,6 +201,8 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     again = replays.failed_again_groups(request.viewer, replay) if replay.failed_again else []
     failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
     approval = _approval(request, replay)
+    # Of a held one its panel tells more.
+    nobody = None if replay.state == ReplayState.HELD else unattended(replay, timezone.now())
     context = {
         "replay": replay,
         "held": replay_held.held(replay, failing),
@@ -210,6 +214,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
             may_act=request.viewer.may_anywhere(OPERATOR),
             may_approve=approval is not None and not approval.why_not,
         ),
+        "nobody": replay_page.waits(nobody, request.viewer),
         "again": [replay_page.again(replay, one) for one in again],
         "uncertain": uncertain,
         "items": items.rows,

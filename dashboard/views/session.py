@@ -6,12 +6,17 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from dashboard.entrance import page_at
+
 
 class Login(LoginView):
-    """Where a person says who they are. `next` leads only to pages of this desk."""
+    """Where a person says who they are. `next` leads only to pages of this desk that can be looked at."""
 
     template_name = "registration/login.html"
     redirect_authenticated_user = True
+
+    def get_redirect_url(self) -> str:
+        return page_at(self.request, super().get_redirect_url())
 
 
 class Logout(LogoutView):

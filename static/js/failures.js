@@ -78,6 +78,19 @@
     event.preventDefault();
     window.htmx.ajax("GET", link.href, { target: "#detail", swap: "innerHTML show:none" });
   });
+  // What the list says of it is what stands beside it.
+  document.addEventListener("htmx:afterSettle", () => {
+    const told = find("[data-row-now]");
+    const now = told?.content.firstElementChild;
+    const row = now && find(`[data-row="${now.dataset.row}"]`);
+    told?.remove();
+    if (!row) return;
+    const isAt = row.contains(document.activeElement);
+    now.className = row.className;
+    row.replaceWith(now);
+    if (isAt) find(".row-link", now).focus({ preventScroll: true });
+    show();
+  });
   const panel = () => find("[data-detail]");
   const closePanel = () => {
     const open = panel();

@@ -6,6 +6,19 @@
   const find = (selector, inside = document) => inside.querySelector(selector);
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
+  // A script that no first view needs, fetched when it is needed; after a failure it is asked for anew.
+  const scripts = new Map();
+  const load = (src) => {
+    if (!scripts.has(src)) scripts.set(src, new Promise((done, failed) => {
+      const script = document.createElement("script");
+      script.src = src;
+      script.onload = done;
+      script.onerror = () => { scripts.delete(src); failed(new Error("the page's own files cannot be reached")); };
+      document.head.append(script);
+    }));
+    return scripts.get(src);
+  };
+
   // ---------- live parts ----------
   // <div id=… data-live hx-get=… hx-trigger="redrive:tick" hx-swap="morph:outerHTML">: asked anew while the tab is
   // visible. A timer of our own, because htmx's trigger conditions need eval, which the policy forbids.
@@ -49,9 +62,6 @@
     document.documentElement.classList.toggle("is-late", now);
   };
 
-  // Another page answered: the session ended, and this is the login.
-  const isElsewhere = ({ detail: { xhr, pathInfo } }) =>
-    Boolean(xhr.responseURL) && new URL(xhr.responseURL).pathname !== new URL(pathInfo.requestPath, location).pathname;
   const isLivePart = (event) => event.detail.elt?.matches?.("[data-live]");
   document.addEventListener("htmx:configRequest", (event) => {
     const known = isLivePart(event) && etags.get(event.detail.path);
@@ -61,11 +71,7 @@
   document.addEventListener("htmx:afterRequest", (event) => {
     if (!isLivePart(event)) return;
     const { xhr, pathInfo } = event.detail;
-    if (isElsewhere(event)) {
-      late(true);
-      const said = find("[data-lateness]");
-      if (said) said.textContent = "You are logged out. Load the page again to log in.";
-    } else if (xhr.status === 200 || xhr.status === 304) {
+    if (xhr.status === 200 || xhr.status === 304) {
       answeredAt = Date.now();
       const etag = xhr.getResponseHeader("ETag");
       if (etag) etags.set(pathInfo.requestPath, etag);
@@ -77,10 +83,6 @@
   // A menu that is open, or text that is being chosen, is not pulled away under the hand.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (!isLivePart(event)) return;
-    if (isElsewhere(event)) {
-      event.detail.shouldSwap = false;
-      return;
-    }
     const chosen = document.getSelection();
     if (chosen && !chosen.isCollapsed && event.detail.elt.contains(chosen.anchorNode)) {
       event.detail.shouldSwap = false;
@@ -89,19 +91,10 @@
   });
   // What a person wrote stays as it is.
   const isTyped = (node) => node.matches?.("input:not([type=hidden]), textarea") && node.value !== node.defaultValue;
-  // Morphing is not needed for a first view: it comes with the first request that swaps by it.
-  let morph = null;
-  const morphing = () => (morph ??= new Promise((done, failed) => {
-    const script = document.createElement("script");
-    script.src = find("meta[name=redrive-morph]").content;
-    script.onload = () => { prepareMorph(); done(); };
-    script.onerror = () => { morph = null; failed(new Error("the page's own files cannot be reached")); };
-    document.head.append(script);
-  }));
   document.addEventListener("htmx:confirm", (event) => {
     if (window.Idiomorph || !event.detail.elt.closest("[hx-swap]")?.getAttribute("hx-swap").startsWith("morph")) return;
     event.preventDefault();
-    morphing().then(() => event.detail.issueRequest(true), () => late(true));
+    load(find("meta[name=redrive-morph]").content).then(prepareMorph).then(() => event.detail.issueRequest(true), () => late(true));
   });
   // What a person opened stays open when its part is refreshed.
   function prepareMorph() {
@@ -115,7 +108,12 @@
         node.setAttribute("aria-label", next.getAttribute("aria-label"));
         return false;
       }
-      return !(node.dataset?.still && node.dataset.still === next.dataset?.still);
+      if (!node.dataset?.still) return true;
+      const isSame = node.dataset.still === next.dataset?.still;
+      // What came later stays until it came again.
+      const again = !isSame && next.matches?.("[hx-trigger=load]") && next.getAttribute("hx-get");
+      if (again) window.htmx.ajax("GET", again, { target: node, swap: "outerHTML" });
+      return !isSame && !again;
     };
   }
 
@@ -134,10 +132,15 @@
     close.textContent = "Dismiss";
     toast.append(words, close);
     messages?.append(toast);
+    return toast;
   };
   document.addEventListener("htmx:responseError", (event) => {
-    if (isLivePart(event)) return;
     const { xhr } = event.detail;
+    if (xhr.status === 401) { // the session ended: the page stays, with what was typed in it
+      const detail = { xhr, say, isAct: !isLivePart(event) };
+      load(xhr.getResponseHeader("Redrive-Script")).then(() => document.dispatchEvent(new CustomEvent("redrive:logged-out", { detail })), () => say(xhr.responseText));
+    }
+    if (xhr.status === 401 || isLivePart(event)) return;
     const isSentence = (xhr.getResponseHeader("Content-Type") || "").startsWith("text/plain");
     say(isSentence ? xhr.responseText : `The desk answered ${xhr.status}. Look whether it happened before you repeat it.`);
   });
@@ -150,6 +153,14 @@
   document.addEventListener("click", (event) => {
     event.target.closest?.("[data-dismiss]")?.closest("[data-toast]")?.remove();
   });
+  // What only tells leaves after ten seconds in which one could read it, unless the pointer or the focus is on it. What went
+  // wrong stays until it is closed, what can be taken back until the next act says something.
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const toast of all("[data-toast]:not(:hover, :focus-within, :has(form), .is-error, .is-warning)")) {
+      if (toast.dataset.toast++ > 8) toast.remove();
+    }
+  }, 1000);
   // At most three, the newest last. The page gets as much room below as they take, and what is to be pressed is moved out
   // from under them.
   const makeRoom = () => {
@@ -161,7 +172,11 @@
     if (act) scrollBy(0, act.bottom - over.top + 8);
   };
   if (messages) {
-    new MutationObserver(makeRoom).observe(messages, { childList: true });
+    new MutationObserver((changes) => {
+      const come = changes.flatMap(({ addedNodes }) => [...addedNodes]);
+      if (come.length) for (const old of all("[data-toast]:not(.is-error)")) if (!come.some((node) => node.contains(old))) old.remove();
+      makeRoom();
+    }).observe(messages, { childList: true });
     makeRoom();
   }
 
@@ -169,10 +184,7 @@
   // Completion is fetched when the field is first used: most pages are left without.
   const searched = find("[data-search]");
   const completed = () => {
-    searched.removeEventListener("focus", completed);
-    const script = document.createElement("script");
-    script.src = searched.dataset.script;
-    document.head.append(script);
+    load(searched.dataset.script).catch(() => { /* one can still search */ });
   };
   searched?.addEventListener("focus", completed);
   if (searched && document.activeElement === searched) completed();
@@ -320,7 +332,7 @@
     const before = words.textContent;
     try {
       const answer = await fetch(link.href);
-      if (!answer.ok) throw new Error(String(answer.status));
+      if (!answer.ok || answer.redirected) throw new Error(String(answer.status)); // or sent to the login
       await navigator.clipboard.writeText(await answer.text());
       words.textContent = "Copied";
     } catch {
@@ -391,17 +403,14 @@
   const tell = () => document.dispatchEvent(new CustomEvent("redrive:palette", { detail: { pressed, held: held.splice(0) } }));
   const fetchPalette = () => {
     if (coming) return;
-    coming = document.createElement("script");
-    coming.src = palette.dataset.script;
-    coming.onload = () => { isHere = true; if (palette.open) tell(); };
-    coming.onerror = () => { // asked for again when the palette is opened again; until then it is a form that searches
+    coming = load(palette.dataset.script);
+    coming.then(() => { isHere = true; if (palette.open) tell(); }, () => { // until it is opened again it is a form that searches
       coming = null;
       const last = held.pop();
       if (!palette.open || last?.key !== "Enter") return;
       find("input", palette).value = last.words;
       find("form", palette).submit();
-    };
-    document.head.append(coming);
+    });
   };
   const hold = (event, key) => {
     if (!coming || isHere) return;

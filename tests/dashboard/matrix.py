@@ -48,6 +48,7 @@ from jobs_admin.models import (
     Release,
     Replay,
     ReplayItem,
+    Reschedule,
     Role,
     Rule,
     Runbook,
@@ -146,6 +147,10 @@ def lay(source: str, word: str) -> Rows:
     more |= {"auditevent": event, "apitoken": token, "grouprule": rule, "worker": worker}
     more |= {"policyversion": lay_policy(source, word)} | lay_delivery(source, word)
     more |= lay_alert(source, word, more["notice"])
+    more["reschedule"] = Reschedule.objects.create(
+        source=source, state="done", query=f"{word}", scope_max_id=number, below=0, change={"max_attempts": 5}, actor=f"{word}-actor",
+        reason=f"{word} reason", created_at=now, ended_at=now, matched=number, changed=number, left=number,
+    )  # fmt: skip
     uncertain = ReplayItem.objects.get(replay=replays[0], state="uncertain")
     return Rows(failure, discarded, quarantined, group, *replays, uncertain, more)
 
@@ -354,7 +359,9 @@ _PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>((?:[^()]|\([^()]*\))*)\)
 # What a form of a thing is called, where the address lists no alternatives.
 _FORMS = {"failure-export": "jsonl"}
 # The noun whose number a parameter is: the word before it in the route.
-_NOUN = re.compile(r"/(view|rule|replay|failure|group|quarantine|alert|silence|channel|runbook|deliver(?:y|ie))s?/$")
+_NOUN = re.compile(
+    r"/(view|rule|replay|retrie|failure|group|quarantine|alert|silence|channel|runbook|deliver(?:y|ie))s?/$"
+)
 # What a plausible request carries beside its address.
 _GIVEN = {"q": "", "at": "0", "from": "0", "left": "1.1", "right": "1.2", "since": "1"}
 _GIVEN_TO: dict[str, dict[str, str]] = {"failure-opened": {"at": "args", "from": "0"}}
@@ -362,6 +369,8 @@ _GIVEN_TO |= {name: {"since": ""} for name in ("incident", "incident-text")}  # 
 _BODIES: dict[str, dict[str, Any]] = {
     "api:preview_replay": {"q": "state:dead"},
     "api:start_replay": {"q": "state:dead", "reason": "because"},
+    "api:preview_reschedule": {"q": "", "change": {"max_attempts": 9}},
+    "api:plan_reschedule": {"q": "", "change": {"max_attempts": 9}, "reason": "because"},
     "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
     "api:resolve_item": {"as": "ran"},
     "api:change_group": {"note": "n"},
@@ -401,7 +410,7 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
         return {"name": rows.more["policyversion"].name, "version": 1}[name]
     if name == "attempt_pk":
         return rows.failure.attempt_set.latest("pk").pk
-    noun = noun.replace("deliverie", "delivery")
+    noun = {"deliverie": "delivery", "retrie": "reschedule"}.get(noun, noun)
     if noun and name in {"pk", f"{noun}_id"}:
         return _one(address, noun, rows).pk
     if name == "form":
@@ -457,6 +466,7 @@ def has_object(address: Address) -> bool:
                 "object_id",
                 "failure_id",
                 "replay_id",
+                "reschedule_id",
                 "rule_id",
                 "delivery_id",
                 "queue",

@@ -47,6 +47,16 @@ def test_what_was_answered_can_be_changed_and_sent_back(ask, put):  # noqa: F811
     assert (sent.status_code, sent.json()["version"], sent.json()["max_attempts"]) == (200, 2, 9)
 
 
+def test_a_policy_says_whether_it_files_lost_jobs_also_where_it_does_not(ask, put):  # noqa: F811
+    assert put().json()["file_lost"] is False
+    assert put(expected=1, file_lost=True).json()["file_lost"] is True
+    one = ask("GET", "policies/emails").json()
+    assert (one["file_lost"], one["workers"]["unkept"]) == (True, 0)
+    assert error(put(expected=2, file_lost="yes"))[1]["problems"][0]["field"] == "file_lost"
+    back = ask("PUT", "policies/emails", one | {"file_lost": False, "expected_version": 2})
+    assert back.json()["file_lost"] is False and "file_lost" not in PolicyVersion.objects.get(version=3).document
+
+
 def test_a_stale_edit_is_refused_with_the_difference(put):
     put()
     put(expected=1, max_attempts=7)
@@ -178,3 +188,15 @@ def test_a_budget_is_told_or_said_to_be_none(ask, put):  # noqa: F811
     bury(1)
     found = ask("GET", "policies/emails/budget").json()
     assert (found["per_minute"], found["remaining"], found["by_source"]) == (60, 10, {"shop": 10})
+
+
+def test_what_it_would_have_changed_is_told(ask, put):  # noqa: F811
+    put(mode="observe")
+    (failure,) = bury(1)
+    times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}
+    said = {"policy": "emails@1", "reason": "would retry in 12 s", **times}
+    Attempt.objects.create(failure=failure, run=1, attempt=1, kind="exception", **said)
+    assert ask("GET", "policies/emails/observed", role="viewer").json() == {
+        "policy": "emails", "version": 1, "attempts": 1, "is_capped": False,
+        "changed": 1, "tried_again": 1, "given_up": 0, "waited_otherwise": 0,
+    }  # fmt: skip

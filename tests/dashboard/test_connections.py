@@ -39,7 +39,10 @@ def engine_at_a_socket(tmp_path_factory):
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        (f"amqp://guest:hidden@{NOBODY}//", "RabbitMQ brokers"),
+        (f"amqp://guest:hidden@{NOBODY}//", "RabbitMQ at 127.0.0.1:1 cannot be reached"),
+        (f"amqps://guest:hidden@{NOBODY}//", "RabbitMQ at 127.0.0.1:1 cannot be reached"),
+        ("amqp://guest:hid/den@127.0.0.1:port//", "cannot be read"),
+        (f"amqp://guest:hidden@{NOBODY}//;amqp://{NOBODY}//", "list of servers"),
         (f"sentinel://:hidden@{NOBODY}/0", "begins with redis://"),
         (f"redis://:hidden@{NOBODY}/0;redis://{NOBODY}/1", "list of servers"),
         (f"redis://{NOBODY}/0?password=hidden", "cannot be reached"),
@@ -107,7 +110,7 @@ def test_a_source_that_only_tests_have_is_refused(settings, tmp_path):
     settings.REDRIVE_SOURCES = str(tmp_path / "sources.toml")
     (tmp_path / "sources.toml").write_text('[sources.shop]\nbackend = "memory"\nurl = "memory:"\n')
     config.sources.cache_clear()
-    with pytest.raises(config.BadConfiguration, match=r"backend 'memory'; known: celery\."):
+    with pytest.raises(config.BadConfiguration, match=r"backend 'memory'; known: celery, "):
         config.sources()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+import socket
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 import pytest
@@ -11,10 +13,12 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from dashboard import checkup
-from jobs_admin import config
+from jobs_admin import config, heartbeats, uncaptured
 from jobs_admin.core import keys
 from jobs_admin.models import AuditEvent, Channel, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
+from jobs_admin.worker.dropped import Dropped
+from jobs_admin.worker.versions import GUARD_VERSION
 from tests.conftest import forget_configuration
 
 pytestmark = pytest.mark.django_db
@@ -113,6 +117,7 @@ def test_a_store_that_does_not_answer_is_severe_and_the_rest_is_still_looked_at(
     assert code == 1
     assert "REDRIVE_REDIS_URL" in said
     assert "audit" in said
+    assert "reports: not known: the store does not answer" in said
 
 
 def test_no_source_is_a_warning(store):
@@ -139,20 +144,38 @@ def test_reports_that_could_not_be_filed_are_counted(shop):
     assert "1 report could not be filed and is kept" in doctor()[1]
 
 
-def test_a_worker_that_could_not_keep_reports_is_severe(shop):
-    Worker.objects.create(source="shop", name="w@1", boot="b", seen_at=timezone.now(), dropped=3)
+def test_reports_that_could_not_be_captured_are_severe(shop, store, tmp_path):
+    dropped = Dropped(tmp_path)
+    for _ in range(3):
+        dropped.add()
+    dropped.tell(store, "shop")
+    uncaptured.fold(timezone.now())
     code, said = doctor()
-    assert code == 1
-    assert "w@1 could not keep 3 reports" in said
+    assert code == 1 and "neither Redrive's store nor the spool on its disk took them" in said
+    assert f"3 reports of host {socket.gethostname()} could not be captured since" in said
 
 
 @pytest.mark.server
 def test_a_worker_that_reports_nothing_here_is_named(shop, settings, unguarded_worker):
     # Workers are given a second to answer; on a busy machine it is not always enough.
-    code, said = next((told for told in (doctor() for _ in range(10)) if told[0] == 1), doctor())
-    assert code == 1, said
-    assert "bare@" in said
-    assert "REDRIVE_REDIS_URL" in said
+    code, said = next((told for told in (doctor() for _ in range(10)) if "bare@" in told[1]), doctor())
+    assert code == 0, said  # no worker of this source was ever guarded: somebody is bringing the guard in
+    assert "bare@" in said and "REDRIVE_MODE=off" in said and "REDRIVE_REDIS_URL" in said
+
+
+def test_where_a_guard_was_and_nobody_is_heard_it_is_severe(db):
+    now = timezone.now()
+    assert checkup._about_the_silent("shop", ["w1@vm"], now).severity == "warning"
+    Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=now - timedelta(hours=1))
+    assert checkup._about_the_silent("shop", ["w1@vm"], now).severity == "high"
+    Worker.objects.create(source="shop", name="w2@vm", boot="b", seen_at=now)
+    assert checkup._about_the_silent("shop", ["w1@vm"], now).severity == "warning"
+
+
+def test_workers_that_report_under_another_name_are_told_by_it(db):
+    Worker.objects.create(source="mini", name="w1@vm", boot="b", seen_at=timezone.now())
+    found = checkup._about_the_silent("shop", ["w1@vm", "w2@vm"], timezone.now())
+    assert found.severity == "high" and "report as source mini" in found.fix and "source='shop'" in found.fix
 
 
 @pytest.mark.server
@@ -161,6 +184,28 @@ def test_while_nobody_watches_no_worker_is_blamed(shop, unguarded_worker, store)
     said = next((told for told in (doctor()[1] for _ in range(10)) if "its workers" in told), "")
     assert "report here is not known: nobody files what they say" in said
     assert "install(app)" not in said
+
+
+def test_workers_with_a_guard_of_another_version_are_said(shop, store):
+    now = datetime.now(UTC)
+    (source,) = config.sources()
+    for number, more in enumerate(
+        ({"guard": "0.0.9"}, {}, {"guard": GUARD_VERSION})
+    ):  # the second: an older guard still
+        said = {
+            "v": 1,
+            "source": source,
+            "name": f"w{number}@h",
+            "boot": "b",
+            "at": now.timestamp(),
+            "queues": [],
+            **more,
+        }
+        store.hset(keys.workers(), f"{source}/w{number}@h", json.dumps(said))
+    heartbeats.fold(now)
+    code, said = doctor()
+    assert f"2 of its workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in said
+    assert code == 0
 
 
 @pytest.fixture

@@ -153,6 +153,16 @@ def test_the_quarantined_are_readmitted_and_the_discarded_restored_from_the_list
     assert Failure.objects.filter(state="dead").count() == 2
 
 
+def test_readmit_is_offered_where_the_page_or_the_search_has_some_in_quarantine(ann, shop):
+    def is_offered(q: str = "") -> bool:
+        return 'value="readmit"' in ann.get("/failures/", {"q": q}).content.decode()
+
+    dead(2, queue="emails")
+    assert not is_offered() and is_offered("state:dead,quarantined")
+    dead(1, state="quarantined", queue="pdf")
+    assert is_offered() and not is_offered("queue:emails") and not is_offered("-state:quarantined")
+
+
 def test_an_act_that_is_not_known_changes_nothing(ann, shop):
     ids = dead(1)
     answer = ann.post(reverse("failure-bulk"), {"selection": ids, "act": "explode"}, follow=True)

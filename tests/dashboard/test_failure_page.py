@@ -107,7 +107,7 @@ def test_an_attempt_says_where_and_how_it_ran(ann):
         "/policies/p/versions/?after=4#v3",
         "took 1.5 s",
         "budget",
-        "then waited 30 s",
+        "then a wait of 30 s",
     ):
         assert said in text, said
 
@@ -280,3 +280,11 @@ def test_what_strangers_said_is_escaped_in_every_part(ann, shop):
     pages += [get(ann, "failure-opened", pk, whole=1), get(ann, "failure-opened", pk, at="args.1")]
     for text in pages:
         assert "<img src=x" not in text and "\u202e" not in text
+
+
+def test_beside_the_list_the_part_of_a_failure_brings_its_row_along(ann):
+    url = f"/failures/{bury()[0].pk}/"
+    beside, alone = ("http://testserver/failures/?q=state:dead", f"http://testserver{url}")
+    row = f'<template data-row-now><tr data-row="{url}">'
+    assert row in ann.get(url, headers=HTMX | {"HX-Current-URL": beside}).content.decode()
+    assert row not in ann.get(url, headers=HTMX | {"HX-Current-URL": alone}).content.decode()

@@ -58,6 +58,43 @@ def test_without_being_asked_it_tells_the_last_incident(ann, outage):
     assert page.count('class="upright') >= 10, "the marks stand in both pictures"
 
 
+def facts(page: str) -> dict[str, str]:
+    """Name -> value and what stands below it."""
+    found = re.findall(r"<div><dt>(.+?)</dt><dd>(.+?)</dd></div>", page)
+    return {name: re.sub(r"<[^>]+>", " | ", value).strip(" |") for name, value in found}
+
+
+def test_what_did_not_happen_is_told_in_words(ann, outage):
+    """An alert of before the failures, nobody who acknowledged, no replay; and why nobody knows when all were back."""
+    told = facts(ann.get("/incidents/").text)
+    assert told["Alert after"].startswith("2 min") and told["Acknowledged after"] == "by nobody"
+    assert told["Replay after"] == "no replay" and told["All back after"].startswith("25 min")
+    assert told["Attempts failed"] == "20 | in steps of 1 min"
+    AlertEvent.objects.filter(to="firing").update(at=outage - timedelta(minutes=3))
+    DepthSample.objects.filter(dead=0, at__gt=outage).update(dead=1)
+    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
+    assert told["Alert after"].startswith("before it") and told["All back after"] == "not by then | 0 lay dead before"
+    DepthSample.objects.update(dead=20)
+    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
+    assert told["All back after"] == "never more dead | than the 20 before"
+    DepthSample.objects.all().delete()
+    AlertEvent.objects.all().delete()
+    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **around(outage)}).text)
+    assert (told["Alert after"], told["All back after"]) == ("no alert", "not known | nobody looked at its depth")
+    told = facts(ann.get("/incidents/", {"source": "shop", **around(outage)}).text)
+    assert told["All back after"] == "not known | told of one queue"
+    quiet = {
+        "since": (outage - timedelta(minutes=20)).isoformat(),
+        "until": (outage - timedelta(minutes=5)).isoformat(),
+    }
+    told = facts(ann.get("/incidents/", {"source": "shop", "queue": "emails", **quiet}).text)
+    assert told["Failing for"] == "– | never much more than usual"
+
+
+def around(outage) -> dict[str, str]:
+    return {"since": (outage - timedelta(minutes=5)).isoformat(), "until": (outage + timedelta(minutes=30)).isoformat()}
+
+
 def test_text_of_jobs_and_people_stays_text_on_the_page(ann, outage):
     page = ann.get("/incidents/").text
     assert "<img src=x" not in page and "&lt;img src=x" in page and "\u202e" not in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from django.utils import timezone
@@ -12,6 +13,8 @@ from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.lint import GROWTH
 from jobs_admin.core.lint.configuration import App, Configuration, RetryCall, Task, document
+from jobs_admin.core.lint.options import FoundOptions, Looked, Options
+from jobs_admin.core.lint.options import document as in_text
 from jobs_admin.core.policy import document as normal_form
 from jobs_admin.core.policy import parse
 from jobs_admin.models import PolicyVersion, Worker
@@ -143,3 +146,44 @@ def test_the_call_answers_as_the_command_does(ask, fleet):  # noqa: F811
     assert told["check"]["kinds"] == {"exponential": 1, "fixed": 2}
     assert [one["verdict"] for one in told["check"]["verdicts"]] == ["fail", "fail", "pass"]
     assert told["reservations"] == []
+
+
+LYING = Options(
+    "hooks", "hook", '{"attempts": 3, "removeOnFail": true}', attempts=3, keeps=0, jobs=2, looked=9, example="42"
+)
+
+
+def lie(store, *options: Options, source="shop", ago=0.0):
+    some = FoundOptions(source, timezone.now().timestamp() - ago, options, (Looked("hooks", 9, 45_000, 3),))
+    store.set(keys.options(source), in_text(some))
+
+
+def test_options_of_jobs_that_lie_in_queues_are_quoted_with_how_many_have_them(ann, watched, settings):
+    lie(watched, LYING)
+    text = text_of(ann.get("/policies/lint/"))
+    assert "1 kind of options of 9 jobs in queues, held against" in text
+    assert "Retries are immediate. 2 of 9 jobs looked at in hooks, the newest 42." in text
+    assert "A job that dies is deleted." in text and LYING.quoted in text
+
+
+def test_what_lay_in_queues_a_while_ago_is_called_stale_and_names_are_never_obeyed(ann, watched):
+    lie(watched, replace(LYING, task=HOSTILE, quoted=HOSTILE, example=HOSTILE), ago=3600)
+    page = ann.get("/policies/lint/")
+    assert "What lies in the queues of shop was last looked at 1 h ago" in text_of(page)
+    assert "<script>x" not in page.content.decode() and "\u202e" not in page.content.decode()
+
+
+def test_queues_of_sources_out_of_sight_are_not_told(vera, watched):
+    lie(watched, LYING, source="bank")
+    assert "hooks" not in text_of(vera.get("/policies/lint/"))
+
+
+def test_the_call_enumerates_options_and_says_how_many_jobs_were_looked_at(ask, watched):  # noqa: F811
+    lie(watched, LYING)
+    told = ask("GET", "policies/lint", role="viewer").json()
+    assert told["options"] == [
+        {"source": "shop", "queue": "hooks", "task": "hook", "quoted": LYING.quoted, "jobs": 2, "looked_at": 9, "in_queue": 45_000, "example": "42"}
+    ]  # fmt: skip
+    assert told["reservations"] == [
+        "9 of 45,000 jobs in the queues of shop were looked at: the newest, and others in turn."
+    ]

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard.exposition import Metric, Sample
-from jobs_admin import audit, config, heartbeats, policies, totals
+from jobs_admin import audit, config, heartbeats, policies, totals, uncaptured
 from jobs_admin.core import keys
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import (
@@ -27,6 +27,7 @@ from jobs_admin.models import (
     ReplayItem,
     Rule,
     Source,
+    Total,
 )
 from jobs_admin.models.access import ENGINE
 from jobs_admin.totals import Counted
@@ -62,6 +63,10 @@ def fleet(watched):
 def history(fleet):
     """What was counted, replayed, told and could not be told at both sources."""
     now = timezone.now()
+    for source in ("shop", "bank"):
+        Total.objects.create(
+            metric=uncaptured.METRIC, source=source, queue="web-3", task="a", error=now.isoformat(), value=5
+        )
     channel = Channel.objects.create(name="chat", kind="webhook", url="https://chat.example/")
     rule = Rule.objects.create(name="many", metric="dead", threshold=1)
     for n, source in enumerate(("shop", "bank"), start=1):

@@ -8,9 +8,9 @@ from datetime import timedelta
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import counters, overview, policies
+from jobs_admin import counters, overview, policies, uncaptured
 from jobs_admin.core import keys
-from jobs_admin.models import Alert, Release, Replay, Rule, Source, Unfiled
+from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import HTMX, bury, group
 from tests.dashboard.test_groups import count_of_link, text_of
@@ -57,6 +57,15 @@ def test_unsafe_settings_of_a_source_are_said_with_what_to_do(ann, watched):
     finding = {"id": "maxmemory-policy", "severity": "high", "text": "Jobs may be dropped.", "fix": "Set noeviction."}
     Source.objects.create(name="shop", findings=[finding])
     assert "shop: Jobs may be dropped. Set noeviction." in text_of(ann.get("/"))
+
+
+def test_reports_that_no_worker_could_keep_are_said_with_their_host(ann, watched):
+    since = timezone.now() - timedelta(minutes=4)
+    Total.objects.create(
+        metric=uncaptured.METRIC, source="shop", queue="web-3", task="a", error=since.isoformat(), value=1_234
+    )
+    text = text_of(ann.get("/"))
+    assert "shop: 1,234 reports of host web-3 could not be captured since" in text
 
 
 def test_a_watch_that_stopped_is_said_before_any_number(ann, watched):
@@ -139,6 +148,9 @@ def test_a_guard_that_is_off_is_said_where_it_would_be_missed(ann, watched):
     watched.set(keys.switch(), "off")
     overview.forget()
     assert all("The guard is off: nothing is recorded." in text_of(ann.get(page)) for page in pages)
+    watched.set(keys.switch(), "drain")
+    overview.forget()
+    assert all("Workers only record: no retry policy decides." in text_of(ann.get(page)) for page in pages)
 
 
 def test_a_source_that_was_not_looked_at_lately_is_not_called_reachable(ann, watched):

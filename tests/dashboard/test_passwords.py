@@ -16,6 +16,7 @@ from jobs_admin.core.address import Unreadable, shown
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError
+from tests import migrated
 from tests.dashboard.desk import ROOT, SILENT
 
 SPELLINGS = [
@@ -133,7 +134,7 @@ def run(tmp_path, command: str, *, has_tables: bool = False, **variables: str) -
     kept |= {"REDRIVE_DATA": str(tmp_path), "SECRET_KEY": "x" * 50, "REDRIVE_PAYLOAD_KEYS": "a" * 43 + "=", **variables}
     manage = [sys.executable, str(ROOT / "manage.py")]
     if has_tables:
-        subprocess.run([*manage, "migrate", "-v0"], env=kept, check=True, timeout=60)
+        migrated.into(tmp_path)
     arguments = command.split() + (["--port", str(free_port())] if command.startswith("up") else [])
     return subprocess.run(
         [*manage, *arguments],

@@ -69,6 +69,21 @@ def test_a_policy_of_a_source_that_is_out_of_sight_is_not_there(django_user_mode
         assert elsewhere.get(f"/policies/webhooks/{path}").status_code == 404
 
 
+def test_a_policy_that_observes_says_how_many_attempts_it_would_have_changed(vera):
+    publish(mode="observe")
+    assert "has judged no failed attempt yet" in text_of(vera.get("/policies/webhooks/"))
+    for failure in bury(3):
+        times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}
+        reason = "would retry in 12 s" if failure.pk % 3 else "would be dead: permanent"
+        Attempt.objects.create(
+            failure=failure, run=1, attempt=1, kind="exception", policy="webhooks@1", reason=reason, **times
+        )
+    said = text_of(vera.get("/policies/webhooks/"))
+    assert "would have changed 2 of 3 failed attempts (2 tried again instead of dead)" in said
+    publish(mode="enforce")
+    assert "would have changed" not in text_of(vera.get("/policies/webhooks/"))
+
+
 # --- the editor --------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +156,14 @@ def test_what_is_refused_stands_beside_its_field_with_its_bound_and_nothing_is_l
         assert kept in page
     assert "Drawn is the policy without it" in page  # and yet there is a picture
     assert 'class="bars"' in page
+
+
+def test_what_is_refused_is_drawn_as_it_is_in_force(vera):
+    publish(backoff={"kind": "fixed", "first_delay_s": 60}, max_attempts=9)
+    form = typed(begun="1", max_attempts="abc", backoff__kind="fixed", backoff__first_delay_s="-1")
+    said = text_of(vera.post("/policies/webhooks/preview/", form, headers=HTMX))
+    assert "What is drawn has there what is in force." in said
+    assert "always 1 min" in said and "9 attempts; gives up" in said
 
 
 def test_all_that_is_wrong_is_told_at_once_also_while_typing(vera):
@@ -367,6 +390,30 @@ def test_starts_that_nobody_counted_stand_beside_who_runs_the_policy(vera, watch
     heartbeats.fold(now)
     for page in ("/policies/", "/policies/webhooks/"):
         assert "1,200 jobs started uncounted: the store did not answer" in text_of(vera.get(page))
+
+
+def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_says_which_jobs_it_did_not_keep(otto, watched):
+    page = text_of(otto.get("/policies/new/"))
+    assert "Jobs that vanish with their worker" in page
+    given = typed(name="kept", match__task="shop.kept", file_lost="on")
+    assert otto.post("/policies/new/publish/", given).status_code == 302
+    assert PolicyVersion.objects.get(name="kept").document["file_lost"] is True
+    assert "checked" in otto.get("/policies/kept/").content.decode().partition('name="file_lost"')[2][:30]
+    heartbeats._heard.clear()
+    now = timezone.now()
+    word = {
+        "source": "shop",
+        "name": "w1",
+        "boot": "b",
+        "at": now.timestamp(),
+        "queues": [],
+        "unkept": 7,
+        "unplaced": 5,
+    }
+    watched.hset(keys.workers(), "shop/w1", json.dumps(word))
+    heartbeats.fold(now)
+    said = text_of(otto.get("/policies/kept/"))
+    assert "7 jobs started without being kept" in said and "5 jobs started without any policy: it is not sure" in said
 
 
 def test_what_a_poison_pill_costs_is_drawn_beside_the_herd(vera):

@@ -27,6 +27,8 @@ def sent(draft: Draft) -> QueryDict:
     form.setlist("class.as", [row.as_ for row in draft.rows])
     if draft.respects:
         form["retry_after.respect"] = "on"
+    if draft.files_lost:
+        form["file_lost"] = "on"
     form["expires"] = draft.expires
     return form
 
@@ -47,6 +49,7 @@ FULL = {
     "concurrency": {"key": "kwargs.customer_id", "limit": 5},
     "rate_limit": {"max": 10, "per_s": 0.5},
     "exhausted": "escalate",
+    "file_lost": True,
     "expires_at": "2026-11-23T10:00:00Z",
     "note": "as the partner asked",
 }

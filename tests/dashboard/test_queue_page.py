@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.db import connection
@@ -13,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin.models import DepthSample, Release, Rule, Source
+from jobs_admin.models import DepthSample, Release, Rule, Source, Worker
 from tests.dashboard.conftest import bury
 from tests.dashboard.test_groups import text_of
 from tests.jobs_admin.depths.test_rolling import lay, roll
@@ -59,11 +60,57 @@ def test_what_it_says_now_stands_above(ann, watched, history):
     assert "See the dead jobs" in text and "Replay these" in text
 
 
+@pytest.mark.parametrize(
+    ("grade", "said"),
+    [
+        (
+            "early-window",
+            "up to 4 jobs that run (filed where a policy keeps them) and up to 1 message just handed out would be lost",
+        ),
+        ("late", "nothing would be lost"),
+    ],
+)
+def test_what_a_kill_of_its_workers_would_take_is_said(ann, watched, db, now, grade, said):
+    Worker.objects.create(source="shop", name="w1", boot="b", seen_at=now, queues=["emails"], concurrency=4)
+    DepthSample.objects.create(
+        source="shop", queue="emails", at=now, step=10, workers=3, guarded_workers=1, durability=grade
+    )
+    text = text_of(page(ann))
+    assert f"Should its guarded worker be killed now: {said}." in text
+    assert "1 of 3 guarded: what fails in the other 2 is not seen here." in text
+
+
+def test_a_queue_whose_source_is_not_configured_offers_no_replay(ann, watched, db, now):
+    Source.objects.create(name="shop", is_configured=False, is_reachable=False, sampled_at=now)
+    bury(3, queue="emails")
+    text = text_of(page(ann))
+    assert "See the dead jobs" in text and "Replay these" not in text
+
+
 def test_a_stretch_that_was_chosen_is_shown_finer_and_can_be_left_again(ann, watched, history, now):
     since = now - timedelta(minutes=50)
     shown = page(ann, since=int(since.timestamp()), until=int(since.timestamp()) + 600).content.decode()
     assert "10 s a step" in shown and "Zoom out" in shown and 'rel="next"' in shown
     assert 'aria-current="true"' not in re.search(r'<nav class="spans".*?</nav>', shown)[0]
+
+
+def zoomed_out(client, **query):
+    found = re.search(r'href="([^"]+)">Zoom out', page(client, **query).content.decode())
+    return html.unescape(found[1]) if found else ""
+
+
+def test_no_zoom_leads_into_the_future_or_beyond_what_is_kept(ann, watched, history, now):
+    whole = parse_qs(urlsplit(zoomed_out(ann, span="24h")).query)
+    since, until = (datetime.fromisoformat(whole[one][0]) for one in ("since", "until"))
+    assert until <= timezone.now() and timedelta(hours=47) < until - since < timedelta(hours=49)
+    assert zoomed_out(ann, span="400d") == ""
+
+
+def test_long_steps_that_are_not_filled_in_yet_are_not_called_nothing(ann, watched, db, now):
+    lay(now - timedelta(minutes=10), 30)  # and not folded
+    text = text_of(page(ann, span="400d"))
+    assert "what is of today stands in a shorter span" in text and "Try a longer span" not in text
+    assert f"{now - timedelta(days=400):%b %Y} – now" in text and f" {now:%Y} " not in text_of(page(ann, span="24h"))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,19 @@ def test_a_queue_shows_what_waits_runs_and_lies_dead(ann, watched):
     sample()
     bury(3)
     text = text_of(ann.get("/queues/"))
-    assert re.search(r"webhooks 1,234 5 0 3 0 –", text) and "12 of 14 early ack" in text
+    assert re.search(r"webhooks 12 of 14 guarded: what fails in the other 2 is not seen here 1,234 5 0 3 0 –", text)
+    assert "12 of 14 early ack" in text
+
+
+def test_where_all_workers_are_guarded_nothing_is_said_of_others(ann, watched):
+    sample(workers=12)
+    assert "is not seen here" not in text_of(ann.get("/queues/"))
+
+
+def test_the_fetch_window_of_redis_is_a_part_of_the_grade(ann, watched):
+    sample(durability="late-window")
+    page = ann.get("/queues/").content.decode()
+    assert "late ack, fetch window" in page and "a worker killed in that moment loses it" in page
 
 
 def test_the_dead_of_a_queue_are_what_the_link_shows(ann, watched):

@@ -8,12 +8,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 from dashboard.screens import replay_paces, replay_page
-from jobs_admin import replays, retention
-from jobs_admin.models import Failure, QueueCounter, Replay, ReplayItem
+from jobs_admin import config, replays, retention
+from jobs_admin.models import DepthSample, Failure, Payload, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress, spread
+from jobs_admin.replays.unattended import Unattended
 from tests.dashboard.conftest import HTMX, group
 from tests.dashboard.failing import dead
+from tests.dashboard.test_groups import text_of
 
 BOB = Viewer("bob", {"*": OPERATOR})
 NEW = "/replays/new/"
@@ -403,6 +405,25 @@ def test_a_replay_that_ended_without_some_says_how_many_were_never_sent():
     assert replay_page.sentence(ended) == "Of 10 jobs, 6 ran well, 1 failed again. 3 were never sent and stay dead."
 
 
+def test_what_its_source_refused_is_told_as_not_sent_with_its_words_and_not_as_cancelled(ann, shop):
+    (pk,) = dead(1)
+    Payload.objects.update(body=config.payload_keys().encrypt(b"not json"))
+    begun = replays.start(BOB, replays.draft(BOB, selection=[pk], pace={"style": "at_once"}, reason="x"))
+    while replays.lay() or replays.send("one"):
+        pass
+    replays.settle()
+    for url in (f"/replays/{begun.pk}/", f"/failures/{pk}/"):
+        text = text_of(ann.get(url))
+        assert "not sent" in text and "shop refused it: The captured message is not JSON" in text, url
+        assert "cancelled" not in text, url
+    page = text_of(ann.get(f"/replays/{begun.pk}/"))
+    assert "It was not sent." in page and "100 %: 1 without being sent" in page and "nothing was sent" in page
+    for url in (f"/replays/{begun.pk}/", "/replays/"):
+        html = ann.get(url).text
+        assert re.search(r"nothing was sent\s*</span>", html) and not re.search(r"done\s*</(span|title)>", html), url
+    assert f"<title>Replay #{begun.pk}: nothing was sent" in ann.get(f"/replays/{begun.pk}/").text
+
+
 def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop):
     replay = running(3)
     climbing = {"pace": {"style": "careful", "ramp": {"from": 5, "to": 50}}, "rate": 5, "planned": 1000, "total": 1000}
@@ -413,6 +434,22 @@ def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop)
     # A steady one that was held begins again below its rate.
     Replay.objects.filter(pk=replay.pk).update(rate=5, pace={"style": "steady", "rate": 50})
     assert "<dd>43 s or more</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("state", "rate_now", "said"),
+    [
+        ("running", 9.0, "10 s"),  # at 10 a second
+        ("running", 1.0, "1 min 40 s as it goes now"),
+        ("ramping", 1.0, "1 min 40 s as it goes now"),
+        ("running", 0.0, "10 s"),  # it has only begun, or stands
+        ("canary", 2.0, "as long as the first jobs will tell"),
+        ("done", 2.0, ""),
+    ],
+)
+def test_how_long_the_rest_takes_is_what_is_really_sent(state, rate_now, said):
+    replay = Replay(state=state, planned=100, rate=10.0, pace={"style": "steady", "rate": 10})
+    assert replay_page.remaining(replay, rate_now) == said
 
 
 def test_it_goes_on_without_the_group_that_was_pressed(ann, shop):
@@ -601,3 +638,25 @@ def test_of_many_a_second_person_sees_some_evenly_and_only_of_their_sources(shop
     (_, one), (_, other) = held.by_tenant
     assert abs(one - other) <= held.replayable / 10
     assert spread.of_frozen(Viewer("wim", {"web": OPERATOR}), replay).by_tenant == []
+
+
+def test_a_replay_whose_jobs_nobody_takes_says_where_they_wait(ann, otto, shop):
+    replay = running(2)
+    moved(replay, 1, "sent", sent_at=timezone.now() - timedelta(minutes=3), settled_at=None)
+    DepthSample.objects.create(source="shop", queue="webhooks", at=timezone.now(), step=10, waiting=1)
+    url = reverse("replay-detail", args=[replay.pk])
+    for who in (ann, otto):
+        assert "See whether a worker takes from webhooks of shop." in who.get(url).text
+    ReplayItem.objects.filter(replay=replay, n=1).update(sent_at=timezone.now())
+    assert "Nobody has taken" not in ann.get(url).text
+
+
+def test_queues_out_of_sight_are_not_named_to_who_waits_for_a_worker():
+    at = timezone.now().replace(hour=12, minute=31)
+    found = Unattended(at, [("bank", "loans"), *(("shop", f"q{n}") for n in range(5))])
+    said = "Nobody has taken a job of it since 12:31 UTC. See whether a worker takes from "
+    assert (
+        replay_page.waits(found, Viewer("v", {"shop": OPERATOR}))
+        == f"{said}q0 of shop, q1 of shop, q2 of shop and 2 more."
+    )
+    assert replay_page.waits(found, Viewer("v", {"web": OPERATOR})) == f"{said}its queues."

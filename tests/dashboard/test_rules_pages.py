@@ -146,7 +146,7 @@ def test_the_list_looks_at_alerts_once_for_what_is_open_and_once_for_the_last_of
     assert len(about) == 2 and all('"state" IN' in sql or "LIMIT 1" in sql for sql in about)
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="how SQLite says it")
+@pytest.mark.sqlite
 def test_the_last_alert_of_a_rule_is_read_off_its_index():
     one = rule()
     last = Alert.objects.filter(rule=one.pk, fired_at__isnull=False).order_by("-fired_at").values("fired_at")[:1]

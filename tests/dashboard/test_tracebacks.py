@@ -82,3 +82,27 @@ def test_of_an_endless_traceback_the_end_is_shown_and_said():
     trace = shown(HEAD + OURS * 5000 + "RecursionError: deep\n")
     assert trace.is_cut and trace.pieces[-1].words == "RecursionError: deep"
     assert sum(len(f.code) for p in trace.pieces for f in p.frames) < 10 * MOST_SHOWN
+
+
+NODE = """PartnerDown: order 7
+was refused
+    at send (/srv/shop/src/hooks/send.ts:41:23)
+    at Worker.processFn (/srv/shop/src/worker.ts:12:11)
+    at Worker.callProcessJob (/srv/shop/node_modules/bullmq/dist/cjs/classes/worker.js:123:4)
+    at async Promise.all (index 0)"""
+
+
+def test_a_stack_of_javascript_has_its_own_frames_open_and_those_of_packages_folded():
+    assert kinds(NODE) == ["words", "ours", "library"]
+    words, ours, _ = shown(NODE).pieces
+    assert words.words == "PartnerDown: order 7\nwas refused"
+    assert [(f.place, f.line, f.function) for f in ours.frames] == [
+        ("src/hooks/send.ts", 41, "send"), ("shop/src/worker.ts", 12, "processFn"),
+    ]  # fmt: skip
+    assert "line 0" not in as_html("of-node", lambda: NODE) and "node_modules" not in words.words
+
+
+def test_no_line_of_a_stack_of_javascript_is_lost():
+    assert kinds(f"{NODE}\n  errno: -111") == ["words", "ours", "library", "words"]
+    assert kinds("E: x" + "\n    at f (/a.js:1:1)" * 300) == ["words"]
+    assert kinds("no stack\n    at") == ["words"]

@@ -21,6 +21,7 @@ from dashboard.management.commands import up as up_command
 from dashboard.supervisor import StartFailed
 from jobs_admin import audit
 from jobs_admin.models import ApiToken, AuditEvent, Failure
+from tests import migrated
 from tests.dashboard.desk import Desk
 
 pytestmark = pytest.mark.server
@@ -31,7 +32,10 @@ def up(tmp_path):
     """Starts desks, and ends what a failing test left of them."""
     started: list[Desk] = []
 
-    def start(*arguments: str, data: str = "data", **environment: str) -> Desk:
+    def start(*arguments: str, data: str = "data", has_tables: bool = False, **environment: str) -> Desk:
+        """`has_tables`: where the migrations are not the point."""
+        if has_tables:
+            migrated.into(tmp_path / data)
         started.append(Desk(tmp_path / data, *arguments, **environment))
         return started[-1]
 
@@ -53,7 +57,7 @@ def test_the_ready_line_is_true_and_ctrl_c_leaves_no_process(up):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_is_left_after(up, number):
-    desk = up("--no-demo").is_ready()
+    desk = up("--no-demo", has_tables=True).is_ready()
     desk.send(number).ends()
     assert desk.is_gone()
 
@@ -66,7 +70,7 @@ def test_a_signal_during_the_start_leaves_no_process(up):
 
 
 def test_the_reaper_killed_with_its_supervisor_leaves_no_process(up):
-    desk = up("--no-demo").is_ready()
+    desk = up("--no-demo", has_tables=True).is_ready()
     for pid in children_named(desk, "reaper.py"):
         os.kill(pid, signal.SIGKILL)
     desk.send(signal.SIGKILL).ends()
@@ -100,7 +104,9 @@ def test_what_it_makes_is_its_owners_alone(up):
 
 
 def test_a_given_password_and_token_are_used_and_not_shown(up):
-    desk = up("--no-demo", REDRIVE_ADMIN_PASSWORD="chosen-by-hand", REDRIVE_API_TOKEN="token-by-hand").is_ready()
+    desk = up(
+        "--no-demo", REDRIVE_ADMIN_PASSWORD="chosen-by-hand", REDRIVE_API_TOKEN="token-by-hand", has_tables=True
+    ).is_ready()
     assert "by-hand" not in desk.text
     assert rows(desk, "select name, role from jobs_admin_apitoken") == [("up", "admin")]
 
@@ -143,14 +149,14 @@ def test_a_failure_that_the_list_does_not_show_is_not_visible_yet():
 
 
 def test_a_second_desk_on_the_folder_says_where_the_first_runs(up):
-    first = up("--no-demo").is_ready()
+    first = up("--no-demo", has_tables=True).is_ready()
     second = up("--no-demo")
     assert second.ends() == 1
     assert f"already runs on {first.data}: {first.url}" in second.text
 
 
 def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(up):
-    desk = up("--no-demo", REDRIVE_URL_PREFIX="ops/jobs").is_ready()
+    desk = up("--no-demo", REDRIVE_URL_PREFIX="ops/jobs", has_tables=True).is_ready()
     assert desk.url.endswith("/ops/jobs")
     bare = desk.url.removesuffix("/ops/jobs")
     for address in (f"{desk.url}/login/", f"{bare}/login/"):
@@ -164,13 +170,13 @@ def test_the_pages_stand_below_a_prefix_whether_or_not_a_proxy_takes_it_off(up):
 def test_a_busy_port_gives_the_next_free_one(up):
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
-        desk = up("--no-demo", "--port", str(port)).is_ready()
+        desk = up("--no-demo", "--port", str(port), has_tables=True).is_ready()
     assert f"Port {port} is busy" in desk.text
     assert desk.url != f"http://127.0.0.1:{port}"
 
 
 def test_a_process_that_dies_is_started_again(up):
-    desk = up("--no-demo").is_ready()
+    desk = up("--no-demo", has_tables=True).is_ready()
     (watch,) = children_named(desk, "manage.py\0watch", parent=desk.process.pid)
     os.kill(watch, signal.SIGKILL)
     desk.wait_until(lambda: children_named(desk, "manage.py\0watch", parent=desk.process.pid) not in ([], [watch]), 15)
@@ -178,7 +184,7 @@ def test_a_process_that_dies_is_started_again(up):
 
 
 def test_the_engine_that_dies_is_started_again_with_what_it_held(up):
-    desk = up("--no-demo").is_ready()
+    desk = up("--no-demo", has_tables=True).is_ready()
     client = store_of(desk)
     client.set("kept", "1")
     time.sleep(1.1)  # the append-only file is written every second
@@ -194,7 +200,7 @@ def test_the_engine_that_dies_is_started_again_with_what_it_held(up):
         ("REDRIVE_REDIS_URL", "http://127.0.0.1/", "cannot be used"),
         ("REDIS_URL", "redis://127.0.0.1:1/0", "cannot be used"),
         ("CELERY_BROKER_URL", "redis://:hidden@127.0.0.1:1/0", "cannot be used"),
-        ("CELERY_BROKER_URL", "amqp://guest:hidden@127.0.0.1:1//", "RabbitMQ brokers"),
+        ("CELERY_BROKER_URL", "amqp://guest:hidden@127.0.0.1:1//", "RabbitMQ at 127.0.0.1:1 cannot be reached"),
         ("DATABASE_URL", "postgresql://redrive:hidden@127.0.0.1:1/redrive", "cannot be used"),
         ("DATABASE_URL", "postgresql://redrive:hidden@127.0.0.1:port/redrive", "is not a URL"),
         ("DATABASE_URL", "mysql://127.0.0.1/redrive", "must begin with"),
@@ -214,11 +220,15 @@ def test_a_setting_that_cannot_be_used_ends_the_start_in_one_sentence(up, name, 
     assert "hidden" not in desk.text
 
 
-def test_a_source_that_cannot_be_reached_is_named(up, tmp_path):
-    (tmp_path / "sources.toml").write_text('[sources.billing]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n')
-    desk = up("--no-demo", REDRIVE_SOURCES=str(tmp_path / "sources.toml"))
-    assert desk.ends() == 1
-    assert "REDRIVE_SOURCES: the url of [sources.billing] cannot be used" in desk.text
+def test_a_source_that_cannot_be_reached_is_named_and_keeps_no_desk_from_starting(up, tmp_path):
+    (tmp_path / "sources.toml").write_text(
+        '[sources.billing]\nbackend = "celery"\nurl = "redis://:hidden@127.0.0.1:1/0"\n'
+    )
+    desk = up("--no-demo", has_tables=True, REDRIVE_SOURCES=str(tmp_path / "sources.toml")).is_ready()
+    assert "Source billing cannot be reached (redis://127.0.0.1:1: " in desk.text and "hidden" not in desk.text
+    desk.wait_until(
+        lambda: rows(desk, "select is_reachable from jobs_admin_source where name = 'billing'") == [(0,)], 60
+    )
 
 
 def test_a_redis_cluster_is_refused(up, tmp_path):
@@ -238,7 +248,7 @@ class ClusterEngine(Engine):
 
 
 def test_a_given_store_is_used_and_no_engine_started(up, engine):
-    desk = up("--no-demo", REDRIVE_REDIS_URL=engine.url).is_ready()
+    desk = up("--no-demo", REDRIVE_REDIS_URL=engine.url, has_tables=True).is_ready()
     assert not (desk.data / "engine").exists()
 
 

@@ -1,4 +1,4 @@
-"""A whole desk, as `up` starts it, and a browser to look at it with. One desk for all journeys of a run."""
+"""A whole desk, as `up` starts it, and a browser to look at it with. One desk for all journeys of a test process."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import pytest
 from celery import Celery
 
 from dashboard.engine import free_port
+from tests import migrated
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 100
@@ -75,10 +76,46 @@ class Desk:
             time.sleep(0.1)
 
 
-@pytest.fixture(scope="session")
-def desk(tmp_path_factory):
-    """`manage.py up` with its demo, on a free port and a folder of its own. Ready: a failure is visible."""
-    folder = tmp_path_factory.mktemp("desk")
+class TheDesk:
+    """`manage.py up` with its demo, on a free port and a folder of its own: started when it is asked for and not running."""
+
+    def __init__(self) -> None:
+        self._running: Desk | None = None
+
+    def running(self, folder: Callable[[], Path]) -> Desk:
+        """Ready: a failure is visible."""
+        if self._running is None:
+            made = folder()
+            migrated.into(made)
+            self._running = _up(made)
+            try:
+                said = self._running.wait_until(
+                    lambda: re.search(r"Redrive is ready: (http\S+)", "".join(self._running.said)),
+                    "the desk is ready",
+                    READY_WITHIN_S,
+                )
+            except BaseException:
+                self.stop()
+                raise
+            self._running.url = said[1].rstrip("/")
+        return self._running
+
+    def stop(self) -> None:
+        running, self._running = self._running, None
+        if running is None or running.process.poll() is not None:
+            return
+        running.process.send_signal(signal.SIGTERM)
+        try:
+            running.process.wait(STOPS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            running.process.kill()  # its reaper ends what it started
+            running.process.wait()
+
+
+_the_desk = TheDesk()
+
+
+def _up(folder: Path) -> Desk:
     password, token = secrets.token_urlsafe(12), secrets.token_urlsafe(24)
     ours = ("SECRET_KEY", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "PYTEST_CURRENT_TEST", "CELERY_BROKER_URL")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REDRIVE_") and k not in ours}
@@ -94,22 +131,23 @@ def desk(tmp_path_factory):
     running = Desk("", password, token, folder, process)
     reader = threading.Thread(target=lambda: running.said.extend(process.stdout), daemon=True)
     reader.start()
-    try:
-        said = running.wait_until(
-            lambda: re.search(r"Redrive is ready: (http\S+)", "".join(running.said)),
-            "the desk is ready",
-            READY_WITHIN_S,
-        )
-        running.url = said[1].rstrip("/")
-        yield running
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOPS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()  # its reaper ends what it started
-                process.wait()
+    return running
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    return _the_desk.running(lambda: tmp_path_factory.mktemp("desk"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """A desk takes an eighth of a processor while nobody looks: it is stopped when this process goes on to other tests."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        _the_desk.stop()
+
+
+def pytest_sessionfinish():
+    _the_desk.stop()
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ WORDS = {
     "failure-list": "No job has failed yet",
     "view-list": "No search has been saved",
     "replay-list": "Nothing was replayed yet",
+    "reschedule-list": "No waiting retry was changed yet",
     "group-rules": "Nobody has made a rule",
     "queue-list": "No source yet",
     "audit-list": "Nobody has changed anything",

@@ -227,6 +227,38 @@ def test_after_a_search_was_saved_one_stands_where_it_was_saved(found):
     assert focused(page) not in ("BODY", "")
 
 
+def test_a_notice_leaves_by_itself_and_an_undo_when_something_else_is_done(found):
+    page, toasts = found, found.locator("[data-toast]")
+    page.clock.install()
+    page.goto("/failures/?q=state:dead")
+
+    def discard(why):
+        press(page, "j", "d")
+        page.locator("#bulk-reason:focus").wait_for()
+        page.keyboard.type(why)
+        press(page, "Enter")
+
+    discard("one")
+    toasts.wait_for()
+    first = toasts.inner_text()
+    page.clock.run_for(20_000)
+    assert toasts.count() == 1 and "Undo" in first
+    toasts.evaluate("toast => toast.classList.add('was-first')")
+    discard("two")
+    page.locator("[data-toast]:not(.was-first)").wait_for()
+    assert toasts.count() == 1
+    page.locator("summary", has_text="Save…").click()
+    page.get_by_label("Name of the view").fill("what leaves")
+    page.get_by_role("button", name="Save this search").click()
+    notice = page.locator("[data-toast]", has_text="what leaves")
+    notice.hover()
+    page.clock.run_for(20_000)
+    assert notice.count() == 1
+    page.mouse.move(0, 0)
+    page.clock.run_for(20_000)
+    notice.wait_for(state="detached")
+
+
 def test_a_group_that_was_assigned_keeps_the_focus_and_another_page_takes_it_back(desk, found):
     page = found
     name = desk.get("groups")["items"][0]["fingerprint"]

@@ -43,6 +43,7 @@ from jobs_admin.models import (
     Release,
     Replay,
     ReplayItem,
+    Reschedule,
     Role,
     Rule,
     Runbook,
@@ -143,6 +144,10 @@ def hostile(store, settings, tmp_path, transactional_db):
         "savedview": SavedView.objects.first(), "grouprule": GroupRule.objects.first(), "apitoken": ApiToken.objects.first(),
         "policyversion": [lay_policy("shop", said(n, 13)[:200], f"hostile-{n}") for n in range(0, ROWS, 10)][-1],
     }  # fmt: skip
+    more["reschedule"] = Reschedule.objects.create(
+        source="shop", state="stopped", query=EVERYTHING, scope_max_id=1, below=0, change={"curve": {"backoff": {"kind": said(0, 1)}}},
+        actor=said(1, 2)[:150], reason=EVERYTHING[:500], why=EVERYTHING[:500], created_at=now, ended_at=now, matched=2, changed=1, left=1,
+    )  # fmt: skip
     more |= lay_alerts(evil) | {"a_queue": said(0, 0)}  # names of queues are no longer than a segment of an address
     # The account that looks has a name of that kind too.
     root = get_user_model().objects.create_superuser(f"{said(1, 0)}{said(40, 0)}", password="x")

@@ -229,6 +229,21 @@ def test_enter_opens_the_row_that_was_walked_to_and_submits_nothing(page):
     assert urlsplit(page.url).path == "/failures/"
 
 
+def test_the_row_beside_it_says_what_the_pane_says_of_a_job_that_is_replayed(page):
+    page.goto(DEAD)
+    row = page.locator("[data-row]").first
+    address = row.get_attribute("data-row")
+    row.locator("a[data-panel]").click()
+    expect(page.locator("#kin ul")).to_be_visible()
+    page.locator("#detail").get_by_role("button", name="Replay", exact=True).click()
+    here = page.locator(f"[data-row='{address}']")
+    expect(page.locator("#detail .failure-line")).to_contain_text("run 2", timeout=60_000)
+    state = page.locator("#detail .failure-line > :first-child").inner_text()
+    expect(here.locator(".col-state")).to_have_text(state)
+    expect(here.locator(".col-attempts")).to_contain_text("run 2")
+    expect(page.locator("#kin ul")).to_be_visible()
+
+
 def test_a_count_beside_a_long_name_stays_in_its_column(page):
     page.goto(DEAD)
     over = (

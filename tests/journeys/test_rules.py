@@ -139,6 +139,8 @@ def test_a_channel_is_made_its_secret_shown_once_and_a_test_arrives(page, desk, 
     expect(result).to_contain_text("delivered", timeout=20_000)
     expect(result).to_contain_text("204")
     expect(result).to_contain_text(" ms")
+    expect(page.locator("#recent li").first).to_contain_text("delivered")  # by itself, as does the line below the name
+    expect(page.locator("#stands")).to_contain_text("last delivery delivered")
     (key, told), refused = receiver.told[0], receiver.refused
     assert refused == [] and key.startswith("ping-") and told["type"] == "ping"
     looked_at(page, "tested")

@@ -124,7 +124,8 @@ class Desk:
     def start(self) -> None:
         """Everything, in order; returns when the page answers and, with the demo, a failure is visible."""
         assert self.lock is not None
-        reachable.check_given()
+        for away in reachable.check_given():
+            say(away)
         supervisor = self.supervisor = Supervisor(self.folder / "log", say, keep_open=(self.lock,))
         supervisor.heed_signals()
         self._choose_addresses()

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from jobs_admin import reaping, reconcile
+from jobs_admin.models import Failure
+from tests.dashboard.conftest import bury
+
+pytestmark = pytest.mark.django_db
+
+
+def page(client, **changes) -> str:
+    (failure,) = bury(1, **changes)
+    return client.get(f"/failures/{failure.pk}/").content.decode()
+
+
+def test_a_job_that_was_lost_with_its_worker_says_what_is_known_and_what_to_do(vera):
+    why = reaping._why("w1@<b>host</b>", 1_795_000_000_000.0, False)
+    said = page(vera, kind="lost", error_type="", message="", reason=why)
+    assert "Nobody saw it end" in said and "How far it came is not known" in said
+    assert "stopped soon after 2026-11-18" in said and "<b>host" not in said
+    assert "the broker will not give it again" in said
+    assert "it may have done all of its work, some, or none" in said
+
+
+def test_a_retry_that_never_came_says_something_else(vera):
+    said = page(vera, kind="lost", reason=f"{reconcile.BEGINS} within 3660 s of its due time")
+    assert "was to be tried again" in said and "How far it came" not in said
+
+
+@pytest.mark.parametrize("changes", [{"kind": "exception"}, {"kind": "lost", "reason": "drained: it waited"}])
+def test_others_say_nothing_of_it(vera, changes):
+    assert "Nobody saw it end" not in page(vera, **changes)
+    assert Failure.objects.count() == 1
+
+
+def test_the_longest_reason_is_stored_whole():
+    from jobs_admin.report import _text
+
+    why = reaping._why("w" * 500, 1_795_000_000_000.0, False)
+    assert _text(why, 200) == why
