@@ -1,6 +1,6 @@
-"""What each call costs that a policy makes: budget, limits, rate, crash count, delays. Microseconds.
+"""What each call to Redis costs that a worker makes: reports, heartbeat, and all that policies ask. Microseconds.
 
-    python -m bench.calls [--calls 20000]
+    python -m bench.calls [--calls 20000]        three minutes; --calls 4000 for a look
 
 One process, one connection, as a child of a worker's pool has them, on a Valkey of its own on the same machine. `wall` is what a job
 waits for the call; `own` the processor time of this process and `server` that of Valkey, which other work on the machine
@@ -15,12 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import redis
+from celery.worker.request import Request
 
+from bench import main_calls
 from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.engine import Engine
@@ -29,6 +31,10 @@ from jobs_admin.worker.at_start import AtStart, Job, Proceed
 from jobs_admin.worker.budget import Budgets
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.delays import Delays, Head
+from jobs_admin.worker.ledger import Ledger
+from jobs_admin.worker.policies import Policies
+from jobs_admin.worker.report import Origin, success
+from tests.real_celery import make_app
 
 HELD = 8  # jobs of a worker whose leases one renewal keeps
 MESSAGE = b" " * 1500
@@ -43,13 +49,14 @@ def main() -> None:
         engine = Engine(Path(folder)).start()
         try:
             figures = {"machine": machine(), "versions": versions(), "calls": wanted.calls}
-            json.dump(figures | {"microseconds": measure(engine.url, wanted.calls)}, sys.stdout, indent=2)
+            found = measure(engine.url, wanted.calls, Path(folder))
+            json.dump(figures | {"microseconds": found}, sys.stdout, indent=2)
         finally:
             engine.stop()
     print()
 
 
-def measure(url: str, count: int) -> dict[str, Any]:
+def measure(url: str, count: int, folder: Path) -> dict[str, Any]:
     calls = Calls(url, "the bench", timeout_s=10)
     with redis.Redis.from_url(url) as client:
         bench = Bench(client, count)
@@ -60,6 +67,8 @@ def measure(url: str, count: int) -> dict[str, Any]:
             **_at_start(bench, at_start),
             **_held(bench, at_start, AtStart(calls, "shop", "other", "x@here", "here")),
             **_delays(bench, Delays(client, "shop")),
+            **_kept(bench, calls, url),
+            **main_calls.measured(bench, url, folder),
         }
     return found
 
@@ -102,6 +111,37 @@ def _delays(bench: Bench, delays: Delays) -> dict[str, Any]:
     return bench.timed({"delays: schedule 1.5 kB": lambda n: delays.schedule(heads[n], MESSAGE, HOUR_S)})
 
 
+def _kept(bench: Bench, calls: Calls, url: str) -> dict[str, Any]:
+    """A job that is kept while it runs: all that the worker's main process does for it, the report that it makes included."""
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-") as folder:
+        policies = Policies("shop", "enforce", Path(folder))
+        policies._take({"k": {"name": "k", "version": 1, "policy": {"mode": "enforce", "file_lost": True}}})
+        origin = Origin("shop", "2026.11", ("kwargs.customer",))
+        ledger = Ledger(calls, policies.in_force(), origin, "boot")
+        found: dict[str, Any] = {}
+        for size, more in (("", {}), (" 10 kB", {"text": "word " * 2000})):
+            one = _request(url, {"customer": "c7", "order": 4711, "lines": [{"sku": "a", "n": 1}] * 3, **more})
+            told = success(one, origin, 0.1)
+            found |= bench.timed(
+                {
+                    f"kept{size}: begin": lambda _, one=one: ledger.begins(one),
+                    f"kept{size}: end": lambda _, one=one, told=told: ledger.ended(one, told),
+                }
+            )
+        assert not ledger.unkept
+        return found
+
+
+def _request(url: str, kwargs: dict[str, Any]) -> Any:
+    """As a worker has it: a message that was sent, and fetched."""
+    app = make_app(url)
+    app.send_task("ok", kwargs=kwargs, queue="bench")
+    with app.connection_for_read() as connection:
+        message = connection.SimpleQueue("bench").get(timeout=10)
+        message.ack()
+        return Request(message, app=app, hostname="w@here", task=app.tasks["ok"])
+
+
 def _policy(fields: dict[str, Any]) -> Policy:
     return parse({"name": "bench", "match": {"task": "*"}, "mode": "enforce", **fields})
 
@@ -115,14 +155,23 @@ class Bench:
     client: redis.Redis
     count: int
 
-    def timed(self, calls: dict[str, Callable[[int], Any]], *, is_empty: bool = True) -> dict[str, Any]:
+    def less(self, most: int) -> Bench:
+        return replace(self, count=min(self.count, most))
+
+    def timed(
+        self,
+        calls: dict[str, Callable[[int], Any]],
+        *,
+        is_empty: bool = True,
+        server: tuple[str, ...] = ("evalsha", "eval"),
+    ) -> dict[str, Any]:
         """Each of the calls in turn, so many times; `server` is of all of them together, told with the first."""
         if is_empty:
             self.empty()
         for call in calls.values():
             call(0)  # the script is known and the connection open
         walls: dict[str, list[float]] = {name: [] for name in calls}
-        own, server = dict.fromkeys(calls, 0.0), self._server_us()
+        own, before = dict.fromkeys(calls, 0.0), self._server_us(server)
         for n in range(self.count):
             for name, call in calls.items():
                 cpu, began = time.process_time(), time.perf_counter()
@@ -132,15 +181,15 @@ class Bench:
         found = {
             name: {"wall": spread(walls[name], 1), "own": round(own[name] / self.count * 1e6, 1)} for name in calls
         }
-        found[next(iter(calls))]["server"] = round((self._server_us() - server) / self.count, 1)
+        found[next(iter(calls))]["server"] = round((self._server_us(server) - before) / self.count, 1)
         return found
 
     def empty(self) -> None:
         self.client.flushdb()
 
-    def _server_us(self) -> float:
+    def _server_us(self, commands: tuple[str, ...]) -> float:
         told: Any = self.client.info("commandstats")
-        return sum(row["usec"] for name, row in told.items() if name in ("cmdstat_evalsha", "cmdstat_eval"))
+        return sum(row["usec"] for name, row in told.items() if name.removeprefix("cmdstat_") in commands)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
-"""Bringing delayed jobs back onto RabbitMQ: how many a second by 1, 2 and 4 promoters, and that each arrives once.
+"""Jobs onto RabbitMQ: how many a second are brought back by 1, 2 and 4 promoters, and how many are replayed; each arrives once.
 
     python -m bench.onto_rabbitmq [--jobs 2000]
 
-The same call that a worker makes (`worker/later.py: promote`), in processes of its own as in as many workers: from a store (Valkey) to
-a durable queue, 1.5 KB a message, kept on disk, each confirmed before the next. Prints JSON.
+The same call that a worker makes (`worker/later.py: promote`), in processes of its own as in as many workers: from a store (Valkey) to a
+durable queue, 1.5 KB a message, kept on disk, each confirmed before the next. Replays go through the source as the step `send` uses it, 1,
+10 and 500 letters a call, with the ledger in the store. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import time
+import uuid
 from multiprocessing import Process
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,8 @@ from kombu import Connection
 
 from bench.machine import machine, versions
 from dashboard.engine import Engine
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Letter
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
@@ -43,7 +49,9 @@ def main() -> None:
             one.start()
             stack.callback(one.stop)
         figures = [brought_back(store.url, node.url, jobs, promoters) for promoters in (1, 2, 4)]
-        json.dump({"machine": machine(), "versions": versions(), "promoters": figures}, sys.stdout, indent=2)
+        replayed = [replay_rate(store.url, node.url, at_once, jobs) for at_once in (1, 10, 500)]
+        found = {"machine": machine(), "load": os.getloadavg()[0], "versions": versions()}
+        json.dump(found | {"promoters": figures, "replays": replayed}, sys.stdout, indent=2)
     print()
 
 
@@ -75,6 +83,44 @@ def brought_back(store: str, broker: str, jobs: int, promoters: int) -> dict[str
         "lost": jobs - len(set(found)),
         "twice": len(found) - len(set(found)),
     }
+
+
+def replay_rate(store: str, broker: str, at_once: int, jobs: int) -> dict[str, Any]:
+    jobs = jobs if at_once > 1 else jobs // 4
+    with Connection(broker) as connection, redis.Redis.from_url(store) as client:
+        channel = connection.default_channel
+        channel.queue_declare(QUEUE, durable=True, auto_delete=False)
+        source = connect("shop", "celery", broker, queues=[QUEUE], store=lambda: client)
+        replay, sent = uuid.uuid4().hex, 0
+        letters = [letter(n, replay) for n in range(jobs)]
+        began = time.monotonic()
+        for start in range(0, jobs, at_once):
+            answers = source.send(replay, letters[start : start + at_once])
+            sent += sum(answer == "sent" for answer in answers.values())
+        seconds = time.monotonic() - began
+        in_doubt = source.in_doubt(replay, range(jobs))
+        source.close()
+        found = []
+        while message := channel.basic_get(QUEUE, no_ack=True):
+            found.append(message.headers["id"])
+    return {
+        "letters_a_call": at_once,
+        "jobs_per_second": round(jobs / seconds),
+        "sent": sent,
+        "in_doubt": len(in_doubt),
+        "lost": jobs - len(set(found)),
+        "twice": len(found) - len(set(found)),
+    }
+
+
+def letter(n: int, replay: str) -> Letter:
+    headers = {"task": "send", "id": str(n), "lang": "py", "argsrepr": "x" * 300, "root_id": str(n), "retries": 3}
+    message = {
+        "body": base64.b64encode(b"x" * 1_100).decode(), "content-type": "application/json", "content-encoding": "utf-8",
+        "headers": headers, "properties": {"delivery_mode": 2, "body_encoding": "base64", "correlation_id": str(n)},
+    }  # fmt: skip
+    lineage = {"queue": QUEUE, "job_id": str(n), "run": 2, "item": n, "replay": replay}
+    return Letter(n, json.dumps(message).encode(), QUEUE, f"again-{n}", lineage)
 
 
 def bring_back(store: str, broker: str) -> None:

@@ -99,8 +99,8 @@ def bury(kwargs: dict[str, object], job_id: str) -> int:
     from django.utils import timezone
 
     from jobs_admin import config
+    from jobs_admin.core.display import shown_json
     from jobs_admin.models import Failure, Payload
-    from jobs_admin.worker.display import shown_json
 
     shown, now = shown_json(kwargs), timezone.now()
     failure = Failure.objects.create(

@@ -78,13 +78,13 @@ def capacity(since_s: float) -> float:
     return COLD + (WARM - COLD) * min(1.0, since_s / WARMING_S)
 
 
-def known_s(jobs: int) -> float:
+def known_s(jobs: int, cold: float = COLD, warm: float = WARM) -> float:
     """Seconds until all are through where the capacity is known at every moment and used to the full."""
-    growth = (WARM - COLD) / WARMING_S
-    warmed = (COLD + WARM) / 2 * WARMING_S
+    growth = (warm - cold) / WARMING_S
+    warmed = (cold + warm) / 2 * WARMING_S
     if jobs > warmed:
-        return WARMING_S + (jobs - warmed) / WARM
-    return (math.sqrt(COLD**2 + 2 * growth * jobs) - COLD) / growth
+        return WARMING_S + (jobs - warmed) / warm
+    return (math.sqrt(cold**2 + 2 * growth * jobs) - cold) / growth
 
 
 # The customer's service
@@ -178,7 +178,7 @@ class Story:
                 [sys.executable, "manage.py", "watch"], cwd=ROOT, env=self.desk.environment, stdout=log, stderr=log,
                 process_group=0,
             )  # fmt: skip
-        stack.callback(_end, watch)
+        stack.callback(end, watch)
         self.worker = RealWorker(engine.url, engine.url, concurrency=4, queues="emails").start()
         stack.callback(self.worker.stop)
 
@@ -271,7 +271,7 @@ def _until_it_answers(url: str) -> None:
             time.sleep(0.1)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """In order, and then none of its group is left."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -1,8 +1,8 @@
-"""A replay whose sender, web and Redis are killed again and again: `python -m bench.replay_kills [--jobs N] [--kills K]`.
+"""A replay whose sender, web and Redis are killed again and again: `python -m bench.replay_kills [--jobs N] [--kills K] [--rabbitmq]`.
 
 Real processes on a desk of their own: Valkey with an append-only file, `watch`, the web server, a guarded Celery worker. Each is killed by
 SIGKILL and started again at random moments while jobs are sent. What ran is read from lines that the tasks themselves write to a file: each
-job ran exactly once, or is said to be uncertain. Prints JSON.
+job ran exactly once, or is said to be uncertain. With `--rabbitmq` that is the broker, and Redis holds the store alone. Prints JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
+from kombu import Connection
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -45,6 +46,7 @@ class Havoc:
     rate: float | None
     outcome_within_s: int
     seed: int
+    on_rabbitmq: bool = False
     kills: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
 
@@ -58,10 +60,17 @@ class Havoc:
         self.engine = Engine(self.folder / "engine").start()
         self.stack.callback(lambda: self.engine.stop())
         self.port = free_port()
+        self.broker = self.engine.url
+        if self.on_rabbitmq:
+            from tests.rabbitmq import Node
+
+            node = Node(self.folder / "node").start()
+            self.stack.callback(node.stop)
+            self.broker = node.url
         self.desk = Desk(self.folder, self.engine.url)
         sources = self.folder / "sources.toml"
         sources.write_text(
-            f'[sources.shop]\nbackend = "celery"\nurl = "{self.engine.url}"\nqueues = ["emails"]\n'
+            f'[sources.shop]\nbackend = "celery"\nurl = "{self.broker}"\nqueues = ["emails"]\n'
             f"outcome_within_s = {self.outcome_within_s}\n"
         )
         self.desk.environment |= {
@@ -69,7 +78,7 @@ class Havoc:
         }  # fmt: skip
         self.parts = {"watch": self._watch(), "sender": self._sender(), "web": self._web()}
         self.stack.callback(self._stop_parts)
-        self.worker = RealWorker(self.engine.url, self.engine.url, pool="solo", concurrency=1, queues="emails").start()
+        self.worker = RealWorker(self.broker, self.engine.url, pool="solo", concurrency=1, queues="emails").start()
         self.stack.callback(self.worker.stop)
         return self
 
@@ -158,7 +167,6 @@ class Havoc:
         again = Counter(int(n) for what, _, n, _, again in lines if what == "start" and again == "again")
         uncertain = set(told.pop("uncertain_jobs"))
         every = range(self.jobs)
-        client = redis.Redis.from_url(self.engine.url)
         return {
             "jobs": self.jobs,
             "kills": dict(Counter(self.kills)),
@@ -171,9 +179,16 @@ class Havoc:
             "ran_twice": sum(ran[n] > 1 for n in every),
             # Celery's worker gives back what it has fetched when it loses its connection, and marks it as redelivered.
             "ran_again_by_the_broker": sum(again[n] > 0 and ran[n] + again[n] > 1 for n in every),
-            "left_in_the_queue": client.llen("emails"),
+            "left_in_the_queue": self._left(),
             "healthz": dict(self.answers),
         }
+
+    def _left(self) -> int:
+        if not self.on_rabbitmq:
+            with redis.Redis.from_url(self.engine.url) as client:
+                return client.llen("emails")
+        with Connection(self.broker) as connection:
+            return connection.default_channel.queue_declare("emails", passive=True).message_count
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -190,6 +205,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--rate", type=float, default=300, help="Jobs per second: about what one worker runs.")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rabbitmq", action="store_true", help="The broker is RabbitMQ.")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped then, too
     for name in ("CELERY_BROKER_URL", "REDRIVE_REDIS_URL", "REDRIVE_SOURCES"):
@@ -200,7 +216,7 @@ def main() -> None:
         import django
 
         django.setup()
-        with Havoc(Path(folder), arguments.jobs, arguments.rate, 30, arguments.seed) as havoc:
+        with Havoc(Path(folder), arguments.jobs, arguments.rate, 30, arguments.seed, arguments.rabbitmq) as havoc:
             found = havoc.run(arguments.kills)
     print(json.dumps({"machine": machine(), "load": os.getloadavg()[0], **found}, indent=1))
 

@@ -186,7 +186,7 @@ def pass_the_hour(client: redis.Redis, per_second: int, ahead_s: float = AHEAD_S
     for member, at in due.items():
         pipe.zadd(keys.due("shop"), {member: round(at * 1000)}, xx=True)
     pipe.execute()
-    return {member.decode().rpartition(":")[0]: at for member, at in due.items()}
+    return {member.decode().split(":")[0]: at for member, at in due.items()}
 
 
 def lines(workers: list[RealWorker]) -> list[tuple[str, int, float]]:
