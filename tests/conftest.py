@@ -16,6 +16,7 @@ from django.db import connection
 from hypothesis import settings as generated
 
 from dashboard.engine import Engine
+from tests import migrated, rabbitmq
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 generated.register_profile("redrive", deadline=None)
@@ -74,9 +75,27 @@ def _nothing_left_out(report):
 
 
 @pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings):
+    """Of pytest-django, asked before it makes the database."""
+    if connection.vendor == "sqlite":
+        connection.creation = migrated.Copied(connection)
+
+
+@pytest.fixture(scope="session")
 def engine(tmp_path_factory):
     """A private Valkey, one a test process."""
     running = Engine(tmp_path_factory.mktemp("engine")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def rabbit_node(tmp_path_factory):
+    """A RabbitMQ with its management, whose statistics are fresh; one a test process. What a test declares has names of its own."""
+    if rabbitmq.server() is None:
+        pytest.skip(rabbitmq.HOW_TO_GET_IT)
+    settings = "collect_statistics_interval = 100\n"
+    running = rabbitmq.Node(tmp_path_factory.mktemp("rabbitmq"), management=True, settings=settings).start()
     yield running
     running.stop()
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE))
 import labels  # noqa: E402
 from scenarios import SCENARIOS  # noqa: E402
 
-from jobs_admin.worker.display import shown_message, shown_trace  # noqa: E402
+from jobs_admin.core.display import shown_message, shown_trace  # noqa: E402
 from jobs_admin.worker.outcome import Outcome, _message  # noqa: E402
 
 ENVIRONMENTS = json.loads((HERE / "environments.json").read_text())
