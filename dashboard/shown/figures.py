@@ -74,14 +74,14 @@ def ago(value, now=None):
     return _time(value, words)
 
 
-def clock(value, to="minutes"):
+def clock(value, to="minutes", now=None):
     """A time as the clock showed it: 02:07 today, else 20 Nov 02:07. UTC. `to`: or seconds, 02:07:31; or year, 20 Nov 2024
     where a day and month alone might be of either year.
     """
     if value is None or value == "":
         return "–"
     value = value.astimezone(dt.UTC)
-    days = abs((timezone.now().date() - value.date()).days)
+    days = abs(((now or timezone.now()).date() - value.date()).days)
     if to == "year" and days >= _SAME_YEAR:
         return _time(value, value.strftime("%-d %b %Y"))
     today = days == 0

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import timedelta
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
+from dashboard.shown import figures
 from jobs_admin import config, indexing
 from jobs_admin.core import keys
 from jobs_admin.models import Failure, Group, Role, Source, Traceback
 from tests.conftest import forget_configuration
 
 HTMX = {"HX-Request": "true"}
+
+
+def clock_of(at, to: str = "minutes") -> str:
+    """A time as pages say it: minutes ago may have been another day."""
+    return re.sub(r"<[^>]+>", "", figures.clock(at, to))
 
 
 def log_in(django_user_model, name: str, **roles: str) -> Client:

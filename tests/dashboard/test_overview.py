@@ -12,7 +12,7 @@ from jobs_admin import counters, overview, policies, uncaptured
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled
 from jobs_admin.models.access import ENGINE
-from tests.dashboard.conftest import HTMX, bury, group
+from tests.dashboard.conftest import HTMX, bury, clock_of, group
 from tests.dashboard.test_groups import count_of_link, text_of
 from tests.jobs_admin.depths.test_rolling import lay, roll
 
@@ -73,7 +73,7 @@ def test_a_watch_that_stopped_is_said_before_any_number(ann, watched):
     for step in ("ingest", "sample"):
         watched.hset(keys.steps(), step, json.dumps({"at": ended.timestamp()}))
     page = ann.get("/").content.decode()
-    assert page.index(f"Not watching since {ended:%H:%M}") < page.index("<h1>What is shown may be old")
+    assert page.index(f"Not watching since {clock_of(ended)}") < page.index("<h1>What is shown may be old")
 
 
 def test_a_store_that_does_not_answer_leaves_the_page_readable(ann, store, settings):
@@ -159,7 +159,7 @@ def test_a_source_that_was_not_looked_at_lately_is_not_called_reachable(ann, wat
     Source.objects.filter(name="shop").update(is_reachable=True, sampled_at=looked)
     for page in ("/", "/queues/"):
         text = text_of(ann.get(page))
-        assert "not known" in text and f"since {looked:%H:%M}" in text and "reachable" not in text
+        assert "not known" in text and f"since {clock_of(looked)}" in text and "reachable" not in text
 
 
 def test_whoever_may_read_reports_that_could_not_be_filed_has_the_way_there(ann, vera, watched, django_user_model):

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin.models import DepthSample, Release, Rule, Source, Worker
-from tests.dashboard.conftest import bury
+from tests.dashboard.conftest import bury, clock_of
 from tests.dashboard.test_groups import text_of
 from tests.jobs_admin.depths.test_rolling import lay, roll
 
@@ -131,11 +131,11 @@ def test_gaps_say_why_and_marks_say_what(ann, watched, history, now):
     DepthSample.objects.filter(step=10, at__gte=now - timedelta(minutes=20), at__lt=now - timedelta(minutes=10)).update(
         is_reachable=False, why="<b>refused</b>", waiting=None
     )
-    Release.objects.create(source="shop", version="<i>v2</i>", at=now - timedelta(minutes=5))
+    released = Release.objects.create(source="shop", version="<i>v2</i>", at=now - timedelta(minutes=5)).at
     answer = page(ann, span="1h")
     text, shown = text_of(answer), answer.content.decode()
     assert "The source did not answer: <b>refused</b>" in html.unescape(text) and "<b>refused" not in shown
-    assert re.search(r"V \d\d:\d\d release <i>v2</i>", html.unescape(text)) and "<i>v2" not in shown
+    assert f"V {clock_of(released)} release <i>v2</i>" in html.unescape(text) and "<i>v2" not in shown
     assert shown.count('class="upright is-release"') == 3 and shown.count('class="hole"') >= 3
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.utils import timezone
 
 from jobs_admin.models import DepthSample, Source
-from tests.dashboard.conftest import bury
+from tests.dashboard.conftest import bury, clock_of
 from tests.dashboard.test_groups import count_of_link, text_of
 
 
@@ -57,7 +57,7 @@ def test_a_source_that_does_not_answer_says_since_when_and_the_next_step(ann, wa
     )
     text = text_of(ann.get("/queues/"))
     assert (
-        re.search(rf"This source does not answer\. Since {since:%H:%M} ?\. refused", text)
+        re.search(rf"This source does not answer\. Since {clock_of(since)} ?\. refused", text)
         and "Check its address" in text
     )
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dashboard.shown.figures import ago, duration, number, percent
+from dashboard.shown.figures import ago, clock, duration, number, percent
 from dashboard.shown.pictures import sparkline, state
 from dashboard.shown.text import dotted, visible, with_code
 
@@ -33,6 +33,22 @@ def test_durations_are_in_the_unit_one_would_say(value, words):
 def test_a_time_is_relative_with_the_exact_one_on_hover_and_for_machines():
     said = ago(NOW - timedelta(minutes=7), NOW)
     assert ">7 min ago<" in said and 'datetime="2026-11-21T02:07:00Z"' in said and "2026-11-21 02:07:00 UTC" in said
+
+
+@pytest.mark.parametrize(
+    ("ago_by", "to", "words"),
+    [
+        ({"minutes": 7}, "minutes", "02:07"),
+        ({"minutes": 7}, "seconds", "02:07:00"),
+        ({"hours": 2, "minutes": 15}, "minutes", "20 Nov 23:59"),
+        ({"hours": 2, "minutes": 15}, "seconds", "20 Nov 23:59:00"),
+        ({"hours": -22}, "minutes", "22 Nov 00:14"),
+        ({"days": 329}, "year", "27 Dec 02:14"),
+        ({"days": 330}, "year", "26 Dec 2025"),
+    ],
+)
+def test_a_clock_names_the_day_if_it_is_not_this_one_and_the_year_where_it_may_be_another(ago_by, to, words):
+    assert f">{words}</time>" in clock(NOW - timedelta(**ago_by), to, NOW)
 
 
 def test_what_is_due_is_in_the_future():

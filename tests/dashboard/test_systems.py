@@ -19,7 +19,7 @@ from jobs_admin.replays.letters import patched_arguments
 from jobs_admin.sources.base import READ_ONLY, SourceRefused
 from jobs_admin.sources.bullmq import letters
 from tests.conftest import forget_configuration
-from tests.dashboard.conftest import bury
+from tests.dashboard.conftest import bury, clock_of
 from tests.dashboard.test_api import ask  # noqa: F401
 from tests.dashboard.test_groups import text_of
 
@@ -100,9 +100,9 @@ def test_what_is_not_read_says_since_when_and_why(ann, table):
     source(pulled_at=since, why_not_pulled="no such table: jobs", not_pulled_since=since)
     for address in ("/queues/", "/"):
         text = text_of(ann.get(address))
-        assert f"{since:%H:%M}" in text and "no such table: jobs" in text, address
+        assert f"{clock_of(since)}" in text and "no such table: jobs" in text, address
     failure = died()
-    assert f"In its source not read since {since:%H:%M}" in page_of(ann, failure)
+    assert f"In its source not read since {clock_of(since)}" in page_of(ann, failure)
 
 
 def test_a_source_that_may_not_be_changed_says_so_everywhere_and_offers_no_replay(ann, table):
