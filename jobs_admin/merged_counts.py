@@ -25,7 +25,8 @@ _ByHour = dict[int, list[int]]  # the number of the hour since 1970 -> failed an
 
 def kept(group: Group, now: datetime) -> dict[str, Any]:
     """What it counts at this moment; its row stays locked until the transaction of the caller ends."""
-    since = int((now - _KEPT_FOR).timestamp()) // HOUR
+    # What fell silent has its own last month: nothing of it would be in that of today.
+    since = int((min(now, group.last_seen) - _KEPT_FOR).timestamp()) // HOUR
     return {
         "count": Group.objects.select_for_update(of=("self",)).values_list("count", flat=True).get(pk=group.pk),
         "last_attempt": Attempt.objects.filter(group=group).aggregate(last=Max("pk"))["last"] or 0,

@@ -238,6 +238,16 @@ def test_a_merge_that_is_taken_back_at_any_point_gives_each_its_count(slices):
     assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (3, 3)} and held() == recount()
 
 
+def test_groups_that_fell_silent_long_ago_part_with_their_counts_too():
+    one, other = bury(1, ago=60 * 86400.0), bury(3, task="refund", ago=60 * 86400.0)
+    pruned(other, 1)
+    rule = save("merge", one, other)
+    all_of_it()
+    group_rules.withdraw(ANN, rule)
+    all_of_it()
+    assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (3, 3)}
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_merges_of_merges_give_each_its_count_in_whatever_order_they_are_taken_back(order):
     a, b, c = bury(2), bury(3, task="refund"), bury(4, task="ship")
