@@ -16,6 +16,7 @@ from django.urls import reverse
 from dashboard import links, moments
 from dashboard.shown.figures import duration, number
 from jobs_admin import config, incidents
+from jobs_admin.core.clock import clock
 from jobs_admin.core.text import marked
 from jobs_admin.incidents import BadSpan, Incident, Moment, Ref, Span
 from jobs_admin.models.access import Viewer
@@ -85,8 +86,10 @@ def sentence(told: Incident) -> str:
         capped = " or more" if n.jobs_are_capped else ""
         back, dead = n.jobs["recovered"], n.open
         parts.append(f"of {number(n.of_jobs)}{capped} jobs {number(back)} ran well since, {number(dead)} still wait")
-    begins = f"{seen.first_at:%H:%M}" if seen.first_at else ""
-    ends = f" until {seen.calm_at:%H:%M}" if seen.calm_at else ", and still do" if told.where.is_going_on else ""
+    begins = clock(seen.first_at, told.where.since) if seen.first_at else ""
+    ends = ", and still do" if told.where.is_going_on else ""
+    if seen.calm_at:
+        ends = f" until {clock(seen.calm_at, told.where.since)}"
     return f"{'; '.join(parts)}{f' (failing since {begins}{ends})' if begins else ''}."
 
 
@@ -164,7 +167,7 @@ def markdown(told: Incident) -> str:
     """A beginning for a post-mortem: what the desk knows, and headings for what only people know."""
     where, n, seen = told.where, told.counts, told.seen
     rows = [
-        ("Failing", _from_to(seen.first_at, seen.calm_at, told.where.is_going_on)),
+        ("Failing", _from_to(seen.first_at, seen.calm_at, told.where)),
         ("No more dead than before", _at(seen.back_at) or "not yet, or not known"),
         ("Attempts that failed", number(n.failed)),
         ("Times a job died", number(n.died)),
@@ -173,7 +176,7 @@ def markdown(told: Incident) -> str:
         ("Tenants hit", _tenants(told)),
     ]
     lines = [
-        f"# Incident: {plain(name_of(where))}, {where.since:%Y-%m-%d %H:%M} to {where.until:%H:%M} UTC",
+        f"# Incident: {plain(name_of(where))}, {where.since:%Y-%m-%d %H:%M} to {clock(where.until, where.since)} UTC",
         "",
         plain(sentence(told)),
         "",
@@ -218,12 +221,12 @@ def _at(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}" if at else ""
 
 
-def _from_to(since: datetime | None, until: datetime | None, is_going_on: bool) -> str:
+def _from_to(since: datetime | None, until: datetime | None, where: Span) -> str:
     if since is None:
         return "no more than mostly"
     if until is None:
-        return f"since {since:%H:%M}{', still' if is_going_on else ''}"
-    return f"{since:%H:%M} to {until:%H:%M} ({duration(until - since)})"
+        return f"since {clock(since, where.since)}{', still' if where.is_going_on else ''}"
+    return f"{clock(since, where.since)} to {clock(until, where.since)} ({duration(until - since)})"
 
 
 def _tenants(told: Incident) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import redis
 from django.db.models import Max
 
 from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.core.clock import clock
 from jobs_admin.models import Source
 
 LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
@@ -46,10 +47,10 @@ def forget() -> None:
 
 def watched(now: datetime | None = None) -> Watched:
     """Asked in one round trip, and as it was at most WATCHED_HELD_S ago."""
-    clock = time.monotonic()
+    at = time.monotonic()
     held = _watched[-1] if _watched else None
-    if held is None or clock - held[0] > WATCHED_HELD_S:
-        held = clock, _ask_the_store(now or datetime.now(UTC))
+    if held is None or at - held[0] > WATCHED_HELD_S:
+        held = at, _ask_the_store(now or datetime.now(UTC))
         _watched[:] = [held]
     return held[1]
 
@@ -60,7 +61,7 @@ def _ask_the_store(now: datetime) -> Watched:
         asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
         ended, switch, found = asked.execute()
     except (redis.RedisError, config.BadConfiguration):
-        return Watched(_deaf(), "on", [])
+        return Watched(_deaf(now), "on", [])
     return Watched(_late(_ended(ended), now), (switch or b"on").decode("utf-8", "replace"), json.loads(found or "[]"))
 
 
@@ -101,7 +102,7 @@ def stale(now: datetime | None = None) -> Stale | None:
     try:
         return _late(steps(now), now)
     except (redis.RedisError, config.BadConfiguration):
-        return _deaf()
+        return _deaf(now)
 
 
 def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
@@ -111,13 +112,13 @@ def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
     if not late:
         return None
     since = min(late.values())
-    moment = when(since, now)
+    moment = clock(since, now)
     if len(late) == len(ended):
         return Stale(f"Not watching since {moment}.", since, tuple(sorted(late)))
     return Stale(f"Not watching since {moment}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
 
 
-def _deaf() -> Stale:
+def _deaf(now: datetime) -> Stale:
     """The store does not answer; what was last sampled through it tells since when."""
     try:
         at = config.store().connection_pool.connection_kwargs
@@ -125,7 +126,7 @@ def _deaf() -> Stale:
     except config.BadConfiguration:
         where = ""
     heard = Source.objects.aggregate(last=Max("sampled_at"))["last"]
-    since = f" since {heard:%H:%M}" if heard else ""
+    since = f" since {clock(heard, now)}" if heard else ""
     return Stale(
         f"Redrive's own Redis{where} does not answer{since}: nothing new is seen.",
         heard,
@@ -159,7 +160,3 @@ def of_the_store() -> list[dict[str, str]]:
         return json.loads(config.store().get(keys.store_findings()) or "[]")
     except (redis.RedisError, config.BadConfiguration):
         return []
-
-
-def when(at: datetime, now: datetime) -> str:
-    return f"{at:%H:%M}" if now - at < timedelta(hours=20) else f"{at:%a %d %b %H:%M}"

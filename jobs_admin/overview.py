@@ -15,6 +15,7 @@ from django.db.models import Count, Exists, OuterRef, Q, Subquery, Sum
 from jobs_admin import abilities, config, depths, failures, liveness, queues, rates
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
+from jobs_admin.core.clock import clock
 from jobs_admin.counting import StepOf
 from jobs_admin.groups import GroupRow
 from jobs_admin.models import (
@@ -212,7 +213,7 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
         parts = [f"{rate.queue}: {_number(rate.failed)} failures a minute, {_beside(rate)}"]
     if began := rates.began(rate, now):
         is_long = now - began >= rates.LOOKED_BACK - timedelta(minutes=rates.CALM_MIN)
-        since = "for a day or longer" if is_long else f"since {liveness.when(began, now)}"
+        since = "for a day or longer" if is_long else f"since {clock(began, now)}"
         parts.append(f"it had failed so {since}" if rate.is_over else f"failing so {since}")
     dead = _dead_since(viewer, now)
     if dead:
@@ -220,7 +221,7 @@ def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sent
     new = _new_groups(viewer, rate, now)
     if new:
         how_many = "one group" if len(new) == 1 else f"{len(new)} groups"
-        parts.append(f"{how_many} new since {min(new):%H:%M}")
+        parts.append(f"{how_many} new since {clock(min(new), now)}")
     tenants, is_all = _tenants_hit(viewer, rate, now)
     if tenants:
         parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} hit")
@@ -267,7 +268,7 @@ def _waiting_dead(viewer: Viewer, now: datetime) -> str:
     if not dead:
         return ""
     oldest = _oldest_dead(viewer, now)
-    since = f" since {oldest:%a %d %b %H:%M}" if oldest else ""
+    since = f" since {clock(oldest, now)}" if oldest else ""
     return f"One dead job waits{since}." if dead == 1 else f"{dead:,} dead jobs wait{since}."
 
 
@@ -278,7 +279,7 @@ def _dead_since(viewer: Viewer, now: datetime) -> str:
         return ""
     oldest = _oldest_dead(viewer, now)
     where = f" in {queues_hit:,} queues" if queues_hit > 1 else ""
-    since = f", {'' if dead == 1 else 'the oldest '}since {liveness.when(oldest, now)}" if oldest else ""
+    since = f", {'' if dead == 1 else 'the oldest '}since {clock(oldest, now)}" if oldest else ""
     return f"{dead:,} dead{where}{since}"
 
 

@@ -10,6 +10,7 @@ from dashboard import incidents as texts
 from dashboard.screens.undo_offer import page_of as page_of_object
 from dashboard.shown.figures import duration, number
 from dashboard.shown.pictures import share
+from jobs_admin.core.clock import clock
 from jobs_admin.incidents import Act, Incident, Moment, OverTime, Span
 
 WIDE, TALL = 960, 100
@@ -149,13 +150,13 @@ def _facts(told: Incident) -> list[tuple[str, str, str]]:
         if at is None:
             return otherwise
         if first is None:
-            return "–", f"{at:%H:%M}"
-        return (duration(at - first) if at >= first else "before it"), f"{at:%H:%M}"
+            return "–", clock(at, told.where.since)
+        return (duration(at - first) if at >= first else "before it"), clock(at, told.where.since)
 
     lasted, until = since(seen.calm_at, ("–", "never much more than usual"))
     if first is not None and seen.calm_at is None:
         lasted, until = "still" if told.where.is_going_on else "to the end of what is shown", ""
-    facts = [("Failing for", lasted, f"{first:%H:%M} to {until}" if first and until else until)]
+    facts = [("Failing for", lasted, f"{clock(first, told.where.since)} to {until}" if first and until else until)]
     for what, name, nothing in (
         ("fired", "Alert after", "no alert"),
         ("acknowledged", "Acknowledged after", "by nobody"),

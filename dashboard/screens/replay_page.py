@@ -6,11 +6,13 @@ import json
 from dataclasses import dataclass
 
 from django.urls import reverse
+from django.utils import timezone
 
 from dashboard import links
 from dashboard.screens import replay_accepted, replay_paces, replay_picture
 from dashboard.shown.figures import duration
 from jobs_admin.core import query as language
+from jobs_admin.core.clock import clock
 from jobs_admin.models import Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
@@ -194,9 +196,7 @@ def waits(found: Unattended | None, viewer: Viewer) -> str:
     queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
     named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
     others = f" and {more:,} more" if more > 0 else ""
-    return (
-        f"Nobody has taken a job of it since {found.since:%H:%M} UTC. See whether a worker takes from {named}{others}."
-    )
+    return f"Nobody has taken a job of it since {clock(found.since, timezone.now())} UTC. See whether a worker takes from {named}{others}."
 
 
 def _sent_none(replay: Replay) -> bool:

@@ -7,6 +7,8 @@ import datetime as dt
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
+from jobs_admin.core.clock import clock as time_of_day
+
 
 def number(value) -> str:
     """12304 -> 12,304; 3.14159 -> 3.1; None -> –."""
@@ -81,12 +83,10 @@ def clock(value, to="minutes", now=None):
     if value is None or value == "":
         return "–"
     value = value.astimezone(dt.UTC)
-    days = abs(((now or timezone.now()).date() - value.date()).days)
-    if to == "year" and days >= _SAME_YEAR:
+    now = now or timezone.now()
+    if to == "year" and abs((now.date() - value.date()).days) >= _SAME_YEAR:
         return _time(value, value.strftime("%-d %b %Y"))
-    today = days == 0
-    time = "%H:%M:%S" if to == "seconds" else "%H:%M"
-    return _time(value, value.strftime(time if today else f"%-d %b {time}"))
+    return _time(value, time_of_day(value, now, with_seconds=to == "seconds"))
 
 
 def _time(value: dt.datetime, words: str):

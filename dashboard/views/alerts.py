@@ -27,6 +27,7 @@ from dashboard.screens import (
 from dashboard.toasts import say
 from jobs_admin import alerts, config, depths, liveness, notices, overview
 from jobs_admin.alerts import showing
+from jobs_admin.core.clock import clock
 from jobs_admin.models import Alert
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER
 from jobs_admin.models.alert import AlertState
@@ -181,7 +182,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "is_kept": alert_picture.is_kept(alert),
         "quarantine_url": links.url_of("quarantine-list"),
         "beside": alert_picture.beside(alert),
-        "until_words": "now" if until == now else until.strftime("%H:%M"),
+        "until_words": "now" if until == now else clock(until, now),
         "risen": alert_page.risen(risen),
         "nobody_told": "" if told or alert.fired_at is None else NOBODY_TOLD,
         "rule_url": _rule_page(alert),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import transaction
 from django.utils import timezone
 
@@ -9,6 +11,7 @@ from jobs_admin import audit
 from jobs_admin.alerts import reading, rights
 from jobs_admin.alerts.refusals import AlertRefused
 from jobs_admin.alerts.transitions import move
+from jobs_admin.core.clock import clock
 from jobs_admin.models import Alert
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
@@ -41,7 +44,7 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
                                         acknowledged_by=viewer.name[:150])
         ]  # fmt: skip
         if not mine:
-            raise AlertRefused("wrong_state", _why_not(pk))
+            raise AlertRefused("wrong_state", _why_not(pk, now))
         audit.record(
             viewer, "alert.acknowledge", f"alert:{pk}", source=found.source, reason=said,
             after={"alerts": [one.pk for one in mine][:100]},
@@ -49,10 +52,12 @@ def acknowledge(viewer: Viewer, pk: int, comment: str = "") -> Alert:
     return reading.get(viewer, pk)
 
 
-def _why_not(pk: int) -> str:
-    now = Alert.objects.get(pk=pk)
-    if now.state == AlertState.ACKNOWLEDGED:
-        return f"{now.acknowledged_by or 'Somebody'} acknowledged it at {now.acknowledged_at:%H:%M:%S} UTC already. Nothing was changed."
-    if now.state == AlertState.RESOLVED:
-        return f"It is over since {now.resolved_at:%H:%M:%S} UTC. Nothing was changed."
+def _why_not(pk: int, now: datetime) -> str:
+    found = Alert.objects.get(pk=pk)
+    if found.state == AlertState.ACKNOWLEDGED:
+        at = f" at {clock(found.acknowledged_at, now, with_seconds=True)} UTC" if found.acknowledged_at else ""
+        return f"{found.acknowledged_by or 'Somebody'} acknowledged it{at} already. Nothing was changed."
+    if found.state == AlertState.RESOLVED:
+        since = f" since {clock(found.resolved_at, now, with_seconds=True)} UTC" if found.resolved_at else ""
+        return f"It is over{since}. Nothing was changed."
     return "It has not fired yet: there is nothing to acknowledge. Nothing was changed."

@@ -29,6 +29,7 @@ from jobs_admin import config, failures, liveness, rates, unrecovered
 from jobs_admin import scope as scopes
 from jobs_admin.alerts import narrowing
 from jobs_admin.core import query as language
+from jobs_admin.core.clock import clock
 from jobs_admin.core.matching import matches
 from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source, Worker
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer, viewer_of
@@ -116,7 +117,7 @@ class Measured:
         """Why this may neither fire nor end now; empty where nothing speaks against it."""
         if metric in OF_DEPTH and source in self._unreachable_since:
             since = self._unreachable_since[source]
-            when = f" since {since:%H:%M} UTC" if since else ""
+            when = f" since {clock(since, self.now)} UTC" if since else ""
             return f"{source} cannot be reached{when}: what its queues hold is not known."
         if metric == "growth_per_minute" and (source, subject) in self._replayed:
             return "A replay sends jobs of this queue, or did so a moment ago: its depth moves with them."

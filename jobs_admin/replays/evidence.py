@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Evidence
 from jobs_admin.models import Group, Replay
 from jobs_admin.replays import seeing
@@ -69,4 +70,4 @@ def _workers_gone(because: Evidence, deserted: Sequence[Queue], now: datetime) -
     since = max(seen, default=now - timedelta(seconds=because.seconds))
     jobs = "1 job is" if because.unsettled == 1 else f"{because.unsettled:,} jobs are"
     where = names[0] if len(names) == 1 else f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
-    return f"No live worker takes from {where} since {since:%H:%M} UTC, and {jobs} sent and not settled."
+    return f"No live worker takes from {where} since {clock(since, now)} UTC, and {jobs} sent and not settled."

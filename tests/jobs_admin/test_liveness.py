@@ -30,6 +30,11 @@ def test_a_step_that_is_late_is_named(watched):
     assert late.steps == ("ingest",) and late.text == "Not watching since 01:54: ingest is late."
 
 
+def test_what_is_late_since_another_day_names_it(watched):
+    watched.hset(keys.steps(), "ingest", json.dumps({"at": (NOW - timedelta(hours=3)).timestamp()}))
+    assert liveness.stale(NOW).text == "Not watching since 20 Nov 23:14: ingest is late."
+
+
 def test_a_store_that_does_not_answer_is_said_and_has_no_lag(settings):
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
