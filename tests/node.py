@@ -118,7 +118,8 @@ class Script:
             process_group=0,
             preexec_fn=die_with_parent,
         )
-        threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
+        self._ear = threading.Thread(target=self._listen, args=(self.process,), daemon=True)
+        self._ear.start()
         return self
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
@@ -147,7 +148,9 @@ class Script:
                         return self.lines[seen]
                     seen += 1
                 left = ends - time.monotonic()
-                assert (left > 0 and self.is_running) or seen < len(self.lines), self._said(f"no such line: {wanted}")
+                # Who has ended may have said more than was heard until now.
+                may_say_more = self.is_running or self._ear.is_alive()
+                assert (left > 0 and may_say_more) or seen < len(self.lines), self._said(f"no such line: {wanted}")
                 self._heard.wait(min(left, 1))
 
     def _said(self, what: str) -> str:

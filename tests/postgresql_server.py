@@ -82,7 +82,7 @@ def run_server(binaries: Path, folder: Path):
 def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     import psycopg
 
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 90
     while True:
         try:
             psycopg.connect(url, connect_timeout=2).close()

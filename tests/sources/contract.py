@@ -29,7 +29,7 @@ class Ran:
 
     def wait_for(self, count):
         with self._more:
-            assert self._more.wait_for(lambda: len(self.tokens) >= count, timeout=30)
+            assert self._more.wait_for(lambda: len(self.tokens) >= count, timeout=90)
 
 
 class SourceContract:

@@ -41,7 +41,7 @@ def read(source, after="", limit=1_000):
     raise AssertionError("it never came to an end")
 
 
-def read_until(source, is_enough, after="", deadline_s=60):
+def read_until(source, is_enough, after="", deadline_s=90):
     """What it tells until that is enough: what happens there may be told a moment later."""
     reports, ends = [], time.monotonic() + deadline_s
     while not is_enough(reports):
@@ -196,7 +196,7 @@ class PulledContract:
 
     def _sent(self, source, letters):
         """What it answers; asked again while another one is about to send the same."""
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 90
         while True:
             try:
                 return source.send("r", letters)

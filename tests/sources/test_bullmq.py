@@ -44,7 +44,7 @@ def client(server):
         yield made
 
 
-def wait(until, deadline_s=30):
+def wait(until, deadline_s=90):
     ends = time.monotonic() + deadline_s
     while not (found := until()):
         assert time.monotonic() < ends, "it did not come to be"

@@ -106,7 +106,7 @@ def desk(world, store, settings, tmp_path):
     forget_configuration(config)
 
 
-def until(reached, what, deadline_s=40):
+def until(reached, what, deadline_s=90):
     ends = time.monotonic() + deadline_s
     while not (found := reached()):
         assert time.monotonic() < ends, f"No {what}: {states()}"
@@ -185,8 +185,13 @@ def test_what_the_seeds_leave_is_listed_once_found_by_its_error_and_replayed_to_
     triage.readmit(ANN, selection=[Failure.objects.get(queue="reports").pk], reason="the report is mended")
     done = replay(list(Failure.objects.values_list("pk", flat=True)))
     assert (done.succeeded, set(states().values())) == (len(jobs), {"recovered"})
+
     # Each ran once, under its own name and id; and no copy is left, nor comes a failure back.
-    ran = world.worker.completed() + world.adr.completed()
+    def ended():
+        return world.worker.completed() + world.adr.completed()
+
+    until(lambda: len(ended()) >= len(jobs), "word of all from the workers, who say it after Redis knows")
+    ran = ended()
     assert sorted(ran) == sorted((*job, name) for job, name in jobs.items())
     assert [world.waiting(name) for name in ("dead-letter", "adr-dead-letter", "quarantine")] == [0, 0, 0]
     pull()

@@ -51,10 +51,7 @@ class There(Bull):
         states = ("wait", "active", "prioritized", "delayed", "paused")
         # An idle BullMQ 4 leaves a mark in its list.
         wait(
-            lambda: (
-                not self.another_of([queue]).depths()[0].waiting and not self.client.llen(self.key("active", queue))
-            ),
-            30,
+            lambda: not self.another_of([queue]).depths()[0].waiting and not self.client.llen(self.key("active", queue))
         )
         self.bull.rest(queue)
         self.bull.break_("partner")
@@ -244,7 +241,8 @@ class TestEnds(There):
         (told,), after = read_until(source, lambda seen: seen)
         self.bull.rest(self.queue)
         assert (told.kind, told.attempt, told.max_attempts) == ("retry", 1, 2)
-        assert 3_599 < told.due_at - told.at <= 3_601
+        # The worker says when it is due before Redis notes that it failed: what lies between may be seconds.
+        assert 3_500 < told.due_at - told.at <= 3_601
         asked = ref(told, "retrying")
         looked = source.look([asked])
         assert abs(looked.due[asked] - told.due_at) < 0.01 and not looked.gone
@@ -324,7 +322,7 @@ class TestReading(There):
         for _ in range(3):
             self.bull.add(self.queue, "after", {})
         self.run_well()
-        wait(lambda: pull() or ran[self.queue] >= 3, 30)
+        wait(lambda: pull() or ran[self.queue] >= 3)
         pull(), pull()
         assert ran[self.queue] == 3
 

@@ -36,12 +36,11 @@ class Shop:
         self.source = connect("shop", "celery", broker_url, queues=["emails", "routed"], store=lambda: self.client)
         self.token = token
 
-    def fails(self, sent=None, count=1):
+    def fails(self, sent, count=1):
         """The reports of the next `count` failures of `traced`, in the order of their arguments. `sent`: what sends it."""
         before = {one.raw for one in reports(self.store)}
-        if sent is not None:
-            self.worker.break_("partner")
-            sent()
+        self.worker.break_("partner")
+        sent()
 
         def told():
             found = [one for one in reports(self.store) if one.kind == "exception" and one.raw not in before]
@@ -216,9 +215,8 @@ def test_a_job_that_came_by_an_exchange_goes_to_its_queue_and_to_no_other(shop):
         for queue in (routed, twin):
             queue.queue_arguments = arguments
             queue(connection.default_channel).declare()
-        shop.worker.break_("partner")
-        shop.app.send_task("traced", ["by exchange"], exchange=Exchange("shop", "direct"), routing_key="order.new")
-        (report,) = shop.fails()
+        by_exchange = {"exchange": Exchange("shop", "direct"), "routing_key": "order.new"}
+        (report,) = shop.fails(lambda: shop.app.send_task("traced", ["by exchange"], **by_exchange))
         waits = twin(connection.default_channel).queue_declare(passive=True).message_count
         job = shop.succeeds(report, queue="routed")
         assert twin(connection.default_channel).queue_declare(passive=True).message_count == waits == 1
