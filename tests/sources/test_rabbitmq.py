@@ -30,14 +30,14 @@ class Contract(Queues, PulledContract):
 
     def take_out(self, ref):
         """Another tool takes the message and acknowledges it."""
-        before = self.acknowledged()
+        before, lay = self.acknowledged(), self.bus.depth(self.dlq)
         with self.bus.connection.clone() as other:
             channel = other.default_channel
             while message := channel.basic_get(self.dlq):
                 if self.ref_of(message) == ref:
                     channel.basic_ack(message.delivery_tag)
             channel.close()
-        until(lambda: self.acknowledged() > before)
+        until(lambda: self.acknowledged() > before and self.bus.depth(self.dlq) == lay - 1)
 
     def acknowledged(self):
         return ((self.broker.queue(self.dlq) or {}).get("message_stats") or {}).get("ack", 0)
@@ -77,6 +77,7 @@ class TestDrained(Contract):
         self.bury(5)
         pulled = source.dead_letters("")
         source.close()  # it dies before it could tell that these were filed
+        until(lambda: self.bus.depth(self.dlq) == 5)  # RabbitMQ notices that it is gone
         again, _ = read(self.another(), "")
         assert [name(one) for one in again] == [name(one) for one in pulled.reports] and len(again) == 5
         assert self.bus.depth(self.dlq) == 0

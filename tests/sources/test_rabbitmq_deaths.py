@@ -203,6 +203,7 @@ class TestByteForByte(Queues):
         self.bus.publish(self.dlq, b"x" * 16_000_000, content_type="text/plain")
         self.bus.publish(self.dlq, b"y" * 17_000_000, content_type="text/plain")
         self.bus.publish(self.dlq, {"n": 1})
+        until(lambda: self.bus.depth(self.dlq) == 3)
         source = self.another(mode="drain")
         reports, _ = read(source)
         assert [one.raw_is_whole for one in reports] == [True, False, True]
@@ -287,6 +288,7 @@ class TestCopies(Queues):
         source.send("r", [letter(report, 7)])
         (sent,) = self.bus.bodies(self.queue)
         self.bus.publish(self.dlq, {"n": "another job"}, application_headers=sent.headers)
+        until(lambda: self.bus.depth(self.dlq) == 2)
         (other,), _ = read(source, after)
         assert other.lineage is None and other.job_id != "new-7"
 
