@@ -111,7 +111,7 @@ def test_many_at_once_make_one_chain():
 
     threads = [threading.Thread(target=act) for _ in range(4)]
     [t.start() for t in threads]
-    [t.join(30) for t in threads]
+    [t.join(120) for t in threads]
     assert AuditEvent.objects.count() == 40
     assert audit.verify() is None
 
@@ -143,5 +143,5 @@ def test_many_at_once_make_one_chain_in_a_file(tmp_path):
 
     migrated.into(tmp_path)
     writers = [start("-c", WRITER) for _ in range(3)]
-    assert [writer.communicate(timeout=60)[0] for writer in writers] == ["", "", ""]
-    assert start("-c", READER).communicate(timeout=60)[0].split() == ["60", "None"]
+    assert [writer.communicate(timeout=180)[0] for writer in writers] == ["", "", ""]
+    assert start("-c", READER).communicate(timeout=180)[0].split() == ["60", "None"]

@@ -22,7 +22,7 @@ def manage(database: Path, *arguments: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

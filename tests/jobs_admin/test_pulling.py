@@ -35,6 +35,7 @@ def table(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(rechecking, "_BETWEEN_S", 0.0)
     monkeypatch.setattr(rechecking, "_rested", {})
     monkeypatch.setattr(rechecking, "_places", {})
+    monkeypatch.setattr(pulling, "_ROUND_S", 60.0)  # a round that takes longer leaves the rest to the next
     yield config.adapter("table")
     forget_configuration(config)
 
@@ -259,7 +260,7 @@ def begun():
 
 
 def send(replay):
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 90
     while ReplayItem.objects.filter(replay=replay, state="planned").exists() and time.monotonic() < ends:
         replays.lay(), replays.send(f"pulling {replay.key}"), replays.settle()
 
@@ -323,12 +324,12 @@ def test_the_step_gives_each_such_source_a_thread_until_it_is_taken_out(table, t
     table.reports = [report(1)]
     assert pulling.step("watch") is False
     thread = pulling._threads["table"]
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 90
     while not table.filed_up_to and time.monotonic() < ends:
         time.sleep(0.05)
     settings.REDRIVE_SOURCES = ""
     forget_configuration(config)
-    thread.join(30)
+    thread.join(90)
     assert not thread.is_alive()
     assert states() == {"j1": "dead"}  # not while it writes: a database in memory has locks that nobody waits for
 

@@ -115,6 +115,7 @@ class TestOneWatch:
 
     def test_watch_folds_what_is_due_and_asks_nothing_in_between(self, monkeypatch, django_assert_num_queries):
         monkeypatch.setattr(rolling, "_due", {})
+        monkeypatch.setattr(rolling, "_ROUND_S", 60.0)
         lay(NOW - timedelta(minutes=1), 6)
         assert depths.step(NOW) is False and len(rolled(86_400)) == 1
         lay(NOW, 3)
@@ -251,13 +252,13 @@ def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path)
         return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=told, text=True, **both)
 
     migrated.into(tmp_path)
-    assert start("-c", LAY).communicate(timeout=60)[0] == ""
+    assert start("-c", LAY).communicate(timeout=180)[0] == ""
     for n in range(6):
         watches = [start("-c", FOLD) for _ in range(2)]
         assert all(watch.stdout.readline() == "begun\n" for watch in watches)
         time.sleep(0.03 * n)
         [watch.kill() for watch in watches]
-        [watch.wait(30) for watch in watches]
+        [watch.wait(90) for watch in watches]
     watches = [start("-c", FOLD) for _ in range(3)]
-    assert [watch.communicate(timeout=120)[0] for watch in watches] == ["begun\ndone\n"] * 3
-    assert start("-c", TELL).communicate(timeout=60)[0].split() == ["True", str(8 * (360 + 72 + 24 + 6 + 2 + 2))]
+    assert [watch.communicate(timeout=180)[0] for watch in watches] == ["begun\ndone\n"] * 3
+    assert start("-c", TELL).communicate(timeout=180)[0].split() == ["True", str(8 * (360 + 72 + 24 + 6 + 2 + 2))]

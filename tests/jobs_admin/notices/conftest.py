@@ -57,7 +57,7 @@ def notice(*channels: Channel, key: str = "alert-1-1", type: str = "alert.firing
     return made
 
 
-def deliver(now=None, within_s: float = 20.0, until=None):
+def deliver(now=None, within_s: float = 90.0, until=None):
     """Rounds until nothing is on its way, or `until` is true."""
     ends = time.monotonic() + within_s
     while notices.deliver(now or timezone.now()):

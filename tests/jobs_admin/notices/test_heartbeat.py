@@ -34,7 +34,7 @@ def alive(store, *steps, seconds_ago=0.0):
         store.hset(keys.steps(), step, json.dumps({"at": at}))
 
 
-def heard(there, within_s=20.0) -> int:
+def heard(there, within_s=90.0) -> int:
     ends = time.monotonic() + within_s
     deliver()
     while not there.seen and time.monotonic() < ends:
@@ -50,7 +50,7 @@ def test_it_is_heard_once_a_minute_while_every_step_is_alive(store, beating):
     assert len(beating.seen) == 1
     heartbeat._Last.began -= heartbeat.EVERY_S
     notices.deliver(timezone.now())
-    ends = time.monotonic() + 3
+    ends = time.monotonic() + 90
     while len(beating.seen) < 2 and time.monotonic() < ends:
         notices.deliver(timezone.now())
     assert len(beating.seen) == 2

@@ -52,7 +52,7 @@ def test_the_node_receiver_of_the_page_verifies_and_refuses(endpoint, tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=90,
     )
     assert json.loads(done.stdout) == ["ümläut"] * 2 + ["refused: not signed by the desk"] * 2 + [
         "refused: too old",

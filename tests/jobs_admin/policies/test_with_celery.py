@@ -20,7 +20,7 @@ SOON = {"kind": "fixed", "first_delay_s": 0.05}
 
 def until(worker, reached, what):  # noqa: F811
     """Run the desk's steps until it is so."""
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 90
     while not (answer := reached()):
         assert time.monotonic() < ends, f"waited for {what}:\n{worker.text()[-2000:]}"
         ingest.step("test"), heartbeats.fold(timezone.now())

@@ -83,7 +83,7 @@ class Desk:
         if connection.vendor == "sqlite":
             migrated.into(folder, "desk.sqlite3")
 
-    def run(self, code: str, deadline_s: float = 90):
+    def run(self, code: str, deadline_s: float = 180):
         """What the code says, from a process of its own."""
         out = self._done([sys.executable, "-c", _BEGIN + BURY + code], deadline_s)
         return json.loads(out.splitlines()[-1]) if out.strip() else None
@@ -97,7 +97,7 @@ class Desk:
             text=True,
         )
 
-    def _done(self, command: list[str], deadline_s: float = 90, **environment: str) -> str:
+    def _done(self, command: list[str], deadline_s: float = 180, **environment: str) -> str:
         environment = self.environment | environment
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False

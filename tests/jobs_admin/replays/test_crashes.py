@@ -38,7 +38,7 @@ def desk(tmp_path, engine, broker):
     return Desk(tmp_path, engine.url)
 
 
-def wait(reached, process, deadline_s=30):
+def wait(reached, process, deadline_s=90):
     ends = time.monotonic() + deadline_s
     while not reached():
         assert time.monotonic() < ends, "the deadline passed"
@@ -57,7 +57,7 @@ def test_a_sender_killed_again_and_again_sends_each_job_once(desk, broker):
             sender.kill()
             sender.wait()
     last = desk.start(SENDER)
-    last.wait(60)
+    last.wait(120)
     sent = [json.loads(m)["headers"]["id"] for m in broker.lrange("emails", 0, -1)]
     told = desk.run(COUNTS)
     assert len(sent) == len(set(sent)) == 2_000 and sorted(sent) == told["jobs"]
@@ -71,13 +71,13 @@ def test_two_senders_at_once_send_each_job_once_and_pace_it_once(desk, broker):
     senders = [desk.start(SENDER) for _ in range(2)]
     try:
         wait(lambda: broker.llen("emails"), senders[0])
-        begun = time.monotonic()
+        begun, gone = time.monotonic(), broker.llen("emails")  # in this order: none of these is counted as paced
         wait(lambda: broker.llen("emails") >= 300, senders[0])
         took = time.monotonic() - begun
     finally:
         for sender in senders:
-            sender.wait(30)
-    assert took > 299 / 100 / 1.1
+            sender.wait(90)
+    assert took > (299 - gone) / 100 / 1.1
     sent = [json.loads(m)["headers"]["id"] for m in broker.lrange("emails", 0, -1)]
     told = desk.run(COUNTS)
     assert sorted(sent) == told["jobs"] and len(set(sent)) == 300

@@ -18,10 +18,11 @@ from tests.real_celery import RealWorker
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
-JOBS = 150
+JOBS = 250
+CANARY = 100  # seconds of it are left when the last is killed, for a machine that is busy
 BEGIN = f"""
 bury({JOBS})
-pace = {{"style": "careful", "ramp": {{"from": 20, "to": 400}}, "canary": {{"jobs": 40}}}}
+pace = {{"style": "careful", "ramp": {{"from": 20, "to": 400}}, "canary": {{"jobs": {CANARY}}}}}
 say(replays.start(ANN, replays.draft(ANN, query="queue:emails", pace=pace, reason="mended")).pk)
 """
 TOLD = """
@@ -55,21 +56,21 @@ def test_who_steers_may_be_killed_in_the_canary_and_the_next_goes_on(desk, worke
     watch = subprocess.Popen([sys.executable, "manage.py", "watch"], cwd=ROOT, env=desk.environment)
     try:
         killed = set()
-        for ran in (3, 12, 25):  # the canary is 40
+        for ran in (3, 12, 25):
             worker.wait(lambda n=ran: len(worker.marks("ok")) >= n, what=f"{ran} jobs to run")
-            pid = worker.wait(lambda: settling(store, killed), 10, "another process to settle")
+            pid = worker.wait(lambda: settling(store, killed), 60, "another process to settle")
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
-        assert len(worker.marks("ok")) <= 40
-        worker.wait(lambda: len(worker.marks("ok")) >= JOBS, 30, "all to have run")
-        told, ends = desk.run(TOLD), time.monotonic() + 10
+        assert len(worker.marks("ok")) <= CANARY
+        worker.wait(lambda: len(worker.marks("ok")) >= JOBS, 90, "all to have run")
+        told, ends = desk.run(TOLD), time.monotonic() + 60
         while told["state"] != "done" and time.monotonic() < ends:
             told = desk.run(TOLD)
     finally:
         watch.terminate()
-        watch.wait(10)
+        watch.wait(60)
     assert told == {"state": "done", "succeeded": JOBS, "well": told["well"], "now": told["now"]}
-    assert told["well"] >= 40 and told["now"] in ("ramping", "running")
+    assert told["well"] >= CANARY and told["now"] in ("ramping", "running")
     assert len(worker.marks("ok")) == len(set(worker.marks("ok"))) == JOBS
 
 

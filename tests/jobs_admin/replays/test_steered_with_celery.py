@@ -161,7 +161,7 @@ def test_a_queue_that_live_workers_do_not_drain_holds_it(incident):
     _, ids = incident.died("acme", 30)
     worker.mend("partner")
     for _ in range(4):
-        worker.send("slow", 60, queue="emails")  # every process of the worker, and what it fetches ahead
+        worker.send("slow", 600, queue="emails")  # every process of the worker, and what it fetches ahead
     replay = incident.begin(ids, {"rate": 200, "in_flight": 10})
     incident.until(lambda: not (replay.refresh_from_db() or replay.sent < 10), "ten to be sent")
 
