@@ -228,7 +228,7 @@ def at_once(*merges):
         list(Group.objects.select_for_update(of=("self",)).order_by("pk"))
         [t.start() for t in threads]
         time.sleep(0.5)
-    [t.join(30) for t in threads]
+    [t.join(90) for t in threads]
     return sorted(said)
 
 

@@ -34,5 +34,5 @@ def test_a_process_that_was_killed_is_told(opener):
 
 def test_it_ends_with_the_pipe_that_it_reads(opener):
     opener._process.stdin.close()
-    assert opener._process.wait(timeout=30) == 0
+    assert opener._process.wait(timeout=90) == 0
     opener._process.stdin = None

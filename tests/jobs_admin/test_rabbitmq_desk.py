@@ -43,7 +43,7 @@ class TestADesk(Queues):
         ids = list(Failure.objects.order_by("pk").values_list("pk", flat=True))
         draft = replays.draft(ANN, selection=ids, pace={"style": "at_once"}, reason="partner is back")
         replay = replays.start(ANN, draft)
-        ends = time.monotonic() + 30
+        ends = time.monotonic() + 90
         while ReplayItem.objects.filter(replay=replay, state="planned").exists() and time.monotonic() < ends:
             replays.lay(), replays.send(f"desk {replay.key}"), replays.settle()
 

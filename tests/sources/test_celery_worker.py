@@ -109,15 +109,15 @@ def test_a_priority_goes_before_what_waited_longer(worker, engine, broker, sourc
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_under_a_working_worker_each_job_ran_or_was_taken_back(engine, broker, source, pool):
     worker = RealWorker(broker.url, engine.url, queues="emails", concurrency=2, pool=pool)
-    raw, tokens = captured(worker, broker, "ok"), range(1, 3_001)
-    for start in range(0, 3_000, 500):
+    raw, tokens = captured(worker, broker, "ok"), range(1, 12_001)
+    for start in range(0, 12_000, 500):
         source.send("r", [letter(raw, token=n, args=[n]) for n in tokens[start : start + 500]])
     try:
         worker.start()
         worker.wait(lambda: len(worker.marks("ok")) >= 100, what="a hundred jobs")
         back = recalled(source, "r", ["emails"])
         # An empty list is no end: what a worker has just taken from it is nowhere for a moment.
-        worker.wait(lambda: len(worker.marks("ok")) + len(back) >= 3_000, 60, "the rest to end")
+        worker.wait(lambda: len(worker.marks("ok")) + len(back) >= 12_000, 90, "the rest to end")
         worker.wait(lambda: not broker.llen("emails") and not broker.hlen("unacked"), what="them to be acknowledged")
     finally:
         worker.stop()

@@ -219,7 +219,7 @@ for n in range(0, count, 20):
 
 
 def test_a_sender_that_is_killed_leaves_no_row_without_its_record_and_no_record_without_its_row(table):
-    count = 3_000
+    count = 20_000  # many seconds of work: it must not be over before it is killed
     table.execute(
         f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1}) "
         "INSERT INTO jobs (id, type, payload, status, attempts) SELECT 'j' || i, 't', '{}', 'failed', 3 FROM n"

@@ -176,7 +176,7 @@ def desk_of_three(tmp_path, engine):
         try:
             command = [sys.executable, "manage.py", "replay", "queue:emails", "--wait", "--reason", "x"]
             return subprocess.run(
-                command, cwd=ROOT, env=desk.environment, capture_output=True, text=True, timeout=60, check=False
+                command, cwd=ROOT, env=desk.environment, capture_output=True, text=True, timeout=180, check=False
             )
         finally:
             sending.kill()
@@ -198,7 +198,7 @@ def test_ctrl_c_leaves_the_replay_running_and_says_so(tmp_path, engine):
         while "0/3 ended" not in watching.stdout.readline():
             assert watching.poll() is None
         watching.send_signal(signal.SIGINT)
-        _, said = watching.communicate(timeout=30)
+        _, said = watching.communicate(timeout=90)
     finally:
         watching.kill()
     assert watching.returncode == 1 and "goes on; pause or cancel it on its page" in said

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import Sum
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -64,7 +65,9 @@ def test_a_sent_job_is_the_second_run_of_the_same_failure(shop, bury):
 def test_sending_is_counted_in_its_queue_s_minute(shop, bury):
     begun(bury(3))
     sent_all()
-    assert dict(QueueCounter.objects.values_list("step", "sent")) == {60: 3, 900: 3, 3600: 3}
+    # All of a step: the first of them may have gone in the last moment of a minute.
+    told = QueueCounter.objects.order_by().values_list("step").annotate(Sum("sent"))
+    assert dict(told) == {60: 3, 900: 3, 3600: 3}
 
 
 def test_what_ingest_heard_before_the_mark_stands(shop, bury):
