@@ -13,6 +13,7 @@ import pytest
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Ref, Rescheduled, SourceRefused, SourceUnreachable
+from jobs_admin.sources.jobs_table import sql
 from tests import postgresql_server
 from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
 from tests.sources.pulled_contract import PulledContract
@@ -28,7 +29,8 @@ def server():
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def table(request, tmp_path):
+def table(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(sql, "_LOCK_S", 30.0)  # who writes beside us may wait for a busy disk
     if request.param == "sqlite":
         made = OnSQLite(tmp_path / "shop.db")
     else:

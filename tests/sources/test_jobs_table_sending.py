@@ -14,6 +14,7 @@ import pytest
 from jobs_admin.core.envelope import Lineage
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref, SourceRefused
+from jobs_admin.sources.jobs_table import sql
 from jobs_admin.sources.jobs_table.ledger import Ledger
 from tests import postgresql_server
 from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
@@ -29,7 +30,8 @@ def server():
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def table(request, tmp_path):
+def table(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(sql, "_LOCK_S", 30.0)  # who writes beside us may wait for a busy disk
     if request.param == "sqlite":
         made = OnSQLite(tmp_path / "shop.db")
     else:
