@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from dashboard.rights import Address, addresses
-from tests.journeys.conftest import complaints_of
+from tests.journeys.conftest import WITHIN_S, complaints_of
 
 SIZES = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 # Rules of the levels that count: WCAG 2.2 A and AA.
@@ -32,7 +32,7 @@ def opened(browser, url: str, size: str, **options):
     context = browser.new_context(
         base_url=url, viewport=SIZES[size], color_scheme="light", reduced_motion="reduce", **options
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(WITHIN_S * 1000)
     page = context.new_page()
     page.complaints = complaints_of(page)
     return page

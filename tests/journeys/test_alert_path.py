@@ -14,7 +14,7 @@ from standardwebhooks import Webhook
 from demo.pager import new_secret
 from tests.journeys.conftest import complaints_of
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
 TENANT = "alert-path"
 JOBS = 7
@@ -60,7 +60,7 @@ def ask(desk, method, path, body=None):
         f"{desk.url}/api/{path}",
         json=body,
         headers={"Authorization": f"Bearer {desk.token}"},
-        timeout=20,
+        timeout=60,
         trust_env=False,
     )
     assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:300]}"
@@ -85,8 +85,8 @@ def test_dead_jobs_call_somebody_whose_link_lands_on_the_act(desk, browser, rece
     for n in range(JOBS):
         desk.send("shop.billing.forecast", "payments", tenant=TENANT, account=n, takings=[])
     dead = f"tenant:{TENANT} state:dead"
-    desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS, "the jobs are dead", within_s=60)
-    desk.wait_until(lambda: receiver.told or receiver.refused, "somebody is called", within_s=60)
+    desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS, "the jobs are dead", within_s=90)
+    desk.wait_until(lambda: receiver.told or receiver.refused, "somebody is called", within_s=90)
     assert receiver.refused == []
     key, told = receiver.told[0]
     about = told["data"]
@@ -121,6 +121,6 @@ def test_dead_jobs_call_somebody_whose_link_lands_on_the_act(desk, browser, rece
     assert after["acknowledged"] == before["acknowledged"] + 1
     # What came later is not in the link: it shows those that the alert was about.
     desk.send("shop.billing.forecast", "payments", tenant=TENANT, account=99, takings=[])
-    desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS + 1, "one more is dead", within_s=60)
+    desk.wait_until(lambda: desk.get("failures", q=dead)["count"] == JOBS + 1, "one more is dead", within_s=90)
     asked = httpx.URL(about["failures_url"]).params["q"]
     assert desk.get("failures", q=asked)["count"] == JOBS

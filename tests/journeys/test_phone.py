@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.journeys.looking import SIZES, faults
 
-pytestmark = [pytest.mark.server, pytest.mark.browser]
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
 
 BOXES = """() => {
   const box = (one) => { const { top, bottom, left, right } = one.getBoundingClientRect(); return { top, bottom, left, right }; };
