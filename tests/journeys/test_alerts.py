@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.utils import timezone
+from playwright.sync_api import expect
 
 from jobs_admin import alerts, config, sampling
 from jobs_admin.core import keys
@@ -175,7 +176,7 @@ def test_what_becomes_of_it_is_shown_without_a_reload_and_what_is_typed_stays(li
     page.fill("#ack-comment", "half a sen")
     page.evaluate("window.stays = document.querySelector('#ack-comment')")
     alerts.acknowledge(Viewer("ann", {"*": "admin"}), alert.pk, "on it")
-    page.locator(".alert-story", has_text="on it").wait_for(timeout=15_000)
+    page.locator(".alert-story", has_text="on it").wait_for(timeout=60_000)
     assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
     page.context.close()
 
@@ -214,11 +215,12 @@ def test_without_javascript_it_is_acknowledged_and_silenced(live_server, browser
     page.goto(at(alert))
     come_in(page, "otto")
     page.get_by_role("button", name="Acknowledge").click()
-    assert "otto has taken it." in page.inner_text("#alert")
+    expect(page.locator("#alert")).to_contain_text("otto has taken it.")
     page.click("#silence-menu summary")
     page.fill("#silence-comment", "known")
     page.get_by_role("button", name="1 h", exact=True).click()
-    assert "Silenced until" in page.inner_text("#alert") and Silence.objects.count() == 1
+    expect(page.locator("#alert")).to_contain_text("Silenced until")
+    assert Silence.objects.count() == 1
     context.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.journeys.looking import SIZES, faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(400)]  # the first one starts the desk
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_an_alert_leads_to_its_incident_and_that_to_a_post_mortem(desk, browser,
     page.goto(f"/alerts/{alert['id']}/")
     page.get_by_role("link", name="Incident page").click()
     page.get_by_role("heading", name=f"Incident: {alert['queue']} of shop").wait_for()
-    assert page.locator(".incident-story li", has_text="fired").count() >= 1
+    page.locator(".incident-story li", has_text="fired").first.wait_for()
     with page.expect_download() as saved:
         page.get_by_role("link", name="Markdown").click()
     text = saved.value.path().read_text()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.journeys.looking import faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(400)]  # the first one starts the desk
 PATH = "/queues/shop/webhooks/"
 
 
@@ -99,7 +99,8 @@ def test_without_a_script_the_pictures_the_spans_and_the_table_are_there(desk, b
     page = opened(browser, desk.url, "phone", storage_state=logged_in, java_script_enabled=False)
     page.goto(PATH)
     page.get_by_role("link", name="1h", exact=True).click()
-    assert "span=1h" in page.url and page.locator("path.line[d^=M]").count() >= 1
+    page.wait_for_url(re.compile(r"span=1h"))
+    assert page.locator("path.line[d^=M]").count() >= 1
     page.get_by_text("As a table").click()
     assert page.locator("#depth-table tbody tr").first.is_visible()
     page.context.close()
@@ -118,6 +119,6 @@ def test_it_goes_on_by_itself(desk, browser, logged_in, looked_at):
     page.goto(f"{PATH}?span=1h")
     before = page.locator(".depth").get_attribute("data-depth")
     page.wait_for_function(
-        "before => document.querySelector('.depth').dataset.depth !== before", arg=before, timeout=40_000
+        "before => document.querySelector('.depth').dataset.depth !== before", arg=before, timeout=90_000
     )
     page.context.close()
