@@ -594,9 +594,16 @@ def test_markup_that_came_through_would_be_noticed(look):
         "html => document.body.insertAdjacentHTML('beforeend', html)",
         "\n".join(p for p in PAYLOADS if "http-equiv" not in p),
     )
-    look.page.wait_for_timeout(200)
-    reported = {found[0] for line in look.found if (found := re.search(r"policy: (script|img|style)", line))}
-    assert reported == {"policy: script", "policy: img", "policy: style"} and len(look.page.evaluate(_LOOK)) == 5
+
+    def reported():
+        return {found[0] for line in look.found if (found := re.search(r"policy: (script|img|style)", line))}
+
+    all_three = {"policy: script", "policy: img", "policy: style"}
+    for _ in range(600):  # the browser tells of them one by one
+        if reported() == all_three:
+            break
+        look.page.wait_for_timeout(100)
+    assert reported() == all_three and len(look.page.evaluate(_LOOK)) == 5
 
 
 def test_whatever_asks_for_something_elsewhere_would_be_noticed(look):

