@@ -95,7 +95,7 @@ def test_the_command_writes_it_once(store, engine):
     environment = {**os.environ, "REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url[:-1] + "1"}
     for _ in range(2):
         command = [sys.executable, "-m", "demo.history"]
-        subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True)
+        subprocess.run(command, env=environment, check=True, timeout=90, capture_output=True)
     assert store.xlen(keys.failures()) > 4000
     store.select(1)
     assert store.dbsize() == 0, "nothing of it reached the shop's queues"
@@ -115,13 +115,13 @@ def test_a_message_of_the_history_still_runs(store, engine, reports, service):
     command += ["--without-mingle", "--without-gossip"]
     worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        ends = time.monotonic() + 30
+        ends = time.monotonic() + 90
         while not store.xlen(keys.failures()):
             assert worker.poll() is None and time.monotonic() < ends
             time.sleep(0.05)
     finally:
         worker.terminate()
-        worker.wait(20)
+        worker.wait(60)
     ((_, entry),) = store.xrange(keys.failures())
     again = envelope.decode(entry)
     assert (again.job_id, again.error_type, again.message) == (report.job_id, report.error_type, report.message)

@@ -7,7 +7,7 @@ from demo import control
 
 
 def post(service, path="/hook", body=None):
-    return httpx.post(service.url + path, json=body or {}, timeout=3, trust_env=False)
+    return httpx.post(service.url + path, json=body or {}, timeout=60, trust_env=False)
 
 
 def test_it_takes_hooks_mails_and_charges(service):
@@ -29,13 +29,13 @@ def test_broken_it_cuts_the_connection_and_answers_503(service):
 
 
 def test_slow_it_answers_after_the_shop_lost_patience(service):
-    control.set_mode(service.url, "slow", delay_s=0.5)
+    control.set_mode(service.url, "slow", delay_s=30)
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(service.url + "/hook", json={}, timeout=0.1, trust_env=False)
 
 
 def test_a_rate_limit_says_when_to_come_back(service):
-    control.set_mode(service.url, "rate_limit", limit=1)
+    control.set_mode(service.url, "rate_limit", limit=0.1)
     post(service)
     refused = post(service)
     assert refused.status_code == 429
