@@ -64,7 +64,7 @@ class Desk:
         self.wait_until(lambda: "Redrive is ready: " in self.text, within_s)
         return self
 
-    def ends(self, within_s: float = 30) -> int:
+    def ends(self, within_s: float = 90) -> int:
         return self.process.wait(within_s)
 
     def send(self, number: int) -> Desk:
@@ -79,7 +79,7 @@ class Desk:
             time.sleep(0.05)
 
     def status(self, path: str = "/") -> int:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             return answer.status
 
     def processes(self) -> list[int]:
@@ -98,7 +98,7 @@ class Desk:
         except OSError:
             return False
 
-    def is_gone(self, within_s: float = 10) -> bool:
+    def is_gone(self, within_s: float = 90) -> bool:
         """Whether no process of it is left, at the latest after so many seconds."""
         ends = time.monotonic() + within_s
         while self.processes() and time.monotonic() < ends:

@@ -97,7 +97,7 @@ def test_a_test_arrives_and_its_delivery_tells_what_came_back(ann, otto):
     with opened(answering(200, b"<b>thanks</b>")) as (there,):
         made = ann("POST", "channels", {"name": "pager", "kind": "webhook", "url": there.url}, 201)
         begun = ann("POST", f"channels/{made['id']}/test", status=201)
-        ends = time.monotonic() + 5
+        ends = time.monotonic() + 60
         while deliver(timezone.now()):
             assert time.monotonic() < ends
         Webhook(made["secret"]).verify(there.seen[0].body, there.seen[0].headers)

@@ -68,7 +68,7 @@ def test_it_ends_when_its_starter_is_killed(tmp_path):
     pid = int(starter.stdout.readline())
     starter.send_signal(signal.SIGKILL)
     starter.wait()
-    ends = time.monotonic() + 5
+    ends = time.monotonic() + 60
     while is_alive(pid):
         assert time.monotonic() < ends
         time.sleep(0.02)

@@ -14,7 +14,7 @@ import pytest
 from dashboard import command_line
 from tests.dashboard.desk import ROOT, SILENT, Desk
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
 
 
 def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
