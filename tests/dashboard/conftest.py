@@ -11,13 +11,21 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from dashboard import identity
 from dashboard.shown import figures
-from jobs_admin import config, indexing
+from jobs_admin import config, indexing, overview
 from jobs_admin.core import keys
 from jobs_admin.models import Failure, Group, Role, Source, Traceback
 from tests.conftest import forget_configuration
 
 HTMX = {"HX-Request": "true"}
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch):
+    """Who asks, and the overview, are remembered for the whole test: a stall has nothing be asked a second time."""
+    monkeypatch.setattr(identity, "REMEMBERED_S", 3600)
+    monkeypatch.setattr(overview, "BOARD_HELD_S", 3600)
 
 
 def clock_of(at, to: str = "minutes") -> str:

@@ -15,9 +15,7 @@ from tests.dashboard.conftest import bury, log_in
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_known(monkeypatch):
-    """Whoever is seen is remembered for the whole test, however long it takes."""
-    monkeypatch.setattr(identity, "REMEMBERED_S", 3600)
+def nobody_is_known():
     identity.forget()
     yield
     identity.forget()

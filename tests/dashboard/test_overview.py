@@ -8,7 +8,6 @@ from datetime import timedelta
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard import identity
 from jobs_admin import counters, overview, policies, uncaptured
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled
@@ -185,11 +184,7 @@ def test_the_picture_is_there_before_any_script_and_the_library_waits_to_be_aske
     assert '<script src="/static/vendor/uplot' not in page and 'data-script="/static/vendor/uplot' in page
 
 
-def test_many_who_look_at_the_same_sources_ask_the_database_once(
-    ann, vera, watched, monkeypatch, django_assert_max_num_queries
-):
-    # For the whole test, however long it takes.
-    monkeypatch.setattr(identity, "REMEMBERED_S", 3600), monkeypatch.setattr(overview, "BOARD_HELD_S", 3600)
+def test_many_who_look_at_the_same_sources_ask_the_database_once(ann, vera, watched, django_assert_max_num_queries):
     bury(group=group())
     ann.get("/")
     with django_assert_max_num_queries(2):  # what could not be filed, and what fires
