@@ -8,6 +8,8 @@ import redis
 from dashboard.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
+from jobs_admin.worker import line
+from jobs_admin.worker import store as store_module
 from jobs_admin.worker.delays import Delays
 from tests.real_celery import RealWorker
 
@@ -57,14 +59,24 @@ def start(broker):
         one.stop()
 
 
+@pytest.fixture
+def patience(monkeypatch):
+    """Stores of this process wait for their answers, however busy the machine is: for tests of something else."""
+    for module in (line, store_module):
+        monkeypatch.setattr(module, "CALL_TIMEOUT", 10.0)
+    monkeypatch.setattr(store_module, "LONG_SECONDS", 60.0)
+
+
 def reports(engine: Engine) -> list[Envelope]:
-    """All that a store's stream holds, in its order."""
-    with redis.Redis.from_url(engine.url, socket_timeout=5) as client:
-        return [decode(fields) for _, fields in client.xrange(keys.failures())]
+    """All that a store's stream holds, in its order. What was answered late comes by the spool too, in the very same words."""
+    with redis.Redis.from_url(engine.url, socket_timeout=30) as client:
+        distinct = {frozenset(fields.items()): fields for _, fields in client.xrange(keys.failures())}
+    return [decode(fields) for fields in distinct.values()]
 
 
 def of_job(engine: Engine, job_id: str) -> list[Envelope]:
-    return [report for report in reports(engine) if report.job_id == job_id]
+    """In the order of its attempts: of two workers' or processes' reports either may be there first."""
+    return sorted((one for one in reports(engine) if one.job_id == job_id), key=lambda one: one.attempt)
 
 
 @pytest.fixture

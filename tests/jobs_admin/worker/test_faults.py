@@ -42,7 +42,7 @@ def distinct(engine: Engine) -> list[str]:
 
 
 def test_a_store_that_hangs_holds_up_no_job_and_loses_no_report(start, own_store):
-    worker = start(own_store.url, concurrency=1)
+    worker = start(own_store.url, concurrency=1, environment={"REAL_PATIENCE": ""})
 
     def seconds_of(names):
         started, before = time.monotonic(), len(worker.marks("ok"))

@@ -9,13 +9,14 @@ import redis
 from kombu.message import Message
 
 from jobs_admin.core import keys
+from jobs_admin.core.envelope import decode
 from jobs_admin.worker.consuming import Consuming
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
 from tests.garbage import CORPUS, element
-from tests.jobs_admin.worker.conftest import of_job, reports
+from tests.jobs_admin.worker.conftest import reports
 
 pytestmark = pytest.mark.server
 
@@ -33,7 +34,7 @@ def test_garbage_is_filed_with_its_bytes_and_its_queue_and_good_jobs_run(start, 
             broker.lpush("emails", one)
         good = [worker.send("ok", f"behind it {n}", queue="emails") for n in range(10)]
         worker.start()
-        worker.wait(lambda: sum("behind it" in line for line in worker.marks("ok")) == len(good), 30, "the good jobs")
+        worker.wait(lambda: sum("behind it" in line for line in worker.marks("ok")) == len(good), what="the good jobs")
         wanted = {raw: CORPUS[name][1] for name, raw in sent.items() if CORPUS[name][1]}
         if pool != "prefork":
             wanted = {raw: kind for raw, kind in wanted.items() if raw not in {sent[name] for name in UNTIMED}}
@@ -63,9 +64,12 @@ def test_switched_off_the_guard_leaves_garbage_to_celery(start, own_store):
 def test_a_message_is_told_before_celery_forgets_it_and_its_users_consumer_still_runs(start, own_store):
     worker = start(own_store.url, pool="solo", environment={"REAL_DYING_CONSUMER": "1"})
     job = worker.send("never.heard.of", queue="emails")
-    worker.wait(lambda: worker.process.poll() is not None, 30, "its death", may_die=True)
+    worker.wait(lambda: worker.process.poll() is not None, what="its death", may_die=True)
     assert worker.marks("dying_consumer") == [job]
-    assert [(one.kind, one.task) for one in of_job(own_store, job)] == [("unknown_task", "never.heard.of")]
+    durable = reports(own_store)
+    # A worker that had no line to the store yet has told the disk.
+    Spool(worker.spool).drain(lambda batch: durable.extend(map(decode, batch)))
+    assert [(one.job_id, one.kind, one.task) for one in durable] == [(job, "unknown_task", "never.heard.of")]
     with redis.Redis.from_url(worker.broker_url) as broker:
         assert broker.hlen("unacked") == 1  # the broker has it still
 

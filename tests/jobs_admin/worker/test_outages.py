@@ -68,7 +68,7 @@ def told(store: Engine) -> set[tuple[str, int]]:
 def test_through_every_fault_of_the_store_each_failure_is_told_on_each_rung(start, own_store, rung):
     attempts = {"capture": 1, "observe": 1, "enforce": 2}[rung]
     published(own_store.url, policy("twice", max_attempts=2))
-    worker = start(own_store.url, environment={"REDRIVE_MODE": rung})
+    worker = start(own_store.url, environment={"REDRIVE_MODE": rung, "REAL_PATIENCE": ""})
     if rung == "enforce":
         worker.wait(lambda: (worker.spool / "policies.json").exists(), what="the policy")
     expected, failed = set(), 0
@@ -99,31 +99,31 @@ def test_off_leaves_what_was_captured_before_and_on_goes_on(start, own_store):
     worker.wait(lambda: spooled(worker), what="the spool")
     own_store.start()
     set_switch(own_store, "off")
-    worker.wait(lambda: "was switched off" in worker.text(), 15, "the switch")
-    worker.wait(lambda: not spooled(worker), 15, "what was captured before")
+    worker.wait(lambda: "was switched off" in worker.text(), what="the switch")
+    worker.wait(lambda: not spooled(worker), what="what was captured before")
     unseen = worker.send("fail", "meanwhile")
     worker.wait(lambda: f"{unseen}] raised" in worker.text(), what="a failure that nobody records")
     set_switch(own_store, None)
-    worker.wait(lambda: "was switched on" in worker.text(), 5, "the switch")
+    worker.wait(lambda: "was switched on" in worker.text(), what="the switch")
     after = worker.send("fail", "after")
-    worker.wait(lambda: {job for job, _ in told(own_store)} == {*before, after}, 20, "those before and after")
+    worker.wait(lambda: {job for job, _ in told(own_store)} == {*before, after}, what="those before and after")
 
 
 def test_a_store_that_comes_back_empty_is_obeyed_and_filled_anew(start, own_store):
     worker = start(own_store.url)
     set_switch(own_store, "off")
-    worker.wait(lambda: "was switched off" in worker.text(), 5, "the switch")
+    worker.wait(lambda: "was switched off" in worker.text(), what="the switch")
     own_store.stop()
     for left in own_store.folder.iterdir():  # its disk was lost
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     unseen = worker.send("fail", "nobody can be asked: it stays off")
     worker.wait(lambda: f"{unseen}] raised" in worker.text(), what="a failure that nobody records")
     own_store.start()
-    worker.wait(lambda: "was switched on" in worker.text(), 15, "a switch that nobody has set")
+    worker.wait(lambda: "was switched on" in worker.text(), what="a switch that nobody has set")
     seen = worker.send("fail", "recorded")
-    worker.wait(lambda: told(own_store) == {(seen, 1)}, 20, "its failure")
+    worker.wait(lambda: told(own_store) == {(seen, 1)}, what="its failure")
     set_switch(own_store, "off")
-    worker.wait(lambda: worker.text().count("was switched off") == 2, 5, "the switch again")
+    worker.wait(lambda: worker.text().count("was switched off") == 2, what="the switch again")
 
 
 @pytest.mark.parametrize("late_ack", [False, True])
@@ -131,21 +131,21 @@ def test_where_one_redis_is_broker_and_store_its_kill_loses_no_failure(start, ow
     worker = start("broker", broker_url=own_store.url, late_ack=late_ack, environment={"REAL_VISIBILITY": "5"})
     jobs = [worker.send("fail", f"before-{n}") for n in range(5)]
     with redis.Redis.from_url(own_store.url) as client:
-        worker.wait(lambda: len(told(own_store)) == 5 and not client.hlen("unacked"), 30, "five failures")
+        worker.wait(lambda: len(told(own_store)) == 5 and not client.hlen("unacked"), what="five failures")
     own_store.kill()
     worker.wait(lambda: "Connection to broker lost" in worker.text(), what="the loss")
     own_store.start()
     jobs += [worker.send("fail", f"after-{n}") for n in range(5)]
-    worker.wait(lambda: {job for job, _ in told(own_store)} == set(jobs), 30, "ten failures")
+    worker.wait(lambda: {job for job, _ in told(own_store)} == set(jobs), what="ten failures")
 
 
 def test_a_worker_that_is_stopped_in_an_outage_leaves_its_spool_to_the_next(start, own_store):
-    worker = start(own_store.url)
+    worker = start(own_store.url, environment={"REAL_PATIENCE": ""})
     with hanging(own_store):
         jobs = [worker.send("fail", f"n{n}") for n in range(5)]
         worker.wait(lambda: worker.text().count("raised unexpected") == 5, what="five failures")
         os.kill(worker.process.pid, signal.SIGTERM)
-        worker.process.wait(30)
+        worker.process.wait(60)
         worker.kill()
     worker.start()
-    worker.wait(lambda: {job for job, _ in told(own_store)} == set(jobs), 30, "all five")
+    worker.wait(lambda: {job for job, _ in told(own_store)} == set(jobs), what="all five")

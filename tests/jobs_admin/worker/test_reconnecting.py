@@ -40,7 +40,7 @@ def test_a_worker_that_lost_its_broker_comes_back_and_works(start, own_store, ow
     worker.wait(lambda: pauses(worker), what="a try that came to nothing")
     own_broker.start()
     job = worker.send("fail", "after the restart")
-    worker.wait(lambda: of_job(own_store, job), 30, "a job after the restart")
+    worker.wait(lambda: of_job(own_store, job), what="a job after the restart")
     found = pauses(worker)
     if jitter == "0":  # Celery's own: 2, 4, 6 …
         assert found[0] == 2.0
@@ -52,23 +52,21 @@ def test_a_worker_that_lost_its_broker_comes_back_and_works(start, own_store, ow
 
 
 def test_a_worker_that_waits_for_its_broker_ends_when_it_is_told_to(start, own_store, own_broker):
-    worker = start(own_store.url, broker_url=own_broker.url, environment={"REAL_RECONNECT_JITTER": "60"})
+    worker = start(own_store.url, broker_url=own_broker.url, environment={"REAL_RECONNECT_JITTER": "300"})
     own_broker.kill()
     worker.wait(lambda: "Connection to broker lost" in worker.text(), what="the loss")
     time.sleep(0.5)
-    began = time.monotonic()
     worker.process.terminate()
-    worker.process.wait(20)
-    assert time.monotonic() - began < 10
+    worker.process.wait(60)  # and not the five minutes between which it draws
 
 
 def test_while_the_guard_is_silenced_it_is_as_celery_has_it(start, own_store, own_broker):
     worker = start(own_store.url, broker_url=own_broker.url, environment={"REAL_RECONNECT_JITTER": "60"})
     with redis.Redis.from_url(own_store.url) as store:
         store.set(keys.switch(), "off")
-    worker.wait(lambda: "was switched off" in worker.text(), 5, "the switch")
+    worker.wait(lambda: "was switched off" in worker.text(), what="the switch")
     own_broker.kill()
-    worker.wait(lambda: pauses(worker), 10, "a try at once")
+    worker.wait(lambda: pauses(worker), what="a try at once")
     assert pauses(worker)[0] == 2.0
 
 
