@@ -662,6 +662,12 @@ def _die_once_it_waits() -> None:
     Later.hold = hold
 
 
+def _die_once_it_is_told() -> None:
+    from jobs_admin.worker.ledger import Ledger
+
+    Ledger.ended = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _app_of_the_environment() -> Celery | None:
     if not os.environ.get("REAL_BROKER"):
         return None
@@ -677,6 +683,8 @@ def _app_of_the_environment() -> Celery | None:
 
         if os.environ.get("REAL_DIE_ONCE_IT_WAITS"):
             _die_once_it_waits()
+        if os.environ.get("REAL_DIE_ONCE_IT_IS_TOLD"):
+            _die_once_it_is_told()
         guard.CELERY_VERSION = os.environ.get("REAL_CELERY_VERSION", guard.CELERY_VERSION)
         for _ in range(2):  # the second line must change nothing
             install(

@@ -27,7 +27,7 @@ KEEPING = policy("keeping", "*", max_attempts=1, file_lost=True)
 
 
 def of_store(engine) -> redis.Redis:
-    return redis.Redis.from_url(engine.url, socket_timeout=5)
+    return redis.Redis.from_url(engine.url, socket_timeout=30)
 
 
 def kept(client) -> list[str]:

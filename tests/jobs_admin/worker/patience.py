@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
+import redis
+
 from jobs_admin.worker.calls import Calls, Script
+from jobs_admin.worker.store import Store
 
 _ASKS = Script("return 1")
 
@@ -17,3 +21,14 @@ def patient(url: str, kind: type[Calls] = Calls) -> Calls:
         assert time.monotonic() < ends, "no connection"
         time.sleep(0.02)
     return calls
+
+
+def dialled(store: Store) -> Store:
+    """With a line to a store that is there."""
+    ends = time.monotonic() + 30
+    while store._line is None:
+        with contextlib.suppress(redis.RedisError):
+            store.dial()
+        assert time.monotonic() < ends, "no line"
+        time.sleep(0.02)
+    return store

@@ -35,7 +35,7 @@ def policy(name: str, task: str = "try", **fields: Any) -> dict[str, Any]:
 
 def running(url: str) -> list[dict[str, Any]]:
     """What the workers of a store say of themselves."""
-    with redis.Redis.from_url(url, socket_timeout=5) as client:
+    with redis.Redis.from_url(url, socket_timeout=30) as client:
         return [json.loads(said) for said in client.hvals(keys.workers())]
 
 

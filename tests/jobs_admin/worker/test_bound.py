@@ -17,7 +17,7 @@ from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
 from tests.jobs_admin.test_ingest import report
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("patience")]
 
 MB = 1024**2
 

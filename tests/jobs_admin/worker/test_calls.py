@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from jobs_admin.worker.calls import Calls, Script
+from tests.jobs_admin.worker.patience import patient
 from tests.jobs_admin.worker.test_slow_store import LONGEST, SlowRoad
 
 pytestmark = pytest.mark.server
@@ -20,7 +21,9 @@ ECHO = Script("return {ARGV[1], 7, {'inner', ARGV[1]}, false}")
 
 @pytest.fixture
 def road(engine, store):
-    return SlowRoad(engine.url)
+    made = SlowRoad(engine.url)
+    yield made
+    made.close()
 
 
 def timed(calls, *args):
@@ -38,14 +41,12 @@ def until_it_answers(calls) -> None:
 
 @pytest.mark.parametrize("said", ["plain", "", "ü€", "a\r\nb", "$5\r\n", "x" * 300_000])
 def test_an_answer_comes_as_it_was_given(engine, store, said):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     assert calls.run(ECHO, [], [said]) == [said.encode(), 7, [b"inner", said.encode()], None]
 
 
 def test_a_script_that_redis_forgot_is_told_again(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     store.script_flush()
     assert calls.run(ECHO, [], ["x"])[0] == b"x"
 
@@ -57,8 +58,8 @@ def test_a_redis_that_hangs_holds_up_one_call_and_nobody_after_it(road):
     answer, took = timed(calls, "x")
     assert answer is None and took < LONGEST
     began = time.monotonic()
-    assert [calls.run(ECHO, [], ["x"]) for _ in range(20)] == [None] * 20
-    assert time.monotonic() - began < LONGEST
+    assert [calls.run(ECHO, [], ["x"]) for _ in range(200)] == [None] * 200
+    assert time.monotonic() - began < LONGEST  # else twenty seconds
     road.delay = 0
     until_it_answers(calls)
 
@@ -74,27 +75,24 @@ def test_an_answer_in_drops_takes_no_longer_than_the_bound(road):
 def test_a_redis_that_nobody_reaches_costs_nothing_but_the_first_wait():
     calls = Calls("redis://10.255.255.1:6379/0", "things")  # packets to there go nowhere
     began = time.monotonic()
-    assert [calls.run(ECHO, [], ["x"]) for _ in range(20)] == [None] * 20
-    assert time.monotonic() - began < LONGEST
+    assert [calls.run(ECHO, [], ["x"]) for _ in range(200)] == [None] * 200
+    assert time.monotonic() - began < LONGEST  # else twenty seconds
 
 
 def test_a_connection_that_was_closed_is_made_anew_within_the_call(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     store.client_kill_filter(_type="normal", skipme=True)
     assert calls.run(ECHO, [], ["x"])[0] == b"x"
 
 
 def test_an_error_of_the_script_is_no_answer(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     assert calls.run(Script("return redis.call('NO')"), [], []) is None
     until_it_answers(calls)
 
 
 def test_a_forked_process_speaks_on_a_line_of_its_own(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -107,8 +105,7 @@ def test_a_forked_process_speaks_on_a_line_of_its_own(engine, store):
 
 
 def test_a_full_redis_is_no_answer(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     writes = Script("return {redis.call('SET', KEYS[1], ARGV[1]).ok}")
     store.config_set("maxmemory", 1)
     try:
@@ -127,8 +124,7 @@ def noted(store) -> list[bytes]:
 
 
 def test_what_is_told_is_done_before_what_is_asked_and_its_answer_is_nobodys(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     for n in range(3):
         calls.tell(NOTE, ["notes"], [n])
         assert calls.run(ECHO, [], [n])[0] == b"%d" % n
@@ -136,15 +132,14 @@ def test_what_is_told_is_done_before_what_is_asked_and_its_answer_is_nobodys(eng
 
 
 def test_what_is_told_twice_in_a_row_is_done_twice(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     calls.tell(NOTE, ["notes"], ["a"])
     calls.tell(NOTE, ["notes"], ["b"])
     assert calls.run(ECHO, [], ["x"]) and noted(store) == [b"a", b"b"]
 
 
 def test_what_is_told_to_a_redis_that_does_not_know_the_script_waits_for_no_other_call(engine, store):
-    calls = Calls(engine.url, "things")
+    calls = Calls(engine.url, "things", timeout_s=10)
     store.script_flush()
     until_it_answers(calls)
     calls.tell(NOTE, ["notes"], ["a"])
@@ -155,8 +150,7 @@ def test_what_is_told_to_a_redis_that_does_not_know_the_script_waits_for_no_othe
 
 
 def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     calls.tell(NOTE, ["notes"], ["a"])
     assert calls.run(ECHO, [], ["x"])
     store.script_flush()
@@ -165,8 +159,7 @@ def test_what_is_told_while_redis_forgot_its_script_is_done_with_the_next_call(e
 
 
 def test_a_connection_that_was_closed_after_something_was_told_is_made_anew(engine, store):
-    calls = Calls(engine.url, "things")
-    until_it_answers(calls)
+    calls = patient(engine.url)
     calls.tell(NOTE, ["notes"], ["a"])
     store.client_kill_filter(_type="normal", skipme=True)
     assert calls.run(ECHO, [], ["x"])[0] == b"x"
@@ -178,7 +171,7 @@ def test_nobody_waits_for_what_is_told_to_a_redis_that_hangs(road):
     road.delay = 30
     began = time.monotonic()
     calls.tell(NOTE, ["notes"], ["a"])
-    assert time.monotonic() - began < LONGEST / 3
+    assert calls._unread is not None  # its answer was not waited for
     assert calls.run(ECHO, [], ["x"]) is None and time.monotonic() - began < LONGEST
     road.delay = 0
     until_it_answers(calls)
@@ -189,15 +182,14 @@ class SoftLimit(Exception):
 
 
 def test_an_answer_that_a_signal_came_before_is_given_to_nobody(road):
-    calls = Calls(road.url, "things")
-    until_it_answers(calls)
+    calls = patient(road.url)
 
     def raising(*_):
         raise SoftLimit
 
     before = signal.signal(signal.SIGUSR1, raising)
     try:
-        road.delay = 0.06
+        road.delay = 1
         threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(SoftLimit):
             calls.run(ECHO, [], ["first"])

@@ -23,6 +23,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import Lineage
 from jobs_admin.worker.celery import GuardStep, _store_url, install, is_supported
 from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.heartbeat import POLL_SECONDS
 from jobs_admin.worker.line import client
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
@@ -69,7 +70,7 @@ def test_each_bad_end_is_told_exactly_once(worker, task, kind, error_type, messa
     assert (report.error_type, report.message) == (error_type, message)
     assert (report.attempt, report.max_attempts) == (1, 1)
     assert report.late_ack is (task == "late")
-    assert 0 <= report.duration_s < 10
+    assert 0 <= report.duration_s < 60
 
 
 @pytest.mark.parametrize("task", ["ok", "ignore", "soft_caught"])
@@ -82,9 +83,8 @@ def test_what_is_no_failure_is_not_told(worker, task):
 
 
 def test_a_job_ended_by_an_operator_is_no_failure(worker):
-    job = worker.send("slow", 60)
-    worker.wait(lambda: f"{job}] received" in worker.text())
-    time.sleep(0.3)  # from received to running
+    job = worker.send("until", "an operator ends it")
+    worker.wait(lambda: "an operator ends it" in worker.marks("until"), what="it to run")
     worker.app.control.revoke(job, terminate=True, signal="SIGKILL")
     worker.wait(
         lambda: f"{job}) " in worker.text() or f"{job}] revoked" in worker.text() or "Terminating" in worker.text()
@@ -95,9 +95,10 @@ def test_a_job_ended_by_an_operator_is_no_failure(worker):
 
 
 def test_a_retry_is_told_with_its_error_and_its_due_time_and_ended_by_the_success(worker):
+    began = time.time()
     first, second, last = told(worker, worker.send("flaky", 2, 1), ["retry", "retry", "success"])
     assert (first.error_type, first.message) == ("tests.real_celery.PartnerDown", "not yet (0)")
-    assert first.due_at == pytest.approx(first.at + 1, abs=0.2)
+    assert began + 1 <= first.due_at <= first.at + 1  # a second after it failed, which is told later
     assert [r.attempt for r in (first, second, last)] == [1, 2, 3]
     assert first.max_attempts == 6
     assert "Retry" not in first.trace and first.trace.rstrip().endswith("not yet (0)")
@@ -201,7 +202,7 @@ def test_a_replayed_job_tells_its_success_at_once(worker):
 
 
 def test_hostile_text_is_told_in_bounds(worker):
-    (report,) = told(worker, worker.send("hostile", 10_000_000), ["exception"], deadline_s=30)
+    (report,) = told(worker, worker.send("hostile", 10_000_000), ["exception"])
     assert report.message.startswith("a\x00b\ud800c password=[redacted] xxx")
     assert len(report.message) < 10_000
     assert len(report.trace) < 200_000
@@ -282,11 +283,11 @@ def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
             return {name: stats[name]["calls"] for name in stats if name not in ("cmdstat_info", "cmdstat_hgetall")}
 
         worker.wait(lambda: client.hgetall(keys.workers()), what="a heartbeat")
-        done, before, started = len(worker.marks("ok")), calls(), time.monotonic()
+        done, started, before = len(worker.marks("ok")), time.monotonic(), calls()
         for number in range(400):
             worker.send("ok", number)
-        worker.wait(lambda: len(worker.marks("ok")) == done + 400, 40, "400 jobs")
-        seconds, after = time.monotonic() - started, calls()
+        worker.wait(lambda: len(worker.marks("ok")) == done + 400, what="400 jobs")
+        after, seconds = calls(), time.monotonic() - started
     made = {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
     assert "cmdstat_xadd" not in made
     # What is left is a look each second, and the heartbeat's thirteen commands at once every five.
@@ -296,15 +297,22 @@ def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
 def test_the_heartbeat_counts_what_happened(worker):
     def heartbeat():
         with redis.Redis.from_url(worker.store_engine.url) as client:
-            (said,) = client.hgetall(keys.workers()).values()
+            if not (told := client.hvals(keys.workers())):
+                return None  # not yet
             assert 0 < client.ttl(keys.workers()) <= 86_400
+            (said,) = told
             return json.loads(said)
 
     worker.wait(lambda: reports(worker.store_engine) or worker.send("fail"), what="a report")
     before = worker.wait(heartbeat)
     for task in ("ok", "ok", "fail", "exhaust"):
         worker.send(task, queue="webhooks")
-    count = worker.wait(lambda: (c := heartbeat()["counts"].get("webhooks")) and c["started"] >= 5 and c, 15, "counts")
+
+    def ended():
+        count = heartbeat()["counts"].get("webhooks")
+        return count and sum(count[how] for how in ("succeeded", "failed", "retried")) >= 5 and count
+
+    count = worker.wait(ended, what="counts")
     assert count == {"started": 5, "succeeded": 2, "failed": 2, "retried": 1, "busy_s": count["busy_s"]}
     assert count["busy_s"] > 0
     assert before["boot"] == heartbeat()["boot"]
@@ -316,15 +324,16 @@ def test_the_heartbeat_counts_what_happened(worker):
 
 
 def test_off_is_obeyed_within_two_seconds_and_so_is_on(worker):
+    assert 1.2 * POLL_SECONDS < 2  # the longest pause between two looks; how busy this machine is, is no matter
     with redis.Redis.from_url(worker.store_engine.url) as client:
         client.set(keys.switch(), "off")
         try:
-            worker.wait(lambda: "guard was switched off" in worker.text(), 2.5, "the guard to be off")
+            worker.wait(lambda: "guard was switched off" in worker.text(), what="the guard to be off")
             job = worker.send("fail", "unseen")
             worker.wait(lambda: f"{job}] raised" in worker.text())
         finally:
             client.delete(keys.switch())
-        worker.wait(lambda: "guard was switched on" in worker.text(), 2.5, "the guard to be on")
+        worker.wait(lambda: "guard was switched on" in worker.text(), what="the guard to be on")
     later = worker.send("fail", "seen")
     worker.wait(lambda: of_job(worker.store_engine, later), what="a later failure")
     assert of_job(worker.store_engine, job) == []
@@ -471,7 +480,7 @@ print("inert")
 def test_a_producer_stays_as_it_was():
     done = subprocess.run(
         [sys.executable, "-c", PRODUCER], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
-        text=True, timeout=30, check=False,
+        text=True, timeout=90, check=False,
     )  # fmt: skip
     ours = "jobs_admin jobs_admin.core jobs_admin.core.keys jobs_admin.worker jobs_admin.worker.celery jobs_admin.worker.versions"
     assert done.stdout.splitlines() == [ours, "inert"], done.stderr

@@ -155,7 +155,7 @@ def test_a_disk_that_takes_no_more_leaves_the_count_in_memory_and_takes_it_later
     assert told(client) == [2]
 
 
-def test_captured_spooled_and_dropped_are_all_there_were(own_store, tmp_path, client):
+def test_captured_spooled_and_dropped_are_all_there_were(own_store, tmp_path, client, patience):
     store = Store(own_store.url, Spool(tmp_path / "spool", 40_000), stream_bytes=50_000)
     store.dial()
     for _ in range(200):
@@ -188,14 +188,14 @@ def test_a_worker_tells_what_it_dropped_and_so_does_the_one_after_it(start, own_
     worker = start(own_store.url, environment={"REDRIVE_SPOOL_MB": "1"})
     for _ in range(60):
         worker.send("fail", "big", kwargs={"blob": "y" * 50_000})
-    worker.wait(lambda: worker.text().count("raised unexpected") == 60, 30, "60 failures")
+    worker.wait(lambda: worker.text().count("raised unexpected") == 60, what="60 failures")
     # Told by the children; the main process is later, and what it has not seen is lost with it.
-    worker.wait(lambda: spooled(worker.spool) + counted(worker.spool) == 60, 30, "60 reports")
+    worker.wait(lambda: spooled(worker.spool) + counted(worker.spool) == 60, what="60 reports")
     held = Spool(worker.spool)
     worker.kill()  # before anybody could be told
     own_store.start()
     worker.start()
-    worker.wait(lambda: told(client), 20, "the count of the dead worker")
-    worker.wait(lambda: client.xlen(keys.failures()) + sum(told(client)) == 60, 20, "all to be told")
+    worker.wait(lambda: told(client), what="the count of the dead worker")
+    worker.wait(lambda: client.xlen(keys.failures()) + sum(told(client)) == 60, what="all to be told")
     assert min(client.xlen(keys.failures()), *told(client)) > 5
     held.close()

@@ -16,8 +16,9 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
 from jobs_admin.worker.appending import MOST_UNANSWERED
 from jobs_admin.worker.spool import Spool
-from jobs_admin.worker.store import BREAKER_SECONDS, Store
+from jobs_admin.worker.store import Store
 from tests.jobs_admin.worker.conftest import of_job, reports
+from tests.jobs_admin.worker.test_dropped import spooled as records
 
 pytestmark = pytest.mark.server
 
@@ -52,16 +53,19 @@ def test_a_store_that_hangs_holds_up_no_job_and_loses_no_report(start, own_store
         worker.wait(lambda: len(worker.marks("ok")) > before, 60, "the job behind the failures")
         return time.monotonic() - started
 
-    heard, unheard = [f"h{n}" for n in range(150)], [f"u{n}" for n in range(150)]
+    heard, unheard = [f"h{n}" for n in range(300)], [f"u{n}" for n in range(300)]
     usual = seconds_of(heard)
-    worker.wait(lambda: len(distinct(own_store)) == 150, 20, "the first reports")
+    worker.wait(lambda: len(distinct(own_store)) == 300, what="the first reports")
     with hanging(own_store):
-        # One call of 100 ms for all of them; without the breaker it would be fifteen seconds.
-        assert seconds_of(unheard) < usual + 3
+        # One call of 100 ms for all of them; without the breaker it would be thirty seconds.
+        assert seconds_of(unheard) < usual + 15
         worker.wait(lambda: spooled(worker), what="the spool")
-    worker.wait(lambda: len(distinct(own_store)) == 300, 20, "the spool to be shipped")
-    assert distinct(own_store) == [*heard, *unheard]
-    assert len(reports(own_store)) <= 300 + MOST_UNANSWERED
+    worker.wait(lambda: len(distinct(own_store)) == 600, what="the spool to be shipped")
+    arrived = distinct(own_store)
+    # Of the first ones, on a busy machine, some may have gone by the spool as well, behind others.
+    assert set(arrived) == {*heard, *unheard} and [one for one in arrived if one in unheard] == unheard
+    with redis.Redis.from_url(own_store.url) as client:
+        assert client.xlen(keys.failures()) <= 600 + 2 * MOST_UNANSWERED
     worker.wait(lambda: not spooled(worker), what="an empty spool")
 
 
@@ -71,11 +75,11 @@ def test_a_store_that_is_gone_gets_its_reports_when_it_is_back(start, own_store)
     jobs = [worker.send("fail", f"n{number}") for number in range(20)]
     worker.wait(lambda: worker.text().count("raised unexpected") == 20, what="20 failures")
     own_store.start()
-    worker.wait(lambda: len(reports(own_store)) == 20, 20, "the spool to be shipped")
+    worker.wait(lambda: len(reports(own_store)) == 20, what="the spool to be shipped")
     assert {report.job_id for report in reports(own_store)} == set(jobs)
     assert "they go to" in worker.text()
     late = worker.send("fail", "afterwards")
-    worker.wait(lambda: of_job(own_store, late), BREAKER_SECONDS + 5, "the breaker to close")
+    worker.wait(lambda: of_job(own_store, late), what="the breaker to close")
 
 
 def test_a_worker_that_starts_without_its_store_works(start, own_store):
@@ -85,7 +89,7 @@ def test_a_worker_that_starts_without_its_store_works(start, own_store):
     worker.send("ok")
     worker.wait(lambda: worker.marks("ok"), what="a job")
     own_store.start()
-    worker.wait(lambda: len(reports(own_store)) == 1, 20, "the report")
+    worker.wait(lambda: len(reports(own_store)) == 1, what="the report")
 
 
 def test_the_spool_of_a_killed_worker_is_shipped_by_the_next(start, own_store):
@@ -94,8 +98,7 @@ def test_the_spool_of_a_killed_worker_is_shipped_by_the_next(start, own_store):
     for number in range(10):
         worker.send("fail", f"n{number}")
     worker.wait(lambda: worker.text().count("raised unexpected") == 10, what="10 failures")
-    worker.wait(lambda: spooled(worker), what="the spool")
-    time.sleep(0.5)
+    worker.wait(lambda: records(worker.spool) == 10, what="the spool")
     worker.kill()
     own_store.start()
     worker.start()
@@ -105,10 +108,13 @@ def test_the_spool_of_a_killed_worker_is_shipped_by_the_next(start, own_store):
 
 def test_a_worker_that_stops_ships_its_spool_and_tells_its_last_counts(start, own_store):
     worker = start(own_store.url)
-    jobs = [worker.send("fail_slowly", 1) for _ in range(2)]
-    worker.wait(lambda: all(f"{job}] received" in worker.text() for job in jobs))
-    time.sleep(0.3)
-    worker.stop()  # warm: the two jobs end first
+    jobs = [worker.send("until", f"j{n}", "it failed") for n in range(2)]
+    worker.wait(lambda: len(worker.marks("until")) == 2, what="both to run")
+    worker.process.terminate()
+    worker.wait(lambda: "Warm shutdown" in worker.text(), what="it to be told")
+    worker.let("j0")
+    worker.let("j1")
+    worker.stop(60)  # the two jobs end first
     assert {report.job_id for report in reports(own_store)} == set(jobs)
     with redis.Redis.from_url(own_store.url) as client:
         (said,) = map(json.loads, client.hgetall(keys.workers()).values())
@@ -121,7 +127,7 @@ def test_the_report_is_durable_before_the_message_is_acknowledged(start, own_sto
     worker = start(own_store.url, environment={"REAL_REQUEST": "1", "REAL_DIE_BEFORE_ACK": "1"})
     job = worker.send(task)
     worker.wait(lambda: worker.marks("shop_request"), what="the failure", may_die=True)
-    worker.process.wait(10)
+    worker.process.wait(60)
     durable = reports(own_store)
     # On a busy machine a call to the store may take longer than a job may wait.
     Spool(worker.spool).drain(lambda batch: durable.extend(map(decode, batch)))
@@ -134,17 +140,17 @@ def test_a_stream_that_is_full_sends_reports_to_the_spool(start, own_store):
     worker = start(own_store.url, environment={"REDRIVE_STREAM_MB": "1"})
     for _ in range(40):
         worker.send("fail", "big", kwargs={"blob": "y" * 50_000})
-    worker.wait(lambda: worker.text().count("raised unexpected") == 40, 30, "40 failures")
+    worker.wait(lambda: worker.text().count("raised unexpected") == 40, what="40 failures")
     worker.wait(lambda: spooled(worker), what="the spool")
     with redis.Redis.from_url(own_store.url) as client:
         assert client.memory_usage(keys.failures(), samples=0) < 1.2 * 1024**2
         kept = client.xlen(keys.failures())
         assert 0 < kept < 40
         client.xtrim(keys.failures(), maxlen=0)  # as ingest does once it has read
-        worker.wait(lambda: client.xlen(keys.failures()) >= min(40 - kept, 10), 20, "room to be used again")
+        worker.wait(lambda: client.xlen(keys.failures()) >= min(40 - kept, 10), what="room to be used again")
 
 
-def test_a_store_out_of_memory_sends_reports_to_the_spool(own_store, tmp_path):
+def test_a_store_out_of_memory_sends_reports_to_the_spool(own_store, tmp_path, patience):
     with redis.Redis.from_url(own_store.url) as client:
         client.config_set("maxmemory", 1)
     store = Store(own_store.url, Spool(tmp_path / "spool"))

