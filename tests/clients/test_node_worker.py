@@ -242,10 +242,10 @@ def test_without_its_store_a_worker_does_what_bullmq_does(bull, own_store):
     client = redis.Redis.from_url(asked)
     until(lambda: client.hlen(keys.workers()), "a sign of life")
     before = client.info("stats")["total_commands_processed"]
-    jobs = [worker.add("emails") for _ in range(100)]
+    jobs = [worker.add("emails") for _ in range(300)]
     worker.told("completed", id=jobs[-1])
-    # The sign of life goes on meanwhile; no job that ran well has asked anything.
-    assert client.info("stats")["total_commands_processed"] - before < 60
+    # The sign of life goes on meanwhile, however long that takes; no job that ran well has asked anything.
+    assert client.info("stats")["total_commands_processed"] - before < 250
     own_store.stop()
     job = worker.add("emails", data={"fails": 1}, attempts=2)
     assert worker.told("completed", id=job)["attempt"] == 2
@@ -305,6 +305,7 @@ PILLS = {
 }
 
 
+@pytest.mark.timeout(300)
 def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_nobody_else_is_blamed(bull, engine, store):
     publish(max_attempts=5, poison={"crashes": 2, "window_s": 600})
     small = {"NODE_OPTIONS": "--max-old-space-size=40"}

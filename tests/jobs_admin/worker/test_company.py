@@ -89,7 +89,7 @@ def test_a_policy_goes_through_the_apps_own_call_and_hooks(custom, store_engine)
     try:
         before = marks_of(worker)
         well, never, lost = worker.send("policed", 3), worker.send("policed", 9), worker.send("lost")
-        worker.wait(lambda: [len(of_job(store_engine, job)) for job in (well, never, lost)] == [3, 3, 3], 30)
+        worker.wait(lambda: [len(of_job(store_engine, job)) for job in (well, never, lost)] == [3, 3, 3])
         marks = marks_of(worker) - before
     finally:
         obeyed(worker, store_engine.url)
@@ -115,11 +115,11 @@ def test_remote_control_works_as_without_the_guard(custom, store_engine):
     answers = []
     for worker in custom:
         control = worker.app.control
-        inspect = control.inspect(timeout=20, limit=1)
+        inspect = control.inspect(timeout=60, limit=1)
         (name,) = inspect.ping()
-        assert control.rate_limit("fine", "600/m", reply=True, timeout=20, limit=1)
-        assert control.time_limit("fine", soft=20, hard=30, reply=True, timeout=20, limit=1)
-        assert control.pool_grow(1, reply=True, timeout=20, limit=1)
+        assert control.rate_limit("fine", "600/m", reply=True, timeout=60, limit=1)
+        assert control.time_limit("fine", soft=20, hard=30, reply=True, timeout=60, limit=1)
+        assert control.pool_grow(1, reply=True, timeout=60, limit=1)
         answers.append(
             {
                 "registered": sorted(inspect.registered()[name]),
@@ -144,6 +144,7 @@ def test_a_worker_with_beat_in_it_is_guarded_and_its_beat_is_not(broker, tmp_pat
         worker.start()
         worker.wait(lambda: len(reports(own_store)) >= 2, what="what beat sent")
         assert {report.task for report in reports(own_store)} == {"scheduled"}
+        worker.wait(lambda: running(own_store.url), what="its sign of life")
         assert len(running(own_store.url)) == 1
     finally:
         worker.stop()

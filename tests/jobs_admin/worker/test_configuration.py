@@ -332,7 +332,7 @@ def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worke
             return said and said[0]["configuration"]
 
         name = keys.configuration(worker.wait(digest, 60, "a configuration"))
-        found = read(worker.wait(lambda: store.get(name), 10, "its text"), "shop")
+        found = read(worker.wait(lambda: store.get(name), 60, "its text"), "shop")
         assert 0 < store.ttl(name) <= 86_400
     tasks = {task.name: task for task in found.tasks}
     assert (found.app.broker, found.app.visibility_timeout) == ("redis", 3600)

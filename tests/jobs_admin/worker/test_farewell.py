@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from jobs_admin.core import keys
+from jobs_admin.worker import heartbeat as module
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.configuration import Told
@@ -67,7 +68,8 @@ def test_a_store_that_hangs_keeps_no_worker_from_letting_go_of_its_spool(hung, t
     until(lambda: not heartbeat._thread.is_alive())
 
 
-def test_a_store_that_answers_hears_the_last_words(own_store, tmp_path):
+def test_a_store_that_answers_hears_the_last_words(own_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FAREWELL_SECONDS", 60)  # however slowly it answers
     heartbeat = heartbeat_on(own_store.url, tmp_path)
     heartbeat.start()
     heartbeat.guard.store.spool.append(ENTRY)

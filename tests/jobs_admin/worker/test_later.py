@@ -69,7 +69,7 @@ def test_a_place_that_does_not_answer_is_left_alone_for_a_second_and_longer_whil
 
 def test_an_answer_that_did_not_come_costs_the_jobs_of_the_next_second_and_no_more(files, tmp_path):
     place = Engine(tmp_path / "place").start()
-    client = redis.Redis.from_url(place.url, socket_timeout=5, socket_connect_timeout=5)
+    client = redis.Redis.from_url(place.url, socket_timeout=30, socket_connect_timeout=30)
     delays = Delays(client, "shop")
     later = Later(Origin("shop", "", ()), delays, delays, files[0])
 

@@ -37,10 +37,10 @@ def test_an_element_that_cannot_be_read_leaves_nothing_for_the_next_message(url)
         with Consumer(channel, [Queue("jobs")], on_message=seen.append, accept=["text/plain"]):
             client.lpush("jobs", "not JSON")
             with pytest.raises(json.JSONDecodeError):
-                connection.drain_events(timeout=20)
+                connection.drain_events(timeout=60)
             channel.connection._deliver(json.loads(element(0)), "jobs")  # not popped: as from a fanout
             client.lpush("jobs", element(1))
-            connection.drain_events(timeout=20)
+            connection.drain_events(timeout=60)
     assert not isinstance(seen[0]._raw, Popped)
     assert [raw_message(seen[0]) == element(0), raw_message(seen[1]) == element(1)] == [False, True]
 
@@ -52,12 +52,12 @@ def test_a_message_that_is_put_back_is_put_back_as_kombu_does(url):
         keep_elements(channel)
         with Consumer(channel, [Queue("jobs")], on_message=seen.append, accept=["text/plain"]):
             client.lpush("jobs", element(1))
-            connection.drain_events(timeout=20)
+            connection.drain_events(timeout=60)
             (waiting,) = client.hvals("unacked")
             assert json.loads(waiting)[0] == json.loads(element(1))
             seen[0].requeue()
             (lies,) = client.lrange("jobs", 0, -1)
-            connection.drain_events(timeout=20)
+            connection.drain_events(timeout=60)
     assert raw_message(seen[1]) == lies
     assert json.loads(lies)["headers"] == {"redelivered": True}
 

@@ -165,7 +165,7 @@ def test_a_policy_decides_and_what_waits_comes_back(worker):
         assert permanent.reason == "permanent"
         assert told(worker, never, ["retry", "retry", "exception"])[2].reason == "exhausted"
         for job in (lost, hung, asked):
-            assert told(worker, job, ["retry", "success"], 30)[0].max_attempts == 3
+            assert told(worker, job, ["retry", "success"])[0].max_attempts == 3
     finally:
         obeyed(worker, worker.store_engine.url)
 
@@ -176,7 +176,7 @@ def test_what_never_becomes_a_job_is_told_and_ends_no_worker(worker):
     with redis.Redis.from_url(worker.broker_url) as broker:
         broker.lpush("webhooks", *sent.values())
         good = worker.send("fail", "behind it", queue="webhooks")
-        told(worker, good, ["exception"], 40)
+        told(worker, good, ["exception"])
         (unknown,) = told(worker, nobody, ["unknown_task"])
         assert json.loads(unknown.raw)["headers"]["id"] == nobody
         wanted = {raw: CORPUS[name][1] for name, raw in sent.items() if CORPUS[name][1]}
