@@ -171,7 +171,7 @@ class AskRaises(Exception):
 
 
 class AskSleeps(Exception):
-    seconds = 1.5
+    seconds = 5
 
     @property
     def retry_after(self) -> Any:

@@ -101,7 +101,11 @@ def told(tmp_path_factory):
             worker.start()
             client.rename("held", "celery")
             with redis.Redis.from_url(store.url) as reports:
-                worker.wait(lambda: reports.xlen(keys.failures()) >= len(sent), 60, "all reports")
+
+                def told():
+                    return {decode(fields).job_id for _, fields in reports.xrange(keys.failures())}
+
+                worker.wait(lambda: told() == sent.keys(), what="all reports")
                 worker.wait(lambda: reports.hgetall(keys.workers()), what="a heartbeat")
                 worker.entries = reports.xrange(keys.failures())
         worker.sent = sent

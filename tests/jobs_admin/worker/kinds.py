@@ -140,9 +140,9 @@ class OnRabbitMQ:
             for job_id, row in ordered:
                 options = dict(row.options)
                 options.pop("revoked", None)
-                if options.pop("expires", None):  # while it waits for its time in the worker
+                if options.pop("expires", None):  # while it waits for its time in the worker, which has it long before
                     now = datetime.now(UTC)
-                    options |= {"expires": now + timedelta(seconds=2), "eta": now + timedelta(seconds=2.5)}
+                    options |= {"expires": now + timedelta(seconds=6), "eta": now + timedelta(seconds=6.5)}
                 worker.app.send_task(row.task, task_id=job_id, queue=ASIDE, **options)
                 while (message := channel.basic_get(ASIDE, no_ack=True)) is None:
                     time.sleep(0.01)  # it is on its way
@@ -165,7 +165,9 @@ class OnRabbitMQ:
 
 
 def reports(store: redis.Redis) -> list[Envelope]:
-    return [decode(fields) for _, fields in store.xrange(keys.failures())]
+    """Each once: one whose answer came late is in the stream twice, in the very same words."""
+    distinct = {frozenset(fields.items()): fields for _, fields in store.xrange(keys.failures())}
+    return [decode(fields) for fields in distinct.values()]
 
 
 def tried(broker: OnRedis | OnRabbitMQ, pool: str, late: bool, store_url: str, store: redis.Redis) -> list[Told]:
