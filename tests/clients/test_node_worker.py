@@ -59,7 +59,8 @@ def bull(engine, store):
 
     def start(major=6, queue="emails", **more) -> node.Bullmq:
         guard = {"source": "shop", "store": engine.url, **more.pop("guard", {})}
-        made = node.Bullmq(major, of_bullmq(engine), work=[queue], guard=guard, **more)
+        environment = {"REAL_PATIENCE": "10", **(more.pop("environment", None) or {})}
+        made = node.Bullmq(major, of_bullmq(engine), work=[queue], guard=guard, environment=environment, **more)
         started.append(made)
         return made.start()
 
@@ -258,7 +259,7 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
     policy = {"mode": "enforce", "poison": {}, "budget": {"per_minute": 600}, "cap_s": 0.2, "backoff": SOON}
     client.hset(keys.policies(), "tries", json.dumps({"name": "tries", "version": 1, "policy": policy}))
     client.set(keys.policies_version(), 1)
-    worker = bull(guard={"store": own_store.url})
+    worker = bull(guard={"store": own_store.url}, environment={"REAL_PATIENCE": ""})
     until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers())), "the worker to run it")
     os.kill(own_store.process.pid, signal.SIGSTOP)
     try:
