@@ -170,7 +170,10 @@ class Reading:
         return is_more
 
     def _read_failed(self, place: Place, found: _Found, now: int) -> bool:
-        """By score, page by page; True where a page was full."""
+        """Read `failed` sets by score, one page over all queues. Return whether jobs may be left.
+
+        The queues share the page: what short ones leave goes to the others, so that a long backlog of one delays none.
+        """
         is_more, left = False, _PAGE
         pipe = self._wire.client.pipeline(transaction=False)
         queues = self._wire.queues()
@@ -185,24 +188,21 @@ class Reading:
                 num=_PAGE,
                 withscores=True,
             )
-        for queue, page in zip(queues, pipe.execute(raise_on_error=False), strict=True):
-            if not isinstance(page, list):
-                continue
-            if left <= 0 and page:
+        answers = zip(queues, pipe.execute(raise_on_error=False), strict=True)
+        pages = sorted(((queue, page) for queue, page in answers if isinstance(page, list)), key=lambda one: len(one[1]))
+        for index, (queue, page) in enumerate(pages):
+            share = max(1, left // (len(pages) - index))
+            jobs = [(text(job_id), score) for job_id, score in page[:share]]
+            found.jobs(queue, jobs)
+            left -= len(jobs)
+            if jobs and len(jobs) == share:  # the queue may have more
                 is_more = True
-                continue
-            was_full = len(page) >= left
-            page = [(text(one), score) for one, score in page[:left]]
-            found.jobs(queue, page)
-            left -= len(page)
-            if was_full:
-                is_more = True
-                last = int(page[-1][1])
+                last = int(jobs[-1][1])
                 begun, read = place.scores.get(queue, (place.floor, 0))
-                same = sum(1 for _, score in page if int(score) == last)
+                same = sum(1 for _, score in jobs if int(score) == last)
                 place.scores[queue] = (last, same + (read if begun == last else 0))
             else:
-                ended = max([now, *(int(score) for _, score in page)])
+                ended = max([now, *(int(score) for _, score in jobs)])
                 place.scores[queue] = (ended - _OVERLAP_MS, 0)
         return is_more
 
