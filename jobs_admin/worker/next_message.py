@@ -41,7 +41,7 @@ def next_message(raw: bytes, retries: int, waited_s: float | None = None) -> byt
     changes["headers", "retries"] = str(retries)
     changes["properties", "delivery_tag"] = json.dumps(str(uuid4()))
     if waited_s is not None:
-        changes["headers", WAITED] = json.dumps(round(waited_s, 3))
+        changes["headers", WAITED] = json.dumps(waited_s)  # exact: three times it bounds the next wait
     try:
         text = raw.decode("utf-8", "surrogateescape")
         if not json.loads(text)["headers"].get("task"):

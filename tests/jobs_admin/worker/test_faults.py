@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import redis
@@ -192,8 +193,24 @@ def test_what_a_broker_gave_to_a_worker_that_dies_before_it_reads_it_is_gone_wit
     """
     worker = start(own_store.url, late_ack=True, environment={"REAL_STOCK": "1" if is_stock else ""})
     with redis.Redis.from_url(worker.broker_url) as broker:
-        os.kill(worker.process.pid, signal.SIGSTOP)  # busy with something else
-        worker.send("ok")
-        worker.wait(lambda: not broker.llen("celery"), what="the broker to have given it away")
+        worker.send("ok", queue="held")
+        message = broker.lpop("held")
+
+        def is_given_away():
+            """A BRPOP lasts a second: a worker that was stopped between two has asked for nothing, and goes on to the next."""
+            os.kill(worker.process.pid, signal.SIGSTOP)  # busy with something else
+            worker.wait(lambda: _state(worker.process.pid) == "T", what="it to stand still")
+            broker.lpush("celery", message)
+            if not broker.lrem("celery", 1, message):
+                return True
+            os.kill(worker.process.pid, signal.SIGCONT)
+            return False
+
+        worker.wait(is_given_away, what="the broker to have given it away")
         worker.kill()
         assert not broker.hvals("unacked") and not broker.zcard("unacked_index")
+
+
+def _state(pid):
+    """A process' letter in /proc: `T` is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
