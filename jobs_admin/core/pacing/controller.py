@@ -6,11 +6,12 @@ process can take up. It judges first attempts after sending, and no news is not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from jobs_admin.core.pacing.evidence import FEWEST, Evidence, Judged, Outcomes, surely_above
+from jobs_admin.core.pacing.evidence import FEWEST, Evidence, GroupId, Judged, Outcomes, surely_above
+from jobs_admin.core.pacing.groups import Groups, HasOthers
 from jobs_admin.core.pacing.pace import CANARY_RATE, Canary, Pace, Stop
 from jobs_admin.core.pacing.steering import Steering
 
@@ -28,7 +29,7 @@ NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
 
 # What a controller remembers besides its parts.
 _PLAIN = (
-    "state", "at", "since", "sent", "base", "home", "climbs", "well", "failed", "quiet_s", "workerless_s", "lag_s",
+    "state", "at", "since", "sent", "base", "home", "climbs", "quiet_s", "workerless_s", "lag_s",
     "cap", "cap_of",
 )  # fmt: skip
 
@@ -44,6 +45,8 @@ class Seen:
     judged: Sequence[Judged] = ()  # the first attempts that came home since the last look, each told once
     workers: int | None = None  # None where it is not known
     waiting: int | None = None  # in the target queue, whoever sent them
+    set_aside: Collection[GroupId] = ()  # groups of which nothing is sent
+    has_others: HasOthers = lambda groups: False  # whether a planned job died of something else than these groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Verdict:
     rate: float | None  # jobs per second; None is without bound
     may_send: int | None  # so many may have been sent in all; None is all of them
     because: Evidence | None = None  # why it is held, or (`holds` is false) why it was slowed down just now
+    set_aside: tuple[Evidence, ...] = ()  # why the jobs of these groups are to be set aside from now on
+    bring_back: tuple[GroupId, ...] = ()  # groups whose being set aside was a part of what it is held for now
 
 
 class Controller:
@@ -67,7 +72,7 @@ class Controller:
         self._state = HELD
         self._climbs = False
         self._outcomes = Outcomes()
-        self._well = self._failed = 0  # first attempts sent since it began (the canary's)
+        self._groups = Groups()  # first attempts sent since it began
         self._quiet_s = 0.0
         self._workerless_s: float | None = None  # None until a worker was seen
         self._lag_s: float | None = None  # from sending to news
@@ -86,17 +91,20 @@ class Controller:
         evidence = self._note(seen, passed_s)
         if self._state == HELD or not seen.planned:
             return self._verdict(seen)
+        set_aside = self._groups.to_set_aside(seen.has_others) if self._judges_jobs else ()
         if held_for := self._reason_to_hold(seen):
             self._cap_after(held_for)
             self._state, self._held_for = HELD, held_for
-            return self._verdict(seen)
+            bring_back = self._groups.innocent if held_for.judged else ()
+            self._groups.bring_back(bring_back)
+            return replace(self._verdict(seen), set_aside=set_aside, bring_back=bring_back)
         slowed = None
         if self._state == CANARY:
             self._steering.learn(evidence)
             self._pass_canary()
         elif self._climbs:
             slowed = self._steer(evidence, passed_s)
-        return self._verdict(seen, slowed)
+        return replace(self._verdict(seen, slowed), set_aside=set_aside)
 
     def resumed(self, now: float) -> None:
         """A person says: go on. From a low rate; what was learnt is forgotten, but for the rate that it failed at."""
@@ -108,6 +116,7 @@ class Controller:
         return {
             **{name: getattr(self, f"_{name}") for name in _PLAIN},
             "outcomes": self._outcomes.as_list(),
+            "groups": self._groups.as_list(),
             "steering": self._steering.as_dict(),
             "held_for": self._held_for.as_dict() if self._held_for else None,
         }
@@ -119,6 +128,8 @@ class Controller:
         for name in _PLAIN:
             setattr(made, f"_{name}", values.get(name, getattr(made, f"_{name}")))
         made._outcomes = Outcomes.from_list(values["outcomes"])
+        if "groups" in values:
+            made._groups = Groups.from_list(values["groups"])
         made._steering = Steering.from_dict(values["steering"])
         made._held_for = Evidence.from_dict(values["held_for"]) if values["held_for"] else None
         if made._state == CANARY and pace.canary is None:
@@ -131,7 +142,7 @@ class Controller:
     def _begin(self, now: float, *, climbs: bool) -> None:
         self._since, self._base = now, self._sent
         self._climbs = climbs
-        self._outcomes, self._well, self._failed = Outcomes(), 0, 0
+        self._outcomes, self._groups = Outcomes(), Groups()
         self._quiet_s, self._workerless_s, self._held_for = 0.0, None, None
         self._steering = Steering(rate=self._low, changed_at=now)
         self._state = CANARY if self.pace.canary else RAMPING if climbs else RUNNING
@@ -156,10 +167,10 @@ class Controller:
         if came:
             lag_s = sum(max(0.0, one.at - one.sent_at) * one.n for one in seen.judged) / came
             self._lag_s = lag_s if self._lag_s is None else self._lag_s + 0.2 * (lag_s - self._lag_s)
-        evidence = [one for one in seen.judged if one.sent_at >= self._since]
-        self._outcomes = self._outcomes.joined(evidence, (self.pace.stop or Stop()).of_last)
-        self._well += sum(one.n for one in evidence if one.ok)
-        self._failed += sum(one.n for one in evidence if not one.ok)
+        self._groups.follow(seen.set_aside, seen.now)
+        since = [one for one in seen.judged if one.sent_at >= self._since]
+        evidence = self._groups.add(since)
+        self._outcomes = self._outcomes.joined(since, (self.pace.stop or Stop()).of_last)
         return evidence
 
     def _out(self, seen: Seen) -> int:
@@ -171,12 +182,16 @@ class Controller:
     def _reason_to_hold(self, seen: Seen) -> Evidence | None:
         found = None
         if self._state == CANARY and self.pace.canary:
-            found = self._bad_canary(self.pace.canary)
+            found = self._bad_canary(self.pace.canary, seen)
+        if found is None and self._judges_jobs:
+            found = self._groups.outage()
         if found is None and self.pace.stop:
             found = self._too_many_failed(self.pace.stop)
         return found or self._workers_vanished(seen) or self._silence(seen)
 
-    def _bad_canary(self, canary: Canary) -> Evidence | None:
+    def _bad_canary(self, canary: Canary, seen: Seen) -> Evidence | None:
+        if not self._well and self._out(seen) and seen.has_others({*self._groups.hopeless, *self._groups.aside}):
+            return None  # a job of another group may still succeed; nothing more is sent before it is known
         judged, allowed = self._well + self._failed, 1 - canary.success
         bound = surely_above(self._failed, judged)
         cannot_pass = self._canary_jobs(canary) - self._failed < self._needed(canary)
@@ -185,7 +200,8 @@ class Controller:
         return None
 
     def _too_many_failed(self, stop: Stop) -> Evidence | None:
-        judged, failed, new = self._outcomes.judged, self._outcomes.failed, self._outcomes.new
+        last = self._outcomes.without(self._groups.no_evidence)
+        judged, failed, new = last.judged, last.failed, last.new
         if judged < FEWEST:
             return None
         if (bound := surely_above(failed, judged)) > stop.failed:
@@ -195,7 +211,8 @@ class Controller:
         return None
 
     def _failures(self, kind: str, failed: int, judged: int, limit: float, bound: float) -> Evidence:
-        group, in_group, is_same = self._outcomes.commonest(new=kind == "new_groups")
+        last = self._outcomes.without(self._groups.no_evidence)
+        group, in_group, is_same = last.commonest(new=kind == "new_groups")
         return Evidence(
             kind, failed=failed, judged=judged, limit=round(limit, 4), bound=round(bound, 4),
             group=group, in_group=in_group, is_same_group=is_same,
@@ -213,6 +230,20 @@ class Controller:
             return None
         kind = "not_draining" if is_full else "no_news"
         return Evidence(kind, unsettled=seen.unsettled, seconds=self._quiet_s, limit=limit if is_full else None)
+
+    @property
+    def _well(self) -> int:
+        return self._groups.succeeded
+
+    @property
+    def _failed(self) -> int:
+        return self._groups.failed
+
+    @property
+    def _judges_jobs(self) -> bool:
+        """Whether jobs that fail can stop anything: also a group."""
+        canary = self.pace.canary if self._state == CANARY else None
+        return bool((canary and canary.success) or (self.pace.stop and self.pace.stop.failed < 1))
 
     @property
     def _judges(self) -> bool:
@@ -287,7 +318,8 @@ class Controller:
         if self.pace.in_flight is not None:
             bounds.append(seen.sent - seen.unsettled + self.pace.in_flight)
         if self._state == CANARY and self.pace.canary:
-            bounds.append(self._base + min(self._canary_jobs(self.pace.canary), FIRST + 2 * self._well))
+            jobs = min(self._canary_jobs(self.pace.canary), FIRST + 2 * self._well)
+            bounds.append(self._base + jobs + self._groups.lost)
         if self._waits_for_news(seen) or (self._judges and self._workerless_s):
             bounds.append(seen.sent)
         return min(bounds, default=None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 GroupId = int | str
@@ -20,6 +20,7 @@ class Judged:
 
     Times are seconds of the clock that `Seen.now` reads: `sent_at` when it was put on the queue, `at` when its
     outcome was known to us. Of a group: that it was first seen in this replay; that the job died of it before.
+    `died_of`: the group of the failure that is replayed; None where it has none.
     """
 
     at: float
@@ -30,6 +31,7 @@ class Judged:
     is_same_group: bool = False
     runtime_s: float | None = None
     n: int = 1
+    died_of: GroupId | None = None
 
 
 def surely_above(hits: float, of: float) -> float:
@@ -46,6 +48,7 @@ class _Failed:
     is_new: bool
     is_same: bool
     n: int
+    died_of: GroupId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class _Batch:
     def cut(self, most: int) -> _Batch:
         """The same in fewer: in which order they came home is not known within a look."""
         share = most / self.total
-        failed = tuple(_Failed(f.group, f.is_new, f.is_same, n) for f in self.failed if (n := round(f.n * share)))
+        failed = tuple(replace(f, n=n) for f in self.failed if (n := round(f.n * share)))
         return _Batch.of(max(0, most - sum(f.n for f in failed)), failed)
 
 
@@ -76,14 +79,14 @@ class Outcomes:
 
     def joined(self, judged: Iterable[Judged], most: int) -> Outcomes:
         """With these, and of all the `most` that are newest."""
-        failed: Counter[tuple[GroupId | None, bool, bool]] = Counter()
+        failed: Counter[tuple[GroupId | None, bool, bool, GroupId | None]] = Counter()
         ok = 0
         for one in judged:
             if one.ok:
                 ok += one.n
             else:
-                failed[one.group, one.is_new_group, one.is_same_group] += one.n
-        newest = _Batch.of(ok, [_Failed(*what, n) for what, n in failed.items()])
+                failed[one.group, one.is_new_group, one.is_same_group, one.died_of] += one.n
+        newest = _Batch.of(ok, [_Failed(*what[:3], n, what[3]) for what, n in failed.items()])
         if not newest.total:
             return self
         kept, room = [], most
@@ -93,6 +96,12 @@ class Outcomes:
             kept.append(batch if batch.total <= room else batch.cut(room))
             room -= kept[-1].total
         return Outcomes(tuple(reversed(kept)))
+
+    def without(self, groups: Collection[GroupId | None]) -> Outcomes:
+        """Without failures of jobs that had died of these groups."""
+        if not groups:
+            return self
+        return Outcomes(tuple(_Batch.of(b.ok, [f for f in b.failed if f.died_of not in groups]) for b in self.batches))
 
     @property
     def judged(self) -> int:
@@ -122,7 +131,7 @@ class Outcomes:
         return group, n, group in same
 
     def as_list(self) -> list[Any]:
-        return [[b.ok, [[f.group, f.is_new, f.is_same, f.n] for f in b.failed]] for b in self.batches]
+        return [[b.ok, [[f.group, f.is_new, f.is_same, f.n, f.died_of] for f in b.failed]] for b in self.batches]
 
     @staticmethod
     def from_list(batches: Sequence[Any]) -> Outcomes:
@@ -137,6 +146,7 @@ class Evidence:
     canary        too many of the canary failed                       failed, judged, limit, bound, group, in_group
     failing       too many of the last failed                         the same
     new_groups    too many failed with an error not seen before       the same
+    group         the jobs of one group fail again: it is set aside   the same
     no_news       nothing came home for long                          unsettled, seconds
     not_draining  the same, and `limit` are sent and unsettled        unsettled, seconds, limit
     workers_gone  the workers vanished                                unsettled, seconds
@@ -161,8 +171,8 @@ class Evidence:
 
     @property
     def holds(self) -> bool:
-        """Held for it, as opposed to slowed down."""
-        return self.kind not in ("backed_off", "slower")
+        """Held for it, as opposed to slowed down, or to a group that is set aside."""
+        return self.kind not in ("backed_off", "slower", "group")
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what says nothing is left out."""
@@ -195,6 +205,11 @@ def _new_groups(e: Evidence, title: str) -> str:
     return f"{e.failed:,} of the last {e.judged:,} jobs failed in a way not seen before{_with(e, title)}."
 
 
+def _group(e: Evidence, title: str) -> str:
+    which = "with the same error" if e.is_same_group else "again"
+    return f"{e.failed:,} of {e.judged:,} jobs of this group failed {which}, while other groups succeeded."
+
+
 def _no_news(e: Evidence, title: str) -> str:
     return f"No news for {_spell(e.seconds)} of {_jobs(e.unsettled)} that {_were(e.unsettled)} sent."
 
@@ -221,7 +236,7 @@ def _slower(e: Evidence, title: str) -> str:
 
 
 _SENTENCES = {
-    "canary": _canary, "failing": _failing, "new_groups": _new_groups, "no_news": _no_news,
+    "canary": _canary, "failing": _failing, "new_groups": _new_groups, "group": _group, "no_news": _no_news,
     "not_draining": _not_draining, "workers_gone": _workers_gone, "backed_off": _backed_off, "slower": _slower,
 }  # fmt: skip
 

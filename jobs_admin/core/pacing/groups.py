@@ -1,0 +1,201 @@
+"""Evidence by group: which groups of a replay fail again by themselves, and are set aside so that the others go on.
+
+A job belongs to the group that it *died of*: only that is known before it is sent. Counted are first attempts sent since
+the replay began or was resumed, or since the group was brought back.
+
+A group is set aside when it is beyond doubt that more than half of its jobs fail again (Wilson's lower bound, as
+everywhere here: 5 of 5, 7 of 8, 9 of 11) while jobs of other groups succeed. The false-alarm rate, where each job of a
+group fails again by chance and 1,000 are looked at one after the other (`false_alarm_rate`): at 5 % one group in
+3 million is set aside, at 10 % one in 95,000, at 20 % one in 2,600, at 30 % one in 270.
+
+Failures of a group without a success are no evidence about the rate or the service as long as other groups succeed: the
+group is judged first. What fails in all groups is an outage, and holds the replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs_admin.core.pacing.evidence import FEWEST, Evidence, GroupId, Judged, surely_above
+
+LIMIT = 0.5  # of the first attempts of a group
+MOST_EXCUSED = (
+    20  # groups without a success whose failures are no evidence yet: where each job has its own, all would be
+)
+OUTAGE = 0.8  # of all first attempts, whatever their groups
+
+HasOthers = Callable[[Collection[GroupId]], bool]
+
+
+@dataclass(slots=True)
+class _Count:
+    succeeded: int = 0
+    failed: int = 0
+    is_same: bool = False  # they failed with what they had died of
+
+    @property
+    def judged(self) -> int:
+        return self.succeeded + self.failed
+
+    @property
+    def is_failing(self) -> bool:
+        return self.judged >= FEWEST and surely_above(self.failed, self.judged) > LIMIT
+
+
+@dataclass(slots=True)
+class Groups:
+    """First attempts by the group that their jobs had died of. Jobs of no known group are counted under None."""
+
+    counts: dict[GroupId | None, _Count] = field(default_factory=dict)
+    aside: set[GroupId] = field(default_factory=set)
+    # Groups brought back -> since when what is sent of them counts.
+    since: dict[GroupId, float] = field(default_factory=dict)
+    # Groups set aside -> how many had succeeded in all when their first job failed.
+    before: dict[GroupId, int] = field(default_factory=dict)
+    forgotten: int = 0  # first attempts of groups that were brought back, from before that
+
+    def follow(self, aside: Collection[GroupId], now: float) -> None:
+        """Take over which groups are set aside now. What is known of one that was brought back is forgotten."""
+        for group in self.aside - set(aside):
+            self.forgotten += self.counts.pop(group, _Count()).judged
+            self.before.pop(group, None)
+            self.since[group] = now
+        self.aside = set(aside)
+
+    def add(self, judged: Iterable[Judged]) -> list[Judged]:
+        """Count these. Returns those that are evidence about the rate and the service."""
+        evidence = []
+        for one in judged:
+            if one.died_of is not None and one.sent_at < self.since.get(one.died_of, one.sent_at):
+                self.forgotten += one.n
+                continue
+            count = self.counts.setdefault(one.died_of, _Count())
+            if one.ok:
+                count.succeeded += one.n
+            else:
+                if one.died_of is not None and not count.judged:
+                    self.before[one.died_of] = self.succeeded
+                count.failed += one.n
+                count.is_same = count.is_same or one.is_same_group
+            evidence.append(one)
+        no_evidence = self.no_evidence
+        return [one for one in evidence if one.died_of not in no_evidence]
+
+    @property
+    def succeeded(self) -> int:
+        return sum(one.succeeded for one in self.counts.values())
+
+    @property
+    def failed(self) -> int:
+        """Of what is evidence."""
+        no_evidence = self.no_evidence
+        return sum(one.failed for group, one in self.counts.items() if group not in no_evidence)
+
+    @property
+    def lost(self) -> int:
+        """First attempts that came home and are no evidence."""
+        return self.forgotten + sum(self.counts[group].judged for group in self.no_evidence if group in self.counts)
+
+    @property
+    def hopeless(self) -> list[GroupId]:
+        """Groups of which jobs failed and none succeeded, without those set aside; most failures first."""
+        found = {
+            group: one.failed
+            for group, one in self.counts.items()
+            if group is not None and group not in self.aside and one.failed and not one.succeeded
+        }
+        return sorted(found, key=lambda group: -found[group])
+
+    @property
+    def no_evidence(self) -> set[GroupId | None]:
+        """Groups set aside and, while others succeed, those that are to be judged first."""
+        found: set[GroupId | None] = set(self.aside)
+        if any(one.succeeded for group, one in self.counts.items() if group not in self.aside):
+            found.update(self.hopeless[:MOST_EXCUSED])
+        return found
+
+    def to_set_aside(self, has_others: HasOthers) -> tuple[Evidence, ...]:
+        """Why these groups are set aside from now on; none where the others fail as well, or nothing else is left to send."""
+        failing = self._failing()
+        if not failing or self.innocent or not has_others({*failing, *self.aside}):
+            return ()
+        others = [one for group, one in self.counts.items() if group not in failing and group not in self.aside]
+        failed, judged = sum(one.failed for one in others), sum(one.judged for one in others)
+        if failed == judged and (failed or len(failing) > 1):
+            return ()  # nothing succeeds, and in more than one group
+        if judged >= FEWEST and surely_above(failed, judged) > OUTAGE:
+            return ()
+        self.aside.update(failing)
+        return tuple(_evidence("group", {group: one}) for group, one in failing.items())
+
+    def outage(self) -> Evidence | None:
+        """Why what fails is no matter of a group: nearly all fails, or nothing succeeded since another was set aside."""
+        if self.innocent and (failing := self._failing()):
+            return _evidence("failing", failing | {group: self.counts[group] for group in self.innocent})
+        known = {group: one for group, one in self.counts.items() if group not in self.aside}
+        found = _evidence("failing", known, OUTAGE)
+        return found if found.judged >= FEWEST and (found.bound or 0.0) > OUTAGE else None
+
+    @property
+    def innocent(self) -> tuple[GroupId, ...]:
+        """Groups set aside although, since their first job failed, no job of any group succeeded: they may be cured with
+        the others."""
+        succeeded = self.succeeded
+        return tuple(sorted((g for g, n in self.before.items() if g in self.aside and n >= succeeded), key=str))
+
+    def bring_back(self, groups: Collection[GroupId]) -> None:
+        self.aside -= set(groups)
+
+    def _failing(self) -> dict[GroupId, _Count]:
+        return {
+            group: one
+            for group, one in self.counts.items()
+            if group is not None and group not in self.aside and one.is_failing
+        }
+
+    def as_list(self) -> list[Any]:
+        """All of it, for JSON."""
+        counts = [[group, one.succeeded, one.failed, one.is_same] for group, one in self.counts.items()]
+        return [
+            counts,
+            sorted(self.aside, key=str),
+            list(self.since.items()),
+            list(self.before.items()),
+            self.forgotten,
+        ]
+
+    @staticmethod
+    def from_list(values: Sequence[Any]) -> Groups:
+        counts, aside, since, before, forgotten = values
+        known = {group: _Count(*rest) for group, *rest in counts}
+        return Groups(known, set(aside), dict(since), dict(before), forgotten)
+
+
+def _evidence(kind: str, counts: Mapping[Any, _Count], limit: float = LIMIT) -> Evidence:
+    failed, judged = sum(one.failed for one in counts.values()), sum(one.judged for one in counts.values())
+    group = max(counts, key=lambda group: counts[group].failed, default=None)
+    return Evidence(
+        kind, failed=failed, judged=judged, limit=limit, bound=round(surely_above(failed, judged), 4),
+        group=group, in_group=counts[group].failed if group in counts else 0,
+        is_same_group=group in counts and counts[group].is_same,
+    )  # fmt: skip
+
+
+def false_alarm_rate(failing: float, jobs: int = 1_000) -> float:
+    """The chance that a group is set aside within so many jobs if such a share of them fails by chance. Looks after each."""
+    alive = {0: 1.0}  # how many failed -> the chance of it, of groups that were not set aside
+    gone = 0.0
+    for judged in range(1, jobs + 1):
+        following: dict[int, float] = {}
+        for failed, chance in alive.items():
+            following[failed] = following.get(failed, 0.0) + chance * (1 - failing)
+            following[failed + 1] = following.get(failed + 1, 0.0) + chance * failing
+        alive = {}
+        for failed, chance in following.items():
+            if _Count(judged - failed, failed).is_failing:
+                gone += chance
+            elif chance > 1e-15:
+                alive[failed] = chance
+    return gone

@@ -1,0 +1,169 @@
+"""Groups that fail again by themselves are set aside; what fails in all groups holds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from random import Random
+
+import pytest
+
+from jobs_admin.core.pacing import Controller, Judged, Seen, parse, settled
+from jobs_admin.core.pacing.groups import false_alarm_rate
+
+
+class Mixed:
+    """A replay of jobs that died of several groups, played second by second; what a group does, a function of time says.
+
+    `jobs`: the group of each job, in the order of sending. `fails`: group -> the share that fails at a time. Jobs that
+    fail are back after half a second, jobs that succeed after `takes_s`.
+    """
+
+    def __init__(self, jobs, fails, pace=None, takes_s=2.0, seed=1):
+        self.pace = settled(parse(pace or {"style": "careful"}), jobs=len(jobs), median_per_s=100)
+        self.controller = Controller(self.pace, 0.0)
+        self.planned, self.fails, self.takes_s, self.random = list(jobs), fails, takes_s, Random(seed)
+        self.now, self.sent, self.home = 0.0, 0, 0
+        self.out: list[Judged] = []
+        self.succeeded: Counter = Counter()
+        self.failed: Counter = Counter()
+        self.set_aside: dict = {}
+        self.verdict = self._look([])
+
+    def _look(self, judged):
+        aside = set(self.set_aside)
+        seen = Seen(
+            self.now,
+            self.sent,
+            self.sent - self.home,
+            len(self.planned),
+            judged,
+            set_aside=aside,
+            has_others=lambda groups: any(group not in groups for group in self.planned),
+        )
+        # Every look through JSON, as if the process before had been killed.
+        self.controller = Controller.from_dict(self.pace, json.loads(json.dumps(self.controller.as_dict())))
+        verdict = self.controller.look(seen)
+        for why in verdict.set_aside:
+            self.set_aside[why.group] = why
+            self.planned = [group for group in self.planned if group != why.group]
+        for group in verdict.bring_back:
+            del self.set_aside[group]
+        return verdict
+
+    def run(self, seconds=600):
+        for _ in range(int(seconds * 2)):
+            if self.verdict.state == "held" or not (self.planned or self.out):
+                break
+            self._send()
+            self.now += 0.5
+            came = [one for one in self.out if one.at <= self.now]
+            self.out = [one for one in self.out if one.at > self.now]
+            self.home += len(came)
+            for one in came:
+                (self.succeeded if one.ok else self.failed)[one.died_of] += 1
+            self.verdict = self._look(came)
+        return self
+
+    def _send(self):
+        most = len(self.planned) if self.verdict.may_send is None else self.verdict.may_send - self.sent
+        rate = self.verdict.rate or 1000
+        for _ in range(max(0, min(most, int(rate / 2 + self.random.random()), len(self.planned)))):
+            group = self.planned.pop(0)
+            share = self.fails.get(group, lambda at: 0.0)
+            ok = self.random.random() >= (share(self.now) if callable(share) else share)
+            at = self.now + (self.takes_s if ok else 0.4)
+            error = None if ok else group
+            self.out.append(Judged(at, self.now, ok, error, is_same_group=not ok, died_of=group))
+            self.sent += 1
+
+
+def in_turns(counts):
+    """Jobs of these groups, spread evenly over the whole: {group: how many}."""
+    places = [((n + 0.5) / count, group) for group, count in counts.items() for n in range(count)]
+    return [group for _, group in sorted(places)]
+
+
+def test_permanent_groups_are_set_aside_one_by_one_and_the_curable_jobs_all_come_back():
+    counts = {f"dead{n}": 40 for n in range(12)} | {f"curable{n}": 192 for n in range(5)}
+    played = Mixed(in_turns(counts), {name: 1.0 for name in counts if name.startswith("dead")}).run()
+    assert played.verdict.state != "held"
+    assert set(played.set_aside) == {name for name in counts if name.startswith("dead")}
+    assert sum(played.succeeded.values()) == 960
+    # What each costs: the five that prove it, and what was under way meanwhile.
+    assert max(played.failed.values()) <= 12
+
+
+def test_what_holds_back_a_group_is_told_with_its_numbers():
+    played = Mixed(in_turns({"dead": 50, "curable": 150}), {"dead": 1.0}).run()
+    why = played.set_aside["dead"]
+    assert (why.kind, why.failed, why.group, why.is_same_group) == ("group", why.judged, "dead", True)
+    assert why.bound > why.limit == 0.5 and not why.holds
+    assert (
+        why.sentence()
+        == f"{why.failed} of {why.judged} jobs of this group failed with the same error, while other groups succeeded."
+    )
+
+
+def test_five_quick_failures_of_one_group_do_not_hold_a_canary_whose_other_jobs_are_still_running():
+    played = Mixed(in_turns({"dead": 60, "curable": 60}), {"dead": 1.0}, takes_s=20).run()
+    assert played.verdict.state != "held" and played.succeeded["curable"] == 60
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6, 17, 400])
+def test_an_outage_holds_whatever_the_groups_and_sets_none_aside(groups):
+    counts = {f"g{n}": 400 // groups for n in range(groups)}
+    played = Mixed(in_turns(counts), dict.fromkeys(counts, 1.0)).run()
+    assert (played.verdict.state, played.verdict.because.kind) == ("held", "canary")
+    assert played.sent <= 17 and not played.set_aside
+
+
+def test_an_outage_in_the_middle_holds_and_brings_back_the_group_that_it_began_with():
+    jobs = ["first"] * 300 + ["second"] * 200 + ["third"] * 200
+    down = {name: lambda at: float(at > 30) for name in ("second", "third")}
+    played = Mixed(jobs, down | {"first": lambda at: float(at > 30)}).run()
+    assert played.verdict.state == "held" and played.verdict.because.holds
+    assert played.set_aside == {}
+
+
+def test_a_group_that_is_all_there_is_holds_as_before():
+    played = Mixed(["only"] * 200, {"only": 1.0}).run()
+    assert played.verdict.state == "held" and not played.set_aside
+
+
+def test_where_each_job_has_a_group_of_its_own_failures_still_hold():
+    jobs = [f"g{n}" for n in range(1000)]
+    played = Mixed(jobs, dict.fromkeys(jobs, 0.6)).run()
+    assert played.verdict.state == "held"
+
+
+def test_a_group_that_fails_by_half_is_not_set_aside_lightly():
+    """Its jobs are curable in part: it goes on until that is beyond doubt, and the others are not held for it."""
+    played = Mixed(in_turns({"half": 60, "curable": 600}), {"half": 0.3}).run()
+    assert played.verdict.state != "held" and not played.set_aside
+
+
+def test_a_group_brought_back_is_judged_anew():
+    played = Mixed(in_turns({"dead": 60, "curable": 600}), {"dead": 1.0})
+    played.run(seconds=20)
+    assert "dead" in played.set_aside
+    del played.set_aside["dead"]
+    played.fails = {}
+    played.planned = in_turns({"dead": 40, "curable": len(played.planned)})
+    played.run()
+    assert played.verdict.state != "held" and not played.set_aside and played.succeeded["dead"] == 40
+
+
+def test_steady_sets_aside_too_and_at_once_never_does():
+    jobs = in_turns({"dead": 100, "curable": 300})
+    steady = Mixed(jobs, {"dead": 1.0}, pace={"rate": 20}).run()
+    assert set(steady.set_aside) == {"dead"} and steady.succeeded["curable"] == 300
+    at_once = Mixed(jobs, {"dead": 1.0}, pace={"style": "at_once"}).run()
+    assert not at_once.set_aside and at_once.failed["dead"] == 100
+
+
+def test_the_false_alarm_rate_is_what_the_page_says():
+    assert 1 / false_alarm_rate(0.05) == pytest.approx(3_160_000, rel=0.01)
+    assert 1 / false_alarm_rate(0.1) == pytest.approx(95_500, rel=0.01)
+    assert 1 / false_alarm_rate(0.2) == pytest.approx(2_616, rel=0.01)
+    assert 1 / false_alarm_rate(0.3) == pytest.approx(271, rel=0.01)
