@@ -1,0 +1,51 @@
+"""Random histories against a model, on real servers: `python -m bench.histories WORLD [--histories N] [--seed N] [--kills]`.
+
+WORLD is one of those below. Each history is a seed; one that diverges is printed as short as it could be made, with the command
+that repeats it. What histories are: tests/histories/kit.py. Ends with 1 where one diverged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
+
+WORLDS = {
+    "bullmq": "tests.histories.bullmq:Bullmq",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("world", choices=WORLDS)
+    parser.add_argument("--histories", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1, help="of the first history")
+    parser.add_argument("--within", type=float, default=float("inf"), help="seconds after which no history begins")
+    parser.add_argument("--failures", type=int, default=5, help="after so many no history begins")
+    asked = parser.parse_args()
+    from tests.histories.kit import run_histories
+
+    module, _, name = WORLDS[asked.world].partition(":")
+    with tempfile.TemporaryDirectory(prefix="redrive-histories-") as folder:
+        world = getattr(import_module(module), name)(Path(folder))
+        try:
+            failed = run_histories(
+                world,
+                first_seed=asked.seed,
+                count=asked.histories,
+                command=f"python -m bench.histories {asked.world}",
+                most_failed=asked.failures,
+                within_s=asked.within,
+            )
+        finally:
+            world.close()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

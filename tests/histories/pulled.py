@@ -1,0 +1,221 @@
+"""Histories of a system that keeps its dead letters itself: what the desk does there, the same for each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import redis
+
+from tests.histories import desk
+from tests.histories.desk import Expected
+from tests.histories.kit import Clock, Divergence, World, act, sizes_around
+
+_MOST_ROUNDS = 400
+_REAL = 0  # as a bound: that of the code
+OUTCOMES = ("ok", "ok", "last")
+
+
+class PulledWorld(World):
+    """A subclass has the model in `self.jobs`, each with `queue`, `id`, `key`, `lies`, `states`, `run`, `attempts`,
+    `is_known`."""
+
+    source = "shop"
+    most_acts = 7
+    real_size_in = 200  # one history in so many has the bounds of the code
+
+    def __init__(self, folder: Path, sources: str, store_url: str) -> None:
+        desk.open_desk(folder, sources, store_url)
+        self.store = redis.Redis.from_url(store_url)
+        self.clock = Clock().install()
+        self._real: dict[tuple[ModuleType, str], Any] = {}
+
+    # What a subclass supplies
+
+    def empty_system(self, rng: random.Random) -> None:
+        raise NotImplementedError
+
+    def wait_for_workers(self) -> None:
+        """Until the workers have done all that the model knows of."""
+
+    def before_replay(self, jobs: list[Any], outcomes: list[str]) -> None:
+        """Let the next executions of these jobs end so."""
+
+    def sent(self, jobs: list[Any], outcomes: list[str]) -> None:
+        """Note in the model that a replay sent them."""
+        raise NotImplementedError
+
+    def is_replayable(self, job: Any) -> bool:
+        return job.states == ("dead",)
+
+    def removed_by_us(self, job: Any) -> None:
+        """The desk took it out because it was discarded."""
+
+    # Beginning
+
+    def begin(self, rng: random.Random) -> None:
+        self.jobs: list[Any] = []
+        self.made = 0
+        self.clock.reset()
+        desk.empty_desk()
+        self.choose_bounds(rng)
+        self.empty_system(rng)
+
+    def choose_bounds(self, rng: random.Random) -> int:
+        """Small bounds, so that crossing them is cheap; the code's own in some histories. Returns the one that sizes are around."""
+        from jobs_admin import pulling, rechecking
+
+        for (module, name), value in self._real.items():
+            setattr(module, name, value)
+        self.is_real_size = rng.randrange(self.real_size_in) == 0
+        self.bound = rng.choice([1, 2, 3, 5])
+        self.set_bound(rechecking, "_BETWEEN_S", 0.0)
+        self.set_bound(rechecking, "_AT_ONCE", rng.choice([1, self.bound, 500]))
+        self.set_bound(rechecking, "_WRITTEN_AT_ONCE", rng.choice([1, self.bound, 100]))
+        self.set_bound(pulling, "_FILED_AT_ONCE", rng.choice([1, self.bound, 100]))
+        return self.bound
+
+    def set_bound(self, module: ModuleType, name: str, value: Any) -> None:
+        self._real.setdefault((module, name), getattr(module, name))
+        is_kept = self.is_real_size and not name.endswith(("_S", "_MS"))
+        setattr(module, name, self._real[module, name] if is_kept else value)
+        if is_kept and name == "_PAGE":
+            self.bound = self._real[module, name]
+
+    def size(self, rng: random.Random) -> int:
+        return rng.choice(sizes_around(self.bound))
+
+    def some(self, rng: random.Random, which: Callable[[Any], Any], most: int = 3) -> list[Any]:
+        fitting = [job for job in self.jobs if which(job)]
+        return rng.sample(fitting, min(len(fitting), rng.randint(1, most)))
+
+    # The desk
+
+    def read(self) -> None:
+        """The desk reads all that there is."""
+        from jobs_admin import pulling, rechecking
+
+        self.wait_for_workers()
+        for _ in range(_MOST_ROUNDS):
+            if not pulling.pull(self.source, "histories:1"):
+                break
+        else:
+            raise Divergence("Reading this source never comes to an end.")
+        # Some of what is known is asked for at each round.
+        for _ in range(len(self.jobs) // rechecking._AT_ONCE + 1):
+            pulling.pull(self.source, "histories:1")
+        for job in self.jobs:
+            job.is_known = bool(job.states)
+
+    def read_first(self, rng: random.Random) -> None:
+        if rng.random() < 0.7:
+            self.read()
+
+    def catch_up(self) -> None:
+        self.read()
+
+    def check(self) -> None:
+        desk.compare(
+            {job.key: Expected.of(*job.states, run=job.run, attempts=job.attempts) for job in self.jobs if job.states}
+        )
+
+    def described(self) -> str:
+        return "\n".join(map(str, self.jobs[:30]))
+
+    def ids(self, jobs: list[Any]) -> list[int]:
+        from jobs_admin.models import Failure
+
+        known = {(q, j): pk for pk, q, j in Failure.objects.values_list("pk", "queue", "first_job_id")}
+        return [known[job.key.queue, job.key.job_id] for job in jobs]
+
+    # Acts of the desk
+
+    @act(weight=2)
+    def look(self, rng: random.Random) -> None:
+        self.catch_up()
+        self.check()
+
+    @act(weight=4)
+    def replay(self, rng: random.Random) -> None:
+        self.read()
+        jobs = self.some(rng, self.is_replayable, most=self.bound + 1)
+        if jobs:
+            self.replay_these(rng, jobs)
+
+    def replay_these(self, rng: random.Random, jobs: list[Any]) -> None:
+        from jobs_admin import replays
+        from jobs_admin.models import ReplayItem
+
+        outcomes = [rng.choice(OUTCOMES) for _ in jobs]
+        self.before_replay(jobs, outcomes)
+        person = desk.operator()
+        replay = replays.draft(
+            person, selection=self.ids(jobs), pace={"style": "at_once"}, reason="the partner is back"
+        )
+        replays.start(person, replay)
+        for _ in range(_MOST_ROUNDS):
+            replays.lay()
+            replays.send("histories")
+            if not ReplayItem.objects.filter(replay=replay, state="planned").exists():
+                break
+        else:
+            raise Divergence(f"Replay {replay.pk} of {len(jobs)} jobs is never sent.")
+        unsent = ReplayItem.objects.filter(replay=replay).exclude(
+            state__in=("sent", "running", "succeeded", "failed_again")
+        )
+        if left := list(unsent.values_list("failure__queue", "failure__first_job_id", "state", "outcome")):
+            raise Divergence(f"Replay {replay.pk} did not send {left}")
+        self.sent(jobs, outcomes)
+        self.settle(replay)
+
+    def settle(self, replay: Any) -> None:
+        from jobs_admin import replays
+
+        for _ in range(20):
+            self.read()
+            replays.settle()
+            replay.refresh_from_db()
+            if replay.state == "done":
+                return
+        raise Divergence(
+            f"Replay {replay.pk} does not end: {replay.state}, {replay.sent} sent, {replay.running} running."
+        )
+
+    @act(weight=2)
+    def discard(self, rng: random.Random) -> None:
+        from jobs_admin import triage
+
+        self.read()
+        jobs = self.some(rng, lambda job: job.states == ("dead",))
+        if jobs:
+            triage.discard(desk.operator(), selection=self.ids(jobs), reason="not wanted")
+            for job in jobs:
+                job.states = ("discarded",)
+            if rng.random() < 0.7:
+                self.read()  # it is taken out there
+                for job in jobs:
+                    self.removed_by_us(job)
+
+    @act(weight=2)
+    def restore(self, rng: random.Random) -> None:
+        from jobs_admin import triage
+
+        jobs = self.some(rng, lambda job: job.states == ("discarded",))
+        if jobs:
+            triage.restore(desk.operator(), selection=self.ids(jobs))
+            for job in jobs:
+                job.states = ("dead",)
+            if rng.random() < 0.5:
+                self.replay_these(rng, jobs)
+
+    @act()
+    def restart_watch(self, rng: random.Random) -> None:
+        """Nothing is remembered, as in a new process."""
+        desk.forget_all()
+
+    @act()
+    def step_clock(self, rng: random.Random) -> None:
+        self.clock.step(rng.choice([-3600, -5, 5, 600]))
