@@ -18,7 +18,7 @@ from django.db.models import Exists, OuterRef
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, ReplayItem
-from jobs_admin.models.failure import FailureState
+from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM
 from jobs_admin.sources.base import Looked, PulledSource, Ref, SourceRefused
 
@@ -51,16 +51,37 @@ def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelop
     _rested[source] = time.monotonic()
     if adapter.can.remove and (discarded := _next(source, FailureState.DISCARDED)):
         with suppress(SourceRefused):  # read-only: its findings say so, and what is discarded here is so all the same
-            adapter.remove(list(discarded))
+            if going := _mark_removed(discarded):
+                adapter.remove(going)
+
+
+def _mark_removed(rows: Mapping[Ref, Failure]) -> list[Ref]:
+    """Return those that are still discarded and whose stored message can be sent again.
+
+    Written before the source removes them: if this process dies in between, our act is not taken for another's.
+    """
+    going = {row.pk: ref for ref, row in rows.items() if not (row.caveats or 0) & Caveat.UNSENDABLE}
+    for caveats in {row.caveats for ref, row in rows.items() if row.pk in going and not ref.was_removed}:
+        pks = [pk for pk, ref in going.items() if rows[ref].caveats == caveats]
+        for start in range(0, len(pks), _WRITTEN_AT_ONCE):
+            among = Failure.objects.filter(pk__in=pks[start : start + _WRITTEN_AT_ONCE], caveats=caveats)
+            among.filter(state=FailureState.DISCARDED).update(caveats=(caveats or 0) | Caveat.REMOVED)
+    now = Failure.objects.filter(pk__in=going, state=FailureState.DISCARDED, caveats__isnull=False)
+    return [going[pk] for pk, caveats in now.values_list("pk", "caveats") if caveats & Caveat.REMOVED]
 
 
 def _next(source: str, state: FailureState) -> dict[Ref, Failure]:
     """The next of these in rotation, by how the source knows them."""
     place = (source, state)
     rows = Failure.objects.filter(source=source, state=state, pk__gt=_places.get(place, 0)).order_by("pk")
-    found = list(rows.only("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at")[:_AT_ONCE])
+    found = list(rows.only("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at", "caveats")[:_AT_ONCE])
     _places[place] = found[-1].pk if len(found) == _AT_ONCE else 0
-    return {Ref(row.queue, row.job_id, row.state, row.failed_at.timestamp()): row for row in found}
+    return {_ref(row): row for row in found}
+
+
+def _ref(row: Failure) -> Ref:
+    was_removed = bool((row.caveats or 0) & Caveat.REMOVED)
+    return Ref(row.queue, row.job_id, row.state, row.failed_at.timestamp(), was_removed)
 
 
 def _note(rows: Mapping[Ref, Failure], looked: Looked) -> None:

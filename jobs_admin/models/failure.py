@@ -26,6 +26,9 @@ class Caveat:
     CHORD = 4  # others waited for it together with its like
     EXPIRES = 8  # `expires_at` tells when
     NO_FORM = 16  # not in the form of its queue system's messages, which alone can be given an id and sent
+    REMOVED = 32  # removed from its source after a discard: a replay puts it back from the stored message
+
+    UNSENDABLE = TRUNCATED | NO_MESSAGE | NO_FORM  # any of these: the stored message cannot be sent
 
 
 class Failure(models.Model):

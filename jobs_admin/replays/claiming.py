@@ -41,6 +41,7 @@ class Claimed:
     kwargs: str
     payload: int | None  # the latest whole message from before its run
     size: int  # bytes of that
+    caveats: int | None  # of its failure
     job_id: str = ""  # of the run that it starts
     body: bytes = b""  # of the message, encrypted, while its letter is to be made
     is_open: bool = False  # the body is decrypted already
@@ -158,7 +159,7 @@ def _read(replay: Replay, which: str, *parameters: Any) -> list[Claimed]:
         cursor.execute(
             "SELECT item.id, item.n, item.run, item.failure_id, item.key, item.claim_epoch, failure.source, failure.queue, "
             "failure.first_job_id, failure.job_id, failure.state, failure.run, failure.max_attempts, "
-            f"{shown}, payload.id, COALESCE(payload.size, 0) "
+            f"{shown}, payload.id, COALESCE(payload.size, 0), failure.caveats "
             f"FROM {_ITEM} AS item JOIN {_FAILURE} AS failure ON failure.id = item.failure_id "
             f"LEFT JOIN {_PAYLOAD} AS payload ON payload.id = (SELECT kept.id FROM {_PAYLOAD} AS kept WHERE "
             "kept.failure_id = item.failure_id AND kept.run < item.run AND kept.is_whole ORDER BY kept.run DESC LIMIT 1) "

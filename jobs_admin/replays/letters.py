@@ -11,6 +11,7 @@ from jobs_admin.core import editing
 from jobs_admin.core.merge_patch import merge_patch
 from jobs_admin.core.priority import number
 from jobs_admin.models import Failure, Payload, Replay
+from jobs_admin.models.failure import Caveat
 from jobs_admin.priorities import system_of
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.refusals import ReplayRefused
@@ -64,6 +65,7 @@ class Writer:
             kwargs,
             self._priority(item),
             self._retries(item),
+            was_removed=bool((item.caveats or 0) & Caveat.REMOVED),
         )
 
     def _priority(self, item: Claimed) -> int | None:

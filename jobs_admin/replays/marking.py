@@ -14,7 +14,7 @@ from django.db.models import F
 
 from jobs_admin import counters
 from jobs_admin.models import Failure, Replay, ReplayItem
-from jobs_admin.models.failure import FailureState
+from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.replays import outcomes
 from jobs_admin.replays.claiming import Claimed
@@ -133,7 +133,8 @@ def _renew(items: Sequence[Claimed], state: str, why: str | None = None) -> None
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE {table} SET state = %s, reason = COALESCE(%s, reason), run = went.run, job_id = went.job_id, "
-            f"due_at = NULL FROM {rows} "
+            # In its new run it is in its source again.
+            f"due_at = NULL, caveats = NULLIF({table}.caveats & ~{Caveat.REMOVED}, 0) FROM {rows} "
             # Twice not, so that SQLite does not begin with all that is dead.
             f"WHERE {table}.id = went.id AND NOT ({table}.state <> %s) AND {table}.run = went.run - 1",
             [state, why, *given, FailureState.DEAD],

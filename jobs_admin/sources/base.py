@@ -85,6 +85,7 @@ class Letter:
     kwargs: dict[str, Any] | None = None
     priority: int | None = None  # the system's own number; None keeps the message's
     retries: int | None = 0  # how many retries count as made: 0 is a fresh start; None keeps what the message says
+    was_removed: bool = False  # `remove` took its job out: that it is not there is no other's act, and it is put back
 
 
 # The id of a finding for which nothing may be changed in the system: a version that is not known, a right that is missing.
@@ -181,6 +182,7 @@ class Ref:
     # What is known of it here, where that is told; it names no job.
     state: str = field(default="", compare=False)  # of models.FailureState: `dead`, `retrying`, `replaying` …
     at: float | None = field(default=None, compare=False)  # when its latest attempt ended, seconds since 1970
+    was_removed: bool = field(default=False, compare=False)  # `remove` was called for it: that alone is not `gone`
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,10 @@ class PulledSource(Source, Protocol):
         """
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
-        """Take these out of the system where they are still dead; tells those that were. Only where `can.remove`."""
+        """Take these out of the system where they are still dead, and return those that were. Only where `can.remove`.
+
+        Only what `send` can put back from its message, so that an undone discard loses nothing; the others stay.
+        """
 
     def reschedule(self, changes: Sequence[Rescheduled]) -> set[Ref]:
         """Those that still waited, and wait as they are told from now on. Only where `can.reschedule`."""

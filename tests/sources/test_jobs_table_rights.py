@@ -86,7 +86,7 @@ def test_a_right_that_is_there_is_not_asked_for(table, as_role):
     fix = found(as_role('de"sk'), READ_ONLY).fix
     assert 'GRANT SELECT, INSERT, DELETE ON "redrive_ledger" TO "de""sk";' in fix and "UPDATE" not in fix
     assert 'GRANT UPDATE ON "jobs" TO "looker";' in found(as_role("looker"), READ_ONLY).fix
-    assert 'GRANT UPDATE, DELETE ON "jobs"' in found(as_role("looker", discard_deletes=True), READ_ONLY).fix
+    assert 'GRANT UPDATE, DELETE, INSERT ON "jobs"' in found(as_role("looker", discard_deletes=True), READ_ONLY).fix
 
 
 @pytest.mark.parametrize("role", ["looker", "reader"])

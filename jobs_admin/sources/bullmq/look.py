@@ -92,6 +92,8 @@ def _look_for(
         told = _since(events.get(ref.job_id, ()), ref, since)
         if not told and (act := jobs.acts.get((queue, ref.job_id))):
             told = _since([act], ref, since)
+        if ref.was_removed:
+            told = [one for one in told if one.event != "removed"]  # it was taken out here, after a discard
         ends = [one for one in told if one.event != "retries-exhausted"]  # which only says more of a failure
         last = ends[-1].event if ends else ""
         if last == "removed":
@@ -100,7 +102,7 @@ def _look_for(
             looked.gone[ref] = "somebody brought it back in BullMQ, and it ran"
         elif last in {"completed", "failed"} and not _is_known(ends[-1], ref):
             tell[ref.job_id] = told
-        elif copies.get(ref) is False and ref.state in _DEAD:
+        elif copies.get(ref) is False and ref.state in _DEAD and not ref.was_removed:
             looked.gone[ref] = "somebody took it out of the dead-letter queue in BullMQ"
 
 

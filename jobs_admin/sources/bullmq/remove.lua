@@ -2,7 +2,9 @@
 -- have been given to another one meanwhile. Before this text stand BullMQ's own scripts of one major.
 -- KEYS[1] base of the queue's keys; ARGV[1] how many states, these (`failed`, `wait` …), then for each job three: its id, the ms up to
 -- which it may have failed, and when it was made, as its hash says that ("" of either: whenever)
--- Answers a list with 1 (taken out) or 0 (it was not there, is another, or is locked) for each id.
+-- A job of a flow stays, since it could not be put back as it was: BullMQ lets a parent run once its last child is removed, and drops with a
+-- parent what its children returned.
+-- Answers a list with 1 (taken out) or 0 (it was not there, is another, is of a flow, or is locked) for each id.
 local base, states, answers = KEYS[1], {}, {}
 for i = 1, tonumber(ARGV[1]) do
   states[i] = ARGV[1 + i]
@@ -27,12 +29,18 @@ local function is_the_same(id, failed_until, made)
   return failed and tonumber(failed) <= tonumber(failed_until)
 end
 
+local function is_of_a_flow(id)
+  local key = base .. id
+  return redis.call('HEXISTS', key, 'parentKey') == 1
+    or redis.call('EXISTS', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful') > 0
+end
+
 for i = 2 + #states, #ARGV, 3 do
   local id, found, answer = ARGV[i], false, 0
   for _, state in ipairs(states) do
     found = found or is_in(state, id)
   end
-  if found and is_the_same(id, ARGV[i + 1], ARGV[i + 2]) then
+  if found and is_the_same(id, ARGV[i + 1], ARGV[i + 2]) and not is_of_a_flow(id) then
     if bullmq_major == 4 then
       answer = bullmq_removeJob({base}, {id, '0'})
     else

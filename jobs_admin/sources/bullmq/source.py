@@ -248,7 +248,8 @@ class BullmqOnRedis:
             for letter in mine:
                 told = [one.event for one in events.get(letter.job_id, ())]
                 # The last thing that is known of it: a failure, after which it was trimmed, or what somebody did.
-                ends = [event for event in told if event in {"failed", "completed", "removed"}]
+                known = {"failed", "completed"} if letter.was_removed else {"failed", "completed", "removed"}
+                ends = [event for event in told if event in known]
                 if ends and ends[-1] != "failed":
                     taken.append(letter.token)
         if taken:
@@ -315,7 +316,8 @@ class BullmqOnRedis:
 
     def remove(self, jobs: Sequence[Ref]) -> set[Ref]:
         """By BullMQ's own script, from the failed jobs of its queue and from the dead-letter queue that has a copy; only what failed no
-        later than is known here. Another job that was given the id meanwhile is left to be read."""
+        later than is known here. Another job that was given the id meanwhile is left to be read. A job of a flow stays: removing a child
+        lets its parent run without it, and removing a parent drops what its children returned."""
         self._wire.refuse_read_only()
         versions = self._wire.ask(lambda: self._wire.versions_of([job.queue for job in jobs]))
         removed: set[Ref] = set()

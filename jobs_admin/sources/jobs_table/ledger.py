@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import uuid
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from jobs_admin.sources.jobs_table.sql import Database, Run, name
 _KEPT_S = 90 * 86400  # what was sent longer ago has ended, and been told
 _MADE_AT = "row_made_at"  # kept beside the lineage
 _EPOCH = ""  # the replay under whose name the ledger says what it is
+_REMOVED = "removed"  # the replay under whose name rows are kept that were deleted after a discard
 
 
 class Ledger:
@@ -98,6 +100,26 @@ class Ledger:
         said = json.dumps({**letter.lineage, _MADE_AT: made_at})
         values = [replay, letter.token, self._of, letter.job_id, run_of, attempts, said, int(now)]
         return run(f"INSERT INTO {self._it} VALUES ({p}) ON CONFLICT DO NOTHING", values) > 0
+
+    def keep_row(self, run: Run, job_id: str, row: str, now: float) -> None:
+        """Keep a row that is deleted in the same transaction, as `Database.row_text` has it."""
+        p = ", ".join([self._db.p] * 8)
+        values = [_REMOVED, secrets.randbits(62), self._kept_of, job_id, 0, 0, row, int(now)]
+        run(f"INSERT INTO {self._it} VALUES ({p})", values)
+
+    def kept_row(self, job_id: str) -> str | None:
+        """The row of this id that was deleted last; None where none is kept."""
+        p = self._db.p
+        rows = self._db.read(
+            f"SELECT lineage FROM {self._it} WHERE job_table = {p} AND job_id = {p} AND replay = {p} "
+            "ORDER BY sent_at DESC LIMIT 1",
+            [self._kept_of, job_id, _REMOVED],
+        )
+        return str(rows[0][0]) if rows else None
+
+    @property
+    def _kept_of(self) -> str:
+        return f"-{self._of}"  # no table's name: none of these rows is one that was sent
 
     def tokens(self, replay: str, tokens: Sequence[int]) -> set[int]:
         found: set[int] = set()

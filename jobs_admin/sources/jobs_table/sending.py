@@ -53,11 +53,13 @@ class Sender:
         return done
 
     def remove(self, shape: Shape, jobs: Sequence[Ref]) -> set[Ref]:
-        """Only the very rows that were discarded: a row that failed later, or another under the same id, is nobody's yet."""
+        """Only the very rows that were discarded: a row that failed later, or another under the same id, is nobody's yet.
+
+        Each is kept in the ledger, whole, in the transaction that deletes it: `send` puts it back.
+        """
         done: set[Ref] = set()
-        statement = (
-            f"DELETE FROM {shape.table} WHERE {shape.columns['id']} = {shape.p} AND {shape.status} = {shape.p} "
-            f"AND {shape.read_order} = {shape.p}"
+        where = (
+            f"{shape.columns['id']} = {shape.p} AND {shape.status} = {shape.p} AND {shape.read_order} = {shape.p}"
         )
 
         def some(part: Sequence[Ref]) -> None:
@@ -67,8 +69,14 @@ class Sender:
                 (ref, failed[ref.job_id]) for ref in part if _is_same(shape.seconds(failed.get(ref.job_id)), ref.at)
             ]
             if known:
+                gone = set()
                 with self._db.changing() as run:
-                    gone = {ref for ref, at in known if run(statement, [ref.job_id, self._names.failed, at])}
+                    for ref, at in known:
+                        it = [ref.job_id, self._names.failed, at]
+                        if (row := self._db.row_text(self._names.table, where, it)) is not None:
+                            self._ledger.keep_row(run, ref.job_id, row, time.time())
+                            run(f"DELETE FROM {shape.table} WHERE {where}", it)
+                            gone.add(ref)
                 done.update(gone)
 
         self._in_parts([job for job in jobs if shape.is_id(job.job_id)], some)
@@ -109,6 +117,9 @@ class Sender:
         before = self._now(shape, letters)
         try:
             with self._db.changing() as run:
+                before |= self._put_back(
+                    run, shape, replay, [one for one in letters if one.was_removed and one.job_id not in before]
+                )
                 for letter in letters:
                     _, attempts, made_at = before.get(letter.job_id, ("", 0, None))
                     attempts = attempts if letter.retries is None else letter.retries
@@ -123,6 +134,20 @@ class Sender:
         except _NotDead:
             raise SourceRefused(self._why_not(shape, list(refused.values())), tokens=refused.keys()) from None
         return answers
+
+    def _put_back(
+        self, run: Run, shape: Shape, replay: str, letters: Sequence[Letter]
+    ) -> dict[str, tuple[str, int, float | None]]:
+        """Insert the rows again that were deleted after a discard, as they were. Return them as `_now` does."""
+        sent = self._ledger.tokens(replay, [letter.token for letter in letters])
+        back = [letter for letter in letters if letter.token not in sent]
+        for letter in back:
+            if (row := self._ledger.kept_row(letter.job_id)) is not None:
+                try:
+                    self._db.put_row(run, self._names.table, row)
+                except SourceRefused as error:
+                    raise SourceRefused(f"Its row cannot be put back: {error} Nothing was sent.", letter.token) from error
+        return self._now(shape, back)
 
     def _bring_back(self, run: Run, shape: Shape, letter: Letter, payload: str | None, now: float) -> bool:
         p, columns = shape.p, shape.columns

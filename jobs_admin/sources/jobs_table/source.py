@@ -54,6 +54,7 @@ _FORGET_EVERY_S = 3600.0
 _SAME_S = 1.0  # times that differ by less may be one, written in other units
 
 _DEAD = ("dead", "quarantined")
+_TO_DELETE = ("DELETE", "INSERT")  # what discarding needs where it deletes, and undoing that
 
 
 class JobsTable:
@@ -188,6 +189,16 @@ class JobsTable:
                     f"Whoever owns it runs:\n{self._lacking()}",
                 )
             )
+        if self.can.remove and not shape.closed and (grants := self._db.grants(self._names.table, _TO_DELETE)):
+            fix = "".join(f"{one};\n" for one in grants)
+            found.append(
+                Finding(
+                    "jobs-table-keeps-discarded",
+                    "warning",
+                    self._may_not_delete(),
+                    f"Whoever owns the table runs:\n{fix}",
+                )
+            )
         if not shape.is_indexed:
             table = self._names.table
             fix = " ".join(f"CREATE INDEX ON {table} ({column});" for column in shape.lacking)
@@ -217,7 +228,7 @@ class JobsTable:
     def _lacking(self) -> str:
         """The statements that give what sending needs and this role has not; "" where it has it all."""
         names = self._names
-        deletes = ("DELETE",) if names.discard_deletes else ()
+        deletes = _TO_DELETE if names.discard_deletes else ()
         grants = [
             *self._db.grants(names.table, ("SELECT", "UPDATE", *deletes)),
             *self._db.grants(names.ledger, ("SELECT", "INSERT", "DELETE")),
@@ -347,7 +358,7 @@ class JobsTable:
         for ref in jobs:
             job = there.get(ref.job_id)
             if job is None:
-                if self._stand is not None and self._stand.proves(ref.at):
+                if not ref.was_removed and self._stand is not None and self._stand.proves(ref.at):
                     looked.gone[ref] = f"Its row is not in {self._names.table} any more: somebody took it out."
                 continue
             if job.is_another and ref.state == "replaying":
@@ -426,7 +437,17 @@ class JobsTable:
             raise SourceRefused(
                 f"Rows of {self._names.table} are not deleted: discard_deletes is not set. Nothing was changed."
             )
-        return self._sender.remove(self._open(), jobs)
+        shape = self._open()
+        if self._db.grants(self._names.table, _TO_DELETE):
+            raise SourceRefused(f"{self._may_not_delete()} Nothing was changed.")
+        self._ledger.made(time.time())
+        return self._sender.remove(shape, jobs)
+
+    def _may_not_delete(self) -> str:
+        return (
+            f"Discarded rows stay in {self._names.table}: its role may not both DELETE and INSERT there, and a row that "
+            "could not be put back is not deleted."
+        )
 
     # -- what a message says -------------------------------------------------------------------------------------
 

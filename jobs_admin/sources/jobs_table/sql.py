@@ -6,7 +6,9 @@ for a server that hangs: their workers live on this database.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -68,6 +70,15 @@ class Database(Protocol):
         """An expression of times in the order of time, where the column itself is not."""
 
     def standing(self, table: str) -> Standing: ...
+
+    def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
+        """One row with all its columns as text, from which `put_row` makes the same row; None where there is none.
+
+        Locked until the transaction around it ends.
+        """
+
+    def put_row(self, run: Run, table: str, text: str) -> None:
+        """Insert a row that `row_text` read; generated columns are made again. Raises as `read`."""
 
     def missing_rights(self, table: str, ledger: str) -> str:
         """What is not allowed that sending needs, a sentence; "" where nothing is missing."""
@@ -171,6 +182,26 @@ class _SQLite:
             rows = self.read("SELECT seq FROM sqlite_sequence WHERE name = ?", [table])
             tides.append(int(rows[0][0]) if rows else 0)
         return Standing(str(self._path.stat().st_ino), tuple(tides), is_sure=len(tides) > 1 and tides[1] > 0)
+
+    def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
+        columns = list(self.columns(table))
+        # Text as its bytes: it may be no UTF-8.
+        parts = ", ".join(
+            f"typeof({it}), CASE typeof({it}) WHEN 'text' THEN CAST({it} AS BLOB) ELSE {it} END"
+            for it in map(column_name, columns)
+        )
+        rows = self.read(f"SELECT {parts} FROM {name(table)} WHERE {where}", values)
+        if not rows:
+            return None
+        cells = zip(columns, rows[0][::2], rows[0][1::2], strict=True)
+        return json.dumps({it: [kind, _as_text(value)] for it, kind, value in cells})
+
+    def put_row(self, run: Run, table: str, text: str) -> None:
+        cells: dict[str, tuple[str, str | int | None]] = json.loads(text)
+        columns = ", ".join(column_name(it) for it in cells)
+        places = ", ".join("CAST(? AS TEXT)" if kind == "text" else "?" for kind, _ in cells.values())
+        values = [_from_text(kind, said) for kind, said in cells.values()]
+        run(f"INSERT INTO {name(table)} ({columns}) VALUES ({places})", values)
 
     def missing_rights(self, table: str, ledger: str) -> str:
         if os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK):
@@ -353,6 +384,24 @@ class _PostgreSQL:
         # Transactions are numbered for ever: a copy from before has not come so far.
         return Standing(f"{database}:{oid}", (int(tide),), is_sure=True)
 
+    def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
+        it = name(table, percent=True)
+        rows = self.read(f"SELECT row_to_json(kept)::text FROM {it} kept WHERE {where} FOR UPDATE", values)
+        return str(rows[0][0]) if rows else None
+
+    def put_row(self, run: Run, table: str, text: str) -> None:
+        rows = self.read(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
+            "AND attgenerated = ''",
+            [name(table)],
+        )
+        it, columns = name(table, percent=True), ", ".join(column_name(str(row[0]), percent=True) for row in rows)
+        run(
+            f"INSERT INTO {it} ({columns}) OVERRIDING SYSTEM VALUE "
+            f"SELECT {columns} FROM json_populate_record(NULL::{it}, %s::json)",
+            [text],
+        )
+
     def missing_rights(self, table: str, ledger: str) -> str:
         rows = self.read(
             "SELECT has_table_privilege(to_regclass(%s), 'UPDATE'), to_regclass(%s) IS NULL, "
@@ -460,6 +509,18 @@ class _PostgreSQL:
             return SourceRefused(f"{self._where}: {text}.")
         self.close()
         return SourceUnreachable(f"{self._where} does not answer: {text}.")
+
+
+def _as_text(value: object) -> str | int | None:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return repr(value) if isinstance(value, float) else value  # type: ignore[return-value]
+
+
+def _from_text(kind: str, said: str | int | None) -> object:
+    if kind in ("text", "blob"):
+        return base64.b64decode(str(said))
+    return float(said) if kind == "real" and said is not None else said
 
 
 def _as_others(like: str, whole: bool) -> str:

@@ -11,7 +11,7 @@ from kombu import Connection
 
 from bench.replay_kills import Havoc
 from dashboard import checkup
-from jobs_admin import config, ingest, replays, sampling
+from jobs_admin import config, ingest, replays, sampling, triage
 from jobs_admin.core import keys
 from jobs_admin.models import DepthSample, Failure, Replay
 from tests import rabbitmq
@@ -99,6 +99,17 @@ def test_every_job_runs_once_and_recovers(worker, bury):
     replay = begun(bury, 120)
     desk_until(worker, lambda: Replay.objects.filter(state="done"), "the replay to end")
     assert counts(replay)["succeeded"] == 120 and ran(worker) == Counter(dict.fromkeys(range(120), 1))
+    assert set(Failure.objects.values_list("state", flat=True)) == {"recovered"}
+
+
+def test_discarded_jobs_that_are_restored_are_replayed(worker, bury):
+    worker.start()
+    ids = [bury(raw=json.dumps(message(n)).encode(), task="noted")[0] for n in range(5)]
+    discarded = triage.discard(ANN, selection=ids, reason="a test")
+    assert triage.undo(ANN, discarded.key).count == 5
+    replays.start(ANN, replays.draft(ANN, selection=ids, pace={"style": "at_once"}, reason="mended"))
+    desk_until(worker, lambda: Replay.objects.filter(state="done"), "the replay to end")
+    assert ran(worker) == Counter(dict.fromkeys(range(5), 1))
     assert set(Failure.objects.values_list("state", flat=True)) == {"recovered"}
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from celery import chain
 
-from jobs_admin import config, ingest, replays
+from jobs_admin import config, ingest, replays, triage
 from jobs_admin.models import Failure, Replay
 from jobs_admin.replays import letters
 from tests.jobs_admin.replays.conftest import ANN
@@ -77,3 +77,13 @@ def test_hidden_arguments_reach_the_worker_as_they_were(worker):
 
 def raw_of_run_2(failure):
     return letters.opened(failure.payloads.get(run=2))
+
+
+def test_a_discarded_job_that_is_restored_is_replayed(worker):
+    worker.send("slow", "not a number", queue="emails")
+    failure = dead(worker)
+    discarded = triage.discard(ANN, selection=[failure.pk], reason="a test")
+    ingest.step("test")
+    triage.undo(ANN, discarded.key)
+    replay = replayed(worker, failure, edit={"args": [0]})
+    assert (replay.succeeded, failure.state, failure.run) == (1, "recovered", 2)
