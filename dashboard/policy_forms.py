@@ -15,7 +15,7 @@ from django.http import QueryDict
 
 from dashboard.policy_texts import NUMBER, SECONDS, SHARE, SPANS, TEXT, Kind
 from jobs_admin.core.policy import PERMANENT, Backoff
-from jobs_admin.core.policy.shape import BACKOFF_FIELDS, JITTER_FIELDS
+from jobs_admin.core.policy.shape import BACKOFF_FIELDS, JITTER_FIELDS, OF_RETRIES
 
 KINDS: dict[str, Kind] = {
     "name": TEXT,
@@ -51,6 +51,7 @@ KINDS: dict[str, Kind] = {
 }
 RESPECT = "retry_after.respect"
 FILE_LOST = "file_lost"
+RETRIES, LEAVES_RETRIES = "retries", "leaves_retries"  # the field of a document, and the input
 EXPIRES, EXPIRES_AT = "expires", "expires_at"
 # What may be chosen for the end of a policy, and how long it is from now.
 SPANS_OF_EXPIRY = {"1h": timedelta(hours=1), "4h": timedelta(hours=4), "1d": timedelta(days=1), "7d": timedelta(days=7)}
@@ -79,6 +80,7 @@ class Draft:
     rows: list[Row] = field(default_factory=list)
     respects: bool = True  # what a server asks for
     files_lost: bool = False  # keeps jobs that are acknowledged early while they run
+    leaves_retries: bool = False  # to the task: what the inputs about them hold is no part of the policy
     expires: str = ""  # a key of SPANS_OF_EXPIRY, "at", or "": never
     errors: dict[str, list[str]] = field(default_factory=dict)
 
@@ -90,7 +92,8 @@ class Draft:
             texts[EXPIRES_AT] = str(ends)[:19].removesuffix(":00")
         rows = [Row(str(one.get("error", "")), str(one.get("as", ""))) for one in document.get("classes") or ()]
         respects = _at(document, RESPECT) is not False
-        return cls(texts, rows, respects, document.get(FILE_LOST) is True, AT if ends else "")
+        leaves = document.get(RETRIES) is False
+        return cls(texts, rows, respects, document.get(FILE_LOST) is True, leaves, AT if ends else "")
 
     @classmethod
     def given(cls, given: QueryDict) -> Draft:
@@ -99,7 +102,9 @@ class Draft:
         pairs = zip(given.getlist("class.error"), given.getlist("class.as"), strict=False)
         rows = [Row(error[:_LONGEST].strip(), as_) for error, as_ in pairs]
         named = [row for row in rows if row.error][:MOST_ROWS]
-        return cls(texts, named, RESPECT in given, FILE_LOST in given, given.get(EXPIRES, ""))
+        return cls(
+            texts, named, RESPECT in given, FILE_LOST in given, LEAVES_RETRIES in given, given.get(EXPIRES, "")
+        )
 
     def document(self, now: datetime) -> dict[str, Any]:
         """In the contract's shape; what is left empty is left out. An end that was chosen as a span begins `now`."""
@@ -108,9 +113,12 @@ class Draft:
             text = self.texts.get(path, "")
             if text and self._means_something(path):
                 _put(found, path, kind.read(text))
-        if self.rows:
+        if self.leaves_retries:
+            found[RETRIES] = False
+        elif self.rows:
             found["classes"] = [{"error": row.error, "as": row.as_} for row in self.rows]
-        _put(found, RESPECT, self.respects)
+        if not self.leaves_retries:
+            _put(found, RESPECT, self.respects)
         if self.files_lost:
             found[FILE_LOST] = True
         if self.expires in SPANS_OF_EXPIRY:
@@ -122,6 +130,8 @@ class Draft:
 
     def _means_something(self, path: str) -> bool:
         part, _, name = path.partition(".")
+        if self.leaves_retries and part in OF_RETRIES:
+            return False
         if part not in _OF_KIND or name in ("", "kind"):
             return True
         kind = self.texts.get(f"{part}.kind") or (Backoff.kind if part == "backoff" else "")
@@ -145,7 +155,7 @@ class Draft:
 
 
 # Where a refusal can stand.
-PLACES = (*KINDS, RESPECT, FILE_LOST, EXPIRES_AT, "classes")
+PLACES = (*KINDS, RESPECT, FILE_LOST, RETRIES, EXPIRES_AT, "classes")
 # A part that is refused as a whole -> the input that is to blame.
 _FALLS_TO = {"backoff": "backoff.kind", "jitter": "jitter.kind", "match": "match.task", "budget": "budget.per_minute"}
 _FALLS_TO |= {"concurrency": "concurrency.key", "rate_limit": "rate_limit.max", "poison": "poison.crashes"}

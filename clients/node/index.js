@@ -104,6 +104,7 @@ async function failed(home, worker, job, chosen, start, error, seconds) {
 async function decide(home, worker, job, chosen, error) {
   if (chosen === null || job.discarded) return null;
   const { policy, label, isEnforced } = chosen;
+  if (!policy.retries) return null;
   const attempt = attemptOf(job);
   if (policy.native === 'after' && goesOn(job, attempt, error)) return null;
   const verdict = await judge(policy, {
@@ -139,7 +140,7 @@ function act(home, job, decision, attempt, afterwards) {
 }
 
 async function quarantine(home, worker, job, { label, policy }, { start, crashes }) {
-  const decision = { act: 'dead', reason: 'poison', label, isObserved: false, maxAttempts: policy.max_attempts, crashes };
+  const decision = { act: 'dead', reason: 'poison', label, isObserved: false, maxAttempts: policy.retries ? policy.max_attempts : null, crashes };
   const attempt = attemptOf(job);
   home.count(worker.name, 'failed');
   act(home, job, decision, attempt, () => home.ledger.forget(start));
@@ -177,7 +178,7 @@ function backoffStrategy(options, otherwise = (_, __, ___, job) => job?.opts?.ba
       if (home?.firstLook) await home.firstLook;
       const queue = job?.queueName ?? '';
       const chosen = home?.inForce.choose(queue, String(job?.name ?? ''));
-      if (chosen?.isEnforced) {
+      if (chosen?.isEnforced && chosen.policy.retries) {
         const names = namesOf(error);
         const ended = { attempt: attemptsMade, names, isUnrecoverable: names.includes('UnrecoverableError'), retryAfterS: retryAfterS(error, Date.now()) };
         const said = await judge(chosen.policy, ended, Math.random, (of) => home.spend(of));

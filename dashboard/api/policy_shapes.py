@@ -26,23 +26,27 @@ class Workers(Schema):
 
 
 class VersionItem(Schema):
-    """The policy's own fields, null where it says nothing, and what is known of the version."""
+    """The policy's own fields, null where it says nothing, and what is known of the version.
+
+    Where `retries` is false, the fields about retries are null: the task's own code decides.
+    """
 
     name: str
     match: dict[str, str]
     mode: str
-    native: str
-    max_attempts: int
-    backoff: dict[str, Any]
+    retries: bool
+    native: str | None
+    max_attempts: int | None
+    backoff: dict[str, Any] | None
     cap_s: float | None
-    jitter: dict[str, Any]
-    retry_after: dict[str, Any]
-    classes: list[dict[str, str]]
+    jitter: dict[str, Any] | None
+    retry_after: dict[str, Any] | None
+    classes: list[dict[str, str]] | None
     budget: dict[str, Any] | None
     poison: dict[str, Any] | None
     concurrency: dict[str, Any] | None
     rate_limit: dict[str, Any] | None
-    exhausted: str
+    exhausted: str | None
     file_lost: bool
     expires_at: datetime | None
     note: str
@@ -135,7 +139,7 @@ class Observed(Schema):
 
 def version(row: PolicyVersion) -> dict[str, Any]:
     same = ("version", "is_published", "published_at", "published_by", "ended_at", "reason", "reverts_to")
-    said = dict.fromkeys(VersionItem.model_fields) | {"file_lost": False} | row.document
+    said = dict.fromkeys(VersionItem.model_fields) | {"file_lost": False, "retries": True} | row.document
     return said | {name: getattr(row, name) for name in same}
 
 

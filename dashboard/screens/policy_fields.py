@@ -50,6 +50,7 @@ LABELS = {
     "rate_limit.max": "Start no more than",
     "rate_limit.per_s": "In every",
     "exhausted": "When it gives up",
+    "retries": "Retries",
     "file_lost": "Files jobs that vanish with their worker",
     "native": "Celery’s own retries",
     "expires_at": "Expires",

@@ -52,6 +52,8 @@ def outlook(
 
 
 def _says(policy: Policy, name: str) -> Says:
+    if not policy.retries:
+        return Says(name, "How often a failed job is retried stays as the task’s own code says", curve(policy), "", "Changes no retries.")
     found = totals(policy)
     return Says(
         name, policy_words.attempts(policy.max_attempts), curve(policy), policy_words.gives_up(found),
@@ -61,5 +63,5 @@ def _says(policy: Policy, name: str) -> Says:
 
 def _is_other(one: Policy, other: Policy) -> bool:
     """Whether they would be drawn differently."""
-    names = ("max_attempts", "backoff", "cap_s", "jitter")
+    names = ("retries", "max_attempts", "backoff", "cap_s", "jitter")
     return any(getattr(one, name) != getattr(other, name) for name in names)

@@ -19,6 +19,8 @@ _TINY = 0.05  # of the time: what is less apart is the same
 
 def curve(policy: Policy) -> str:
     """`5 s, doubling, at most 10 min, ± 10 %`."""
+    if not policy.retries:
+        return "retries left to the task’s own code"
     said = [_backoff(policy.backoff)]
     if policy.cap_s is not None and policy.backoff.kind != "fixed":
         said.append(f"at most {in_seconds(policy.cap_s)}")
@@ -208,6 +210,8 @@ def in_brief(version: PolicyVersion) -> tuple[str, str]:
     if not readable:
         return "written by a newer Redrive or by hand: no worker takes it", "cannot be read"
     policy = readable[0]
+    if not policy.retries:
+        return curve(policy), "limits only"
     over = totals(policy).p50_s
     return curve(policy), f"{attempts(policy.max_attempts)}{f' over {duration(over)}' if over else ''}"
 

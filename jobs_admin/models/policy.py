@@ -10,7 +10,7 @@ from jobs_admin.models.document_bounds import Bound, Holds, at_most, choice, not
 
 LONGEST_NAME = 63
 LONGEST_REASON = 500
-_NEEDED = ("name", "mode", "match.source", "match.queue", "match.task", "backoff.kind")
+_NEEDED = ("name", "mode", "match.source", "match.queue", "match.task")
 
 
 def _said(*path: str, longest: int = shape.LONGEST_TEXT) -> models.GeneratedField:

@@ -119,7 +119,7 @@ def _judge(
     found.looked_at += 1
     found.died_then += not ran_well
     found.retries_then += max(0, len(job.attempts) - 1)
-    if not failed or any(kind not in _JUDGED for kind, _, _ in failed):
+    if not policy.retries or not failed or any(kind not in _JUDGED for kind, _, _ in failed):
         found.unjudged += 1
         return
     first = failed[0][2]
@@ -144,6 +144,8 @@ def _judge(
 
 
 def _untold(policy: Policy) -> list[str]:
+    if not policy.retries:
+        return ["It leaves retries to the task, so it would have decided about none of these failures."]
     found = [
         "Waits are taken at their mean, and what servers ask for (Retry-After) is not kept with failures.",
         "A job that is wrong itself looks like one that met an outage which ended: class such errors as permanent.",

@@ -124,8 +124,9 @@ class Acting:
         ended = replace(outcome, kind=kind, due_at=None)
         if chosen.is_enforced and (said := self._counted(request, chosen, ended)):
             return Ending(ended, quarantined(chosen, said), _for_good(request.task, exc_info, error))
-        if request.acknowledged:
-            return Ending(outcome, None, exc_info)  # acknowledged early: its author chose that it runs once at most
+        # Acknowledged early: its author chose that it runs once at most.
+        if request.acknowledged or not chosen.policy.retries:
+            return Ending(outcome, None, exc_info)
         decision = self._decided(request, error, chosen)
         if decision.is_observed:
             return Ending(outcome, decision, exc_info)

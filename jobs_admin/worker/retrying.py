@@ -206,7 +206,8 @@ class Retrying:
             said = {**dict(zip(_ASKED_WITH, given, strict=False)), **named}
             chosen = getattr(task.request, _RUNNING, None)
             # A retry with other arguments, on another queue, or after which the task goes on, is more than a retry.
-            if chosen is None or not chosen.is_enforced or chosen.policy.native != REPLACE or not _is_plain(said):
+            policy = None if chosen is None or not chosen.is_enforced else chosen.policy
+            if policy is None or not policy.retries or policy.native != REPLACE or not _is_plain(said):
                 return retry(*given, **named)
             error = said.get("exc") or sys.exc_info()[1]
             found = AskedRetry(error if isinstance(error, BaseException) else None)
@@ -224,7 +225,11 @@ class Retrying:
         return GuardRetry(said, error, decision.delay_s, decision.text())
 
     def _note(self, chosen: Chosen, request: Any, error: BaseException) -> Decision | None:
-        """The decision over a failed attempt, left for the main process. None: it could not be made; all stays Celery's."""
+        """The decision over a failed attempt, left for the main process. None: all stays Celery's, because the policy leaves
+        retries to the task, or no decision could be made.
+        """
+        if not chosen.policy.retries:
+            return None
         try:
             decision = decide(
                 chosen,
@@ -301,9 +306,8 @@ def _because(verdict: Again, unanswered: bool) -> str:
 
 
 def quarantined(chosen: Chosen, said: Quarantine) -> Decision:
-    return Decision(
-        QUARANTINE, chosen.label, "poison", max_attempts=chosen.policy.max_attempts, records=told(said.crashes)
-    )
+    most = chosen.policy.max_attempts if chosen.policy.retries else None
+    return Decision(QUARANTINE, chosen.label, "poison", max_attempts=most, records=told(said.crashes))
 
 
 def _name(error: BaseException) -> str:

@@ -434,3 +434,16 @@ def test_the_worst_minute_of_a_budget_is_told(vera):
         vera.post("/policies/new/preview/", typed(budget__per_minute="100", budget__burst="10"), headers=HTMX)
     )
     assert "at most 110 retries of all its jobs in any minute" in said
+
+
+def test_a_policy_for_a_limit_alone_is_published_without_a_word_about_retries(otto):
+    form = typed(leaves_retries="on", concurrency__key="tenant", concurrency__limit="2")
+    said = text_of(otto.post("/policies/new/preview/", form))
+    assert "Changes no retries." in said and "How often a failed job is retried stays as the task’s own code says" in said
+    assert otto.post("/policies/new/publish/", form).status_code == 302
+    document = PolicyVersion.objects.get().document
+    assert document["concurrency"] == {"key": "tenant", "limit": 2} and document["retries"] is False
+    assert not {"max_attempts", "backoff", "retry_after"} & document.keys()
+    page = otto.get("/policies/webhooks/").content.decode()
+    assert re.search(r'name="leaves_retries" value="on" checked', page)
+    assert "limits only retries left to the task’s own code" in text_of(otto.get("/policies/"))

@@ -29,6 +29,8 @@ def sent(draft: Draft) -> QueryDict:
         form["retry_after.respect"] = "on"
     if draft.files_lost:
         form["file_lost"] = "on"
+    if draft.leaves_retries:
+        form["leaves_retries"] = "on"
     form["expires"] = draft.expires
     return form
 

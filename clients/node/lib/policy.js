@@ -4,7 +4,9 @@
 const { LONGEST_S } = require('./backoff');
 
 const FIELDS = ['name', 'match', 'mode', 'native', 'max_attempts', 'backoff', 'cap_s', 'jitter', 'retry_after', 'classes', 'budget',
-  'poison', 'concurrency', 'rate_limit', 'exhausted', 'file_lost', 'expires_at', 'note'];
+  'poison', 'concurrency', 'rate_limit', 'exhausted', 'file_lost', 'expires_at', 'note', 'retries'];
+// Fields that say how jobs are retried. A policy that sets none of them leaves retries to the job's own options.
+const OF_RETRIES = ['native', 'max_attempts', 'backoff', 'cap_s', 'jitter', 'retry_after', 'classes', 'budget', 'exhausted'];
 const NOT_HERE = ['concurrency', 'rate_limit'];
 const BACKOFFS = {
   exponential: ['first_delay_s', 'factor'],
@@ -97,13 +99,17 @@ function parse(document) {
   const unknown = [];
   const said = new Reading(document, '', unknown);
   said.knows(FIELDS);
+  const named = OF_RETRIES.filter((name) => said.take(name) !== null);
+  const retries = said.truth('retries', named.length > 0);
+  if (!retries && named.length) throw new Refused(`${named[0]} must be left out. It means nothing where retries is false.`);
   const backoff = backoffOf(said.part('backoff'));
   const policy = {
     name: said.text('name', ''),
     match: matchOf(said.part('match')),
     mode: said.choice('mode', ['observe', 'enforce'], 'observe'),
     native: said.choice('native', ['replace', 'after'], 'replace'),
-    max_attempts: said.number('max_attempts', 1, 1000, backoff.kind === 'table' ? backoff.delays_s.length + 1 : 5, true),
+    retries,
+    max_attempts: !retries ? 1 : said.number('max_attempts', 1, 1000, backoff.kind === 'table' ? backoff.delays_s.length + 1 : 5, true),
     backoff,
     cap_s: said.number('cap_s', 0.001, LONGEST_S, null),
     jitter: jitterOf(said.part('jitter')),

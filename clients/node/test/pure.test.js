@@ -124,7 +124,11 @@ test('a wish is found wherever an error carries it, the first that is one', () =
 
 /** What a policy says, in the form in which the desk publishes it. */
 function written(policy) {
-  const { unknown, ...found } = policy;
+  const { unknown, retries, ...found } = policy;
+  if (!retries) {
+    const { name, match, mode, poison } = found;
+    return { name, match, mode, ...(poison === null ? {} : { poison }), retries };
+  }
   const fields = { exponential: ['factor'], table: ['delays_s'], polynomial: ['power', 'plus_s'] }[policy.backoff.kind] ?? [];
   const { kind, first_delay_s: first, fraction, seconds: added } = { ...policy.jitter, ...policy.backoff };
   found.backoff = { kind, ...(kind === 'table' ? {} : { first_delay_s: first }), ...Object.fromEntries(fields.map((name) => [name, policy.backoff[name]])) };

@@ -37,7 +37,7 @@ class Known:
     def replaced(self, curve: Curve) -> bool:
         """Whether a policy decides instead of this curve; a call that is more than a retry stays Celery's."""
         policy = self.enforced
-        return policy is not None and policy.native == REPLACE and (curve.call is None or curve.call.is_plain)
+        return policy is not None and policy.retries and policy.native == REPLACE and (curve.call is None or curve.call.is_plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ _USUAL, _USUAL_BACKOFF, _USUAL_JITTER = Policy(), Backoff(), Jitter()
 def parse(document: object, *, lenient: bool = False) -> Policy:
     """The policy that a JSON document says. Raises PolicyRefused, and nothing else, with all that is wrong with it.
 
-    A field that is missing or null has its default (see `Policy`). Strict refuses fields that it does not know. `lenient`,
+    A field that is missing or null has its default (see `Policy`); where none of shape.OF_RETRIES is there, retries are left
+    to the task. Strict refuses fields that it does not know. `lenient`,
     for workers, keeps their names in `unknown` and only observes: a policy half understood decides nothing.
     """
     problems: list[Problem] = []
@@ -56,6 +57,9 @@ def parse(document: object, *, lenient: bool = False) -> Policy:
 
 def _policy(said: Reading) -> Policy:
     said.done(_FIELDS)
+    named = [name for name in shape.OF_RETRIES if said.has(name)]
+    if not said.truth("retries", bool(named)):
+        return _without_retries(said, named)
     backoff = _backoff(said.part("backoff"))
     default_attempts = len(backoff.delays_s) + 1 if backoff.kind == "table" else _USUAL.max_attempts
     policy = Policy(
@@ -80,6 +84,25 @@ def _policy(said: Reading) -> Policy:
     )
     _agree(said, policy)
     return policy
+
+
+def _without_retries(said: Reading, named: list[str]) -> Policy:
+    """A policy that only limits starts, counts crashes or files lost jobs."""
+    for name in named:
+        said.refuse(name, "left out", None, "It means nothing where retries is false.")
+    return Policy(
+        name=_name(said, "name") or "",
+        match=_match(said.part("match")),
+        mode=said.choice("mode", shape.MODES, shape.OBSERVE),
+        retries=False,
+        max_attempts=1,
+        poison=_poison(said.part("poison")),
+        concurrency=_concurrency(said.part("concurrency")),
+        rate_limit=_rate_limit(said.part("rate_limit")),
+        file_lost=said.truth("file_lost", False),
+        expires_at=_time(said, "expires_at"),
+        note=said.text("note", shape.LONGEST_NOTE, "", lines=True),
+    )
 
 
 def _agree(said: Reading, policy: Policy) -> None:

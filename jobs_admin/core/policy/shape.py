@@ -124,6 +124,7 @@ class Policy:
     name: str = ""  # "" is a draft that nobody has named
     match: Match = Match()
     mode: str = OBSERVE
+    retries: bool = True  # whether it decides retries; False leaves them to the task, with max_attempts 1 (no retry of its own)
     native: str = REPLACE  # of Celery's own retries: the policy comes instead of them, or after them
     max_attempts: int = 5  # all runs of the function, the first included
     backoff: Backoff = Backoff()
@@ -157,6 +158,8 @@ BACKOFF_FIELDS = {
     "decorrelated": ("first_delay_s",),
 }
 _OPTIONAL = ("budget", "poison", "concurrency", "rate_limit")
+# Fields that say how jobs are retried. A policy that sets none of them leaves retries to the task.
+OF_RETRIES = ("native", "max_attempts", "backoff", "cap_s", "jitter", "retry_after", "classes", "budget", "exhausted")
 JITTER_FIELDS = {"down": ("fraction",), "plus_minus": ("fraction",), "additive": ("seconds",)}
 
 
@@ -181,6 +184,9 @@ def document(policy: Policy) -> dict[str, Any]:
         "expires_at": _written(policy.expires_at),
         "note": policy.note,
     }  # fmt: skip
+    if not policy.retries:
+        # Said, not only left out: a worker that does not know the field observes the policy, and decides no retry.
+        found = {name: value for name, value in found.items() if name not in OF_RETRIES} | {"retries": False}
     return {name: _plain(value) for name, value in found.items() if value is not None}
 
 

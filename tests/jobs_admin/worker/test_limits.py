@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.limits import most_at_once
+from tests.jobs_admin.worker.conftest import of_job
 from tests.jobs_admin.worker.policies import attempts, gaps, obeyed, policy
 
 pytestmark = pytest.mark.server
@@ -38,4 +39,18 @@ def test_the_place_of_a_job_whose_process_was_killed_is_free_long_before_its_lea
     job = worker.send("dies", 2)
     worker.wait(lambda: len(attempts(worker, job)) == 2, what="the second attempt")  # which needs the one place
     assert gaps(worker, job)[0] < 30  # of a lease
+    obeyed(worker, url)
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": {"key": "task", "limit": 2}}, {"poison": {"crashes": 3}}])
+def test_a_policy_for_a_limit_alone_leaves_retries_to_the_task(worker, limit):
+    """A task without retries is dead at its first error, and one that retries does so as its own code says."""
+    url = worker.store_engine.url
+    limits = [{"name": name, "match": {"task": name}, "mode": "enforce", **limit} for name in ("try", "autoretries")]
+    obeyed(worker, url, *limits)
+    dead, again = worker.send("try"), worker.send("autoretries")
+    (only,) = worker.wait(lambda: of_job(worker.store_engine, dead), what="the report of its end")
+    (first,) = worker.wait(lambda: of_job(worker.store_engine, again), what="the report of its retry")
+    assert (only.kind, only.max_attempts, only.policy) == ("exception", 1, "")
+    assert (first.kind, first.policy) == ("retry", "") and first.due_at - first.at > 50
     obeyed(worker, url)

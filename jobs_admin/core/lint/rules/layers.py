@@ -43,6 +43,6 @@ def _said(client: ClientRetries) -> str:
 def _attempts(known: Known) -> int:
     """Of the way of retrying that has most; 1 where none is bounded or none is there."""
     ways = [curve.attempts for curve in known.curves if not known.replaced(curve)]
-    if known.enforced is not None:
+    if known.enforced is not None and known.enforced.retries:
         ways.append(known.enforced.max_attempts)
     return max((attempts for attempts in ways if attempts is not None), default=1)

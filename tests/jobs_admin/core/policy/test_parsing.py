@@ -24,6 +24,7 @@ from jobs_admin.core.policy import (
     document,
     parse,
 )
+from jobs_admin.core.policy.shape import OF_RETRIES
 from tests.jobs_admin.core.documents_of_policies import CASES, WHOLE_POLICIES
 
 JSON = some.recursive(
@@ -109,10 +110,28 @@ def test_what_is_written_is_read_as_the_same_policy(said):
 
 
 def test_what_is_left_out_has_its_default():
-    assert parse({}) == Policy()
+    assert parse({"retries": True}) == Policy()
     assert parse({"match": None, "cap_s": None, "backoff": {"factor": None}, "classes": []}) == Policy()
     assert parse({"backoff": {"kind": "fixed", "first_delay_s": 60}}) == Policy(backoff=Backoff("fixed", 60.0))
     assert Policy().mode == "observe" and Policy().match == Match("*", "*", "*") and Policy().jitter == Jitter("none")
+
+
+@pytest.mark.parametrize("limit", [{}, {"concurrency": {"key": "task", "limit": 2}}, {"rate_limit": {"max": 1}}, {"poison": {}}])
+def test_a_policy_that_says_nothing_of_retries_leaves_them_to_the_task(limit):
+    policy = parse({"name": "limits", "mode": "enforce", **limit})
+    assert (policy.retries, policy.max_attempts) == (False, 1)
+    written = document(policy)
+    assert written["retries"] is False and not written.keys() & set(OF_RETRIES)
+    assert parse(written) == policy
+
+
+@pytest.mark.parametrize("name", OF_RETRIES)
+def test_a_policy_that_says_anything_of_retries_decides_them(name):
+    said = {name: document(parse({"budget": {"per_minute": 1}, "cap_s": 60}))[name]}
+    policy = parse(said)
+    assert policy.retries and policy.max_attempts == 5 and "retries" not in document(policy)
+    with pytest.raises(PolicyRefused, match=f"{name} must be left out"):
+        parse({**said, "retries": False})
 
 
 @given(JSON)
