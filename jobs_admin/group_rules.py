@@ -148,6 +148,9 @@ def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
     if config.is_read_only():
         raise RuleRefused("read_only", config.READ_ONLY)
     _may(viewer, "rule.withdraw", _sources_of(rule), f"rule {rule.pk}")
+    if rule.kind == GroupRuleKind.MERGE and rule.group and (held := _split_of([rule.group])):
+        message = f"The merged group is split by {held.by}: take that rule back first. Nothing was changed."
+        raise RuleRefused("conflict", message)
     with transaction.atomic():
         changed = GroupRule.objects.filter(pk=rule.pk, is_withdrawn=False).update(
             is_withdrawn=True, is_applied=False, applied_to=0, since=timezone.now()
@@ -175,6 +178,8 @@ def row(viewer: Viewer, pk: int) -> Row | None:
 def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
     rules = list(found)
     newest = Failure.objects.aggregate(Max("pk"))["pk__max"] or 0
+    split = GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT)
+    of_split = set(split.values_list("group_id", flat=True)) if any(rule.kind == GroupRuleKind.MERGE for rule in rules) else ()
     rows = []
     theirs = _sources_of_each(rules)
     for rule in rules:
@@ -182,7 +187,8 @@ def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
         if not any(viewer.may(VIEWER, source) for source in sources):
             continue
         done = 1.0 if rule.is_applied or not newest else min(0.99, rule.applied_to / newest)
-        may = not rule.is_withdrawn and all(viewer.may(OPERATOR, source) for source in sources)
+        is_below = rule.kind == GroupRuleKind.MERGE and rule.group_id in of_split
+        may = not rule.is_withdrawn and not is_below and all(viewer.may(OPERATOR, source) for source in sources)
         groups = [rule.group] if rule.group else []
         says = _says(rule.kind, groups, rule.by, rule.frame, len(rule.others))
         merged = _merged(rule) if all(viewer.may(VIEWER, source) for source in sources) else ()
@@ -278,12 +284,21 @@ def _came_out_of_a_split(group: Group) -> bool:
 def _mergeable(groups: list[Group]) -> None:
     if len(groups) < 2:
         raise RuleRefused("invalid", "Choose at least two groups to merge. Nothing was changed.", "groups")
-    held = GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT, group__in=groups[1:]).first()
+    # What is split is not merged, nor are its parts: the one's end could not tell which failures are the other's.
+    held = _split_of(groups)
     if held is not None:
         message = f"One of these groups is split by {held.by}: take that rule back first. Nothing was changed."
         raise RuleRefused("conflict", message, "groups")
     if any(group.fingerprint.startswith(TAKEN_IN) for group in groups):
         raise RuleRefused("conflict", "One of these groups is just being merged. Nothing was changed.", "groups")
+    if any(_came_out_of_a_split(group) for group in groups):
+        message = "One of these groups came out of a split: take that rule back first. Nothing was changed."
+        raise RuleRefused("conflict", message, "groups")
+
+
+def _split_of(groups: Iterable[Group]) -> GroupRule | None:
+    """The rule in force by which one of these groups is split."""
+    return GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT, group__in=groups).first()
 
 
 def _sources(groups: Iterable[Group]) -> list[str]:

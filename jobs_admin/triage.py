@@ -279,17 +279,21 @@ def undoable(viewer: Viewer, key: str) -> int:
     """How many jobs the act changed, where `undo` would take some of them back; else 0."""
     if config.is_read_only():
         return 0
-    events = list(_events(viewer, key).only("act", "actor", "source", "after")[:1_000_000])
+    events = list(_events(viewer, key).only("act", "actor", "object", "source", "after")[:1_000_000])
     if not any(_stands(event) for event in events[:_STEPS_ASKED]):
         return 0
     return sum((event.after or {}).get("count", 0) for event in events)
 
 
 def _stands(event: AuditEvent) -> bool:
-    """Whether a job is as the event left it."""
+    """Whether a job is as the event left it, and in no later act's hands."""
     after, said = event.after or {}, _said(event.actor, _BY_NAME[event.act].done)
     left = _free().filter(pk__in=after.get("ids", ()), state=after.get("state"), reason=said, source=event.source)
-    return left.exists()
+    if not (jobs := set(left.values_list("pk", flat=True))):
+        return False
+    later = _TakenUp(jobs, event.pk)
+    later.read(_later(event.pk, event.object, {event.source}))
+    return bool(jobs - later.since(event.pk))
 
 
 def _go_on_undoing(viewer: Viewer, sweep: Sweep, ends: float) -> Sweep:
@@ -323,43 +327,59 @@ def _events(viewer: Viewer, key: str, *, below: int = 2**63 - 1) -> QuerySet[Aud
     return found[:1]
 
 
-@dataclass(frozen=True, slots=True)
 class _TakenUp:
-    """Which jobs later acts took up: they are in that act's hands, even as the one that is undone left them."""
+    """Which jobs later acts took up: they are in that act's hands, even as the one that is undone left them.
 
-    by: dict[int, int]  # job -> the number of the latest event about it
-    until: int  # events up to here are in it
+    A later act that was undone itself counts for nothing: what it had taken up is in the earlier act's hands again.
+    """
+
+    def __init__(self, jobs: set[int], until: int) -> None:
+        self.until = until  # events up to here are in it
+        self._jobs = jobs
+        self._standing: dict[int, list[tuple[int, str]]] = defaultdict(list)  # job -> (number, key) of each, latest last
+
+    def read(self, later: QuerySet) -> None:
+        """Add later events, (number, object, reason, after) each."""
+        for number, name, reason, after in later.order_by("pk").iterator(chunk_size=200):
+            undone = reason.removeprefix(UNDO_OF) if name.startswith(UNDOING) else ""
+            for pk in (after or {}).get("ids", ()):
+                if pk in self._jobs:
+                    self._note(self._standing[pk], number, name, undone)
+            self.until = max(self.until, number)
+            self.until = max(self.until, number)
+
+    @staticmethod
+    def _note(standing: list[tuple[int, str]], number: int, name: str, undone: str) -> None:
+        if undone and standing and undone in (standing[-1][1], f"{standing[-1][1]}@{standing[-1][0]}"):
+            standing.pop()
+        else:
+            standing.append((number, name))
+
+    def since(self, event: int) -> set[int]:
+        """Jobs on which an act after this event stands."""
+        return {pk for pk, standing in self._standing.items() if standing and standing[-1][0] > event}
 
 
 def _taken_up(numbers: Sequence[int], sweep: Sweep) -> _TakenUp:
     """Of the jobs of these events. Read before any transaction: a later act may have been about a million jobs."""
     until = AuditEvent.objects.aggregate(newest=Max("pk"))["newest"] or 0
     events = list(AuditEvent.objects.filter(pk__in=numbers).only("pk", "object", "source", "after"))
-    jobs = {pk for event in events for pk in (event.after or {}).get("ids", ())}
-    by: dict[int, int] = {}
+    found = _TakenUp({pk for event in events for pk in (event.after or {}).get("ids", ())}, 0)
     if events:
-        later = _later(min(numbers), events[0].object, {event.source for event in events}, sweep)
-        for number, after in later.filter(pk__lte=until).order_by("pk").iterator(chunk_size=200):
-            by |= {pk: number for pk in (after or {}).get("ids", ()) if pk in jobs}
-    return _TakenUp(by, until)
+        later = _later(min(numbers), events[0].object, {event.source for event in events}, sweep.key)
+        found.read(later.filter(pk__lte=until))
+    found.until = until
+    return found
 
 
-def _later(than: int, name: str, sources: set[str], sweep: Sweep) -> QuerySet:
-    """Number and `after` of later events, but of the same sweep and of the undoing under way: they are about other jobs."""
+def _later(than: int, name: str, sources: set[str], undoing: str = "") -> QuerySet:
+    """Later events, but of the same sweep and of the undoing under way: they are about other jobs."""
     found = AuditEvent.objects.filter(
         pk__gt=than, act__in=[*_BY_NAME, "failure.quarantine"], allowed=True, source__in=sources
     )
     if not name.startswith("failure:"):
         found = found.exclude(object=name)
-    return found.exclude(object=sweep.key).values_list("pk", "after")
-
-
-def _acted_on_since(event: AuditEvent, sweep: Sweep, known: _TakenUp) -> set[int]:
-    """Those of the event's jobs that a later act took up: by what is known, and by what was done since that was read."""
-    ours = set((event.after or {}).get("ids", ()))
-    newer = _later(known.until, event.object, {event.source}, sweep)
-    found = {pk for pk in ours if known.by.get(pk, 0) > event.pk}
-    return found | {pk for _, after in newer for pk in (after or {}).get("ids", ()) if pk in ours}
+    return found.exclude(object=undoing).values_list("pk", "object", "reason", "after")
 
 
 def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp) -> int:
@@ -374,7 +394,9 @@ def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp
     with transaction.atomic():
         # Whoever changed one since wrote another reason: that is theirs, and stays.
         rows = _lock(_free().filter(pk__in=after["ids"], state__in=back.before, reason=said, source=event.source))
-        since = _acted_on_since(event, sweep, later) if rows else set()
+        if rows:
+            later.read(_later(later.until, event.object, {event.source}, sweep.key))
+        since = later.since(event.pk)
         rows = [row for row in rows if row[0] not in since]
         if not rows:
             return 0

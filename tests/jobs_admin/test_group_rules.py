@@ -250,3 +250,35 @@ def test_a_merge_into_a_group_that_is_just_being_merged_is_refused_or_goes_along
         pass
     assert GroupRule.objects.count() == said.count("saved") == GroupAlias.objects.count()
     assert set(GroupAlias.objects.values_list("group__fingerprint", flat=True)) == {three}
+
+
+def test_what_is_split_and_its_parts_are_not_merged():
+    """The end of the one could not tell which failures are the other's: they stayed mixed for good."""
+    group, other = bury(1, queue="emails"), bury(1, task="refund")
+    rule = group_rules.save(ANN, "split", groups=[group.fingerprint], by="queue")
+    while regrouping.regroup(timezone.now() + timedelta(seconds=10)):
+        pass
+    part = Failure.objects.get(task="charge").group
+    for one in (group, part):
+        for groups in ([other.fingerprint, one.fingerprint], [one.fingerprint, other.fingerprint]):
+            with pytest.raises(RuleRefused):
+                group_rules.save(ANN, "merge", groups=groups)
+    group_rules.withdraw(ANN, rule)
+    assert not GroupRule.objects.filter(kind="merge").exists()
+
+
+def test_a_merge_is_taken_back_after_the_split_of_the_merged_group():
+    group, other = bury(1, queue="emails"), bury(1, task="refund")
+    merge = group_rules.save(ANN, "merge", groups=[group.fingerprint, other.fingerprint])
+    split = group_rules.save(ANN, "split", groups=[group.fingerprint], by="queue")
+    while regrouping.regroup(timezone.now() + timedelta(seconds=10)):
+        pass
+    assert not group_rules.row(ANN, merge.pk).may_withdraw
+    with pytest.raises(RuleRefused, match="take that rule back first"):
+        group_rules.withdraw(ANN, merge)
+    group_rules.withdraw(ANN, split)
+    group_rules.withdraw(ANN, merge)
+    while regrouping.regroup(timezone.now() + timedelta(seconds=10)):
+        pass
+    assert Failure.objects.get(task="charge").group == group
+    assert Failure.objects.get(task="refund").group.fingerprint == other.fingerprint

@@ -297,3 +297,23 @@ def test_an_undoing_leaves_what_was_acted_on_after_it_had_looked(shop, bury):  #
     triage.discard(ANN, selection=ids[:1])
     assert triage._undo_event(ANN, event, sweep, seen) == 1
     assert states() == ["discarded", "dead"]
+
+
+def test_acts_are_taken_back_one_after_the_other_down_to_the_first(shop, bury):  # noqa: F811
+    """What a later act had taken up is in the earlier one's hands again once that is taken back."""
+    ids = bury(3)
+    first = triage.discard(ANN, selection=ids, reason="spam")
+    second = triage.restore(ANN, selection=ids[:2])
+    third = triage.discard(ANN, selection=ids[:1], reason="spam")
+    assert triage.undoable(ANN, first.key) == 3 and triage.undo(ANN, first.key).ids == ids[2:]
+    for done, left in ((third, ids[:1]), (second, ids[:2]), (first, ids[:2])):
+        assert triage.undoable(ANN, done.key) and triage.undo(ANN, done.key).ids == left
+    assert states() == ["dead"] * 3 and not triage.undoable(ANN, first.key)
+
+
+def test_what_a_later_act_of_the_same_kind_has_in_hand_is_not_offered_to_be_undone(shop, bury):  # noqa: F811
+    (pk,) = bury(1)
+    first = triage.discard(ANN, selection=[pk])
+    triage.restore(ANN, selection=[pk])
+    triage.discard(ANN, selection=[pk])
+    assert triage.undoable(ANN, first.key) == 0 and triage.undo(ANN, first.key).count == 0
