@@ -17,6 +17,8 @@ os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 
 WORLDS = {
     "bullmq": "tests.histories.bullmq:Bullmq",
+    "replays": "tests.histories.replays:Replays",
+    "undo": "tests.histories.undo:Undo",
 }
 
 

@@ -179,7 +179,9 @@ def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
     rules = list(found)
     newest = Failure.objects.aggregate(Max("pk"))["pk__max"] or 0
     split = GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT)
-    of_split = set(split.values_list("group_id", flat=True)) if any(rule.kind == GroupRuleKind.MERGE for rule in rules) else ()
+    of_split = (
+        set(split.values_list("group_id", flat=True)) if any(rule.kind == GroupRuleKind.MERGE for rule in rules) else ()
+    )
     rows = []
     theirs = _sources_of_each(rules)
     for rule in rules:

@@ -336,7 +336,9 @@ class _TakenUp:
     def __init__(self, jobs: set[int], until: int) -> None:
         self.until = until  # events up to here are in it
         self._jobs = jobs
-        self._standing: dict[int, list[tuple[int, str]]] = defaultdict(list)  # job -> (number, key) of each, latest last
+        self._standing: dict[int, list[tuple[int, str]]] = defaultdict(
+            list
+        )  # job -> (number, key) of each, latest last
 
     def read(self, later: QuerySet) -> None:
         """Add later events, (number, object, reason, after) each."""

@@ -1,0 +1,72 @@
+"""The death of a process, played in this one: it stops before a statement or a call to Redis, and forgets all."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+
+class Died(BaseException):
+    """The process ended here. Nothing of the desk may catch it."""
+
+
+@contextlib.contextmanager
+def dying_after(calls: int | None) -> Iterator[None]:
+    """Die before the statement or Redis call that follows `calls` others of this thread; None: not at all.
+
+    What a real death loses is lost: the transaction that was open, and all that modules remember.
+    """
+    if calls is None:
+        yield
+        return
+    import redis
+    from django.db import connection
+
+    left, thread = calls, threading.get_ident()
+
+    def count() -> None:
+        nonlocal left
+        if threading.get_ident() == thread:
+            left -= 1
+            if left < 0:
+                raise Died
+
+    def statement(execute, sql, *rest):
+        count()
+        return execute(sql, *rest)
+
+    called = redis.Redis.execute_command
+
+    def call(self, *args, **options):
+        count()
+        return called(self, *args, **options)
+
+    redis.Redis.execute_command = call
+    try:
+        with connection.execute_wrapper(statement):
+            yield
+    except Died:
+        redis.Redis.execute_command = called
+        forget_process()
+    finally:
+        redis.Redis.execute_command = called
+
+
+def forget_process() -> None:
+    """What a process of `watch` remembers is gone; what it had claimed stays claimed."""
+    from jobs_admin import rules_in_force
+    from jobs_admin.notices import delivering
+    from jobs_admin.replays import seeing, sending, settling, stopping
+    from tests.histories.desk import forget_all
+
+    for sender in sending._senders.values():
+        sender.close()
+        for held in sender._ending.values():
+            held.line.join(5)
+    forget_all()
+    stopping._recalls.clear()
+    seeing._queues.clear()
+    settling._filed = settling._Filed()
+    rules_in_force.forget()
+    delivering._lanes.clear()

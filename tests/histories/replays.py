@@ -1,0 +1,527 @@
+"""Histories of replays: drafted, started, laid out, sent, steered, stopped and settled, while jobs end, and processes die.
+
+The model is what the workers of these histories have fetched and run: a job of a replay is fetched at most once; an item says how
+its run ended, or that nobody knows; a job is in the state that its last run left it in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.histories.celery_desk import CeleryDesk
+from tests.histories.deaths import dying_after, forget_process
+from tests.histories.desk import compare_counts
+from tests.histories.jobs import Fetched, fetched, message, report
+from tests.histories.kit import Divergence, act
+
+FIRST, BATCH = 3, 4  # jobs that a start lays out itself, and that a step of `lay` does, in these histories
+SOURCES = ("shop", "web", "bank")
+TASKS = ("charge", "refund", "mail")
+_SIZES = (0, 1, FIRST - 1, FIRST, FIRST + 1, FIRST + BATCH - 1, FIRST + BATCH, FIRST + BATCH + 1, FIRST + 3 * BATCH)
+_BOUNDS = {
+    "replays.freezing.FIRST": FIRST,
+    "replays.freezing.BATCH": BATCH,
+    "replays.settling._READ": 5,
+    "replays.settling._BATCH": 2,
+    "replays.settling._MANY": 12,
+    "replays.stopping._BATCH": 2,
+    "replays.stopping._AT_ONCE": 5,
+    "replays.stopping._AGAIN_S": 0.0,
+    "replays.acts._CANCELLED_AT_ONCE": 3,
+    "replays.leaving_out._BATCH": 2,
+    "replays.marking._FEWEST": 1,
+    "replays.marking._MOST": 4,
+    "replays.choosing._PASSED_AT_ONCE": 5,
+    "replays.seeing._AT_ONCE": 4,
+    "replays.seeing._QUEUES_S": 0.0,
+    "replays.sending._ROUND_S": 0.004,
+    "replays.sending._LOOK_AFTER_S": 0.0,
+    "replays.sending._SILENT_S": 0.0,
+}
+_PACES: tuple[dict[str, Any], ...] = (
+    {"style": "at_once"},
+    {"style": "at_once", "in_flight": 2},
+    {"style": "at_once", "per_key": {"key": "task", "concurrency": 1}},
+    {"style": "at_once", "queue_cap": 2},
+    {"style": "at_once", "shuffle": True},
+    {"style": "steady", "rate": 200},
+    {"style": "steady", "rate": 50, "jitter": 0.5, "stop": {"failed": 0.5, "of_last": 10}},
+    {"style": "careful", "canary": {"jobs": 2, "success": 0.5, "within": 60}, "ramp": {"from": 50, "to": 500}},
+    {
+        "style": "careful",
+        "canary": {"jobs": 3},
+        "ramp": {"from": 20, "to": 200},
+        "stop": {"failed": 0.3, "of_last": 10},
+    },
+)
+_OVER = ("done", "stopped", "cancelled")
+
+
+@dataclass(slots=True)
+class Job:
+    source: str
+    queue: str
+    job_id: str
+    task: str
+    state: str = "dead"
+    run: int = 1
+    attempts: int = 1
+    is_pruned: bool = False
+    ends: dict[int, str] = field(default_factory=lambda: {1: "exception"})  # run -> how it ended
+
+
+@dataclass(slots=True)
+class Running:
+    job: Fetched
+    attempt: int
+
+
+class Replays(CeleryDesk):
+    most_acts = 16
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, SOURCES, _BOUNDS)
+        from jobs_admin.models.access import OPERATOR, Viewer
+
+        self.ann, self.bob = Viewer("ann", {"*": OPERATOR}), Viewer("bob", {"shop": OPERATOR, "web": OPERATOR})
+
+    # -- the beginning --------------------------------------------------------------------------------------------
+
+    def begin(self, rng: random.Random) -> None:
+        super().begin(rng)
+        self.queues = [f"q{n}" for n in range(rng.choice([1, 2, 3, 20]))]
+        self.jobs: dict[int, Job] = {}
+        self.running: list[Running] = []
+        self.outbox: list[dict[bytes, bytes]] = []  # reports that have not arrived
+        self.fetched: Counter[int] = Counter()  # by item
+        self.ran: dict[int, tuple[int, int]] = {}  # item -> job and run
+        self.by_word: dict[int, str] = {}  # item -> what a person said became of it
+        self.has_lost_queues = False
+        self._bury(rng, rng.choice(_SIZES))
+
+    def described(self) -> str:
+        from jobs_admin.models import Replay, ReplayItem
+
+        columns = (
+            "pk", "state", "pace", "total", "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled",
+            "taken", "held_because", "may_send", "rate", "sender",
+        )  # fmt: skip
+        items = ReplayItem.objects.order_by("pk").values_list(
+            "pk", "replay", "failure", "run", "state", "outcome", "claimed_at"
+        )
+        told = [*Replay.objects.order_by("pk").values_list(*columns), *items, *sorted(self.jobs.items())]
+        return "\n".join(map(str, told))
+
+    def _bury(self, rng: random.Random, count: int) -> None:
+        from jobs_admin.models import Failure
+
+        entries = []
+        for _ in range(count):
+            self.jobs_made += 1
+            source, queue, task = rng.choice(SOURCES), rng.choice(self.queues), rng.choice(TASKS)
+            job_id = f"j{self.jobs_made}"
+            raw = message(job_id, queue, task, [self.jobs_made])
+            tenant = rng.choice(["", "acme", "cobalt"])
+            entries.append(
+                report(source, queue, job_id, at=self.now(), task=task, error=rng.choice(["Refused", "Timeout"]), raw=raw,
+                       tenant=tenant, args=f"[{self.jobs_made}]", kwargs="{}")
+            )  # fmt: skip
+        self.file(entries)
+        for pk, *name in Failure.objects.exclude(pk__in=self.jobs).values_list(
+            "pk", "source", "queue", "first_job_id", "task"
+        ):
+            self.jobs[pk] = Job(*name)
+
+    # -- people ---------------------------------------------------------------------------------------------------
+
+    @act(weight=6)
+    def start(self, rng: random.Random) -> None:
+        from jobs_admin import replays
+
+        who = rng.choice([self.ann, self.ann, self.bob])
+        pace = rng.choice(_PACES)
+        options, edit, selection, query = replays.Options(), None, [], ""
+        known = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned)
+        kind = rng.choice(["all", "all", "query", "chosen", "edited", "patched"])
+        if kind == "query":
+            query = rng.choice([f"queue:{rng.choice(self.queues)}", f"task:{rng.choice(TASKS)}", "source:shop"])
+        elif kind == "chosen" and known:
+            selection = rng.sample(known, min(len(known), rng.choice([1, 2, FIRST, FIRST + 1, FIRST + BATCH])))
+        elif kind == "edited" and known:
+            selection, edit = [rng.choice(known)], {"args": ["edited"], "kwargs": {}}
+        elif kind == "patched":
+            options = replays.Options(patch={"kwargs": {"dry": True}}, attempts=rng.choice(["reset", "kept", 3]))
+        if not query and not selection:
+            query = "state:dead"
+        with dying_after(self.death(rng, 60)):
+            try:
+                draft = replays.draft(
+                    who, query=query, selection=selection, pace=pace, reason="fixed", options=options, edit=edit
+                )
+                if rng.random() < 0.1:
+                    return
+                replays.start(who, draft)
+            except replays.ReplayRefused as refused:
+                if refused.code not in ("nothing_to_replay", "already_open", "bad_scope", "changed"):
+                    raise
+
+    @act(weight=4)
+    def steer(self, rng: random.Random) -> None:
+        """Pause, resume, cancel, go at another pace, or go on without a group."""
+        from jobs_admin import replays
+        from jobs_admin.models import Group, Replay
+
+        replay = self._some_replay(rng)
+        if replay is None:
+            return
+        name = rng.choice(["pause", "resume", "resume", "without", "cancel", "pace", "start"])
+        with dying_after(self.death(rng, 30)):
+            try:
+                if name == "pause":
+                    replays.pause(self.ann, replay, "wait")
+                elif name == "resume":
+                    replays.resume(self.ann, replay, "go on")
+                elif name == "without":
+                    groups = list(Group.objects.order_by("pk").values_list("fingerprint", flat=True))
+                    replays.resume(self.ann, replay, "go on", without_groups=rng.sample(groups, min(1, len(groups))))
+                elif name == "cancel":
+                    replays.cancel(self.ann, replay, "no")
+                elif name == "start":
+                    replays.start(self.ann, Replay.objects.get(pk=replay.pk))
+                else:
+                    replays.change_pace(self.ann, replay, rng.choice(_PACES))
+            except replays.ReplayRefused as refused:
+                if refused.code not in ("wrong_state", "bad_pace", "nothing_to_replay", "already_open", "changed"):
+                    raise
+
+    @act()
+    def resolve(self, rng: random.Random) -> None:
+        """A person's word on an item of which nothing is known."""
+        from jobs_admin import replays
+        from jobs_admin.models import ReplayItem
+
+        items = list(ReplayItem.objects.filter(state="uncertain").select_related("replay").order_by("pk"))
+        if items:
+            item = rng.choice(items)
+            word = rng.choice(["ran", "lost"])
+            replays.resolve_item(self.ann, item.replay, item.n, word)
+            self.by_word[item.pk] = word
+
+    @act()
+    def discard_or_restore(self, rng: random.Random) -> None:
+        from jobs_admin import triage
+
+        known = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned)
+        if not known:
+            return
+        chosen = rng.sample(known, min(len(known), rng.choice([1, 2, 5])))
+        name = rng.choice(["discard", "restore"])
+        done = triage.act_on(self.ann, name, chosen, reason="because")
+        for pk in done.ids:
+            self.jobs[pk].state = "discarded" if name == "discard" else "dead"
+
+    # -- the steps of watch ---------------------------------------------------------------------------------------
+
+    @act(weight=4)
+    def lay(self, rng: random.Random) -> None:
+        from jobs_admin import replays
+
+        with dying_after(self.death(rng, 20)):
+            for _ in range(rng.choice([1, 1, 5])):
+                replays.lay()
+
+    @act(weight=8)
+    def send(self, rng: random.Random) -> None:
+        from jobs_admin import replays
+
+        name = rng.choice(["one", "one", "one", "other"])
+        with dying_after(self.death(rng, 60)):
+            for _ in range(rng.choice([1, 2, 6])):
+                self.skip(rng.choice([0.0, 0.05, 0.5]))
+                replays.send(name)
+
+    @act(weight=6)
+    def settle(self, rng: random.Random) -> None:
+        from jobs_admin import replays
+
+        with dying_after(self.death(rng, 60)):
+            for _ in range(rng.choice([1, 1, 4])):
+                replays.settle()
+
+    @act(weight=6)
+    def work(self, rng: random.Random) -> None:
+        """Workers fetch some jobs; some of those that run end."""
+        wells = rng.choice([0.0, 0.3, 0.8, 1.0])
+        self._fetch(rng, rng.choice([0, 1, 2, 5, 100]))
+        rng.shuffle(self.running)
+        for one in self.running[: rng.choice([0, 1, 3, 100])]:
+            self._end(rng, one, wells)
+
+    @act(weight=5)
+    def hear(self, rng: random.Random) -> None:
+        """Some reports arrive, in any order, some of them twice."""
+        rng.shuffle(self.outbox)
+        count = rng.choice([1, 3, 100])
+        some, self.outbox = self.outbox[:count], self.outbox[count:]
+        some += rng.sample(some, min(len(some), rng.choice([0, 0, 2])))
+        self.file(some, self.death(rng, 30))
+
+    @act()
+    def bury(self, rng: random.Random) -> None:
+        self._bury(rng, rng.choice([1, BATCH]))
+
+    @act()
+    def prune(self, rng: random.Random) -> None:
+        from django.db import transaction
+
+        from jobs_admin import retention
+        from jobs_admin.models import Failure, ReplayItem
+        from jobs_admin.models.replay import OPEN_ITEM
+
+        held = set(ReplayItem.objects.filter(state__in=OPEN_ITEM).values_list("failure", flat=True))
+        busy = {self.ran[one.job.item][0] for one in self.running} | {
+            pk for pk, job in self.jobs.items() if len(job.ends) < job.run
+        }
+        free = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned and pk not in held | busy)
+        gone = rng.sample(free, min(len(free), 1))
+        if gone and not self.outbox:
+            with transaction.atomic():
+                retention.forget(list(Failure.objects.filter(pk__in=gone).values_list("pk", flat=True)))
+            for pk in gone:
+                self.jobs[pk].is_pruned = True
+
+    @act()
+    def step_clock(self, rng: random.Random) -> None:
+        self.clock.step(rng.choice([-120, -5, -1, 1, 6, 60, 600]))
+
+    @act()
+    def lose_queues(self, rng: random.Random) -> None:
+        """A broker comes back empty: its queues and its ledgers are gone."""
+        self.brokers[rng.choice(SOURCES)].flushdb()
+        self.has_lost_queues = True
+
+    @act()
+    def die(self, rng: random.Random) -> None:
+        forget_process()
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    def _fetch(self, rng: random.Random, most: int) -> int:
+        count = 0
+        for source, client in self.brokers.items():
+            for name in sorted(client.keys("q*")):  # of those of the histories: the ledgers' names begin otherwise
+                while count < most and (raw := client.rpop(name)):
+                    count += 1
+                    self._note_fetched(fetched(source, name.decode(), raw))
+        return count
+
+    def _note_fetched(self, job: Fetched) -> None:
+        said = job.lineage
+        if said is None:
+            raise Divergence(f"{job} was sent without its lineage")
+        mine = [
+            pk for pk, one in self.jobs.items()
+            if (one.source, one.queue, one.job_id) == (job.source, said["queue"], said["job_id"])
+        ]  # fmt: skip
+        if not mine:
+            raise Divergence(f"{job} is no job of ours")
+        pk, run = mine[0], said["run"]
+        if (pk, run) in {of for item, of in self.ran.items() if self.fetched[item] and item != job.item}:
+            raise Divergence(f"Run {run} of job {pk} was sent by two items: {job}")
+        self.fetched[job.item] += 1
+        if self.fetched[job.item] > 1:
+            raise Divergence(f"Item {job.item} was sent {self.fetched[job.item]} times: {job}")
+        self.ran[job.item] = pk, run
+        self.jobs[pk].run = max(self.jobs[pk].run, run)
+        self.running.append(Running(job, 1))
+
+    def _end(self, rng: random.Random, one: Running, wells: float) -> None:
+        job = one.job
+        draw = rng.random()
+        kind = "success" if draw < wells else rng.choices(["exception", "retry"], [3, 1])[0]
+        if one.attempt >= 3 and kind == "retry":
+            kind = "exception"
+        error = rng.choice(["Refused", "Timeout", "New"])
+        self.outbox.append(
+            report(job.source, job.queue, job.job_id, at=self.now(), task=job.task, kind=kind, attempt=one.attempt,
+                   error=error, raw=job.raw, lineage=job.lineage, duration_s=0.1)
+        )  # fmt: skip
+        pk, run = self.ran[job.item]
+        mine = self.jobs[pk]
+        if kind == "retry":
+            one.attempt += 1
+            return
+        self.running.remove(one)
+        mine.ends[run] = kind
+        if run == mine.run:
+            mine.state, mine.attempts = ("recovered" if kind == "success" else "dead"), one.attempt
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        from jobs_admin import replays
+        from jobs_admin.models import Replay
+
+        rng = random.Random(1)
+        self.clock.step(130)  # whatever set it back: leases run out
+        quiet = 0
+        for turn in range(400):
+            before = self._progress()
+            for replay in Replay.objects.filter(state__in=("paused", "held")).order_by("pk"):
+                (replays.resume if turn < 60 or replay.state == "paused" else replays.cancel)(self.ann, replay, "go on")
+            while replays.lay():
+                pass
+            for _ in range(3):
+                self.skip(1.0)
+                replays.send("last")
+            self._fetch(rng, 1_000)
+            for one in list(self.running):
+                self._end(rng, one, 0.8)
+            some, self.outbox = self.outbox, []
+            self.file(some)
+            replays.settle()
+            self.clock.step(3)
+            is_still = self._progress() == before and not self.running and not self.outbox
+            quiet = quiet + 1 if is_still else 0
+            waits = Replay.objects.filter(state__in=("waiting", "canary", "ramping", "running", "held", "paused"))
+            if (
+                quiet >= (3 if waits.exists() else 1)
+                and not waits.filter(planned__gt=0).exists()
+                and not self._is_anything_left()
+            ):
+                break
+            if quiet >= 40:
+                break
+        else:
+            raise Divergence("The replays do not come to their end")
+        self.clock.step(2 * 3600)
+        for _ in range(3):
+            replays.send("last")
+            while replays.settle():
+                pass
+            self.clock.step(3)
+
+    def _is_anything_left(self) -> bool:
+        from jobs_admin.models import Replay
+
+        return Replay.objects.filter(state__in=("cancelled", "stopped")).exclude(planned=0).exists()
+
+    def _progress(self) -> object:
+        from jobs_admin.models import Replay
+
+        columns = ("pk", "state", "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")
+        return list(Replay.objects.order_by("pk").values_list(*columns)), sum(self.fetched.values())
+
+    def check(self) -> None:
+        from jobs_admin import audit, replays
+        from jobs_admin.models import FrozenBatch, Replay, ReplayItem
+
+        wrong: list[str] = []
+        counts: dict[int, Counter[str]] = defaultdict(Counter)
+        items = list(ReplayItem.objects.order_by("pk").values_list("pk", "replay", "failure", "run", "state"))
+        for _, replay, _, _, state in items:
+            counts[replay][state] += 1
+        pruned = {pk for pk, job in self.jobs.items() if job.is_pruned}
+        for replay in Replay.objects.order_by("pk"):
+            said = {name: getattr(replay, name) for name in (
+                "planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled")}  # fmt: skip
+            if replay.state == "draft":
+                continue
+            if sum(said.values()) != replay.total:
+                wrong.append(f"replay {replay.pk}: {said} make {sum(said.values())}, not {replay.total}")
+            must_be_over = said["uncertain"] == 0 or replay.state in _OVER
+            if replay.state not in _OVER and must_be_over:
+                wrong.append(f"replay {replay.pk} is {replay.state} still: {said}")
+            if said["planned"] or said["sent"] or said["running"]:
+                wrong.append(f"replay {replay.pk} ({replay.state}) has jobs without an end: {said}")
+            dropped = said["cancelled"] - counts[replay.pk]["cancelled"]  # of what was never laid out no row is left
+            for name, n in said.items():
+                is_so = counts[replay.pk][name]
+                if pruned or name == "cancelled":
+                    is_wrong = is_so > n
+                else:
+                    is_wrong = is_so != n
+                if is_wrong:
+                    wrong.append(f"replay {replay.pk}: {n} {name}, its link shows {is_so}")
+                page = replays.items(self.ann, replay, state=name, limit=500)
+                if len(page.rows) != is_so:
+                    wrong.append(f"replay {replay.pk}: its page of {name} has {len(page.rows)} rows, there are {is_so}")
+            if dropped and not pruned and replay.state not in ("cancelled", "stopped") and dropped > said["cancelled"]:
+                wrong.append(f"replay {replay.pk}: {dropped} were cancelled and left no item")
+            held, _ = replays.count_items(self.ann, replay)
+            if held != replay.total:
+                wrong.append(f"replay {replay.pk}: {held} items, {replay.total} in all")
+        if FrozenBatch.objects.exists():
+            wrong.append(f"{FrozenBatch.objects.count()} batches are frozen still")
+        wrong += self._wrong_items(items)
+        wrong += self._wrong_jobs(
+            {failure: (run, state) for _, _, failure, run, state in items if state == "uncertain"}
+        )
+        if wrong:
+            raise Divergence("\n".join(wrong[:15]))
+        if (broken := audit.verify()) is not None:
+            raise Divergence(f"The audit breaks at {broken}")
+        self.checked += 1
+        if self.checked % 5 == 1:
+            compare_counts(with_attempts=not pruned)
+
+    def _wrong_items(self, items: list[tuple[int, int, int, int, str]]) -> list[str]:
+        wrong = []
+        for pk, replay, failure, run, state in items:
+            job, was_fetched = self.jobs[failure], self.fetched[pk]
+            end = job.ends.get(run) if was_fetched else None
+            if pk in self.by_word and state in ("succeeded", "failed_again"):
+                continue
+            must = {"success": "succeeded", "exception": "failed_again"}.get(end or "")
+            if must is not None and state != must:
+                wrong.append(f"item {pk} of replay {replay}: its job ended with {end}, it is {state}")
+            elif must is None and state in ("succeeded", "failed_again"):
+                wrong.append(f"item {pk} of replay {replay} is {state}, and its job never ended")
+            elif state == "uncertain" and not self.has_lost_queues:
+                wrong.append(f"item {pk} of replay {replay} is uncertain, and nothing was lost")
+        return wrong
+
+    def _wrong_jobs(self, uncertain: dict[int, tuple[int, str]]) -> list[str]:
+        from jobs_admin.models import Failure
+
+        wrong = []
+        found = {pk: values for pk, *values in Failure.objects.values_list("pk", "state", "run", "attempts", "job_id")}
+        for pk, job in self.jobs.items():
+            if job.is_pruned:
+                if pk in found:
+                    wrong.append(f"job {pk} was pruned, and is there")
+                continue
+            if pk not in found:
+                wrong.append(f"job {pk} is lost")
+                continue
+            state, run, _, _ = found[pk]
+            words = [word for item, word in self.by_word.items() if item in self._items_of(pk)]
+            if pk in uncertain:
+                if (state, run) != ("replaying", uncertain[pk][0]):
+                    wrong.append(
+                        f"job {pk} is {state} in run {run}, and its item of run {uncertain[pk][0]} is uncertain"
+                    )
+            elif words:
+                if state not in ("dead", "recovered", "discarded"):
+                    wrong.append(f"job {pk} was settled by a person's word, and is {state}")
+            elif (state, run) != (job.state, job.run):
+                wrong.append(f"job {pk} is {state} in run {run}, expected {job.state} in run {job.run}: {job}")
+        wrong += [f"failure {pk} is no job of ours" for pk in found.keys() - self.jobs.keys()]
+        return wrong
+
+    def _items_of(self, failure: int) -> set[int]:
+        from jobs_admin.models import ReplayItem
+
+        return set(ReplayItem.objects.filter(failure=failure).values_list("pk", flat=True))
+
+    # -- the model ------------------------------------------------------------------------------------------------
+
+    def _some_replay(self, rng: random.Random) -> Any:
+        from jobs_admin.models import Replay
+
+        found = list(Replay.objects.order_by("-pk"))
+        return rng.choice([found[0], rng.choice(found)]) if found else None
