@@ -136,6 +136,8 @@ class Told:
     policies: dict[str, int]  # name -> version that it runs
     refused: dict[str, str]  # name -> why it cannot use the version in force, and goes on with the one before
     uncounted: int = 0  # jobs that it started although a policy counts them: the store did not answer
+    overrun: int = 0  # jobs that ran on while their place under a limit was given to another: it had not answered for 30 s
+    shared_out: int = 0  # retries by its own share of a budget: the store did not answer
     unkept: int = 0  # jobs that a policy wanted kept while they run, and that were not
     unplaced: int = 0  # jobs that no policy decided over, because it is not sure which queue they came from
     repeated: int = 0  # second copies of replayed jobs that it did not run
@@ -165,6 +167,8 @@ def _told(source: str, name: str, said: dict[str, Any], names: dict[str, frozens
         {_text(n, 100): int(_number(v)) for n, v in policies.items()} if isinstance(policies, dict) else {},
         {_text(n, 100): _text(why, 300) for n, why in refused.items()} if isinstance(refused, dict) else {},
         int(_number(said.get("uncounted"))),
+        int(_number(said.get("overrun"))),
+        int(_number(said.get("shared_out"))),
         int(_number(said.get("unkept"))),
         int(_number(said.get("unplaced"))),
         int(_number(said.get("repeated"))),

@@ -19,6 +19,8 @@ class Workers(Schema):
     held_back: dict[str, int]  # off, capture, observe -> workers that may do no more than this
     refused: dict[str, str]  # worker -> why it cannot use this version
     uncounted: int | None  # jobs that they started uncounted, while the store did not answer; null: nobody knows
+    overrun: int | None  # jobs above a limit: their worker stopped answering, and their places went to others; null: nobody knows
+    shared_out: int | None  # retries by workers' own shares of a budget, while the store did not answer; null: nobody knows
     unplaced: (
         int | None
     )  # jobs that no policy decided over, as it was not sure which queue they came from; null: nobody knows
@@ -156,6 +158,8 @@ def workers(running: policies.InForce) -> dict[str, Any]:
         "held_back": dict(running.held_back),
         "refused": dict(running.refused),
         "uncounted": running.uncounted if running.is_known else None,
+        "overrun": running.overrun if running.is_known else None,
+        "shared_out": running.shared_out if running.is_known else None,
         "unkept": running.unkept if running.is_known else None,
         "unplaced": running.unplaced if running.is_known else None,
     }

@@ -155,6 +155,14 @@ def fleet(told: Any, version: int) -> Fleet:
         )
         if count
     ]
+    if told.overrun:
+        unseen.append(
+            f"a limit was exceeded by {told.overrun:,} job{'' if told.overrun == 1 else 's'}: "
+            "their worker stopped answering for 30 s, so their places were given to others"
+        )
+    if told.shared_out:
+        retries = f"{told.shared_out:,} retr{'y' if told.shared_out == 1 else 'ies'}"
+        unseen.append(f"{retries} made by each worker’s own share of the budget: the store did not answer in time")
     return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *unseen]))
 
 

@@ -29,6 +29,8 @@ class InForce:
     # Jobs that these workers started since they live without counting them, because the store did not answer; of all
     # policies that count something. 0 where this one counts nothing.
     uncounted: int = 0
+    overrun: int = 0  # jobs above a limit, of all policies that limit: a worker had stopped answering; 0 where this one has no limit
+    shared_out: int = 0  # retries by workers' own shares of budgets, of all of them; 0 where this one has none
     unkept: int = 0  # as much of jobs that were to be kept while they run, and were not
     unplaced: int = 0  # jobs that no policy decided over, because it was not sure which queue they came from
     is_known: bool = True  # False: the store does not answer, and nobody knows
@@ -72,9 +74,11 @@ def _in_force(current: PolicyVersion, told: Sequence[heartbeats.Told]) -> InForc
     on = Counter(one.policies.get(current.name) for one in theirs)
     counts = any(current.document.get(name) for name in ("poison", "concurrency", "rate_limit"))
     uncounted = sum(one.uncounted for one in theirs) if counts else 0
+    overrun = sum(one.overrun for one in theirs) if current.document.get("concurrency") else 0
+    shared_out = sum(one.shared_out for one in theirs) if current.document.get("budget") else 0
     unkept = sum(one.unkept for one in theirs) if current.document.get("file_lost") else 0
     unplaced = sum(one.unplaced for one in theirs)
-    return InForce(current.version, on, dict(ceilings), refused, uncounted, unkept, unplaced)
+    return InForce(current.version, on, dict(ceilings), refused, uncounted, overrun, shared_out, unkept, unplaced)
 
 
 def _is_for(current: PolicyVersion, worker: heartbeats.Told) -> bool:

@@ -159,6 +159,8 @@ class AtStart:
         self._uncounted = Tally()
         # Crashes that the store has not heard of.
         self._untold: deque[tuple[list[str], list[str | int]]] = deque(maxlen=1000)
+        self.overrun = 0  # places given to others while this worker, which had not renewed them, still ran their jobs
+        self.live_workers = 1  # of this source, itself included: by the latest answer of the store
         self._open: Sequence[bytes] = ()  # tokens of which no end was told at the last beat
 
     def starting(self, policy: Policy, job: Job) -> Proceed | Wait | Alone | Quarantine:
@@ -246,7 +248,8 @@ class AtStart:
         dead = [token for token in self._open if not _lives(token)]
         names = [self._boots, self._key, f"{self._key}:held"]
         answer = self._calls.run(BEAT, names, [self._boot, self._worker, self._host, leaving, *dead])
-        self._open = answer or ()
+        live, overrun, *self._open = answer or (self.live_workers, self.overrun)
+        self.live_workers, self.overrun = max(1, int(live)), int(overrun)
 
     def tell(self) -> None:
         """Tell the store of crashes that it has not heard of. Called every second."""

@@ -1,13 +1,27 @@
-"""How many retries a minute may be made: one bucket for all workers of a source, and for all policies that name it."""
+"""How many retries a minute may be made: one bucket for all workers of a source, and for all policies that name it.
+
+Where the store does not answer in time, each worker has a share of it: the budget divided by the workers that live.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import math
+import mmap
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobs_admin.core import keys
+from jobs_admin.core.policy import Budget
 from jobs_admin.worker.calls import Calls, Script
+from jobs_admin.worker.tally import Tally
 
 SCRIPT = Script((Path(__file__).parent / "budget.lua").read_text())
 KEPT_MS = 8 * 86_400_000  # at least, and until it is full again
@@ -31,3 +45,98 @@ def arguments(name: str, per_minute: float, burst: int, *, spent: int = 0) -> li
     # Rounded up: whole microseconds that are a little too long never grant one too many.
     interval = math.ceil(60_000_000 / per_minute) if per_minute > 0 else 0
     return [name, interval, burst, spent, KEPT_MS]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Whether a retry may be made, and how long it has to wait for its turn beside what the policy says (seconds)."""
+
+    is_granted: bool
+    wait_s: float = 0.0
+    is_of_share: bool = False  # the store did not answer
+
+
+GRANTED, REFUSED = Grant(True), Grant(False)
+LONGEST_TURN_S = 3_600.0  # what would have to wait for longer is refused, as what is above the budget is
+_PLACES = 256  # budgets; of more, some share a place, and are the slower for it
+_PLACE = struct.Struct("=8sd")  # the budget, and when its share will be full again (monotonic)
+_LOCK_S = 0.02
+
+
+class Shares:
+    """One worker's share of each budget, while the store does not answer. Made before the pool is forked, shared by its children.
+
+    The share of a budget is its rate and its burst divided by the workers that live. Unlike the budget it refuses nothing that
+    can have its turn within an hour: no job is dead because our store is slow. In any window of W seconds all workers together
+    make at most burst + per_minute × W / 60 retries by their shares, and one more each; beside what the store had granted before.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 8 + _PLACES * _PLACE.size)
+        self._tally = Tally()
+        self._threads = threading.Lock()
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (of the worker's life; its lock ends with the process that has it)
+        self.live_workers = 1
+
+    @property
+    def live_workers(self) -> int:
+        """Workers of the source, as the store said last."""
+        return int(struct.unpack_from("=q", self._memory)[0])
+
+    @live_workers.setter
+    def live_workers(self, count: int) -> None:
+        struct.pack_into("=q", self._memory, 0, max(1, count))
+
+    @property
+    def taken(self) -> int:
+        """Retries that this worker let be made out of its shares."""
+        return self._tally.total
+
+    def take(self, name: str, budget: Budget, now: float | None = None) -> Grant:
+        """Take the next turn. `now` is monotonic, in seconds, the same for all processes of a machine."""
+        if not budget.per_minute:
+            return REFUSED
+        now = time.monotonic() if now is None else now
+        live = self.live_workers
+        turn_s = 60 / budget.per_minute * live
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8]
+        with self._locked():
+            at, full_at = self._place(digest)
+            full_at = max(full_at, now) + turn_s
+            wait_s = max(0.0, full_at - now - turn_s * budget.burst / live)
+            if wait_s > LONGEST_TURN_S:
+                return REFUSED
+            _PLACE.pack_into(self._memory, at, digest, full_at)
+        self._tally.add()
+        return Grant(True, wait_s, is_of_share=True)
+
+    def _place(self, digest: bytes) -> tuple[int, float]:
+        """Where in the memory a budget is, and when its share will be full again."""
+        first = int.from_bytes(digest, "big") % _PLACES
+        for n in range(_PLACES):
+            at = 8 + (first + n) % _PLACES * _PLACE.size
+            known, full_at = _PLACE.unpack_from(self._memory, at)
+            if known in (digest, bytes(8)):
+                return at, full_at
+        return 8 + first * _PLACE.size, _PLACE.unpack_from(self._memory, 8 + first * _PLACE.size)[1]
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Wait for some milliseconds at most: a process that is stopped must not hold up others, and then a turn may be taken twice."""
+        ends = time.monotonic() + _LOCK_S
+        has_thread = self._threads.acquire(timeout=_LOCK_S)
+        has_file = False
+        try:
+            while not has_file and time.monotonic() < ends:
+                with contextlib.suppress(OSError):
+                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    has_file = True
+                    break
+                time.sleep(0.0005)
+            yield
+        finally:
+            if has_file:
+                with contextlib.suppress(OSError):
+                    fcntl.lockf(self._file, fcntl.LOCK_UN)
+            if has_thread:
+                self._threads.release()

@@ -123,6 +123,8 @@ class Heartbeat:
             if time.monotonic() >= self._beat_due or self._is_leaving != was_leaving:
                 self._beat_due, was_leaving = time.monotonic() + BEAT_SECONDS, self._is_leaving
                 self.at_start.beat("leaving" if was_leaving else "")
+                if self.policing is not None:
+                    self.policing.shares.live_workers = self.at_start.live_workers
                 self._attempt(self.guard.store.spool.tend)
                 self._attempt(self.guard.store.keep_count)
                 is_reached = self._attempt(self._tell) and self._attempt(self.guard.store.measure)
@@ -206,6 +208,8 @@ class Heartbeat:
             "dropped": guard.store.dropped,
             "broken": guard.broken,
             "uncounted": self.at_start.uncounted,
+            "overrun": self.at_start.overrun,
+            "shared_out": self.policing.shares.taken if self.policing else 0,
             "repeated": guard.once.repeated if guard.once else 0,
             "unasked": guard.once.unasked if guard.once else 0,
             "unplaced": guard.unplaced,

@@ -14,7 +14,7 @@ from jobs_admin.core.policy import ENFORCE, Policy
 from jobs_admin.worker.acting import Acting
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.broker import Publisher, redis_of
-from jobs_admin.worker.budget import Budgets
+from jobs_admin.worker.budget import GRANTED, REFUSED, Budgets, Grant, Shares
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.delays import Delays
 from jobs_admin.worker.later import SCHEDULE_SECONDS, Later
@@ -45,12 +45,17 @@ class Policing:
         notes = Notes()
         self._later = _later(app, origin, url)
         budgets = Budgets(calls, origin.source)
+        self.shares = shares = Shares()
 
-        def spend(policy: Policy) -> bool | None:
+        def spend(policy: Policy) -> Grant:
             budget = policy.budget
             if budget is None:
-                return True
-            return budgets.spend(budget.group or policy.name, budget.per_minute, budget.burst)
+                return GRANTED
+            name = budget.group or policy.name
+            said = budgets.spend(name, budget.per_minute, budget.burst)
+            if said is None:
+                return shares.take(name, budget)
+            return GRANTED if said else REFUSED
 
         self._retrying = Retrying(origin, self.policies.in_force(), notes, at_start, spend)
         self.acting = Acting(origin, self.policies.in_force(), notes, self._later, at_start, spend)

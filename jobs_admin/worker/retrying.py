@@ -17,7 +17,7 @@ from typing import Any
 
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 
-from jobs_admin.core import backoff, matching
+from jobs_admin.core import matching
 from jobs_admin.core.policy import Policy
 from jobs_admin.core.policy.shape import ESCALATE, REPLACE
 from jobs_admin.core.randomness import uniform
@@ -25,6 +25,7 @@ from jobs_admin.core.verdict import BUDGET, EXHAUSTED, Again, Dead, Ended, judge
 from jobs_admin.worker import report
 from jobs_admin.worker.asking import retry_after_s
 from jobs_admin.worker.at_start import MEMORY, Alone, AtStart, Job, Quarantine, RunAlone, Wait, told
+from jobs_admin.worker.budget import GRANTED, Grant
 from jobs_admin.worker.decision import (
     AGAIN,
     DEAD,
@@ -49,8 +50,8 @@ _UTC = timezone.utc
 
 logger = logging.getLogger("redrive.worker")
 
-# Takes one retry of the policy's budget; None: nobody answered.
-Spend = Callable[[Policy], "bool | None"]
+# Takes one retry of the policy's budget, or of this worker's share of it.
+Spend = Callable[[Policy], Grant]
 
 
 class Retrying:
@@ -283,25 +284,24 @@ def decide(
     delay_s = verdict.delay_s
     if _expires_within(expires, delay_s):
         return replace(decision, act=DEAD, reason=EXPIRES)
-    granted = True if policy.budget is None or is_observed else spend(policy)
-    if granted is False:
+    grant = GRANTED if policy.budget is None or is_observed else spend(policy)
+    if not grant.is_granted:
         return replace(decision, act=DEAD, reason=BUDGET)
-    if granted is None:
-        # Nobody knows what is left of the budget. Retries go on while our store is away, as seldom as the policy allows.
-        delay_s = max(delay_s, policy.cap_s or backoff.bounds(policy, attempt).longest_s)
-        if _expires_within(expires, delay_s):
-            return replace(decision, act=DEAD, reason=EXPIRES)
+    delay_s = verdict.delay_s + grant.wait_s
+    if grant.wait_s and _expires_within(expires, delay_s):
+        return replace(decision, act=DEAD, reason=EXPIRES)
     keeps_wait = policy.backoff.kind == "decorrelated"
-    return replace(decision, reason=_because(verdict, granted is None), delay_s=delay_s, keeps_wait=keeps_wait)
+    return replace(decision, reason=_because(verdict, grant), delay_s=delay_s, keeps_wait=keeps_wait)
 
 
-def _because(verdict: Again, unanswered: bool) -> str:
+def _because(verdict: Again, grant: Grant) -> str:
     """Why it waits so long, where that is not the policy's own curve."""
     said = []
     if verdict.asked_s is not None:
         said.append(f"asked to wait {verdict.asked_s:,.6g} s")
-    if unanswered:
-        said.append("the budget could not be asked")
+    if grant.is_of_share:
+        turn = f", its turn came {grant.wait_s:,.3g} s later" if grant.wait_s else ""
+        said.append(f"the budget could not be asked: by this worker's share of it{turn}")
     return ", ".join(said)
 
 

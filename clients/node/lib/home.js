@@ -14,6 +14,7 @@ const POLL_MS = 1000, BEAT_MS = 5000; // `off` must reach every worker within tw
 const FIRST_LOOK_MS = 1000; // that the first job of a process may wait for the policies
 const KEPT_MS = 8 * 86400e3; // at least, of what is spent of a budget
 const FORGET_S = 86400;
+const LONGEST_TURN_S = 3600; // of a retry, by a share of a budget
 const BUDGET = new Script(readFileSync(path.join(__dirname, '..', 'lua', 'budget.lua'), 'utf8'));
 
 const homes = new Map();
@@ -50,6 +51,8 @@ class Home {
     this.counts = {};
     this.broken = 0; // times that we failed at something of our own
     this.dropped = 0; // jobs that BullMQ forgot and that could not be kept
+    this.shares = new Map(); // budget -> when this process' share of it will be full again (s, monotonic)
+    this.sharedOut = 0; // retries by these shares
     this.beatDue = 0;
     this.isAway = false;
     this.isOver = false;
@@ -135,21 +138,33 @@ class Home {
       release: this.release, celery: '', guard: version, mode: this.mode, policies: this.inForce.versions, refused: this.inForce.refused,
       pool: 'node', broker: 'bullmq', concurrency: this.concurrency, queues, tasks: '', tasks_cut: false, configuration: '',
       late_ack: Object.fromEntries(queues.map((queue) => [queue, true])), counts: this.counts, spooled: 0, dropped: this.dropped,
-      broken: this.broken, uncounted: this.ledger.uncounted, repeated: 0, unasked: 0, unplaced: 0, unkept: 0,
+      broken: this.broken, uncounted: this.ledger.uncounted, overrun: 0, shared_out: this.sharedOut, repeated: 0, unasked: 0, unplaced: 0, unkept: 0,
     };
     await this.store.ask(['HSET', keys.workers, `${this.source}/${this.name}`, JSON.stringify(said)]);
     await this.store.ask(['EXPIRE', keys.workers, FORGET_S]);
   }
 
-  /** Whether one retry of the policy's budget may be made, which is then spent; null: nobody knows. */
+  /** Whether one retry of the policy's budget may be made, which is then spent; a number: seconds until its turn by this process' share. */
   async spend({ name, budget }) {
     const interval = budget.per_minute > 0 ? Math.ceil(60e6 / budget.per_minute) : 0;
     try {
       const answer = await this.store.run(BUDGET, [keys.budget(this.source)], [budget.group ?? name, interval, budget.burst, 1, KEPT_MS], CALL_MS);
       return Boolean(answer[0]);
     } catch {
-      return null;
+      return this.share(budget.group ?? name, budget);
     }
+  }
+
+  /** Where the store does not answer: the budget divided by the workers that live. jobs_admin/worker/budget.py, Shares. */
+  share(name, { per_minute: perMinute, burst }) {
+    const live = this.ledger.liveWorkers, turnS = (60 / perMinute) * live, now = performance.now() / 1000;
+    if (!perMinute) return false;
+    const fullAt = Math.max(this.shares.get(name) ?? 0, now) + turnS;
+    const waitS = Math.max(0, fullAt - now - (turnS * burst) / live);
+    if (waitS > LONGEST_TURN_S) return false;
+    this.shares.set(name, fullAt);
+    this.sharedOut++;
+    return waitS;
   }
 
   count(queue, what, seconds = 0) {

@@ -28,6 +28,7 @@ class Ledger {
     this.counted = 0; // jobs that are counted and run
     this.uncounted = 0; // jobs that started although a policy counts them: the store did not answer
     this.isLeaving = false;
+    this.liveWorkers = 1;
   }
 
   /**
@@ -101,8 +102,9 @@ class Ledger {
   }
 
   /** `leaving`: what is left open is nobody's crash; `gone`: nothing runs any more. */
-  beat(leaving = '') {
-    return this.store.run(BEAT, [this.boots, this.key, `${this.key}:held`], [this.boot, this.worker, this.host, leaving], 2000);
+  async beat(leaving = '') {
+    const [live] = await this.store.run(BEAT, [this.boots, this.key, `${this.key}:held`], [this.boot, this.worker, this.host, leaving], 2000);
+    this.liveWorkers = Math.max(1, Number(live)); // of the source, as the store said last
   }
 
   /** Called while the process ends, and nothing can be waited for. */

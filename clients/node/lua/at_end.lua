@@ -5,7 +5,9 @@
 -- Answers go · quarantine, its crashes
 local time = redis.call('TIME')
 local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
-release(KEYS[4], ARGV[1], now)
+if release(KEYS[4], ARGV[1], now) then
+  note_overrun(KEYS[2], 1)
+end
 if ARGV[3] == '' then
   note_end(KEYS[1], KEYS[2], ARGV[1])
   return { 'go' }

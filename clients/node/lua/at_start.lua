@@ -37,7 +37,7 @@ if starts > 0 then
   end
 end
 if at_once > 0 then
-  hold(KEYS[4], KEYS[5], ARGV[1], now)
+  hold(KEYS[4], KEYS[5], ARGV[9], ARGV[1], now)
 end
 if most > 0 then
   local start = { at = now, boot = ARGV[2], worker = ARGV[3], alone = ARGV[6] == 'alone' }

@@ -1,7 +1,8 @@
 -- A worker lives, or leaves. KEYS[1] all boots, [2] its boot, [3] what it holds
 -- ARGV[1] boot, [2] worker's name, [3] host, [4] '' or 'leaving' (told to end) or 'gone' (ended, nothing runs any more),
 -- [5…] tokens whose processes are no more
--- Answers the tokens that hold a place, or began a counted job of which no end was told
+-- Answers how many workers of the source live, how many places of this one were given to others while their jobs ran, and then
+-- the tokens that hold a place, or began a counted job of which no end was told
 local time = redis.call('TIME')
 local now = math.floor((time[1] * 1000000 + time[2]) / 1000)
 redis.call('ZADD', KEYS[1], ARGV[4] == 'gone' and now - SILENT_MS - 1 or now, ARGV[1])
@@ -19,8 +20,10 @@ for i = 5, #ARGV do
   forget_last(KEYS[2], ARGV[i])
   redis.call('HDEL', KEYS[2] .. ':running', ARGV[i])
 end
-local open = renew(KEYS[3], now)
+local open, overrun = renew(KEYS[3], now)
+note_overrun(KEYS[2], overrun)
 for _, token in ipairs(redis.call('HKEYS', KEYS[2] .. ':running')) do
   open[#open + 1] = token
 end
-return open
+local lives = redis.call('ZCOUNT', KEYS[1], now - SILENT_MS, '+inf')
+return { tostring(lives), redis.call('HGET', KEYS[2], 'overrun') or '0', unpack(open) }

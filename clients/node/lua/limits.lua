@@ -23,46 +23,70 @@ local function lease(leases, limit, token, job, now)
   return math.floor(math.max(200, math.min(LEASE_MS, place * held_ms / limit)))
 end
 
-local function hold(leases, held, token, now)
+-- A place that is held: since when (ms), among how many, and in which set of leases. Nil where none is.
+local function held_place(said)
+  return string.match(said or '', '^(%d+) (%d+) (.*)$')
+end
+
+-- Whether a place ran out while its job still ran, and was given to another: then more run, or ran, than the limit allows.
+local function is_overrun(leases, limit, token, now)
+  local ends = tonumber(redis.call('ZSCORE', leases, token) or '0')
+  return ends <= now and redis.call('ZCOUNT', leases, '(' .. now, '+inf') >= tonumber(limit)
+end
+
+local function hold(leases, held, limit, token, now)
   redis.call('ZADD', leases, now + LEASE_MS, token)
   redis.call('PEXPIRE', leases, 2 * LEASE_MS)
-  redis.call('HSET', held, token, now .. ' ' .. leases)
+  redis.call('HSET', held, token, now .. ' ' .. limit .. ' ' .. leases)
   redis.call('PEXPIRE', held, FORGOTTEN_MS)
 end
 
 -- Let go of a place whose job's end was never told: its holder begins another, or is no more.
 local function drop(held, token)
-  local leases = string.match(redis.call('HGET', held, token) or '', '^%d+ (.*)$')
+  local _, _, leases = held_place(redis.call('HGET', held, token))
   if leases then
     redis.call('HDEL', held, token)
     redis.call('ZREM', leases, token)
   end
 end
 
--- Give a place back, and learn from it how long places are held.
+-- Give a place back, and learn from it how long places are held. Answers whether it had been given to another meanwhile.
 local function release(held, token, now)
-  local since, leases = string.match(redis.call('HGET', held, token) or '', '^(%d+) (.*)$')
+  local since, limit, leases = held_place(redis.call('HGET', held, token))
+  local over = since and is_overrun(leases, limit, token, now)
   if since then
     redis.call('HDEL', held, token)
     redis.call('ZREM', leases, token)
     local before = tonumber(redis.call('GET', leases .. ':time') or now - since)
     redis.call('SET', leases .. ':time', math.floor(before * 0.8 + (now - since) * 0.2), 'PX', FORGOTTEN_MS)
   end
+  return over
 end
 
--- A worker lives: what its jobs hold stays theirs, also what ran out while nobody could be reached. Answers who holds.
+-- A worker lives: what its jobs hold stays theirs, also what ran out while nobody could be reached. Answers who holds, and
+-- how many of these places had been given to others.
 local function renew(held, now)
-  local all, holders = redis.call('HGETALL', held), {}
+  local all, holders, overrun = redis.call('HGETALL', held), {}, 0
   for i = 1, #all, 2 do
     holders[#holders + 1] = all[i]
-    local leases = string.match(all[i + 1], '^%d+ (.*)$')
+    local _, limit, leases = held_place(all[i + 1])
+    if is_overrun(leases, limit, all[i], now) then
+      overrun = overrun + 1
+    end
     redis.call('ZADD', leases, now + LEASE_MS, all[i])
     redis.call('PEXPIRE', leases, 2 * LEASE_MS)
   end
   if #all > 0 then
     redis.call('PEXPIRE', held, FORGOTTEN_MS)
   end
-  return holders
+  return holders, overrun
+end
+
+-- Kept with the life of the worker that had not renewed in time, which tells it by its heartbeat.
+local function note_overrun(boot, count)
+  if count > 0 then
+    redis.call('HINCRBY', boot, 'overrun', count)
+  end
 end
 
 -- At most `most` starts in any `per_us`. Answers 0 (this one may start), or in how many ms it is this job's turn.

@@ -186,14 +186,14 @@ test('the same failure gets the same verdict as in Python', async () => {
   }
 });
 
-test('what BullMQ calls unrecoverable is permanent, what is exhausted may be told to people, and a budget that nobody knows is spent slowly', async () => {
+test('what BullMQ calls unrecoverable is permanent, what is exhausted may be told to people, and without an answer a budget is shared out', async () => {
   const of = (policy, ended = {}, granted = true) => judge(parse(policy), { attempt: 1, names: ['Error'], ...ended }, () => 0.5, async () => granted);
   assert.deepEqual(await of({}, { isUnrecoverable: true }), { act: 'dead', reason: 'permanent' });
   assert.deepEqual(await of({ max_attempts: 1 }), { act: 'dead', reason: 'exhausted', escalate: false });
   assert.deepEqual(await of({ max_attempts: 1, exhausted: 'escalate' }), { act: 'dead', reason: 'exhausted', escalate: true });
   const policy = { backoff: { kind: 'fixed', first_delay_s: 2 }, jitter: { kind: 'additive', seconds: 4 }, budget: { per_minute: 60 } };
-  const unknown = 'the budget could not be asked';
-  assert.deepEqual(await of({ ...policy, cap_s: 10 }, {}, null), { act: 'again', reason: unknown, delayS: 10 });
-  assert.deepEqual(await of(policy, {}, null), { act: 'again', reason: unknown, delayS: 6 });
-  assert.deepEqual(await of({ ...policy, cap_s: 10 }, { retryAfterS: 20 }, null), { act: 'again', reason: `asked to wait 20 s, ${unknown}`, delayS: 22 });
+  const shared = "the budget could not be asked: by this process' share of it";
+  assert.deepEqual(await of(policy, {}, 0), { act: 'again', reason: shared, delayS: 4 });
+  assert.deepEqual(await of(policy, {}, 30), { act: 'again', reason: `${shared}, its turn came 30.0 s later`, delayS: 34 });
+  assert.deepEqual(await of(policy, {}, false), { act: 'dead', reason: 'budget' });
 });

@@ -318,6 +318,50 @@ def test_a_place_is_kept_while_its_worker_lives_and_given_up_when_it_does_not(wo
     assert two.start(rule, of("a", "2")) == Proceed()
 
 
+def lapse(store, one):
+    """Its worker has not renewed the place for thirty seconds."""
+    (leases,) = [key for key in store.keys("*limits:leases*") if b":line" not in key]
+    store.zadd(leases, {one._token(): 1})
+
+
+def test_a_limit_that_was_exceeded_is_told_by_the_worker_that_had_stopped_answering(worker, store):
+    frozen, two, rule = worker(), worker(), limited(limit=1)
+    assert frozen.start(rule, of("a", "1")) == Proceed()
+    lapse(store, frozen)
+    frozen.beat()
+    assert frozen.overrun == 0  # nobody had taken it
+    lapse(store, frozen)
+    assert two.start(rule, of("a", "2")) == Proceed()  # the second where one is allowed
+    frozen.beat()
+    two.beat()
+    assert (frozen.overrun, two.overrun) == (1, 0)
+    two.ended(rule, of("a", "2"))
+    assert isinstance(two.start(rule, of("a", "3")), Wait)  # the place is its own again
+
+
+def test_a_job_that_ends_before_its_frozen_worker_gives_a_sign_tells_that_the_limit_was_exceeded(worker, store):
+    frozen, two, rule = worker(), worker(), limited(limit=1)
+    assert frozen.start(rule, of("a", "1")) == Proceed()
+    lapse(store, frozen)
+    assert two.start(rule, of("a", "2")) == Proceed()
+    frozen.ended(rule, of("a", "1"))
+    frozen.beat()
+    assert frozen.overrun == 1
+
+
+def test_a_worker_knows_how_many_of_its_source_live(worker):
+    one, two = worker(), worker()
+    one.beat()
+    two.beat()
+    assert two.live_workers == 2
+    two.beat("gone")
+    one.beat()
+    assert one.live_workers == 1
+    one._calls = Calls("redis://127.0.0.1:1/0", "counts")
+    one.beat()
+    assert one.live_workers == 1
+
+
 def test_a_crash_gives_the_place_back(worker):
     one, rule = worker(), limited(limit=1)
     one.start(rule, of("a", "1"))

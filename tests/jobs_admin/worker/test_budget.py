@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 
 from bench.budget import RULES, all_decided, figures, most_within, over
 from jobs_admin.core import keys
-from jobs_admin.worker.budget import SCRIPT, Budgets, arguments
+from jobs_admin.core.policy import Budget
+from jobs_admin.worker.budget import LONGEST_TURN_S, REFUSED, SCRIPT, Budgets, Shares, arguments
 from jobs_admin.worker.calls import Calls
 from tests.jobs_admin.worker.patience import patient
 
@@ -121,3 +123,48 @@ def test_what_checks_the_windows_sees_one_too_many():
     evenly = [n * 600_000 for n in range(500)]
     assert over(evenly, 100, 1) == 0 and over([0, *evenly], 100, 1) == 1 and most_within(evenly, 60) == 100
     assert over([0] * 11, 100, 10) == 1 and over([0] * 10, 100, 10) == 0 and over([], 100, 10) == 0
+
+
+def turns(shares: Shares, budget: Budget, tries: int, now: float = 100.0) -> list[float]:
+    """When the retries of as many jobs that fail at once may be made, in seconds after that."""
+    return [grant.wait_s for _ in range(tries) if (grant := shares.take("p", budget, now)).is_granted]
+
+
+def test_without_the_store_a_worker_makes_its_share_of_the_retries_and_no_job_is_dead_for_that():
+    alone, one_of_four = Shares(), Shares()
+    one_of_four.live_workers = 4
+    assert turns(alone, Budget(30, 3), 6) == [0, 0, 0, 2, 4, 6]
+    assert turns(one_of_four, Budget(30, 3), 4) == [2, 10, 18, 26]  # of a burst of three quarters, and one each eight seconds
+    assert alone.take("other", Budget(30, 3), 100.0).wait_s == 0
+    assert alone.take("p", Budget(30, 3), 200.0).wait_s == 0 and alone.taken == 8
+
+
+@pytest.mark.parametrize("live", [1, 2, 5])
+def test_all_shares_together_are_the_budget_and_one_more_for_each_worker_at_most(live):
+    workers, budget = [Shares() for _ in range(live)], Budget(30, 3)
+    for one in workers:
+        one.live_workers = live
+    due = sorted(at + wait for at in range(0, 300, 3) for one in workers for wait in turns(one, budget, 1, float(at)))
+    for first, begun in enumerate(due):
+        for count, ended in enumerate(due[first:], 1):
+            assert count <= budget.most_in(ended - begun) + live, (begun, ended)
+
+
+def test_a_budget_of_nothing_has_no_shares_and_nobody_waits_for_hours():
+    assert Shares().take("p", Budget(0, 0)) == REFUSED
+    waits = turns(Shares(), Budget(1, 1), 100)
+    assert len(waits) == 61 and waits[-1] == LONGEST_TURN_S
+
+
+def test_the_processes_of_a_worker_have_one_share_and_one_that_dies_with_the_lock_holds_nobody_up():
+    shares, budget = Shares(), Budget(60, 1)
+    children = []
+    for _ in range(4):
+        if not (child := os.fork()):
+            for _ in range(25):
+                shares.take("p", budget, 100.0)
+            shares._locked().__enter__()  # and ends with it
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert shares.taken == 100 and shares.take("p", budget, 100.0).wait_s == 100

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobs_admin.core.policy import parse
+from jobs_admin.worker.budget import GRANTED, REFUSED, Grant
 from jobs_admin.worker.decision import AGAIN, DEAD, Decision
 from jobs_admin.worker.policies import Chosen
 from jobs_admin.worker.retrying import decide
@@ -19,19 +20,20 @@ def chosen(**fields) -> Chosen:
     return Chosen(parse({"name": "p", **usual, **fields}), "p", 7)
 
 
-def decided(policy: Chosen, attempt: int = 1, spend=lambda policy: True, **more) -> Decision:
+def decided(policy: Chosen, attempt: int = 1, spend=lambda policy: GRANTED, **more) -> Decision:
     return decide(policy, attempt=attempt, error_names=("ValueError", "Exception"), spend=spend, **more)
 
 
-def test_a_budget_that_cannot_be_asked_grants_the_longest_wait():
-    found = decided(chosen(budget=BUDGET), spend=lambda policy: None)
-    assert (found.act, found.delay_s, found.reason) == (AGAIN, 30, "the budget could not be asked")
-    without_cap = decided(chosen(budget=BUDGET, cap_s=None, jitter={"kind": "full"}), spend=lambda policy: None)
-    assert without_cap.delay_s == 2
+def test_a_retry_by_a_share_of_the_budget_waits_for_its_turn_beside_its_own_wait():
+    said = "the budget could not be asked: by this worker's share of it"
+    at_once = decided(chosen(budget=BUDGET), spend=lambda policy: Grant(True, is_of_share=True))
+    assert (at_once.act, at_once.delay_s, at_once.reason) == (AGAIN, 2, said)
+    later = decided(chosen(budget=BUDGET), spend=lambda policy: Grant(True, 45.5, is_of_share=True))
+    assert (later.act, later.delay_s, later.reason) == (AGAIN, 47.5, f"{said}, its turn came 45.5 s later")
 
 
 def test_a_budget_that_is_spent_is_the_reason():
-    assert decided(chosen(budget=BUDGET), spend=lambda policy: False).reason == "budget"
+    assert decided(chosen(budget=BUDGET), spend=lambda policy: REFUSED).reason == "budget"
 
 
 def test_a_policy_that_observes_spends_nothing():
@@ -55,8 +57,8 @@ def test_a_retry_that_would_come_too_late_spends_no_budget():
     found = decided(chosen(budget=BUDGET), spend=asked.append, expires=expires)
     assert (found.act, found.reason, asked) == (DEAD, "expires", [])
     later = (datetime.now(UTC) + timedelta(seconds=20)).isoformat()
-    # Granted without an answer, it would wait for the cap of 30 s.
-    assert decided(chosen(budget=BUDGET), spend=lambda policy: None, expires=later).reason == "expires"
+    late = Grant(True, 30.0, is_of_share=True)
+    assert decided(chosen(budget=BUDGET), spend=lambda policy: late, expires=later).reason == "expires"
 
 
 def test_only_what_was_used_up_escalates():

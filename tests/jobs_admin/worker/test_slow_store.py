@@ -21,6 +21,7 @@ from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
 from tests.jobs_admin.worker.conftest import reports
 from tests.jobs_admin.worker.patience import dialled
+from tests.jobs_admin.worker.policies import obeyed, policy, running
 
 pytestmark = pytest.mark.server
 
@@ -255,3 +256,22 @@ def test_a_worker_on_a_slow_road_runs_its_jobs_and_tells_all_of_them(road, own_s
     worker = start(road.url, pool="solo", environment={"REAL_PATIENCE": ""})
     jobs = [worker.send("fail", f"n{number}") for number in range(10)]
     worker.wait(lambda: {report.job_id for report in reports(own_store)} == set(jobs), what="ten reports")
+
+
+def test_a_budget_holds_by_shares_while_the_store_takes_longer_than_a_job_may_wait(start, own_store):
+    road = SlowRoad(own_store.url)
+    worker = start(road.url, environment={"REAL_PATIENCE": ""})
+    obeyed(worker, own_store.url, policy("partner", max_attempts=2, budget={"per_minute": 30, "burst": 3}))
+    road.delay = 0.3  # seconds: more than a tenth, and no outage
+    began = time.monotonic()
+    for _ in range(40):
+        worker.send("try")
+    worker.wait(lambda: len(worker.marks("attempts")) >= 44, what="a retry above the burst")
+    retries = len(worker.marks("attempts")) - 40
+    assert retries <= 3 + 30 * (time.monotonic() - began) / 60 + 3  # as many before the first that found the store slow
+    road.delay = 0.0
+    told = worker.wait(lambda: (said := running(own_store.url)) and said[0]["shared_out"] and said, what="the heartbeat")
+    assert told[0]["shared_out"] >= 40 - 3
+    worker.stop()
+    road.close()
+
