@@ -13,16 +13,17 @@ from json.encoder import encode_basestring_ascii as quoted
 
 from jobs_admin.sources.base import Letter
 
+# Only single characters repeat possessively: Python before 3.11.5 loses matches of a possessive group (CPython issue 106052).
 # A value without escapes can be compared as it stands.
 _SIMPLE = r'"[^"\\\x00-\x1f]*+"'
-_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
-_NUMBER = r"-?(?:0|[1-9]\d*+)(?:\.\d++)?+(?:[eE][+-]?\d++)?+"
+_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*"'
+_NUMBER = r"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?"
 _SCALAR = rf"(?:{_STRING}|null|true|false|{_NUMBER})"
-_LIST = rf"\[(?:{_SCALAR}(?:, {_SCALAR})*+)?+\]"
-_OBJECT = rf"\{{(?:{_STRING}: {_SCALAR}(?:, {_STRING}: {_SCALAR})*+)?+\}}"
+_LIST = rf"\[(?:{_SCALAR}(?:, {_SCALAR})*)?\]"
+_OBJECT = rf"\{{(?:{_STRING}: {_SCALAR}(?:, {_STRING}: {_SCALAR})*)?\}}"
 # Not a second one of those that are renewed, and none that a broker or a replay leaves behind.
-_NO_OTHER = r'(?!"(?:id|eta|expires|retries|root_id|parent_id|redelivered|redrive(?:_waited)?+|x-[a-z-]++)")'
-_MORE = rf"(?:, {_NO_OTHER}{_STRING}: (?:{_SCALAR}|{_LIST}|{_OBJECT}))*+"
+_NO_OTHER = r'(?!"(?:id|eta|expires|retries|root_id|parent_id|redelivered|redrive(?:_waited)?|x-[a-z-]++)")'
+_MORE = rf"(?:, {_NO_OTHER}{_STRING}: (?:{_SCALAR}|{_LIST}|{_OBJECT}))*"
 
 # From the end of the body on. In the order in which Celery 5.3 to 5.7 and kombu write them (tested with 5.7).
 _REST = re.compile(
@@ -31,8 +32,8 @@ _REST = re.compile(
         rf'"task": (?!""){_STRING}, "id": )(?P<id>{_SIMPLE})(, "shadow": {_SCALAR}, "eta": ){_SCALAR}(, "expires": ){_SCALAR}'
         rf'(, "group": {_SCALAR}, "group_index": {_SCALAR}, "retries": )(?P<retries>0|[1-9]\d*+)'
         rf'(, "timelimit": {_LIST}, "root_id": )(?P<root>{_SIMPLE}|null)(, "parent_id": )(?P<parent>{_SIMPLE}|null)'
-        rf'({_MORE})(?:, "redrive": {_OBJECT})?+({_MORE})\}}, "properties": \{{"correlation_id": {_SIMPLE}'
-        rf'((?:, "reply_to": {_SCALAR})?+, "delivery_mode": \d)(?:, "expiration": {_SIMPLE})?+(, "delivery_info": '
+        rf'({_MORE})(?:, "redrive": {_OBJECT}({_MORE}))?\}}, "properties": \{{"correlation_id": {_SIMPLE}'
+        rf'((?:, "reply_to": {_SCALAR})?, "delivery_mode": \d)(?:, "expiration": {_SIMPLE})?(, "delivery_info": '
         rf'\{{"exchange": )(?P<exchange>{_SIMPLE})(, "routing_key": )(?P<key>{_SIMPLE})(\}}, "priority": )(?P<priority>\d)'
         rf'(, "body_encoding": "base64", "delivery_tag": ){_SIMPLE}\}}\}}'
     ).encode()
@@ -69,7 +70,7 @@ def renewed(letter: Letter, tag: str) -> tuple[int, bytes] | None:
         exchange, key = b'""', queue
     return int(priority), b"".join((
         raw[:end], to_id, new_id, to_eta, b"null", to_expires, b"null", to_retries, retries, to_root, root,
-        to_parent, parent, before, b', "redrive": ', json.dumps(letter.lineage).encode(), after,
+        to_parent, parent, before, b', "redrive": ', json.dumps(letter.lineage).encode(), after or b"",
         b'}, "properties": {"correlation_id": ', new_id, mode, to_exchange, exchange, to_key, key, to_priority, priority,
         to_tag, quoted(tag).encode(), b"}}",
     ))  # fmt: skip
