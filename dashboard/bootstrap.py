@@ -264,13 +264,18 @@ def _say(text: str) -> None:
 
 
 def run_tests(arguments: list[str], strict: bool) -> int:
-    """The whole suite by pytest, or what the arguments select. pytest's exit code."""
+    """Run the tests by pytest: the whole suite, or what the arguments select. Return pytest's exit code.
+
+    Several processes share the work unless the arguments name a file or folder of tests, or a number of processes.
+    """
     if strict:
         os.environ["REDRIVE_STRICT"] = "1"
-    if not arguments:
+    names_tests = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
+    if not names_tests and not any(argument.startswith("-n") for argument in arguments):
         # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that
         # tests/conftest.py gives them.
-        arguments = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile", "--no-loadscope-reorder"]
+        processes = str(min(4, os.cpu_count() or 1))
+        arguments = ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
     # Hundreds of processes are started, and each would compile the same modules anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.chdir(ROOT)

@@ -23,6 +23,7 @@ generated.register_profile("redrive", deadline=None)
 generated.load_profile("redrive")
 
 IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`: nothing may be left out
+STRICT = "The strict suite skips nothing."
 
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
@@ -37,12 +38,16 @@ def pytest_configure():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    return _nothing_left_out((yield))
+    report = yield
+    if not any(item.get_closest_marker(name) for name in ("server", "browser", "extras")):
+        return _fail_skipped(report, "Only a test marked server, browser or extras may be skipped.")
+    return _fail_skipped(report, STRICT) if IS_STRICT else report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
-    return _nothing_left_out((yield))
+    report = yield
+    return _fail_skipped(report, STRICT) if IS_STRICT else report
 
 
 def pytest_collection_modifyitems(config, items):
@@ -67,10 +72,10 @@ def _rank(path, needs_servers):
     return (kind != "postgresql", path.name != "test_incident.py", kind != "journeys", empties, not needs_servers)
 
 
-def _nothing_left_out(report):
-    if IS_STRICT and report.skipped and not hasattr(report, "wasxfail"):
-        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        report.outcome, report.longrepr = "failed", f"The strict suite leaves nothing out. {why}"
+def _fail_skipped(report, why):
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"{why} {reason}"
     return report
 
 

@@ -113,6 +113,7 @@ for name in ("jobs_admin.core", "jobs_admin.worker", "jobs_admin.sources"):
     assert "jobs_admin.worker.celery" in done.stdout
 
 
+@pytest.mark.extras
 def test_types_of_core_worker_and_sources_hold():
     run_tool("mypy")
 
@@ -130,10 +131,12 @@ TOO_NEW = {
 }
 
 
+@pytest.mark.extras
 def test_core_and_worker_hold_nothing_that_python_3_10_does_not_know():
     run_tool("mypy", "--python-version", "3.10", "jobs_admin/core", "jobs_admin/worker")
 
 
+@pytest.mark.extras
 def test_what_python_3_10_does_not_know_is_noticed(tmp_path):
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed: `python3 manage.py test --strict` installs it")
@@ -146,6 +149,7 @@ def test_what_python_3_10_does_not_know_is_noticed(tmp_path):
     )
 
 
+@pytest.mark.extras
 def test_the_code_has_no_lint():
     run_tool("ruff", "check", "--output-format", "concise")
 

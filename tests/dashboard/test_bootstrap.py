@@ -199,8 +199,22 @@ def imported() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("command", [["manage.py", "test"], ["manage.py", "test", "--strict"]])
-def test_the_whole_suite_runs_on_several_processes_strict_or_not(tmp_path, monkeypatch, command):
+SHARED = f"-n {min(4, os.cpu_count() or 1)} --dist loadfile --no-loadscope-reorder"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "run"),
+    [
+        ("", SHARED),
+        ("--strict", SHARED),
+        ("--durations=20", f"{SHARED} --durations=20"),
+        ("-m server", f"{SHARED} -m server"),
+        ("-n0", "-n0"),
+        ("tests/search", "tests/search"),
+        ("tests/test_node.py::test_none -x", "tests/test_node.py::test_none -x"),
+    ],
+)
+def test_the_suite_runs_in_several_processes_unless_tests_are_named(tmp_path, monkeypatch, arguments, run):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$REDRIVE_STRICT $@" >"$0.called"\n')
     python.chmod(0o755)
@@ -209,11 +223,8 @@ def test_the_whole_suite_runs_on_several_processes_strict_or_not(tmp_path, monke
     monkeypatch.setattr(bootstrap, "enter_environment", lambda argv, locks: None)
     child = os.fork()
     if child == 0:
-        bootstrap.main(command)
+        bootstrap.main(["manage.py", "test", *arguments.split()])
         os._exit(1)
     os.waitpid(child, 0)
-    processes = min(4, os.cpu_count() or 1)
-    strict = "1" if "--strict" in command else ""
-    assert (
-        tmp_path / "python.called"
-    ).read_text() == f"{strict} -m pytest -n {processes} --dist loadfile --no-loadscope-reorder\n"
+    strict = "1" if "--strict" in arguments else ""
+    assert (tmp_path / "python.called").read_text() == f"{strict} -m pytest {run}\n"

@@ -197,6 +197,7 @@ def test_a_token_of_one_source_is_told_its_share_of_all_that_was_counted(client,
     assert told["redrive_alerts"]['state="firing"'] == 1 and told["redrive_deliveries"]['state="parked"'] == 1
 
 
+@pytest.mark.extras
 def test_the_reader_of_prometheus_own_client_takes_all_of_it(client, history):
     try:
         from prometheus_client.parser import text_string_to_metric_families as read

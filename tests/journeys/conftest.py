@@ -32,6 +32,7 @@ STOPS_WITHIN_S = 20
 PLAYED = len(history.day(Random(history.LABEL)))  # each of these jobs failed, told in the order of time
 # Within that a page or an answer has come, however busy the machine is: nobody waits longer than it takes.
 WITHIN_S = 60
+NEEDS_PLAYWRIGHT = "needs playwright: `python3 manage.py test --strict` installs it"
 # Whatever a page asks for elsewhere, the browser of a test finds nobody there.
 ONLY_HERE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
 
@@ -166,7 +167,7 @@ def browser():
     try:
         from playwright.sync_api import expect, sync_playwright
     except ImportError:
-        pytest.skip("needs playwright: `python3 manage.py test --strict` installs it")
+        pytest.skip(NEEDS_PLAYWRIGHT)
     expect.set_options(timeout=WITHIN_S * 1000)  # of itself 5 s: no longer than a live part takes to be asked anew
     with sync_playwright() as play:
         path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,8 +6,13 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from dashboard.rights import Address, addresses
-from tests.journeys.conftest import WITHIN_S, complaints_of
+from tests.journeys.conftest import NEEDS_PLAYWRIGHT, WITHIN_S, complaints_of
+
+# Only `--strict` installs playwright. Without it the modules that import this one are skipped, for this reason.
+expect = pytest.importorskip("playwright.sync_api", reason=NEEDS_PLAYWRIGHT).expect
 
 SIZES = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 # Rules of the levels that count: WCAG 2.2 A and AA.

@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
-from playwright.sync_api import expect
 from standardwebhooks import Webhook
 
 from demo.pager import new_secret
 from tests.journeys.conftest import complaints_of
+from tests.journeys.looking import expect
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 

@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import expect
 
 from jobs_admin import alerts, config, sampling
 from jobs_admin.core import keys
@@ -22,7 +21,7 @@ from jobs_admin.models.access import Viewer
 from tests.conftest import forget_configuration
 from tests.dashboard.alarming import episode, rule
 from tests.dashboard.conftest import bury, group, log_in
-from tests.journeys.looking import SIZES, faults, opened
+from tests.journeys.looking import SIZES, expect, faults, opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

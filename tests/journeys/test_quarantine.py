@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
 
-from tests.journeys.looking import SIZES, faults
+from tests.journeys.looking import SIZES, expect, faults
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
 TENANT = "pill-journey"

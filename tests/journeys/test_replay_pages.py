@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import expect
 
-from tests.journeys.looking import SIZES, faults
+from tests.journeys.looking import SIZES, expect, faults
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
 

@@ -8,12 +8,11 @@ import re
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
-from playwright.sync_api import expect
 
 from jobs_admin import config, pulling
 from jobs_admin.models import Failure
 from tests.conftest import forget_configuration
-from tests.journeys.looking import SIZES, faults, opened
+from tests.journeys.looking import SIZES, expect, faults, opened
 from tests.sources.jobs_tables import OnSQLite
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]

@@ -7,9 +7,8 @@ import threading
 
 import httpx
 import pytest
-from playwright.sync_api import expect
 
-from tests.journeys.looking import SIZES, faults, opened
+from tests.journeys.looking import SIZES, expect, faults, opened
 from tests.journeys.test_alert_path import Receiver
 
 pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]

@@ -25,6 +25,7 @@ console.log(JSON.stringify(asked.map(([secret, headers, body]) => {
 """
 
 
+@pytest.mark.extras
 def test_the_node_receiver_of_the_page_verifies_and_refuses(endpoint, tmp_path):
     node = shutil.which("node")
     if node is None:

@@ -498,7 +498,7 @@ def test_the_folder_of_this_user_is_closed_to_others(unconfigured):
     assert unconfigured.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("what", ["a link", "a folder of another user"])
+@pytest.mark.parametrize("what", ["a link", pytest.param("a folder of another user", marks=pytest.mark.extras)])
 def test_a_folder_that_another_user_made_first_is_refused(unconfigured, tmp_path, what):
     if what == "a link":
         (tmp_path / "theirs").mkdir()
