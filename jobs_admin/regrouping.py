@@ -23,7 +23,7 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 
 from jobs_admin import indexing, merged_counts, rules_in_force, statements
 from jobs_admin.asked import InIndex, all_of
-from jobs_admin.core.fingerprint import VERSION, Rules, Split, apart
+from jobs_admin.core.fingerprint import VERSION, Fingerprint, Rules, Split, apart
 from jobs_admin.core.terms import Phrase, phrases
 from jobs_admin.counters import count_groups
 from jobs_admin.counting import in_steps
@@ -69,7 +69,8 @@ _paces: defaultdict[str, _Pace] = defaultdict(_Pace)
 
 def regroup(now: datetime) -> bool:
     """One slice of what there is to do; True if there may be more."""
-    return _rename(now) or _drain() or _apply(now)
+    # What is being merged is one group before it is compared with the newer version.
+    return _drain() or _rename(now) or _apply(now)
 
 
 @contextlib.contextmanager
@@ -104,7 +105,10 @@ def _old() -> QuerySet[Group]:
 
 
 def _rename(now: datetime) -> bool:
-    """Give the next group of an older version its present fingerprint. A group without any failure keeps its name."""
+    """Give the next group of an older version its present fingerprint. A group without any failure keeps its name.
+
+    The newer version may tell apart what the older one put together: such failures leave the group first.
+    """
     # What is split goes first: the names of its parts are made of its own.
     is_split = Exists(GroupRule.objects.filter(group=OuterRef("pk"), kind=GroupRuleKind.SPLIT, is_withdrawn=False))
     old = _old().annotate(first=Case(When(is_split, then=Value(0)), default=Value(1))).order_by("first", "pk")
@@ -117,6 +121,10 @@ def _rename(now: datetime) -> bool:
     is_base = GroupRule.objects.filter(group=group, kind=GroupRuleKind.SPLIT, is_withdrawn=False).exists()
     rules = rules_in_force.in_force()
     made = printed(failure, Rules(rules.ignored) if is_base else rules)
+    if (made.culprit, failure.error_type) != (group.culprit, group.error_type):
+        made = _own_name(group, rules) or made  # what was merged into it failed last
+    if not is_base and _part_strangers(group, made.value, rules):
+        return True
     try:
         with _alone():
             target = _named(made.value)
@@ -130,6 +138,73 @@ def _rename(now: datetime) -> bool:
     except IntegrityError:
         return True  # such a group has just arrived: the next time it takes this one in
     return True
+
+
+def _own_name(group: Group, rules: Rules) -> Fingerprint | None:
+    """The fingerprint of a recent failure at the place that the group shows."""
+    rows = Failure.objects.filter(group=group, error_type=group.error_type).select_related("traceback").order_by("-pk")
+    recent = (printed(failure, rules) for failure in rows[:_MOST])
+    return next((made for made in recent if made.culprit == group.culprit), None)
+
+
+# By group: the last failure that was compared with the name that its group is about to get. Lost with the process, which
+# costs no more than comparing again.
+_compared: dict[int, int] = {}
+
+
+def _part_strangers(group: Group, name: str, rules: Rules) -> bool:
+    """Move the next failures of an older group that have another fingerprint than `name` now; False when none is left.
+
+    What people merged stays together: there the other fingerprint becomes one more name of the group.
+    """
+    goes: defaultdict[str, list[Failure]] = defaultdict(list)
+    to: dict[str, _To] = {}
+    began, last = time.monotonic(), 0
+    after = _compared.get(group.pk, 0)
+    rows = Failure.objects.filter(group=group, pk__gt=after).select_related("traceback").order_by("pk")
+    for failure in rows[:_MOST_SEEN].iterator(chunk_size=_MOST):
+        made = printed(failure, rules)
+        if made.value != name:
+            to[made.value] = _To(made.value, made.title_message, made.culprit)
+            goes[made.value].append(failure)
+        last = failure.pk
+        if time.monotonic() - began > _READ_S:
+            break
+    if not last:
+        _compared.pop(group.pk, None)
+        return False
+    merges = list(GroupRule.objects.filter(group=group, kind=GroupRuleKind.MERGE, is_withdrawn=False).order_by("pk"))
+    for value, theirs in goes.items():
+        if merges:
+            _name_merged(group, merges, to[value], theirs[0].error_type)
+            continue
+        while theirs:
+
+            def move(most: int, value: str = value, theirs: list[Failure] = theirs) -> int:
+                mine = theirs[: max(1, most - _OF_A_MOVE)]
+                _move(group.pk, to[value], mine)
+                del theirs[: len(mine)]
+                return len(mine) + _OF_A_MOVE
+
+            _slice("stranger", move)
+    _compared[group.pk] = last
+    return True
+
+
+def _name_merged(group: Group, merges: Sequence[GroupRule], to: _To, error_type: str) -> None:
+    """A merged group answers to this fingerprint too; taking the merge back gives it to the group that it came from."""
+    with _alone():
+        if (other := Group.objects.filter(fingerprint=to.fingerprint).first()) is not None:
+            take_in(group, other)
+        else:
+            GroupAlias.objects.get_or_create(fingerprint=to.fingerprint, defaults={"group": group})
+        for rule in merges:
+            for name in rule.others:
+                kept = rule.before.get(name, {})
+                if (kept.get("culprit"), kept.get("error_type")) == (to.culprit, error_type):
+                    kept["aliases"] = [*dict.fromkeys([*kept.get("aliases", []), to.fingerprint])]
+                    GroupRule.objects.filter(pk=rule.pk).update(before=rule.before)
+                    return
 
 
 def _newest(group: Group) -> Failure | None:
@@ -330,7 +405,8 @@ def _go_on(seen: _Seen, most: int) -> int:
     while seen.goes and (not weight or weight + _OF_A_MOVE < most):
         (group, fingerprint), theirs = min(seen.goes.items())
         mine = theirs[: max(1, most - weight - _OF_A_MOVE)]
-        _move(rule, group, seen.to[fingerprint], mine)
+        if target := _move(group, seen.to[fingerprint], mine):
+            _remember(rule, *target)
         weight += _OF_A_MOVE + len(mine)
         del theirs[: len(mine)]
         if not theirs:
@@ -442,17 +518,20 @@ def _where_split(rule: GroupRule) -> Callable[[Failure], _To | None]:
     return part
 
 
-def _move(rule: GroupRule, old: int, to: _To, failures: Sequence[Failure]) -> None:
-    """These failures of one group go to another; their attempts and what was counted of them go with them."""
+def _move(old: int, to: _To, failures: Sequence[Failure]) -> tuple[Group, Group, int] | None:
+    """These failures of one group go to another; their attempts and what was counted of them go with them.
+
+    Answers (from, to, how many failures); None where none had to move.
+    """
     group = Group.objects.get(pk=old)
     # They were looked at before this transaction: what was pruned meanwhile, or went elsewhere, is no part of it.
     held = _lock(group, [failure.pk for failure in failures])
     failures = [failure for failure in failures if failure.pk in held]
     if not failures:
-        return
-    target = _named(to.fingerprint) or _made(group, to)
+        return None
+    target = _named(to.fingerprint) or _made(group, to, failures[0].error_type)
     if target.pk == group.pk:
-        return
+        return None
     ids = [failure.pk for failure in failures]
     attempts = Attempt.objects.filter(failure__in=ids, group=group)
     counted: dict[datetime, list[int]] = defaultdict(lambda: [0, 0])
@@ -470,10 +549,10 @@ def _move(rule: GroupRule, old: int, to: _To, failures: Sequence[Failure]) -> No
     left = Case(When(count__gt=len(times), then=F("count") - len(times)), default=Value(0))
     Group.objects.filter(pk=group.pk).update(count=left)
     _represent_anew(group.pk)
-    _remember(rule, group, target, len(failures))
+    return group, target, len(failures)
 
 
-def _made(group: Group, to: _To) -> Group:
+def _made(group: Group, to: _To, error_type: str) -> Group:
     """A group that comes out of another one: in its state, and looked after by the same."""
     is_muted = group.state == GroupState.MUTED and group.muted_until is None
     kept = (
@@ -491,7 +570,7 @@ def _made(group: Group, to: _To) -> Group:
         fingerprint=to.fingerprint,
         defaults=values
         | {
-            "error_type": group.error_type,
+            "error_type": error_type,
             "message": to.title[:500],
             "culprit": to.culprit,
             "state": GroupState.ONGOING if is_muted else group.state,

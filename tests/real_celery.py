@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 
 from celery import Celery, Task, chord
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
@@ -413,6 +415,14 @@ def _define(app: Celery) -> None:
     @task(name="unpicklable")
     def unpicklable():
         raise Unpicklable("cannot travel", object())
+
+    @task(name="http_error")
+    def http_error():
+        raise HTTPError("http://partner.example/17", 503, "Service Unavailable", {}, io.BytesIO())
+
+    @task(name="group")
+    def group():
+        raise ExceptionGroup("2 of 3 meters failed", [TimeoutError("late"), Unpicklable("cannot travel", object())])
 
     @task(name="unprintable")
     def unprintable():

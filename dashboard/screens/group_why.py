@@ -37,6 +37,7 @@ class Why:
     left_out: int  # frames that are not listed: the outermost
     message: SafeString  # what varies is marked
     replaced: list[tuple[str, str]]  # (what it is taken for, the text)
+    task: str  # "" where it does not count
     acted: tuple[str, ...]  # rules that made a difference to this failure, in words
 
 
@@ -65,7 +66,7 @@ def why(failure: Failure, rules: Rules) -> Why:
     ]
     left_out = len(told.frames) - len(frames)
     replaced = list(told.replaced[:MOST_REPLACED])
-    return Why(told.type, told.is_wrapped, told.causes, frames, left_out, marked(told.message), replaced, told.acted)
+    return Why(told.type, told.is_wrapped, told.causes, frames, left_out, marked(told.message), replaced, told.task, told.acted)
 
 
 _PLACE = re.compile(r"(<[a-z]{2,10}>)")

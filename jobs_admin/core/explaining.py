@@ -31,6 +31,7 @@ class Explanation:
     frames: tuple[ExplainedFrame, ...]
     message: str  # as it counts, with what varies replaced
     replaced: tuple[tuple[str, str], ...]  # (what it is taken for, the text)
+    task: str  # "" where it does not count: frames of the application name the place
     acted: tuple[str, ...] = ()  # the rules that made a difference, in words
 
 
@@ -43,7 +44,7 @@ def explain(
 ) -> Explanation:
     """Why an error has the fingerprint that it has. `facts` as `fingerprint` takes them."""
     replaced: list[tuple[str, str]] = []
-    parts = parts_of(error_type, message, trace, rules.ignored, replaced)
+    parts = parts_of(error_type, message, trace, rules.ignored, (facts or {}).get("task", ""), replaced)
     counted = set(parts.frames)
     told = []
     for one in chain_of(stack(trace, message)):
@@ -67,6 +68,7 @@ def explain(
         tuple(told),
         parts.plain[:1000],
         tuple(dict.fromkeys(replaced)),
+        parts.task,
         tuple(acted),
     )
 
@@ -75,7 +77,7 @@ def explain(
 class Difference:
     """One part in which two errors differ, so that they are two groups."""
 
-    part: str  # type, cause, frame, message or rule
+    part: str  # type, task, cause, frame, message or rule
     says: str  # `message word 3`
     left: str
     right: str
@@ -86,6 +88,8 @@ def differences(left: Explanation, right: Explanation) -> list[Difference]:
     found = []
     if left.type != right.type:
         found.append(Difference("type", "the type", left.type, right.type))
+    if left.task != right.task:
+        found.append(Difference("task", "the task", left.task, right.task))
     for says, one, other in _parted(_causes(left), _causes(right)):
         found.append(Difference("cause", f"cause {says}", one, other))
     for says, one, other in _parted(_way(left), _way(right)):

@@ -1,8 +1,9 @@
 """What makes two errors the same: its type, the path through the application, the message without what varies, its cause.
 
-Neither the task nor the source counts, nor line numbers, nor the frames of libraries, nor the words in which a library
+Neither the queue nor the source counts, nor line numbers, nor the frames of libraries, nor the words in which a library
 wraps another error: the same break seen from two queues, after a deployment that moved a line, or after an upgrade of a
-library is one group. docs/grouping.md says it for people. The value names the version of these rules; when they
+library is one group. The task counts only where no frame of the application names a place (a killed worker, a hard time
+limit): otherwise unrelated jobs that died in the same way would be resolved and replayed together. docs/grouping.md says it for people. The value names the version of these rules; when they
 change, its number rises, `regrouping` gives the groups their new names and an alias keeps the old links (table GroupAlias).
 """
 
@@ -28,7 +29,7 @@ from jobs_admin.core.wording import (
     system_error,
 )
 
-VERSION = "v2"
+VERSION = "v3"
 
 # By what a person may split a group; each but `message` names one of the facts of a failure.
 SPLITS = ("task", "queue", "source", "tenant", "release", "message")
@@ -36,7 +37,7 @@ SPLITS = ("task", "queue", "source", "tenant", "release", "message")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    value: str  # `v2-…`
+    value: str  # `v3-…`
     title_message: str  # the normalised message, in one line of at most 500 characters
     culprit: str  # the innermost application frame, `shop/tasks.py in charge`; "" where there is none
 
@@ -69,7 +70,7 @@ def fingerprint(
 
     `facts`: task, queue, source, tenant and release of the failure, for rules that split by them.
     """
-    parts = parts_of(error_type, message, trace, rules.ignored)
+    parts = parts_of(error_type, message, trace, rules.ignored, (facts or {}).get("task", ""))
     value = parts.value
     title = parts.title
     if (split := rules.splits.get(value)) is not None:
@@ -104,22 +105,31 @@ class Parts:
     plain: str
     title: str
     culprit: str
+    task: str  # "" where frames of the application name the place
     is_wrapped: bool  # the error says no more than its cause, in a library's words: its cause counts in its place
 
     @property
     def value(self) -> str:
-        return _value(self.type, self.causes, self.frames, self.plain)
+        return _value(self.type, self.causes, self.frames, self.plain, self.task)
 
 
 @lru_cache(maxsize=1024)
-def _value(kind: str, causes: tuple[tuple[str, str], ...], frames: tuple[str, ...], plain: str) -> str:
+def _value(
+    kind: str, causes: tuple[tuple[str, str], ...], frames: tuple[str, ...], plain: str, task: str
+) -> str:
     """Cached: most failures are like one before in all that counts."""
     alike_causes = tuple(dict.fromkeys((cause, alike(said)) for cause, said in causes))
-    return value_of(kind, alike_causes, frames, alike(plain)[:1000])
+    of_task = (task,) if task else ()
+    return value_of(kind, alike_causes, frames, alike(plain)[:1000], *of_task)
 
 
 def parts_of(
-    error_type: str, message: str, trace: str, ignored: tuple[str, ...], replaced: list[tuple[str, str]] | None = None
+    error_type: str,
+    message: str,
+    trace: str,
+    ignored: tuple[str, ...],
+    task: str = "",
+    replaced: list[tuple[str, str]] | None = None,
 ) -> Parts:
     """`replaced`, where given, is filled with what was replaced in the message: (name, text). Then nothing is cached."""
     path = path_of(stack(trace, message), ignored)
@@ -151,4 +161,5 @@ def parts_of(
         if is_plain or len(WORD.findall(essence)) > 2:
             # With these words at this place it is the same thing, whatever the library calls its class today.
             name = ""
-    return Parts(name, causes, path.frames, essence, plain, path.culprit, cause is not None)
+    of_task = "" if path.culprit else task
+    return Parts(name, causes, path.frames, essence, plain, path.culprit, of_task, cause is not None)

@@ -207,6 +207,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.known_tasks import known_tasks
     from jobs_admin.worker.ledger import Ledger
     from jobs_admin.worker.once import Once
+    from jobs_admin.worker.outcome import keep_raised
     from jobs_admin.worker.policing import Policing
     from jobs_admin.worker.queues import Queues, bound_in
     from jobs_admin.worker.report import Origin
@@ -235,6 +236,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
         signals.worker_process_init.connect(
             policing.begin_child, weak=False, dispatch_uid=f"redrive-child-{id(policing)}"
         )
+    signals.task_failure.connect(keep_raised, weak=False, dispatch_uid="redrive-raised")
     if wish.reconnect_jitter:
         reconnecting.spread_reconnects(consumer, float(wish.reconnect_jitter), lambda: guard.is_silenced)
     logger.info("Redrive's guard records the failures of %d tasks as source %s (%s).", len(tasks), wish.source, mode)

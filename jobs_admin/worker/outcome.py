@@ -2,14 +2,17 @@
 
 Everything is read from the text that the pool's child made of the exception. Nothing of the exception itself is
 called here: its `__str__` is a user's code, and this runs in the main process of a worker, which must not wait
-for it.
+for it. Only `keep_raised` runs in the child: where Celery replaces an error that cannot be pickled, the text of the
+replacement lacks what the error said.
 """
 
 from __future__ import annotations
 
 import copy
 import re
+import sys
 import time
+import traceback
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -26,6 +29,7 @@ _WHILE_HANDLING = "\nDuring handling of the above exception, another exception o
 _DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 
 _FARTHEST_S = 1e10
+_MOST_KEPT = 64 * 1024  # characters
 
 _POOL_JOB = re.compile(r" Job: \d+\.\Z")
 
@@ -61,6 +65,23 @@ def with_error(exc_info: Any, error: BaseException) -> Any:
     return other
 
 
+def keep_raised(exception: Any = None, einfo: Any = None, **_: Any) -> None:
+    """Attach type, message and traceback of an error that Celery replaced to what the pool sends to the main process.
+
+    Celery's signal `task_failure`, sent in the child while the error itself is handled. Never raises.
+    """
+    error = sys.exc_info()[1]
+    if error is None or error is exception or einfo is None:
+        return
+    if not is_a(exception, UnpickleableExceptionWrapper) and not is_a(error, type(exception)):
+        return  # sent for something else than what is handled
+    try:
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        einfo.redrive_raised = qualified(type(error)), str(error)[:_MOST_KEPT], trace[-_MOST_KEPT:]
+    except Exception:  # noqa: S110 - a user's `__str__`: then what Celery made of the error is all there is
+        pass
+
+
 def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
     """How a job ended badly; None where it did not: ignored, put back, or ended by an operator."""
     error = raised(exc_info)
@@ -84,6 +105,8 @@ def outcome_of(request: Any, exc_info: Any) -> Outcome | None:
         return _with_message(told, "soft time limit exceeded") if told.message == "SoftTimeLimitExceeded()" else told
     if is_a(error, MemoryError):
         return _outcome("memory", error, trace)
+    if (kept := getattr(exc_info, "redrive_raised", None)) is not None:
+        return Outcome("exception", *kept)
     return _as_raised(exc_info.type, _outcome("exception", error, trace))
 
 
@@ -207,7 +230,9 @@ def _message(error_type: str, trace: str) -> str:
         at = trace.rfind(f"\n{error_type}{ending}")
         if at >= 0:
             return trace[at + len(error_type) + 2 :].strip()
-    return ""
+    # Of a group, up to the first of its errors.
+    _, found, words = trace.rpartition(f"\n  | {error_type}: ")
+    return words.partition("\n  +")[0].replace("\n  | ", "\n").strip() if found else ""
 
 
 def _before_the_retry(trace: str) -> str:

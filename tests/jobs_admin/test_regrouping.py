@@ -126,6 +126,61 @@ def test_two_old_groups_that_are_one_by_now_become_one_and_both_links_live():
     assert group_detail.group(ANN, "v1-a").group == group_detail.group(ANN, "v1-b").group
 
 
+LIMIT = {"kind": "hard_limit", "error_type": "billiard.exceptions.TimeLimitExceeded", "message": "hard time limit of 3 s exceeded", "trace": ""}
+
+
+def kill(number, task, start=0, **said):
+    """Jobs of a task end at the hard time limit; returns their group."""
+    file(*(report(f"{task}-{n}", task=task, **{**LIMIT, **said}) for n in range(start, start + number)))
+    return Failure.objects.latest("pk").group
+
+
+def as_one_old_group(*groups, name="v2-old"):
+    """These groups as an older version would have put them together."""
+    first, *others = groups
+    for other in others:
+        Failure.objects.filter(group=other).update(group=first)
+        Attempt.objects.filter(group=other).update(group=first)
+        GroupCounter.objects.filter(group=other).delete()
+        count = Group.objects.get(pk=other.pk).count
+        Group.objects.filter(pk=first.pk).update(count=Group.objects.get(pk=first.pk).count + count)
+        for counter in GroupCounter.objects.filter(group=first):
+            GroupCounter.objects.filter(pk=counter.pk).update(failed=counter.failed + count)
+        Group.objects.filter(pk=other.pk).delete()
+    Group.objects.filter(pk=first.pk).update(representative=Failure.objects.filter(group=first).first())
+    return old(first, name)
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_an_older_group_of_several_tasks_parts_and_its_link_leads_to_the_task_it_showed(rows, monkeypatch):
+    monkeypatch.setattr(regrouping, "_MOST_SEEN", rows)
+    send, bill = kill(4, "shop.send"), kill(3, "shop.bill")
+    names = send.fingerprint, bill.fingerprint
+    as_one_old_group(send, bill)
+    all_of_it()
+    assert where() == {names[0]: 4, names[1]: 3} and is_consistent()
+    assert group_detail.group(ANN, "v2-old").group.fingerprint == names[0]
+    assert {g.note for g in Group.objects.all()} == {"ask Bob"}
+    kill(1, "shop.bill", start=9)
+    assert where() == {names[0]: 4, names[1]: 4}
+
+
+def test_an_older_group_that_people_merged_stays_together_until_the_merge_is_taken_back():
+    send, bill = kill(2, "shop.send"), kill(1, "shop.bill", error_type="E", message="gone")
+    names = send.fingerprint, bill.fingerprint
+    Group.objects.filter(pk=bill.pk).update(fingerprint="v2-bill")
+    bill.refresh_from_db()
+    rule = save("merge", old(send, "v2-send"), bill)
+    all_of_it()
+    assert where() == {names[0]: 3} and is_consistent()
+    kill(1, "shop.bill", start=9, error_type="E", message="gone")
+    assert where() == {names[0]: 4}, "a newer version does not end a merge"
+    group_rules.withdraw(ANN, GroupRule.objects.get(pk=rule.pk))
+    all_of_it()
+    assert where() == {names[0]: 2, names[1]: 2} and is_consistent()
+    assert group_detail.group(ANN, "v2-bill").group.fingerprint == names[1]
+
+
 def test_doing_it_twice_changes_nothing():
     old(bury(2))
     all_of_it()

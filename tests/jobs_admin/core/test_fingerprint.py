@@ -91,7 +91,7 @@ def test_the_same_break_with_other_ids_lines_and_folders_is_one_group():
     other = TRACE.replace("4711", "12").replace("line 88", "line 93").replace("20261101", "20261108")
     one = fingerprint("shop.partner.Refused", "order 4711 refused", TRACE)
     assert one == fingerprint("shop.partner.Refused", "order 12 refused", other.replace("/srv/", "/home/ann/"))
-    assert one.value.startswith("v2-") and len(one.value) <= 40
+    assert one.value.startswith("v3-") and len(one.value) <= 40
     assert one.culprit == "shop/partner.py in post"
 
 
@@ -107,6 +107,24 @@ def test_another_type_place_message_or_cause_is_another_group():
         fingerprint("shop.partner.Refused", said, chained).value,
     }
     assert len(values) == 5
+
+
+POOL = """Traceback (most recent call last):
+  File "/srv/venv/lib/python3.11/site-packages/billiard/pool.py", line 683, in on_hard_timeout
+    raise TimeLimitExceeded(job._timeout)
+billiard.exceptions.TimeLimitExceeded: TimeLimitExceeded(3,)
+"""
+
+
+@pytest.mark.parametrize("trace", ["", POOL])
+def test_the_task_counts_where_no_frame_of_the_application_names_a_place(trace):
+    error = ("billiard.exceptions.TimeLimitExceeded", "hard time limit of 3 s exceeded", trace)
+    send, again, bill = (fingerprint(*error, facts={"task": t, "queue": t}).value for t in ("send", "send", "bill"))
+    assert send == again != bill
+    (told,) = differences(*(explain(*error, facts={"task": task}) for task in ("send", "bill")))
+    assert (told.part, told.left, told.right) == ("task", "send", "bill")
+    send, bill = (fingerprint("E", "m", TRACE, facts={"task": task}).value for task in ("send", "bill"))
+    assert send == bill
 
 
 def test_frames_of_libraries_do_not_count():

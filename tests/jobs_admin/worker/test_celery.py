@@ -60,7 +60,9 @@ def told(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
             "Worker exited prematurely: signal 9 (SIGKILL)",
         ),
         ("leaves", "worker_lost", "SystemExit", "3"),
-        ("unpicklable", "exception", "tests.real_celery.Unpicklable", "Unpicklable('cannot travel')"),
+        ("unpicklable", "exception", "tests.real_celery.Unpicklable", "cannot travel"),
+        ("http_error", "exception", "urllib.error.HTTPError", "HTTP Error 503: Service Unavailable"),
+        ("group", "exception", "ExceptionGroup", "2 of 3 meters failed (2 sub-exceptions)"),
         ("unprintable", "exception", "tests.real_celery.Unprintable", "<exception str() failed>"),
         ("reject", "rejected", "celery.exceptions.Reject", "('not for me', False)"),
     ],
@@ -120,6 +122,14 @@ def test_an_error_that_cannot_be_pickled_keeps_its_own_name(worker):
     for report in told(worker, worker.send("answered"), ["retry", "exception"]):
         assert (report.error_type, report.message) == ("tests.real_celery.Answered", "it said 503")
         assert report.trace.rstrip().endswith("\ntests.real_celery.Answered: it said 503")
+
+
+def test_the_traceback_of_an_error_that_cannot_be_pickled_is_its_own(worker):
+    (report,) = told(worker, worker.send("group"), ["exception"])
+    assert "TimeoutError: late" in report.trace and "real_celery.Unpicklable: cannot travel" in report.trace
+    assert "UnpickleableExceptionWrapper" not in report.trace
+    (report,) = told(worker, worker.send("http_error"), ["exception"])
+    assert report.trace.rstrip().endswith("\nurllib.error.HTTPError: HTTP Error 503: Service Unavailable")
 
 
 def test_a_retry_that_names_no_error_is_told_with_the_one_it_was_asked_in(worker):
