@@ -3,7 +3,8 @@
 Neither the queue nor the source counts, nor line numbers, nor the frames of libraries, nor the words in which a library
 wraps another error: the same break seen from two queues, after a deployment that moved a line, or after an upgrade of a
 library is one group. The task counts only where no frame of the application names a place (a killed worker, a hard time
-limit): otherwise unrelated jobs that died in the same way would be resolved and replayed together. docs/grouping.md says it for people. The value names the version of these rules; when they
+limit): otherwise unrelated jobs that died in the same way would be resolved and replayed together.
+docs/grouping.md says it for people. The value names the version of these rules; when they
 change, its number rises, `regrouping` gives the groups their new names and an alias keeps the old links (table GroupAlias).
 """
 
@@ -27,6 +28,7 @@ from jobs_admin.core.wording import (
     says_nothing,
     status_alone,
     system_error,
+    value_read,
 )
 
 VERSION = "v3"
@@ -95,6 +97,10 @@ def _fact(by: str, message: str, facts: Mapping[str, str]) -> str:
     return " ".join(text.split())[:500] or "none"
 
 
+# The clock decides in which step of a job these come: only where it began counts.
+_STRIKES_ANYWHERE = {"SoftTimeLimitExceeded", "TimeLimitExceeded"}
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What of an error makes its value, and what is shown of it."""
@@ -114,9 +120,7 @@ class Parts:
 
 
 @lru_cache(maxsize=1024)
-def _value(
-    kind: str, causes: tuple[tuple[str, str], ...], frames: tuple[str, ...], plain: str, task: str
-) -> str:
+def _value(kind: str, causes: tuple[tuple[str, str], ...], frames: tuple[str, ...], plain: str, task: str) -> str:
     """Cached: most failures are like one before in all that counts."""
     alike_causes = tuple(dict.fromkeys((cause, alike(said)) for cause, said in causes))
     of_task = (task,) if task else ()
@@ -154,6 +158,13 @@ def parts_of(
             plain_message(name, cause.words, None, replaced)
     if name == "AttributeError" and cause is None:
         essence += asked(plain, path.code)
+    essence += value_read(name, path.code)
+    frames, culprit = path.frames, path.culprit
+    if name in _STRIKES_ANYWHERE:
+        frames, causes = frames[:1], ()
+        culprit = frames[0] if culprit else ""
+    elif name == "RecursionError":  # at which frame of its loop it breaks is chance
+        frames = tuple(sorted(frames))
     if path.is_of_library:
         reduced = system_error(essence)
         is_plain = reduced != essence or essence == "timed out"
@@ -162,4 +173,4 @@ def parts_of(
             # With these words at this place it is the same thing, whatever the library calls its class today.
             name = ""
     of_task = "" if path.culprit else task
-    return Parts(name, causes, path.frames, essence, plain, path.culprit, of_task, cause is not None)
+    return Parts(name, causes, frames, essence, plain, culprit, of_task, cause is not None)

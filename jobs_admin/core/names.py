@@ -73,5 +73,22 @@ def is_name(inside: str, message: str, start: int, end: int) -> bool:
     return _CODED.match(inside) is not None and ("_" in inside or not _FILE_ENDING.search(inside))
 
 
+# `insufficient_funds`, `STRIPE_KEY`
+_CODE_WORD = re.compile(r"[a-z]{2,20}(?:_[a-z]{1,20}){1,5}\Z|[A-Z][A-Z0-9]{0,20}(?:_[A-Z0-9]{1,20}){1,6}\Z")
+_NOUN_BEFORE = re.compile(r"([A-Za-z]{2,20})[ =:]{1,2}\Z")
+
+
+def is_code_word(word: str, before: str, *, is_thing: bool) -> bool:
+    """Whether a word that stands bare in the place of a value is a name in code: by its form, and the noun before it.
+
+    `is_thing`: the value's own name is that of a person or thing (`tenant`), which a noun before it overrules.
+    """
+    if not _CODE_WORD.match(word):
+        return False
+    found = _NOUN_BEFORE.search(before, max(0, len(before) - 30))
+    noun = _singular(found[1].lower()) if found else ""
+    return noun in _BEFORE_NAMES or (noun not in _THINGS and not is_thing)
+
+
 def _singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and word not in _NAMES and word not in _THINGS else word

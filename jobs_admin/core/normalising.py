@@ -10,9 +10,17 @@ from jobs_admin.core.names import is_name
 
 MOST_MESSAGE = 4096  # characters that are looked at
 
+# Codes of errors, by their makers or by where they stand: `ORA-00942`, `E1001: …`, `[E1001] …`, `(E17)`.
+_CODES = (
+    r"(?:ORA|TNS|PLS|DPY|DPI|RMAN|SQL|SQLSTATE|AADSTS|ERR|ERROR|EC|AMQ|JMS|CWWK[A-Z]|SRVE|DSRA|KBN|TF|MSB|CVE|NETSDK|SP2)[-_]?\d{2,7}[A-Z]?"
+    r"(?![\w-])"
+    r"|(?:(?<=\[)|(?<=\())[A-Z]{1,4}\d{2,5}(?=[\])])"
+    r"|(?:\A|(?<=: )|(?<=\n))[A-Z]{1,4}\d{2,5}(?=:(?!\d)| - )"
+)
 # Where a word, a quote or a sign begins. The first that matches at a place wins; its name becomes the placeholder:
 # `order 17` -> `order <number>`. Each repetition is bounded or begins only where a word begins: the whole stays linear.
 _PATTERNS = {
+    "code": _CODES,
     "kept": r"\[Errno -?\d{1,6}\]|[45]\d\d(?= (?:Client |Server )?[A-Z][a-z]|, message=| error\b)|(?<=\()\d{1,5}(?=, b?['\"])",
     "url": r"[a-zA-Z][a-zA-Z0-9+.]{1,15}://[^\s'\"<>]{1,2000}|(?<=\burl: )/[^\s'\"<>]{0,2000}",
     "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
@@ -57,7 +65,8 @@ _SIGNS = {
     "path": ("/", "\\"),
     "quoted": ("'", '"', "`", "“", "‘"),
 }
-_OF_DIGITS = ("time", "uuid", "ip", "host", "hex", "id", "kept")
+_OF_DIGITS = ("time", "uuid", "ip", "host", "hex", "id", "kept", "code")
+_MAY_BE_CODE = re.compile(r"[A-Z][-_]?\d")
 _REPEATED = re.compile(r"(<[a-z]{2,6}>)(?:,? ?\1)+")
 _KIND = re.compile(f"<(?:{'|'.join(_PATTERNS)}|number|word|values)>")
 _SIDE_BY_SIDE = re.compile(r"<value>(?:[-_/.:,; ]{0,2}<value>)+")
@@ -80,6 +89,7 @@ def _worth_trying(message: str) -> tuple[str, ...]:
         name
         for name in _PATTERNS
         if (has_digits or name not in _OF_DIGITS)
+        and (name != "code" or _MAY_BE_CODE.search(message))
         and (name not in _SIGNS or any(sign in message for sign in _SIGNS[name]))
     )
 
@@ -92,6 +102,20 @@ _BEFORE_NUMBER = re.compile(
     r"(?i)\b(?:http(?: ?error)?|status(?:[ _]code)?|sqlstate|exit (?:code|status)|signal|errno|error code)[ :=]{1,2}\Z"
     r"|[{,(] ?['\"]?(?:\w{1,20}_)?(?:code|status|errno|result)['\"]?: ?\Z"
 )
+# `returned 404`, `failed with 17`; but `returned 404 rows`.
+_BEFORE_STATUS = re.compile(
+    r"(?i)\b(?:returned|responded|answered|replied|got|gave|failed|rejected|refused|ended|exited|status was)"
+    r"(?: with)?(?: an?)?(?: http| status| error| code){0,2}[ :=]{1,2}\Z"
+)
+_IS_SHORT_NUMBER = re.compile(r"[1-5]\d\d\Z")
+_COUNTED = re.compile(
+    r" (?!status|errors?\b)(?:more |of |[a-z]{2,20}s\b|[a-z]{2,20} [a-z]{2,20}s\b)|%| ?[kMG]?B\b| ?m?s\b"
+)
+_BEFORE_CODE = re.compile(
+    r"(?i)\b(?:error|err|code|fault|reason|sqlstate|status|exception|failure|failed|rejected|refused|declined|denied|returned)"
+    r"(?: (?:with|code|no\.?|number|by)){0,2}[ :=#]{1,3}[\[(\"']?\Z"
+)
+_IS_CODE = re.compile(r"[A-Z]{1,6}\d{2,6}[A-Z]?\Z|[A-Z0-9]{5}\Z")
 _KEY = re.compile(r"[{ (\[,]\Z")
 _KEY_OF = re.compile(r"[A-Za-z_][\w.-]{0,100}\Z")
 _KEY_ENDS = re.compile(r": |:[\"'\[{\dtfn-]")
@@ -125,18 +149,47 @@ def normalise(message: str, *, keep_names: bool = False, replaced: list[tuple[st
 def alike(plain: str) -> str:
     """A normalised message with one placeholder for all: a tenant is once a word, once an address, once a number."""
     plain = _LIST.sub("<value>", _SIDE_BY_SIDE.sub("<value>", _KIND.sub("<value>", plain)))
-    return _JOINED.sub("-<value>", _SIDE_BY_SIDE.sub("<value>", plain))
+    plain = _JOINED.sub("-<value>", _SIDE_BY_SIDE.sub("<value>", plain))
+    # One bad row of an upload is the same as two.
+    if ", " in plain:
+        parts = {part.strip("{}[]()"): part for part in reversed(plain.split(", "))}
+        plain = ", ".join(reversed(parts.values()))
+    return plain.rstrip("}])")
+
+
+_LETTERS_BEFORE = re.compile(r"(?<!\w)[A-Z]{1,6}\Z")
+
+
+def _is_code(start: int, message: str, end: int) -> bool:
+    """Whether the word there has the form of an error's code, and the words before it announce one: `error E1001`."""
+    return _IS_CODE.match(message, start, end) is not None and (
+        _BEFORE_CODE.search(message, max(0, start - 40), start) is not None
+    )
 
 
 def _normalised(message: str, keep_names: bool, replaced: list[tuple[str, str]] | None, depth: int) -> str:
     def placeholder(found: re.Match[str]) -> str:
         name = found.lastgroup or ""
         text = found[0]
-        if name == "kept":
+        if name in ("kept", "code"):
             return text
         start = found.start()
         if name == "number":
-            if _BEFORE_NUMBER.search(message, max(0, start - 32), start):
+            before = max(0, start - 40)
+            if _BEFORE_NUMBER.search(message, before, start):
+                return text
+            if (
+                len(text) == 3
+                and _IS_SHORT_NUMBER.match(text)
+                and _BEFORE_STATUS.search(message, before, start)
+                and not _COUNTED.match(message, found.end())
+            ):
+                return text
+            prefix = _LETTERS_BEFORE.search(message, before, start) if message[start - 1 : start].isupper() else None
+            if prefix and _is_code(prefix.start(), message, found.end()):
+                return text
+        elif name == "id":
+            if _is_code(start, message, found.end()):
                 return text
         elif name == "quoted":
             if keep_names and _NAME_IN_QUOTES.match(text) and not _DATA_FILE.search(text):
@@ -170,9 +223,12 @@ _VALUES = (
     ("[parameters: ", re.compile(r"(?s)(\[parameters: ).{0,4000}?\](?=\n|\Z)"), r"\1<values>]"),
     (")=(", re.compile(r"\)=\([^\n]{0,1000}?\)(?= |\.|$)"), ")=<values>"),
     ("Failing row contains", re.compile(r"(Failing row contains )\([^\n]{0,2000}\)"), r"\1<values>"),
-    ("input_value=", re.compile(r"input_value=[^\n]{0,500}?(, input_type=\w{1,60}|\])"), r"input_value=<values>\1"),
+    ("input_value=", re.compile(r"input_value=[^\n]{0,500}?(?:, input_type=\w{1,60}|(?=\]))"), "input_value=<values>"),
     ("id you mean", re.compile(r"\.? (?:Or )?[Dd]id you mean:? [^\n?]{0,200}\?"), ""),
     ("in position", re.compile(r"(codec can't \w{6} .{1,80} in position \d{1,9}(?:-\d{1,9})?): [^\n]{0,200}"), r"\1"),
+    ("(reached max retries: ", re.compile(r" ?\(reached max retries: \d{1,4}\)"), ""),
+    ("sub-exception", re.compile(r"\(\d{1,6} sub-exceptions?\)"), ""),
+    ("iB", re.compile(r"(\d)\.? [KMGTPE]iB\b"), r"\1 bytes"),
     (
         "able ",
         re.compile(r"\b((?i:available|acceptable) \w{1,30}(?: are)?:? ?)[\[({][^\])}\n]{0,1000}[\])}]"),

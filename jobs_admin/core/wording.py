@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from http import HTTPStatus
 
+from jobs_admin.core.names import is_code_word
 from jobs_admin.core.normalising import MOST_MESSAGE, normalise
 from jobs_admin.core.templates import Template
 
@@ -56,17 +57,38 @@ def plain_message(
     if pieces is None:
         return normalise(message, keep_names=keep_names, replaced=replaced)
     # A bare word in the place of a value (`tenant acme has no gateway`): the code says that it varies.
+    kept: list[str] = []  # what stays as it is, whatever it looks like
+
+    def keep(words: str) -> str:
+        kept.append(words)
+        return chr(_FIRST_KEPT + len(kept) - 1)
+
     text = ""
     is_foreign = template is not None and template.is_foreign
-    for piece, varies, is_thing in pieces:
-        is_word = varies and not is_foreign and _BARE_WORD.match(piece) and not _PLACEHOLDER.match(normalise(piece))
-        if is_word or (is_thing and " " in piece):
+    for piece in pieces:
+        is_word = piece.varies and not is_foreign and _BARE_WORD.match(piece.text)
+        if len(kept) > _MOST_KEPT:
+            text += piece.text
+        elif piece.is_code or (is_word and is_code_word(piece.text, text, is_thing=piece.is_thing)):
+            text += keep(piece.text)
+        elif (is_word and not _PLACEHOLDER.match(normalise(piece.text))) or (piece.is_thing and " " in piece.text):
             if replaced is not None:
-                replaced.append(("word", piece))
+                replaced.append(("word", piece.text))
             text += "\x00"
         else:
-            text += piece
-    return normalise(text, keep_names=keep_names, replaced=replaced).replace("\x00", "<word>")
+            at = 0
+            for start, end in piece.constants()[:20]:
+                text += piece.text[at:start] + keep(piece.text[start:end])
+                at = end
+            text += piece.text[at:]
+    plain = normalise(text, keep_names=keep_names, replaced=replaced).replace("\x00", "<word>")
+    if not kept:
+        return plain
+    return _KEPT.sub(lambda found: "".join(kept[ord(found[0]) - _FIRST_KEPT :][:1]), plain)
+
+
+_FIRST_KEPT, _MOST_KEPT = 0xE000, 100  # of Unicode's private use
+_KEPT = re.compile("[\ue000-\ue0ff]")
 
 
 @lru_cache(maxsize=2048)
@@ -84,6 +106,19 @@ def asked(plain: str, code: str) -> str:
     if not found:
         return ""
     names = set(re.findall(rf"\b(\w{{1,80}})(?:\(\)|\[[^\[\]]{{0,80}}\])?\.{found[1]}\b", code[:1000]))
+    return f" ({names.pop()})" if len(names) == 1 else ""
+
+
+# Raised by Python itself, of a value whose place in the data only the line tells.
+_OF_A_VALUE = {"ValueError", "TypeError", "InvalidOperation", "OverflowError", "ParserError"}
+_READ = re.compile(r"\[['\"](\w{1,80})['\"]\]|\.get\(['\"](\w{1,80})['\"]")
+
+
+def value_read(name: str, code: str) -> str:
+    """` (amount)` of `float(row["amount"])`: of which value the line that failed speaks, where it is one alone."""
+    if name not in _OF_A_VALUE or code.startswith(("raise ", "assert ")):
+        return ""
+    names = {one or other for one, other in _READ.findall(code[:1000])}
     return f" ({names.pop()})" if len(names) == 1 else ""
 
 

@@ -70,20 +70,25 @@ def plainly(work, values):
 def by_celery(work, values):
     import celery
 
-    from jobs_admin.worker.outcome import outcome_of
+    from celery import signals
+
+    from jobs_admin.worker import outcome
 
     heard = []
 
-    class Listening(celery.Task):
-        def on_failure(self, error, task_id, args, kwargs, einfo):
-            heard.append(pickle.loads(pickle.dumps(einfo)))
+    def listening(einfo, **_):
+        heard.append(pickle.loads(pickle.dumps(einfo)))
 
+    if keep := getattr(outcome, "keep_raised", None):  # guards from version 3 of the rules on
+        signals.task_failure.connect(keep)
+    signals.task_failure.connect(listening)
     name = f"grid.{work.__module__.rpartition('.')[2]}.{work.__name__}"
-    task = celery.Celery("grid").task(work, name=name, base=Listening)
+    task = celery.Celery("grid").task(work, name=name)
     task.apply(kwargs=values, throw=False)
+    signals.task_failure.disconnect(listening)
     if not heard:
         return {"type": None, "trace": ""}
-    told = outcome_of(None, heard[0])
+    told = outcome.outcome_of(None, heard[0])
     return {"type": told.error_type, "trace": told.trace, "message": told.message}
 
 

@@ -127,6 +127,91 @@ def test_the_task_counts_where_no_frame_of_the_application_names_a_place(trace):
     assert send == bill
 
 
+CODED = """Traceback (most recent call last):
+  File "/srv/shop/pay.py", line 3, in pay
+    {}
+shop.E: {}
+"""
+DECIDES = "self.refuse(text)"  # a line that tells nothing of the message
+
+
+def grouped(code, one, other):
+    return len({fingerprint("shop.E", said, CODED.format(code, said)).value for said in (one, other)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "one", "other"),
+    [
+        (DECIDES, "ORA-00942: table or view does not exist", "ORA-00001: table or view does not exist"),
+        (DECIDES, "ORA-00942", "ORA-00001"),
+        (DECIDES, "close_month: ORA-00942", "close_month: ORA-00001"),
+        (DECIDES, "E1001: refused", "E2002: refused"),
+        (DECIDES, "[E1001] refused", "[E2002] refused"),
+        (DECIDES, "refused (E1001)", "refused (E2002)"),
+        (DECIDES, "failed with E1001", "failed with E2002"),
+        ('raise E("E1001 refused")', "E1001 refused", "E2002 refused"),
+        (DECIDES, "partner returned 404", "partner returned 500"),
+        ('raise E(f"gave {r.status_code} for {order}")', "gave 404 for 17", "gave 500 for 17"),
+        ('raise E(f"bank said {code}")', "bank said 17", "bank said 51"),
+        ('raise E("bank said %s" % reason_code)', "bank said 17", "bank said 51"),
+        ('raise E(f"variable {name} is not set")', "variable FEATURE_X is not set", "variable STRIPE_KEY is not set"),
+        (DECIDES, "variable FEATURE_X is not set", "variable STRIPE_KEY is not set"),
+        ('raise E(f"declined: {answer}")', "declined: insufficient_funds", "declined: expired_card"),
+        (DECIDES, "declined: insufficient_funds", "declined: expired_card"),
+    ],
+)
+def test_the_code_of_an_error_tells_groups_apart(code, one, other):
+    assert not grouped(code, one, other)
+
+
+@pytest.mark.parametrize(
+    ("code", "one", "other"),
+    [
+        (DECIDES, "order INV-2026-17 failed", "order INV-2026-18 failed"),
+        (DECIDES, "invoice (INV-17) not paid", "invoice (INV-18) not paid"),
+        (DECIDES, "customer K7781 unknown", "customer K9917 unknown"),
+        (DECIDES, "returned 404 rows", "returned 500 rows"),
+        (DECIDES, "charged 404 for order 3", "charged 500 for order 9"),
+        (DECIDES, "failed after 404 tries", "failed after 500 tries"),
+        (DECIDES, "order 404 failed", "order 500 failed"),
+        ('raise E(f"{sku}: out of stock")', "SKU1234: out of stock", "SKU99: out of stock"),
+        ('raise E(f"zip {zip_code} unknown")', "zip 24103 unknown", "zip 24105 unknown"),
+        (
+            'raise E(f"tenant {t} has no gateway")',
+            "tenant acme_corp has no gateway",
+            "tenant globex_ltd has no gateway",
+        ),
+        ('raise E(f"{tenant} is closed")', "acme_corp is closed", "globex_ltd is closed"),
+        (DECIDES, "no room: 116. TiB", "no room: 3.2 GiB"),
+        (DECIDES, "{1: {'email': ['bad']}}", "{3: {'email': ['bad']}, 9: {'email': ['bad']}}"),
+    ],
+)
+def test_ids_counts_and_amounts_in_the_form_of_codes_do_not(code, one, other):
+    assert grouped(code, one, other)
+
+
+def test_which_value_a_line_read_tells_two_errors_of_one_function_apart():
+    one, other = (
+        fingerprint(
+            "ValueError",
+            "could not convert string to float: ''",
+            CODED.format(f'float(row["{key}"])', "").replace(
+                "shop.E: ", "ValueError: could not convert string to float: ''"
+            ),
+        ).value
+        for key in ("amount", "weight")
+    )
+    assert one != other
+
+
+def test_in_which_step_a_time_limit_strikes_and_where_a_recursion_breaks_do_not_count():
+    frame = '  File "/srv/shop/tasks.py", line 3, in {}\n    x\n'
+    for error in ("celery.exceptions.SoftTimeLimitExceeded", "RecursionError"):
+        ends = [("rank", "load"), ("rank", "weigh")] if "Soft" in error else [("walk", "visit"), ("visit", "walk")]
+        traces = [f"Traceback (most recent call last):\n{''.join(map(frame.format, end))}{error}: m\n" for end in ends]
+        assert len({fingerprint(error, "m", trace).value for trace in traces}) == 1
+
+
 def test_frames_of_libraries_do_not_count():
     other = TRACE.replace("trace.py", "elsewhere.py").replace("trace_task", "renamed")
     assert fingerprint("E", "m", TRACE).value == fingerprint("E", "m", other).value
