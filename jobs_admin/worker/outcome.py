@@ -152,7 +152,8 @@ def _outcome(kind: str, error: Any, trace: str, due_at: float | None = None) -> 
     if is_a(error, UnpickleableExceptionWrapper):
         module, name = str(error.exc_module or ""), str(error.exc_cls_name)
         error_type = name if module in {"", "builtins", "__main__"} else f"{module}.{name}"
-        message = str(error.text or "")  # made by the child; usually `Name(arguments)`
+        # Made by the child, usually `Name(arguments)`, where the traceback is not of the error itself.
+        message = _message(error_type, trace) or str(error.text or "")
         return Outcome(kind, error_type, message, trace, due_at)
     error_type = qualified(type(error))
     return Outcome(kind, error_type, _message(error_type, trace), trace, due_at)
