@@ -173,7 +173,7 @@ def alert_detail(viewer: Viewer, row: Alert, now: datetime) -> dict[str, Any]:
         "events": [event(one) for one in alerts.events(viewer, row)],
         "groups": [
             {"fingerprint": one.fingerprint, "title": one.title, "count": one.count, "url": one.url}
-            for one in alerts.risen_groups(viewer, row)
+            for one in alerts.groups_behind(row)
         ],
         "earlier": [_earlier(one) for one in alerts.earlier(viewer, row)],
     }

@@ -168,7 +168,7 @@ class Risen:
     title: str
     url: str
     count: int
-    part: str  # 0 to 100, of the one that rose most
+    part: str  # 0 to 100, of the largest
 
 
 def risen(found: Sequence[RisenGroup]) -> list[Risen]:

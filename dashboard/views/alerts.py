@@ -153,7 +153,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     events = alerts.events(viewer, alert)
     since, until = alert_picture.span(alert, now)
     others = list(alerts.together(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
-    risen = alerts.risen_groups(viewer, alert)
+    risen = alerts.groups_behind(alert)
     told = _deliveries(request, alert)
     context = {
         "now": now,

@@ -18,7 +18,7 @@ from jobs_admin.alerts.reading import (
     together,
 )
 from jobs_admin.alerts.refusals import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
-from jobs_admin.alerts.risen import RisenGroup, risen_groups
+from jobs_admin.alerts.risen import RisenGroup, groups_behind
 from jobs_admin.alerts.rules import check_rule, delete_rule, document, may_change, rule, rules, save_rule
 from jobs_admin.alerts.runbooks import delete_runbook, runbooks, save_runbook
 from jobs_admin.alerts.runbooks import may_change as may_change_runbooks
@@ -55,6 +55,7 @@ __all__ = [
     "events",
     "firing",
     "get",
+    "groups_behind",
     "judge",
     "links",
     "listing",
@@ -63,7 +64,6 @@ __all__ = [
     "may_end",
     "page_of",
     "preview",
-    "risen_groups",
     "rule",
     "rules",
     "runbook_of",

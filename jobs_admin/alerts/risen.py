@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from urllib.parse import unquote
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Q, QuerySet
 
 from jobs_admin.alerts.links import group_page
-from jobs_admin.models import Alert, FailureCount, Group, GroupCounter
-from jobs_admin.models.access import Viewer
-from jobs_admin.models.counter import MINUTE
+from jobs_admin.models import Alert, FailureCount, Group, Notice
+from jobs_admin.models.alert import AlertState
 from jobs_admin.models.failure import FailureState
+from jobs_admin.models.notice import ALERT_FIRING
 
-_BEFORE, _AFTER = timedelta(minutes=10), timedelta(minutes=10)
-_MOST_IN_QUEUE = 1_000  # groups of a queue, those with most failures, that are looked at
 _MOST_COUNTERS = 200  # a group has one for each task and state
 _OPEN = (FailureState.DEAD, FailureState.REPLAYING)
 
@@ -30,17 +28,22 @@ class RisenGroup:
     runbook_url: str = ""
 
 
-def risen_groups(viewer: Viewer, alert: Alert, limit: int = 5) -> list[RisenGroup]:
-    """Groups with failures in the alert's queue, by their failed attempts from ten minutes before it was true until ten
-    minutes after: of all queues that they fail in, where the viewer sees every source; else by what they count here.
+def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
+    """The groups of the jobs that an alert, and what was told with it, is about: counted as its notices count them.
+
+    Of one that is resolved, the numbers of its last notice about all of it.
     """
-    mine = _in_place(alert, Q())
-    if viewer.sources() is not None:
-        return _shown(mine[:limit])
-    since, until = alert.opened_at - _BEFORE, alert.opened_at + _AFTER
-    rose = GroupCounter.objects.filter(group__in=[pk for pk, _ in mine], step=MINUTE, at__gte=since, at__lte=until)
-    counted = rose.values_list("group_id").annotate(n=Sum("failed") + Sum("retried")).order_by("-n", "group_id")
-    return _shown([(pk, n) for pk, n in counted[:limit] if n] or mine[:limit])
+    told = Alert.objects.filter(Q(pk=alert.told_with_id or alert.pk) | Q(told_with=alert.told_with_id or alert.pk))
+    open_ = list(told.exclude(state=AlertState.RESOLVED).select_related("rule").order_by("pk"))
+    if open_:
+        return top_groups(open_, limit)
+    firing = Notice.objects.filter(alert=alert.told_with_id or alert.pk, type=ALERT_FIRING).order_by("-pk")
+    firing = firing.exclude(body__reason="joined")  # that one is about what joined alone
+    said = firing.values_list("body__top_groups", flat=True).first() or []
+    # A notice names a group by its page.
+    counts = {unquote(one["url"].rstrip("/").rpartition("/")[2]): int(one["count"]) for one in said[:limit]}
+    groups = dict(Group.objects.filter(fingerprint__in=counts).values_list("fingerprint", "pk"))
+    return _shown([(groups[name], n) for name, n in counts.items() if name in groups])
 
 
 def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
@@ -58,13 +61,7 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
     return _shown(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit])
 
 
-def _in_place(alert: Alert, more: Q) -> list[tuple[int, int]]:
-    """(group, failures), the most first."""
-    counted = _held(alert, more).values_list("group_id").annotate(n=Sum("count"))
-    return list(counted.order_by("-n", "group_id")[:_MOST_IN_QUEUE])
-
-
-def _held(alert: Alert, more: Q, queues: Sequence[str] = ()) -> QuerySet[FailureCount]:
+def _held(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount]:
     if alert.rule.metric == "view" or not alert.source:
         return FailureCount.objects.none()
     held = FailureCount.objects.filter(more, source=alert.source, group_id__gt=0, count__gt=0)

@@ -158,11 +158,11 @@ def test_its_picture_is_the_depth_with_the_threshold_and_a_table(otto, watched):
     assert "true since then" in page
 
 
-def test_groups_that_rose_are_named_with_links(otto, watched):
+def test_groups_with_unrecovered_jobs_are_named_with_links(otto, watched):
     found = group("SMTPServerDisconnected", "gone")
     bury(7, queue="emails", group=found)
     page = text_of(otto.get(page_of(episode("emails"))))
-    assert "SMTPServerDisconnected" in page and "Groups that rose" in page
+    assert "SMTPServerDisconnected" in page and "Unrecovered jobs by group" in page
 
 
 def test_the_story_tells_who_was_told_and_whether_it_arrived(ann, watched):

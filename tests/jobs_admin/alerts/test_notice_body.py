@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.alerts import risen
-from jobs_admin.models import Alert, Group, Notice, Rule
+from jobs_admin.models import Alert, Failure, Group, GroupCounter, Notice, Rule
 from tests.jobs_admin.alerts.conftest import ANN, NOW
 from tests.jobs_admin.test_failure_count import bury
 
@@ -95,3 +95,23 @@ def test_what_rules_ask_is_read_once_however_many_ask(rule, django_assert_max_nu
     )
     with django_assert_max_num_queries(12):
         alerts.judge(NOW)
+
+
+def test_the_alerts_page_counts_groups_as_its_notice_does(rule):
+    """Not the attempts that failed, of which a job may have several, nor what the group counts in other queues."""
+    rule(for_s=0, threshold=100, keep_firing_s=0)
+    slow = group("TimeoutError")
+    bury(334, group=slow), bury(60, group=slow, queue="orders")
+    Group.objects.filter(pk=slow.pk).update(count=394)
+    GroupCounter.objects.create(group=slow, step=60, at=NOW, failed=334, retried=60)
+    alerts.judge(NOW)
+    (told,) = body()["top_groups"]
+    alert = Alert.objects.get()
+    (shown,) = alerts.groups_behind(alert)
+    assert (shown.count, shown.title, shown.fingerprint) == (told["count"], told["title"], "v1-TimeoutError") == (
+        334, "TimeoutError: gone", "v1-TimeoutError",
+    )  # fmt: skip
+    Failure.objects.filter(queue="emails").update(state="recovered")
+    alerts.judge(NOW + 10 * S)
+    alert.refresh_from_db()
+    assert alert.state == "resolved" and [one.count for one in alerts.groups_behind(alert)] == [334]
