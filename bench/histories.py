@@ -16,6 +16,7 @@ from pathlib import Path
 os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 
 WORLDS = {
+    "alerts": "tests.histories.alerts:Alerts",
     "bullmq": "tests.histories.bullmq:Bullmq",
     "replays": "tests.histories.replays:Replays",
     "undo": "tests.histories.undo:Undo",
@@ -29,18 +30,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first history")
     parser.add_argument("--within", type=float, default=float("inf"), help="seconds after which no history begins")
     parser.add_argument("--failures", type=int, default=5, help="after so many no history begins")
+    parser.add_argument("--kills", action="store_true", help="end processes of the desk and its servers by SIGKILL")
     asked = parser.parse_args()
     from tests.histories.kit import run_histories
 
     module, _, name = WORLDS[asked.world].partition(":")
     with tempfile.TemporaryDirectory(prefix="redrive-histories-") as folder:
         world = getattr(import_module(module), name)(Path(folder))
+        world.kills = asked.kills
         try:
             failed = run_histories(
                 world,
                 first_seed=asked.seed,
                 count=asked.histories,
-                command=f"python -m bench.histories {asked.world}",
+                command=f"python -m bench.histories {asked.world}{' --kills' if asked.kills else ''}",
                 most_failed=asked.failures,
                 within_s=asked.within,
             )

@@ -10,29 +10,34 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import Case, Count, F, Max, Q, Value, When
+from django.db.models import Case, Count, F, Max, Q, QuerySet, Value, When
+from django.utils import timezone
 
 from jobs_admin import statements
 from jobs_admin.counting import StepOf
 from jobs_admin.models import Attempt, Group, GroupCounter, GroupRule
-from jobs_admin.models.counter import HOUR
+from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
 
 _KEPT_FOR = timedelta(days=30)  # as far back as pictures go
 _COLUMNS = ("group_id", "step", "at", "failed", "retried")
 
-_ByHour = dict[int, list[int]]  # the number of the hour since 1970 -> failed and retried
+_BySteps = dict[int, list[int]]  # the number of the step since 1970 -> failed and retried
+# What is kept of each step: under which name, how long it is, and as far back as it is counted in it.
+_STEPS = (("hours", HOUR, _KEPT_FOR), ("minutes", MINUTE, MINUTES_BACK))
 
 
 def kept(group: Group, now: datetime) -> dict[str, Any]:
     """What it counts at this moment; its row stays locked until the transaction of the caller ends."""
-    # What fell silent has its own last month: nothing of it would be in that of today.
-    since = int((min(now, group.last_seen) - _KEPT_FOR).timestamp()) // HOUR
-    return {
+    found = {
         "count": Group.objects.select_for_update(of=("self",)).values_list("count", flat=True).get(pk=group.pk),
         "last_attempt": Attempt.objects.filter(group=group).aggregate(last=Max("pk"))["last"] or 0,
-        "hours_since": since,
-        "hours": [[hour, *numbers] for hour, numbers in sorted(_of_counters(group, since).items())],
     }
+    for name, step, back in _STEPS:
+        # What fell silent has its own last month: nothing of it would be in that of today.
+        since = int((min(now, group.last_seen) - back).timestamp()) // step
+        rows = [[n, *numbers] for n, numbers in sorted(_of_counters(group, since, step).items())]
+        found |= {f"{name}_since": since, name: rows}
+    return found
 
 
 def give_back(group: Group, heir: Group | None, before: dict[str, Any]) -> None:
@@ -45,52 +50,61 @@ def give_back(group: Group, heir: Group | None, before: dict[str, Any]) -> None:
     both = [group.pk, *([heir.pk] if heir else [])]
     rows = Group.objects.select_for_update(of=("self",)).filter(pk__in=both).order_by("pk")
     counts = dict(rows.values_list("pk", "count"))
-    total, hours = _since(group, before)
-    missing = before["count"] + total - counts[group.pk]
+    missing = before["count"] + _came_since(group, before).count() - counts[group.pk]
     Group.objects.filter(pk=group.pk).update(count=F("count") + missing)
     if heir is not None:
         left = Case(When(count__gt=missing, then=F("count") - missing), default=Value(0))
         Group.objects.filter(pk=heir.pk).update(count=left)
-    since = before["hours_since"]
-    should = _sum(_by_hour(before["hours"]), hours)
-    apart = _sum(should, _of_counters(group, since), sign=-1)
-    _shift(heir, group, {hour: [max(0, n) for n in numbers] for hour, numbers in apart.items()})
-    _shift(group, heir, {hour: [max(0, -n) for n in numbers] for hour, numbers in apart.items()})
+    for name, step, back in _STEPS:
+        if name not in before:  # of a rule saved before these were kept
+            continue
+        # Steps that are deleted by now are not made again.
+        oldest = int((min(timezone.now(), group.last_seen) - back).timestamp()) // step
+        since = max(before[f"{name}_since"], oldest)
+        should = _from(since, _sum(_by_step(before[name]), _by_attempts(_came_since(group, before), step)))
+        apart = _sum(should, _of_counters(group, since, step), sign=-1)
+        _shift(heir, group, {n: [max(0, one) for one in numbers] for n, numbers in apart.items()}, step)
+        _shift(group, heir, {n: [max(0, -one) for one in numbers] for n, numbers in apart.items()}, step)
     _tell_others(group, before)
 
 
-def _since(group: Group, before: dict[str, Any], until: int | None = None) -> tuple[int, _ByHour]:
-    """Attempts that came after it was taken in, up to the one named: how many, and those of each hour."""
+def _came_since(group: Group, before: dict[str, Any], until: int | None = None) -> QuerySet[Attempt]:
+    """Attempts that came after it was taken in, up to the one named."""
     came = Attempt.objects.filter(group=group, pk__gt=before["last_attempt"])
-    if until is not None:
-        came = came.filter(pk__lte=until)
-    rows = came.annotate(hour=StepOf("ended_at", HOUR)).order_by().values_list("hour")
+    return came if until is None else came.filter(pk__lte=until)
+
+
+def _by_attempts(came: QuerySet[Attempt], step: int) -> _BySteps:
+    rows = came.annotate(step=StepOf("ended_at", step)).order_by().values_list("step")
     counted = rows.annotate(n=Count("pk"), retried=Count("pk", filter=Q(kind="retry")))
-    hours = {hour: [n - retried, retried] for hour, n, retried in counted}
-    return sum(map(sum, hours.values())), {h: n for h, n in hours.items() if h >= before["hours_since"]}
+    return {step: [n - retried, retried] for step, n, retried in counted}
 
 
-def _of_counters(group: Group, since: int) -> _ByHour:
-    rows = GroupCounter.objects.filter(group=group, step=HOUR, at__gte=datetime.fromtimestamp(since * HOUR, UTC))
-    return {int(at.timestamp()) // HOUR: [f, r] for at, f, r in rows.values_list("at", "failed", "retried")}
+def _of_counters(group: Group, since: int, step: int) -> _BySteps:
+    rows = GroupCounter.objects.filter(group=group, step=step, at__gte=datetime.fromtimestamp(since * step, UTC))
+    return {int(at.timestamp()) // step: [f, r] for at, f, r in rows.values_list("at", "failed", "retried")}
 
 
-def _by_hour(rows: list[list[int]]) -> _ByHour:
-    return {hour: numbers for hour, *numbers in rows}
+def _by_step(rows: list[list[int]]) -> _BySteps:
+    return {step: numbers for step, *numbers in rows}
 
 
-def _sum(one: _ByHour, other: _ByHour, sign: int = 1) -> _ByHour:
+def _from(since: int, numbers: _BySteps) -> _BySteps:
+    return {step: n for step, n in numbers.items() if step >= since}
+
+
+def _sum(one: _BySteps, other: _BySteps, sign: int = 1) -> _BySteps:
     nothing = [0, 0]
     return {
-        hour: [a + sign * b for a, b in zip(one.get(hour, nothing), other.get(hour, nothing), strict=True)]
-        for hour in sorted({*one, *other})
+        step: [a + sign * b for a, b in zip(one.get(step, nothing), other.get(step, nothing), strict=True)]
+        for step in sorted({*one, *other})
     }
 
 
-def _shift(source: Group | None, target: Group | None, numbers: _ByHour) -> None:
-    rows = [(datetime.fromtimestamp(hour * HOUR, UTC), *n) for hour, n in numbers.items() if any(n)]
+def _shift(source: Group | None, target: Group | None, numbers: _BySteps, step: int) -> None:
+    rows = [(datetime.fromtimestamp(at * step, UTC), *n) for at, n in numbers.items() if any(n)]
     if target is not None:
-        added = [(target.pk, HOUR, *row) for row in rows]
+        added = [(target.pk, step, *row) for row in rows]
         statements.insert(
             GroupCounter, _COLUMNS, added, conflict=statements.add(GroupCounter, _COLUMNS, key=_COLUMNS[:3])
         )
@@ -99,7 +113,7 @@ def _shift(source: Group | None, target: Group | None, numbers: _ByHour) -> None
         statement = f"UPDATE {GroupCounter._meta.db_table} SET {less} WHERE group_id = %s AND step = %s AND at = %s"
         at = connection.ops.adapt_datetimefield_value
         with connection.cursor() as cursor:
-            cursor.executemany(statement, [(f, f, r, r, source.pk, HOUR, at(when)) for when, f, r in rows])
+            cursor.executemany(statement, [(f, f, r, r, source.pk, step, at(when)) for when, f, r in rows])
 
 
 def _tell_others(group: Group, before: dict[str, Any]) -> None:
@@ -110,10 +124,14 @@ def _tell_others(group: Group, before: dict[str, Any]) -> None:
         for held in rule.before.values():
             if group.fingerprint not in held.get("aliases", ()) or "count" not in held:
                 continue
-            total, hours = _since(group, before, until=held["last_attempt"])
-            held["count"] -= before["count"] + total
-            rest = _sum(_by_hour(held["hours"]), _sum(_by_hour(before["hours"]), hours), sign=-1)
-            held["hours"] = [[hour, *(max(0, n) for n in numbers)] for hour, numbers in rest.items() if any(numbers)]
+            came = _came_since(group, before, until=held["last_attempt"])
+            held["count"] -= before["count"] + came.count()
+            for name, step, _ in _STEPS:
+                if name not in held or name not in before:
+                    continue
+                mine = _sum(_by_step(before[name]), _from(before[f"{name}_since"], _by_attempts(came, step)))
+                rest = _sum(_by_step(held[name]), mine, sign=-1)
+                held[name] = [[n, *(max(0, one) for one in numbers)] for n, numbers in rest.items() if any(numbers)]
             held["aliases"] = [name for name in held["aliases"] if name != group.fingerprint]
             changed = True
         if changed:

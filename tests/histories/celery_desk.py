@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ import redis
 from tests.histories.bounds import SmallBounds
 from tests.histories.deaths import dying_after, forget_process
 from tests.histories.desk import empty_desk, open_desk
-from tests.histories.kit import Clock, World
+from tests.histories.kit import Clock, World, run_in_child
 
-_DEATHS = 0.15  # of the acts that may die, so many do
+_DEATHS, _KILLS = 0.15, 0.3  # of the acts that may die, so many do
 
 
 class CeleryDesk(World):
     """Each source is a database of one private engine; `bounds` are made small as `SmallBounds` takes them."""
+
+    killed = restarted = 0  # processes of the desk, and servers
 
     def __init__(self, folder: Path, sources: Sequence[str], bounds: dict[str, Any]) -> None:
         from dashboard.engine import Engine
@@ -68,21 +70,54 @@ class CeleryDesk(World):
                 with held.line.lock:
                     held.line.lock.notify()
 
-    def death(self, rng: random.Random, most: int) -> int | None:
-        """After how many calls the process dies, fewer than `most`; None where it lives."""
-        return rng.randrange(most) if rng.random() < _DEATHS else None
+    def dies(self, rng: random.Random, most: int, work: Callable[[], object]) -> bool:
+        """Do `work`, mostly in peace; else the process that does it dies. Return whether it did, wherever it had come to.
 
-    def file(self, entries: Sequence[dict[bytes, bytes]], death: int | None = None) -> None:
+        A death is played: before one of its first `most` calls. With `kills` it is a process of its own, ended by SIGKILL, and
+        now and then the store and the brokers are killed with it and started again.
+        """
+        draw = rng.random()
+        if draw >= (_KILLS if self.kills else _DEATHS):
+            work()
+            return False
+        if not self.kills:
+            with dying_after(rng.randrange(most)):
+                work()
+            return True
+        self._be_killed(work, rng.choice([0.0, 0.01, 0.03, 0.1, 0.3]))
+        if draw < _KILLS / 8:
+            self.restart_engine()
+        return True
+
+    def _be_killed(self, work: Callable[[], object], after_s: float) -> None:
+        from django.db import connections
+
+        forget_process()
+        connections.close_all()
+        self.killed += run_in_child(work, kill_after_s=after_s)
+
+    def restart_engine(self) -> None:
+        """Valkey is killed, and comes back with what it had written down."""
+        forget_process()
+        self.engine.kill()
+        self.engine.start()
+        for client in (self.store, *self.brokers.values()):
+            client.connection_pool.disconnect()
+        self.restarted += 1
+
+    def file(self, entries: Sequence[dict[bytes, bytes]], rng: random.Random | None = None) -> None:
         """The desk reads these reports, all of them, also where the process that does so dies once."""
-        from jobs_admin import ingest
         from jobs_admin.core import keys
 
         for entry in entries:
             self.store.xadd(keys.failures(), entry)
-        with dying_after(death):
-            self._ingest_all(ingest, keys)
-        self._ingest_all(ingest, keys)
+        if rng is not None:
+            self.dies(rng, 30, self._ingest_all)
+        self._ingest_all()
 
-    def _ingest_all(self, ingest: Any, keys: Any) -> None:
+    def _ingest_all(self) -> None:
+        from jobs_admin import ingest
+        from jobs_admin.core import keys
+
         while self.store.xlen(keys.failures()):
             ingest.step("ingest", wait_s=0.001)

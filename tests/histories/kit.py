@@ -61,6 +61,7 @@ class World:
     """A real system, a desk and the model of both. One object serves all histories of a run."""
 
     most_acts = 8
+    kills = False  # whether processes are really ended
 
     def begin(self, rng: random.Random) -> None:
         """Empty the system, the desk and the model, and choose how this history begins."""

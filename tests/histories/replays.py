@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.histories.celery_desk import CeleryDesk
-from tests.histories.deaths import dying_after, forget_process
+from tests.histories.deaths import forget_process
 from tests.histories.desk import compare_counts
 from tests.histories.jobs import Fetched, fetched, message, report
 from tests.histories.kit import Divergence, act
@@ -157,17 +157,20 @@ class Replays(CeleryDesk):
             options = replays.Options(patch={"kwargs": {"dry": True}}, attempts=rng.choice(["reset", "kept", 3]))
         if not query and not selection:
             query = "state:dead"
-        with dying_after(self.death(rng, 60)):
+        is_draft_only = rng.random() < 0.1
+
+        def work() -> None:
             try:
                 draft = replays.draft(
                     who, query=query, selection=selection, pace=pace, reason="fixed", options=options, edit=edit
                 )
-                if rng.random() < 0.1:
-                    return
-                replays.start(who, draft)
+                if not is_draft_only:
+                    replays.start(who, draft)
             except replays.ReplayRefused as refused:
                 if refused.code not in ("nothing_to_replay", "already_open", "bad_scope", "changed"):
                     raise
+
+        self.dies(rng, 60, work)
 
     @act(weight=4)
     def steer(self, rng: random.Random) -> None:
@@ -178,25 +181,26 @@ class Replays(CeleryDesk):
         replay = self._some_replay(rng)
         if replay is None:
             return
+        groups = list(Group.objects.order_by("pk").values_list("fingerprint", flat=True))
+        without, pace = rng.sample(groups, min(1, len(groups))), rng.choice(_PACES)
+        acts = {
+            "pause": lambda: replays.pause(self.ann, replay, "wait"),
+            "resume": lambda: replays.resume(self.ann, replay, "go on"),
+            "without": lambda: replays.resume(self.ann, replay, "go on", without_groups=without),
+            "cancel": lambda: replays.cancel(self.ann, replay, "no"),
+            "start": lambda: replays.start(self.ann, Replay.objects.get(pk=replay.pk)),
+            "pace": lambda: replays.change_pace(self.ann, replay, pace),
+        }
         name = rng.choice(["pause", "resume", "resume", "without", "cancel", "pace", "start"])
-        with dying_after(self.death(rng, 30)):
+
+        def work() -> None:
             try:
-                if name == "pause":
-                    replays.pause(self.ann, replay, "wait")
-                elif name == "resume":
-                    replays.resume(self.ann, replay, "go on")
-                elif name == "without":
-                    groups = list(Group.objects.order_by("pk").values_list("fingerprint", flat=True))
-                    replays.resume(self.ann, replay, "go on", without_groups=rng.sample(groups, min(1, len(groups))))
-                elif name == "cancel":
-                    replays.cancel(self.ann, replay, "no")
-                elif name == "start":
-                    replays.start(self.ann, Replay.objects.get(pk=replay.pk))
-                else:
-                    replays.change_pace(self.ann, replay, rng.choice(_PACES))
+                acts[name]()
             except replays.ReplayRefused as refused:
                 if refused.code not in ("wrong_state", "bad_pace", "nothing_to_replay", "already_open", "changed"):
                     raise
+
+        self.dies(rng, 30, work)
 
     @act()
     def resolve(self, rng: random.Random) -> None:
@@ -230,27 +234,29 @@ class Replays(CeleryDesk):
     def lay(self, rng: random.Random) -> None:
         from jobs_admin import replays
 
-        with dying_after(self.death(rng, 20)):
-            for _ in range(rng.choice([1, 1, 5])):
-                replays.lay()
+        rounds = rng.choice([1, 1, 5])
+        self.dies(rng, 20, lambda: [replays.lay() for _ in range(rounds)])
 
     @act(weight=8)
     def send(self, rng: random.Random) -> None:
         from jobs_admin import replays
 
         name = rng.choice(["one", "one", "one", "other"])
-        with dying_after(self.death(rng, 60)):
-            for _ in range(rng.choice([1, 2, 6])):
-                self.skip(rng.choice([0.0, 0.05, 0.5]))
+        skips = rng.choices([0.0, 0.05, 0.5], k=rng.choice([1, 2, 6]))
+
+        def work() -> None:
+            for seconds in skips:
+                self.skip(seconds)
                 replays.send(name)
+
+        self.dies(rng, 60, work)
 
     @act(weight=6)
     def settle(self, rng: random.Random) -> None:
         from jobs_admin import replays
 
-        with dying_after(self.death(rng, 60)):
-            for _ in range(rng.choice([1, 1, 4])):
-                replays.settle()
+        rounds = rng.choice([1, 1, 4])
+        self.dies(rng, 60, lambda: [replays.settle() for _ in range(rounds)])
 
     @act(weight=6)
     def work(self, rng: random.Random) -> None:
@@ -268,7 +274,7 @@ class Replays(CeleryDesk):
         count = rng.choice([1, 3, 100])
         some, self.outbox = self.outbox[:count], self.outbox[count:]
         some += rng.sample(some, min(len(some), rng.choice([0, 0, 2])))
-        self.file(some, self.death(rng, 30))
+        self.file(some, rng)
 
     @act()
     def bury(self, rng: random.Random) -> None:

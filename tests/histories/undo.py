@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.histories.celery_desk import CeleryDesk
-from tests.histories.deaths import dying_after
 from tests.histories.desk import compare_counts
 from tests.histories.jobs import fetched, message, report
 from tests.histories.kit import Divergence, act
@@ -252,18 +251,21 @@ class Undo(CeleryDesk):
         if not chosen:
             return
         expected = {pk for pk in chosen if self._may_be_moved(pk, name, who)}
-        calls = self.death(rng, 30)
-        done = None
-        try:
-            with dying_after(calls):
-                done = triage.act_on(self.people[who], name, chosen, reason="because")
-        except triage.TriageRefused as refused:
-            if refused.code != "forbidden" or any(self._may(who, pk) for pk in chosen):
-                raise
-            return
-        if done is None:
+        found = []
+
+        def work() -> None:
+            try:
+                found.append(triage.act_on(self.people[who], name, chosen, reason="because"))
+            except triage.TriageRefused as refused:
+                if refused.code != "forbidden" or any(self._may(who, pk) for pk in chosen):
+                    raise
+
+        if self.dies(rng, 30, work):
             self._note_what_was_done(name, who, expected)
             return
+        if not found:
+            return  # refused
+        (done,) = found
         if set(done.ids) != expected or done.count != len(expected):
             raise Divergence(f"{name} of {sorted(chosen)} by {who} changed {done.ids}, expected {sorted(expected)}")
         if expected:
@@ -297,19 +299,17 @@ class Undo(CeleryDesk):
         from jobs_admin import triage
 
         self.sweep = None
-        calls = self.death(rng, 40)
         within = rng.choice([0.0, float("inf")])
         highest = sweep.below
         expected = {
             pk for pk in self._matching(sweep.query) if pk < highest and self._may_be_moved(pk, name, who)
         }  # fmt: skip
-        after = None
-        with dying_after(calls):
-            after = triage.go_on(self.people[who], sweep, within_s=within)
-        if after is None or not after.is_done:
+        steps = []
+        has_died = self.dies(rng, 40, lambda: steps.append(triage.go_on(self.people[who], sweep, within_s=within)))
+        if has_died or not steps[0].is_done:
             self._note_what_was_done(name, who, expected, key=sweep.key)
-            if after is not None:
-                self.sweep = who, after, name
+            if not has_died:
+                self.sweep = who, steps[0], name
             return
         done = self._events_ids(sweep.key) - {pk for one in self.acts_done if one.key == sweep.key for pk in one.jobs}
         if done != expected:
@@ -331,22 +331,21 @@ class Undo(CeleryDesk):
             raise Divergence(
                 f"Undoing {done.key} is offered to {who} for {promised} jobs; it takes back {sorted(expected)}"
             )
-        calls = self.death(rng, 40)
-        try:
-            before = self._last_event()
-            undone = None
-            with dying_after(calls):
-                undone = triage.undo(self.people[who], done.key)
-        except triage.TriageRefused as refused:
-            if refused.code == "not_found" and not any(self._may(who, pk) for pk in done.jobs):
-                return
-            raise
-        if undone is None:
+        before, found = self._last_event(), []
+
+        def work() -> None:
+            try:
+                found.append(triage.undo(self.people[who], done.key))
+            except triage.TriageRefused as refused:
+                if refused.code != "not_found" or any(self._may(who, pk) for pk in done.jobs):
+                    raise
+
+        if self.dies(rng, 40, work):
             back = self._ids_since(before)
             if not back <= expected:
                 raise Divergence(f"Undo of {done.key} by {who} gave back {sorted(back)}, expected {sorted(expected)}")
         else:
-            back = set(undone.ids)
+            back = set(found[0].ids) if found else set()
             if back != expected:
                 raise Divergence(f"Undo of {done.key} by {who} gave back {sorted(back)}, expected {sorted(expected)}")
         for pk in back:
@@ -441,39 +440,41 @@ class Undo(CeleryDesk):
         if not names:
             return
         who = rng.choice(list(self.people))
-        calls = self.death(rng, 30)
         kind = rng.choices(["merge", "split"], [3, 1])[0]
-        try:
-            with dying_after(calls):
-                if kind == "merge":
-                    group_rules.save(
-                        self.people[who], kind, groups=rng.sample(names, min(len(names), rng.randint(2, 3)))
-                    )
-                else:
-                    group_rules.save(
-                        self.people[who], kind, groups=[rng.choice(names)], by=rng.choice(["queue", "task"])
-                    )
-        except group_rules.RuleRefused as refused:
-            if refused.code not in ("invalid", "conflict", "forbidden"):
-                raise
+        groups = rng.sample(names, min(len(names), rng.randint(2, 3) if kind == "merge" else 1))
+        by = rng.choice(["queue", "task"]) if kind == "split" else ""
+
+        def work() -> None:
+            try:
+                group_rules.save(self.people[who], kind, groups=groups, by=by)
+            except group_rules.RuleRefused as refused:
+                if refused.code not in ("invalid", "conflict", "forbidden"):
+                    raise
+
+        self.dies(rng, 30, work)
 
     @act(weight=2)
     def withdraw(self, rng: random.Random) -> None:
         from jobs_admin import group_rules
 
-        if rules := self._rules_in_force():
+        if not (rules := self._rules_in_force()):
+            return
+        who, pk = rng.choice(["ann", "cid"]), rng.choice(rules)
+
+        def work() -> None:
             try:
-                self._withdraw(rng.choice(["ann", "cid"]), rng.choice(rules), self.death(rng, 30))
+                self._withdraw(who, pk)
             except group_rules.RuleRefused as refused:
                 if refused.code != "conflict":  # its group is split since
                     raise
 
-    def _withdraw(self, who: str, pk: int, calls: int | None = None) -> None:
+        self.dies(rng, 30, work)
+
+    def _withdraw(self, who: str, pk: int) -> None:
         from jobs_admin import group_rules
         from jobs_admin.models import GroupRule
 
-        with dying_after(calls):
-            group_rules.withdraw(self.people[who], GroupRule.objects.get(pk=pk))
+        group_rules.withdraw(self.people[who], GroupRule.objects.get(pk=pk))
 
     def _rules_in_force(self) -> list[int]:
         from jobs_admin.models import GroupRule
@@ -487,8 +488,7 @@ class Undo(CeleryDesk):
         from jobs_admin import regrouping
 
         for _ in range(rng.choice([1, 2, 5, 20])):
-            with dying_after(self.death(rng, 20)):
-                regrouping.regroup(timezone.now())
+            self.dies(rng, 20, lambda: regrouping.regroup(timezone.now()))
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -293,6 +293,22 @@ def test_a_merge_that_is_taken_back_at_any_point_gives_each_its_count(slices):
     assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (3, 3)} and held() == recount()
 
 
+@pytest.mark.parametrize("slices", range(1, 9))
+def test_a_merge_that_is_taken_back_at_any_point_gives_each_its_minutes_too(slices):
+    """Its numbers move first, and its failures may never have left it."""
+    bury(1), bury(3, task="refund")
+    minutes = set(GroupCounter.objects.filter(step=60, failed__gt=0).values_list("group__fingerprint", "failed"))
+    one, other = Group.objects.order_by("pk")
+    regrouping._paces = defaultdict(lambda: regrouping._Pace(1))
+    rule = save("merge", one, other)
+    for _ in range(slices):
+        regrouping.regroup(NOW)
+    group_rules.withdraw(ANN, rule)
+    all_of_it()
+    now = set(GroupCounter.objects.filter(step=60, failed__gt=0).values_list("group__fingerprint", "failed"))
+    assert now == minutes == {(one.fingerprint, 1), (other.fingerprint, 3)}
+
+
 def test_groups_that_fell_silent_long_ago_part_with_their_counts_too():
     one, other = bury(1, ago=60 * 86400.0), bury(3, task="refund", ago=60 * 86400.0)
     pruned(other, 1)
