@@ -126,6 +126,7 @@ def _edit_page(
         "error": failure_page.short(failure.error_type),
         "form": form,
         "fields": replays.fields_of(failure),
+        "takes": replays.signatures().of(failure.source, failure.task),
         "accept_url": accept_url,
         "is_checked": changes is not None,
         "changes": [{"name": name, "difference": (changes or {}).get(field)} for field, name in _EDITED.items()],

@@ -28,6 +28,8 @@ from jobs_admin.replays.scoping import Scope
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
 
+from jobs_admin.signatures import signatures
+
 __all__ = [
     "AlreadyOpen",
     "ItemPage",
@@ -42,6 +44,7 @@ __all__ = [
     "cancel",
     "change_pace",
     "check_edit",
+    "signatures",
     "count",
     "count_items",
     "cured_groups",

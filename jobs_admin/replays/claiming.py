@@ -39,6 +39,7 @@ class Claimed:
     max_attempts: int | None
     args: str  # as they are shown; empty unless the replay has an edit
     kwargs: str
+    task: str  # empty unless the replay has a patch
     payload: int | None  # the latest whole message from before its run
     size: int  # bytes of that
     caveats: int | None  # of its failure
@@ -155,11 +156,12 @@ def _bodies(payloads: Sequence[int]) -> dict[int | None, bytes]:
 
 def _read(replay: Replay, which: str, *parameters: Any) -> list[Claimed]:
     shown = "failure.args, failure.kwargs" if replay.edit is not None else "'', ''"
+    task = "failure.task" if replay.patch is not None else "''"
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT item.id, item.n, item.run, item.failure_id, item.key, item.claim_epoch, failure.source, failure.queue, "
             "failure.first_job_id, failure.job_id, failure.state, failure.run, failure.max_attempts, "
-            f"{shown}, payload.id, COALESCE(payload.size, 0), failure.caveats "
+            f"{shown}, {task}, payload.id, COALESCE(payload.size, 0), failure.caveats "
             f"FROM {_ITEM} AS item JOIN {_FAILURE} AS failure ON failure.id = item.failure_id "
             f"LEFT JOIN {_PAYLOAD} AS payload ON payload.id = (SELECT kept.id FROM {_PAYLOAD} AS kept WHERE "
             "kept.failure_id = item.failure_id AND kept.run < item.run AND kept.is_whole ORDER BY kept.run DESC LIMIT 1) "

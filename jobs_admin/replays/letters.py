@@ -16,7 +16,11 @@ from jobs_admin.priorities import system_of
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
+from jobs_admin.signatures import Signatures, signatures
 from jobs_admin.sources.base import Letter, SourceRefused
+
+
+_UNKNOWN = Signatures()
 
 
 class Writer:
@@ -33,6 +37,8 @@ class Writer:
         self._attempts = replay.attempts
         self._to_queue = replay.to_queue
         self._same_job_id = replay.same_job_id
+        # Read once, here: a patch changes arguments of many jobs, and an edit was checked when it was drafted.
+        self._signatures = signatures() if replay.patch is not None else _UNKNOWN
         self._in_place = {name for name in config.sources() if _is_in_place(name)}
         self.priority = replay.pace.get("priority")  # of what is made from now on; a pace may change it
 
@@ -76,7 +82,7 @@ class Writer:
         if self._edit is not None:
             return edited_arguments(raw, item, self._edit)
         if self._patch is not None:
-            return patched_arguments(raw, item.source, self._patch)
+            return patched_arguments(raw, item.source, self._patch, item.task, self._signatures)
         return None, None
 
     def _retries(self, item: Claimed) -> int | None:
@@ -105,6 +111,8 @@ class Shown(Protocol):
     @property
     def source(self) -> str: ...
     @property
+    def task(self) -> str: ...
+    @property
     def args(self) -> str: ...
     @property
     def kwargs(self) -> str: ...
@@ -124,10 +132,13 @@ def edited_arguments(raw: bytes, shown: Shown, edit: dict[str, Any]) -> tuple[li
     return args, kwargs
 
 
-def patched_arguments(raw: bytes, source: str, patch: dict[str, Any]) -> tuple[list[Any] | None, dict[str, Any] | None]:
+def patched_arguments(
+    raw: bytes, source: str, patch: dict[str, Any], task: str = "", takes: Signatures = _UNKNOWN
+) -> tuple[list[Any] | None, dict[str, Any] | None]:
     """The real arguments with a JSON Merge Patch over {"args": …, "kwargs": …}; None for what it does not touch.
 
-    Raises SourceRefused for a message that cannot be edited, EditRefused where the patch leaves no arguments.
+    Raises SourceRefused for a message that cannot be edited, EditRefused where the patch leaves no arguments, or none that the
+    task takes.
     """
     # What was hidden is not in the real arguments, and none of it comes in by the patch.
     editing.refuse_placeholder(patch, "patch")
@@ -140,6 +151,7 @@ def patched_arguments(raw: bytes, source: str, patch: dict[str, Any]) -> tuple[l
     if not isinstance(kwargs, dict):
         raise editing.EditRefused("kwargs", "With this patch kwargs would be no object.")
     adapter.check_arguments(raw, args, kwargs)
+    takes.check(source, task, args, kwargs)
     return args if "args" in patch else None, kwargs if "kwargs" in patch else None
 
 
@@ -191,7 +203,12 @@ def check_edit(scope: Scope, edit: dict[str, Any]) -> None:
             raise SourceRefused("No whole message is kept, so it cannot be edited.")
         if not config.adapter(failure.source).can.edit:
             raise SourceRefused(f"Jobs of {failure.source} cannot be edited.")
-        edited_arguments(opened(payload), failure, edit)
+        raw = opened(payload)
+        args, kwargs = edited_arguments(raw, failure, edit)
+        real_args, real_kwargs = config.adapter(failure.source).arguments(raw)
+        signatures().check(
+            failure.source, failure.task, real_args if args is None else args, real_kwargs if kwargs is None else kwargs
+        )
     except editing.EditRefused as error:
         raise ReplayRefused("bad_edit", str(error), field=error.path.partition(".")[0]) from error
     except SourceRefused as error:

@@ -20,6 +20,7 @@ from jobs_admin.replays import letters, scoping
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.scoping import Scope
+from jobs_admin.signatures import Signatures, signatures
 from jobs_admin.sources.base import SourceRefused
 
 MOST = 100  # jobs of a page: each is decrypted and parsed
@@ -72,7 +73,8 @@ def patched(
     found = list(ready.defer("args", "kwargs", "headers", "message").order_by("pk")[: limit + 1])
     page = found[:limit]
     payloads = _latest_payloads(page)
-    rows = [_row(failure, payloads.get(failure.pk), read) for failure in page]
+    takes = signatures()
+    rows = [_row(failure, payloads.get(failure.pk), read, takes) for failure in page]
     return PatchedPage(
         rows,
         str(page[-1].pk) if len(found) > limit else None,
@@ -87,7 +89,7 @@ def _latest_payloads(failures: list[Failure]) -> dict[int, Payload]:
     return {payload.failure_id: payload for payload in kept.order_by("run")}
 
 
-def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any]) -> PatchedJob:
+def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any], takes: Signatures) -> PatchedJob:
     try:
         if payload is None:
             raise SourceRefused("no whole message is kept")
@@ -96,7 +98,7 @@ def _row(failure: Failure, payload: Payload | None, patch: dict[str, Any]) -> Pa
         if not adapter.can.edit:
             raise SourceRefused(f"jobs of {failure.source} cannot be edited")
         args, kwargs = adapter.arguments(raw)
-        new_args, new_kwargs = letters.patched_arguments(raw, failure.source, patch)
+        new_args, new_kwargs = letters.patched_arguments(raw, failure.source, patch, failure.task, takes)
     except KeyError:
         return PatchedJob(failure, why=f"{failure.source} is not configured here.")
     except (SourceRefused, EditRefused) as error:

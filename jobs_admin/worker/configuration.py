@@ -17,9 +17,11 @@ from typing import Any
 
 from celery.app.routes import MapRoute
 
+from jobs_admin.core import signature
 from jobs_admin.core.lint.configuration import MOST_BYTES, MOST_TASKS, App, Configuration, Queue, Task, document
 from jobs_admin.worker.client_retries import client_retries
 from jobs_admin.worker.retry_calls import retry_calls
+from jobs_admin.worker.retrying import AROUND
 
 _MOST_QUEUES = 500
 _MOST_CLASSES = 50
@@ -151,6 +153,7 @@ def _task(app: Any, task: Any, controller: Any) -> Task:
         rate_limit=str(task.rate_limit or ""),
         stores_result=not task.ignore_result and bool(_result_backend(app)),
         expires=_seconds(task.expires),
+        signature=_signature(task),
         **(_of_autoretry(native) if native else _of_idle_backoff(task)),
     )
 
@@ -159,6 +162,16 @@ def _function(task: Any) -> Any:
     """The task's own code, under Celery's wrapper for autoretry and ours for policies."""
     inner = inspect.unwrap(task.run)
     return getattr(inner, "__func__", inner)
+
+
+def _signature(task: Any) -> str | None:
+    """Without `self`. Of a decorator of the user's own that of its wrapper, which may add arguments to those of a caller."""
+    run = getattr(task, "_orig_run", None) or task.run
+    run = getattr(run, AROUND, run)
+    try:
+        return signature.written(inspect.signature(run, follow_wrapped=False))
+    except (ValueError, TypeError):
+        return None
 
 
 def _autoretry(task: Any) -> dict[str, Any] | None:

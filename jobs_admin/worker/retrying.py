@@ -44,7 +44,7 @@ from jobs_admin.worker.queues import handed_over
 from jobs_admin.worker.report import Origin
 
 EXPIRES = "expires"  # a reason: the next attempt would come when its message is of no more use
-_AROUND = "redrive_around"  # on a wrapper: what it stands around
+AROUND = "redrive_around"  # on a wrapper: what it stands around
 _RUNNING = "_redrive_attempt"  # on a request: the version that its attempt runs under
 _UTC = timezone.utc
 
@@ -67,10 +67,10 @@ class Retrying:
     def wrap(self, task: Any) -> None:
         """From now on the policy that matches decides over this task's failures. Other tasks, other apps stay as they are."""
         # Where a worker ran in this process before, what stood around the task for it makes way.
-        retry, run = (getattr(one, _AROUND, one) for one in (task.retry, task.run))
+        retry, run = (getattr(one, AROUND, one) for one in (task.retry, task.run))
         task.retry, task.run = self._retry_of(task, retry), self._run_of(task, run)
-        setattr(task.retry, _AROUND, retry)
-        setattr(task.run, _AROUND, run)
+        setattr(task.retry, AROUND, retry)
+        setattr(task.run, AROUND, run)
 
     def _run_of(self, task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(run)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from jobs_admin.core import signature
 from jobs_admin.core.text import representable
 
 VERSION = 1
@@ -69,6 +70,7 @@ class Task:
     rate_limit: str = ""
     stores_result: bool = False
     expires: float | None = None  # seconds after it was sent
+    signature: str | None = None  # the arguments that it takes (`core/signature.py`); None: not reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,8 @@ def _value(name: str, kind: str, told: Any) -> Any:
     kind = kind.removesuffix(" | None")
     if kind == "bool":
         return told if isinstance(told, bool) else _NOT_TOLD
+    if name == "signature":  # a part of one would refuse what the task takes
+        return told if isinstance(told, str) and len(told) <= signature.LONGEST and told.isprintable() else _NOT_TOLD
     if kind == "str":
         most = _LONGEST_QUOTE if name in ("quoted", "countdown", "max_retries") else _LONGEST_NAME
         return representable(told)[:most] if isinstance(told, str) else _NOT_TOLD

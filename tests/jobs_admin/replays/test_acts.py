@@ -8,10 +8,13 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import audit, replays
+from jobs_admin import audit, heartbeats, replays
+from jobs_admin.core import keys
+from jobs_admin.core.lint.configuration import Configuration, Task, document
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
-from jobs_admin.replays import progress
+from jobs_admin.replays import progress, scoping
+from jobs_admin.replays.options import Options
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
 from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
 
@@ -258,6 +261,48 @@ def test_an_edit_that_cannot_be_is_refused_beside_its_field(shop, bury, edit, fi
     (pk,) = bury(raw=json.dumps({"args": [1], "kwargs": {"token": "s"}}).encode(), kwargs='{"token": "[redacted]"}')
     said = refusal(replays.draft, ANN, selection=[pk], edit=edit)
     assert (said.code, said.field) == ("bad_edit", field)
+
+
+def reports(store, *signatures: str | None) -> None:
+    """A live worker for each of these, that has the task `shop.send` with such arguments."""
+    now = timezone.now()
+    for n, signature in enumerate(signatures):
+        text = document(Configuration("shop", tasks=(Task("shop.send", signature=signature),)))
+        digest = f"{n:032x}"
+        store.set(keys.configuration(digest), text)
+        said = {"source": "shop", "name": f"w{n}", "boot": "b", "at": now.timestamp(), "configuration": digest}
+        store.hset(keys.workers(), f"shop/w{n}", json.dumps(said))
+    heartbeats.fold(now)
+
+
+@pytest.mark.server
+def test_an_edit_that_the_task_does_not_take_is_refused_before_it_is_sent(store, shop, bury):
+    (pk,) = bury()
+    reports(store, "number, to=")
+    said = refusal(replays.draft, ANN, selection=[pk], edit={"kwargs": {"too": "bob"}})
+    assert (said.code, said.field) == ("bad_edit", "kwargs")
+    assert said.message == "shop.send takes no argument 'too'. It takes (number, to=…)."
+    assert replays.draft(ANN, selection=[pk], edit={"kwargs": {"to": "bob"}}).edit == {"kwargs": {"to": "bob"}}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("signatures", [(), (None,), ("number, to=", None), ("number, to=", "number, **more")])
+def test_an_edit_is_not_held_up_where_some_worker_may_take_it(store, shop, bury, signatures):
+    (pk,) = bury()
+    reports(store, *signatures)
+    assert replays.draft(ANN, selection=[pk], edit={"kwargs": {"too": "bob"}}).edit
+
+
+@pytest.mark.server
+def test_a_patch_that_the_task_does_not_take_is_refused_job_by_job(store, shop, bury):
+    (pk,) = bury()
+    reports(store, "number, to=")
+    (row,) = replays.patched(ANN, scoping.scope_of("", (pk,), timezone.now()), {"kwargs": {"too": "bob"}}).rows
+    assert row.after is None and row.why == "shop.send takes no argument 'too'. It takes (number, to=…)."
+    replay = begun([pk], options=Options.read({"patch": {"kwargs": {"too": "bob"}}}))
+    sent_all()
+    (item,) = replay.items.all()
+    assert not shop.queues.get("emails") and "takes no argument 'too'" in item.outcome
 
 
 def test_too_many_chosen_by_hand_are_refused(shop):

@@ -340,3 +340,31 @@ def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worke
     assert tasks["autoretry"].autoretry_for == ("tests.real_celery.PartnerDown",)
     assert (tasks["late"].acks_late, tasks["hard"].time_limit, tasks["soft"].soft_time_limit) == (True, 1, 1)
     assert not any(name.startswith("celery.") for name in tasks)
+
+
+def test_the_arguments_of_a_task_are_told_by_name_without_self_or_default_values():
+    def sends(self, order, *, note=SECRET, **more): ...
+
+    for run, options, signature in (
+        (sends, {"bind": True}, "order, *, note=, **more"),
+        (sends, {"bind": True, "autoretry_for": (OSError,)}, "order, *, note=, **more"),
+        (nothing, {}, ""),
+    ):
+        app = app_with()
+        task(app, run, **options)
+        assert of(app).signature == signature
+
+
+def test_a_decorator_that_adds_arguments_is_told_as_what_it_takes_itself():
+    def with_database(function):
+        @functools.wraps(function)
+        def called(*args, **kwargs):
+            return function("database", *args, **kwargs)
+
+        return called
+
+    def stores(database, order): ...
+
+    app = app_with()
+    task(app, with_database(stores))
+    assert of(app).signature == "*args, **kwargs"

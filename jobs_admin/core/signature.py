@@ -1,0 +1,91 @@
+"""The arguments that a task takes, as its workers report them, and whether a call fits them. Names only, no default values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jobs_admin.core.editing import EditRefused
+
+LONGEST = 2_000  # characters; a longer one is not reported
+_MOST_NAMED = 20  # arguments that a refusal lists
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A call fits where Python itself would make it. `text` is as Python writes it: `order_id, /, currency=, *rest, key, **more`."""
+
+    text: str
+    positional: tuple[str, ...] = ()  # in their order; the first `positional_only` of them have no name to a caller
+    positional_only: int = 0
+    named: tuple[str, ...] = ()  # by name alone
+    optional: frozenset[str] = frozenset()
+    takes_more_args: bool = False
+    takes_more_kwargs: bool = False
+
+    def check(self, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Raise EditRefused for a call that would end in a TypeError before the task's first line."""
+        takes = f"It takes {self.shown}."
+        if len(args) > len(self.positional) and not self.takes_more_args:
+            most = len(self.positional)
+            raise EditRefused("args", f"{task} takes {most} argument{'' if most == 1 else 's'} by position, not {len(args)}. {takes}")
+        by_name = set(self.positional[self.positional_only :]) | set(self.named)
+        for name in kwargs:
+            if name in self.positional[self.positional_only : len(args)]:
+                raise EditRefused(f"kwargs.{name}", f"{task} gets {name!r} twice: by position and by name. {takes}")
+            if name not in by_name and not self.takes_more_kwargs:
+                raise EditRefused(f"kwargs.{name}", f"{task} takes no argument {name[:100]!r}. {takes}")
+        missing = [name for name in self.positional[len(args) : self.positional_only] if name not in self.optional]
+        unnamed = (*self.positional[max(len(args), self.positional_only) :], *self.named)
+        missing += [name for name in unnamed if name not in self.optional and name not in kwargs]
+        if missing:
+            place = "args" if missing[0] in self.positional[: self.positional_only] else "kwargs"
+            raise EditRefused(place, f"{task} needs the argument {missing[0]!r}. {takes}")
+
+    @property
+    def shown(self) -> str:
+        """In brackets, at most 20 arguments, `…` for a default value."""
+        parts = self.text.split(", ") if self.text else []
+        shown = ", ".join(f"{part}…" if part.endswith("=") else part for part in parts[:_MOST_NAMED])
+        return f"({shown}{', …' if len(parts) > _MOST_NAMED else ''})"
+
+
+def written(signature: inspect.Signature) -> str | None:
+    """The text of a signature; None for one that is too long to be reported."""
+    parts, kinds = [], [one.kind for one in signature.parameters.values()]
+    for n, (name, one) in enumerate(signature.parameters.items()):
+        if one.kind is one.KEYWORD_ONLY and one.KEYWORD_ONLY not in kinds[:n] and one.VAR_POSITIONAL not in kinds:
+            parts.append("*")
+        mark = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        parts.append(f"{mark}{name}{'' if one.default is one.empty else '='}")
+        if one.kind is one.POSITIONAL_ONLY and one.POSITIONAL_ONLY not in kinds[n + 1 :]:
+            parts.append("/")
+    text = ", ".join(parts)
+    return text if len(text) <= LONGEST else None
+
+
+def read(text: str) -> Signature | None:
+    """What `written` wrote; None for anything else."""
+    positional: list[str] = []
+    named: list[str] = []
+    optional: set[str] = set()
+    positional_only, is_named, more_args, more_kwargs = 0, False, False, False
+    for part in text.split(", ") if text else []:
+        if part == "/":
+            positional_only = len(positional)
+        elif part == "*":
+            is_named = True
+        elif part.startswith("**"):
+            more_kwargs = True
+        elif part.startswith("*"):
+            more_args = is_named = True
+        else:
+            name = part.removesuffix("=")
+            if not name.isidentifier():
+                return None
+            (named if is_named else positional).append(name)
+            optional |= {name} if part.endswith("=") else set()
+    return Signature(
+        text, tuple(positional), positional_only, tuple(named), frozenset(optional), more_args, more_kwargs
+    )
