@@ -57,7 +57,7 @@ def written(signature: inspect.Signature) -> str | None:
     for n, (name, one) in enumerate(signature.parameters.items()):
         if one.kind is one.KEYWORD_ONLY and one.KEYWORD_ONLY not in kinds[:n] and one.VAR_POSITIONAL not in kinds:
             parts.append("*")
-        mark = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        mark = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
         parts.append(f"{mark}{name}{'' if one.default is one.empty else '='}")
         if one.kind is one.POSITIONAL_ONLY and one.POSITIONAL_ONLY not in kinds[n + 1 :]:
             parts.append("/")

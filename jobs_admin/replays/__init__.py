@@ -27,7 +27,6 @@ from jobs_admin.replays.rights import sources_of
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
-
 from jobs_admin.signatures import signatures
 
 __all__ = [
@@ -44,7 +43,6 @@ __all__ = [
     "cancel",
     "change_pace",
     "check_edit",
-    "signatures",
     "count",
     "count_items",
     "cured_groups",
@@ -65,6 +63,7 @@ __all__ = [
     "resume",
     "send",
     "settle",
+    "signatures",
     "sources_of",
     "start",
     "visible",

@@ -19,7 +19,6 @@ from jobs_admin.replays.scoping import Scope
 from jobs_admin.signatures import Signatures, signatures
 from jobs_admin.sources.base import Letter, SourceRefused
 
-
 _UNKNOWN = Signatures()
 
 
