@@ -200,10 +200,11 @@ def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) 
 def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
     """Whether the dead jobs of a system that keeps them are being read."""
     known = Source.objects.filter(name=source).first()
-    if known is not None and known.why_not_pulled:
-        since = f"{known.not_pulled_since:%Y-%m-%d %H:%M} UTC" if known.not_pulled_since else "a while"
-        text = f"Its dead jobs are not read since {since}: {known.why_not_pulled.rstrip('.')}."
-        return "not read", [Finding("not-read", HIGH, text, "What was read before stands; it goes on by itself.")]
+    stall = liveness.stalled_reader(known, now) if known is not None else None
+    if stall is not None and known is not None and (known.pulled_at or known.why_not_pulled):
+        text = f"Its dead jobs have not been read since {stall.since:%Y-%m-%d %H:%M} UTC: {stall.why.rstrip('.')}."
+        fix = "Jobs that fail meanwhile are not seen. Fix what it names, or look at the log of `manage.py watch`."
+        return "not read", [Finding("not-read", HIGH, text, fix)]
     if known is None or known.pulled_at is None:
         text = "Its dead jobs were not read yet, or not all of them."
         return "not read yet", [

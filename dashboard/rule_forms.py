@@ -38,13 +38,13 @@ ENABLED = "enabled"
 # Where a refusal can stand.
 PLACES = (*KINDS, *LISTS)
 # Metrics whose threshold is typed as a time, and those whose threshold is typed in per cent.
-IN_SECONDS = frozenset({"oldest_dead_s", "unreachable", "ingest_lag_s"})
+IN_SECONDS = frozenset({"oldest_dead_s", "unreachable", "stalled_s", "ingest_lag_s"})
 IN_SHARES = frozenset({"failure_rate", "retry_rate"})
 _OF_QUEUES = ("source", "queue")
 _NARROWED = (*_OF_QUEUES, "task", "group", "tenant")
 # What a metric looks at. What is left in the other inputs, which are not shown then, is no part of the rule.
 SCOPES = {"dead": _NARROWED, "quarantined": _NARROWED, "unreachable": ("source",), "view": ("view", "source")}
-SCOPES |= {"ingest_lag_s": ()}
+SCOPES |= {"stalled_s": ("source",), "ingest_lag_s": ()}
 _EVERY_SCOPE = frozenset({*_NARROWED, "view"})
 _LONGEST = 2_000
 MOST_CHOSEN = 50

@@ -8,7 +8,7 @@ from jobs_admin.models.access import EVERY_SOURCE, Viewer
 
 
 def visible(viewer: Viewer) -> Q:
-    """Those of the viewer's sources; of the desk's own lag everybody's. What a view finds is its owner's sight.
+    """Those of the viewer's sources; of the desk's own lag and steps everybody's. What a view finds is its owner's sight.
 
     An alert of a view that is not shared, and of one whose rule was deleted, is for its owner and for who sees every
     source; of a view over several sources, shared or not, too.
@@ -18,7 +18,7 @@ def visible(viewer: Viewer) -> Q:
         return Q()
     if not sources:
         return Q(pk__in=[])
-    desks = Q(source="", rule__metric="ingest_lag_s")
+    desks = Q(source="", rule__metric__in=("ingest_lag_s", "stalled_s"))
     found = (Q(source__in=sources) & (~Q(rule__metric="view") | Q(rule__view__is_shared=True))) | desks
     if viewer.user_id is not None:
         found |= Q(source__in=[*sources, ""], rule__view__owner_id=viewer.user_id)

@@ -87,6 +87,49 @@ def failed_rounds(step: str) -> int:
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A reader, a sampling or a step that makes no progress."""
+
+    since: datetime
+    why: str
+
+
+def stalled_reader(source: Source, now: datetime) -> Stall | None:
+    """What keeps the dead jobs of a source from being read; None while its reader makes progress, or it has none."""
+    if source.why_not_pulled and source.not_pulled_since is not None:
+        return Stall(source.not_pulled_since, source.why_not_pulled)
+    try:
+        if not config.keeps_dead(source.name):
+            return None
+    except Exception as error:  # an adapter that cannot be made must not hide the other sources
+        return Stall(source.first_seen, f"{type(error).__name__}: {error}")
+    due = source.progress_due_at or source.first_seen
+    return Stall(due, "Its reader makes no progress.") if _is_late(due, now) else None
+
+
+def stalled_sources(now: datetime) -> dict[str, Stall | None]:
+    """What keeps each configured source from being read or sampled; None while nothing does, or it is unreachable, which is
+    known and told as such."""
+    found: dict[str, Stall | None] = {}
+    for source in Source.objects.filter(is_configured=True):
+        sampled_at = source.sampled_at or source.first_seen
+        if _is_late(sampled_at, now):
+            found[source.name] = Stall(sampled_at, "Its queues are not sampled.")
+        else:
+            found[source.name] = None if source.is_reachable is False else stalled_reader(source, now)
+    return found
+
+
+def stalled_steps(now: datetime) -> dict[str, Stall | None]:
+    """Of each step of watch that has run: since when it ended no round; None while it does. Raises redis.RedisError."""
+    return {name: Stall(at, "It ends no round.") if _is_late(at, now) else None for name, at in steps(now).items()}
+
+
+def _is_late(at: datetime, now: datetime) -> bool:
+    return (now - at).total_seconds() > LATE_AFTER_S
+
+
 def _moment(value: bytes) -> datetime | None:
     try:
         read = json.loads(value)

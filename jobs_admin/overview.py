@@ -362,6 +362,7 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
 
 
 def _source_row(source: Source, now: datetime, dead: int = 0, workers: int = 0) -> SourceRow:
+    stall = liveness.stalled_reader(source, now) if source.is_configured else None
     return SourceRow(
         name=source.name,
         backend=source.backend,
@@ -376,8 +377,8 @@ def _source_row(source: Source, now: datetime, dead: int = 0, workers: int = 0) 
         findings=list(source.findings),
         keeps_dead=config.keeps_dead(source.name),
         pulled_at=source.pulled_at,
-        why_not_pulled=source.why_not_pulled,
-        not_pulled_since=source.not_pulled_since,
+        why_not_pulled=stall.why if stall else "",
+        not_pulled_since=stall.since if stall else None,
     )
 
 

@@ -115,9 +115,10 @@ def pull(source: str, puller: str, now: datetime | None = None) -> bool:
     mine = Source.objects.filter(name=source, puller=puller)
     cursor = mine.values_list("cursor", flat=True)[0]
     ends = time.monotonic() + _ROUND_S
+    is_progress = False
     while True:
         pulled = adapter.dead_letters(cursor)
-        _file(pulled.reports)
+        is_progress |= _file(pulled.reports) > 0 or pulled.after != cursor
         if not _move_on(source, mine, pulled):
             return False
         cursor = pulled.after
@@ -125,7 +126,10 @@ def pull(source: str, puller: str, now: datetime | None = None) -> bool:
         if not pulled.is_more or time.monotonic() > ends:
             break
     if not pulled.is_more:
-        mine.update(pulled_at=timezone.now(), why_not_pulled="", not_pulled_since=None)
+        due = timezone.now() + timedelta(seconds=adapter.every_s)
+        mine.update(pulled_at=timezone.now(), why_not_pulled="", not_pulled_since=None, progress_due_at=due)
+    elif is_progress:
+        mine.update(progress_due_at=timezone.now())
     rechecking.recheck(source, adapter, _file)
     return rescheduling.carry_out(source, adapter, now) or pulled.is_more
 
@@ -151,21 +155,23 @@ def _adapter(source: str) -> PulledSource:
     return cast(PulledSource, config.adapter(source))  # asked only of those that `keeps_dead`
 
 
-def _file(reports: Sequence[Envelope]) -> None:
+def _file(reports: Sequence[Envelope]) -> int:
+    """Return how many attempts are new."""
+    new = 0
     part: list[Envelope] = []
     size = 0
     for one in reports:
         if part and (len(part) == _FILED_AT_ONCE or size + len(one.raw or b"") > _BYTES_AT_ONCE):
-            _file_part(part)
+            new += _file_part(part)
             part, size = [], 0
         part.append(one)
         size += len(one.raw or b"")
-    if part:
-        _file_part(part)
+    return new + (_file_part(part) if part else 0)
 
 
-def _file_part(reports: Sequence[Envelope]) -> None:
-    ingest.file([(_name(one), encode(one)) for one in coming_again.as_runs(reports)])
+def _file_part(reports: Sequence[Envelope]) -> int:
+    filed = ingest.file([(_name(one), encode(one)) for one in coming_again.as_runs(reports)])
+    return filed.new_attempts
 
 
 def _name(report: Envelope) -> bytes:

@@ -38,7 +38,7 @@ _rested: dict[str, float] = {}  # source -> when its dead were last asked for, b
 _places: dict[tuple[str, FailureState], int] = {}
 
 
-def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelope]], None]) -> None:
+def recheck(source: str, adapter: PulledSource, file: Callable[[Sequence[Envelope]], object]) -> None:
     """Ask about some jobs and write what is told. `file` puts reports into the tables. Raises as the adapter does."""
     is_time = time.monotonic() - _rested.get(source, float("-inf")) >= _BETWEEN_S
     for state in (*_ON_THE_WAY, *(_AT_REST if is_time else ())):

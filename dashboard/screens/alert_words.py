@@ -15,6 +15,7 @@ _METRICS = {
     "dead": "Dead jobs", "growth_per_minute": "New dead jobs a minute", "oldest_dead_s": "Age of the oldest dead job",
     "failure_rate": "Share of attempts that fail", "retry_rate": "Share of attempts that are tried again",
     "quarantined": "Jobs in quarantine", "unreachable": "Time without an answer", "ingest_lag_s": "Lag of filing",
+    "stalled_s": "Time without progress",
     "view": "Failures of the view",
 }  # fmt: skip
 SHARES = {"failure_rate", "retry_rate"}

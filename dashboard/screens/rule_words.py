@@ -28,6 +28,7 @@ METRICS: dict[str, Metric] = {
     "retry_rate": Metric("Share of attempts to be tried again", "share of attempts to be tried again", "%"),
     "quarantined": Metric("Quarantined jobs", "quarantined jobs", "jobs"),
     "unreachable": Metric("A source that cannot be reached", "no connection", "", "for longer than"),
+    "stalled_s": Metric("A source or step without progress", "no progress", "", "for longer than"),
     "ingest_lag_s": Metric("How late reports of workers are read", "reports of workers are read late, by", "", "more than"),
     "view": Metric("What a saved view finds", "failures in a saved view", "failures"),
 }  # fmt: skip
@@ -64,6 +65,8 @@ def about(rule: Rule) -> str:
         return metric.says
     if rule.metric == "unreachable":
         return f"no connection to {_any(rule.source, 'source')}"
+    if rule.metric == "stalled_s":
+        return "no progress of any source or step" if rule.source == "*" else f"no progress of {rule.source}"
     if rule.metric == "view":
         words = f"failures in the view {rule.view.name}" if rule.view else metric.says
         return words if rule.source == "*" else f"{words}, of {rule.source}"

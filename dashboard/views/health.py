@@ -12,6 +12,8 @@ from django.views.decorators.http import require_safe
 
 from dashboard.api.tokens import viewer_of_request
 from jobs_admin import config, liveness
+from jobs_admin.models import Source
+from jobs_admin.models.access import VIEWER, Viewer
 
 LAG_LIMIT_S = 60  # reports that wait longer are not being filed
 FAILED_ROUNDS_LIMIT = 3  # in a row: about two seconds; one alone is a connection that broke
@@ -27,11 +29,18 @@ def healthz(request: HttpRequest) -> HttpResponse:
 @require_safe
 @login_not_required
 def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when failures are being seen and filed, else 503. Which part is at fault is told to a token only."""
-    checks = _checks(datetime.now(UTC))
+    """200 when failures are being seen and filed, else 503. Which part is at fault is told to a token only.
+
+    With `?strict=1` every configured source has to be reachable, sampled and read, too.
+    """
+    now = datetime.now(UTC)
+    checks = _checks(now)
+    viewer = viewer_of_request(request) if checks["database"]["ok"] else None
+    if request.GET.get("strict") == "1" and checks["database"]["ok"]:
+        checks["sources"] = _sources(viewer, now)
     is_ready = all(check["ok"] for check in checks.values())
     answer: dict[str, object] = {"ready": is_ready}
-    if checks["database"]["ok"] and viewer_of_request(request) is not None:
+    if viewer is not None:
         answer["checks"] = checks
     return JsonResponse(answer, status=200 if is_ready else 503, headers={"Cache-Control": "no-store"})
 
@@ -52,6 +61,15 @@ def _checks(now: datetime) -> dict[str, dict[str, object]]:
     except (redis.RedisError, config.BadConfiguration) as error:
         found["redis"] = {"ok": False, "why": f"The store does not answer ({type(error).__name__})."}
     return found
+
+
+def _sources(viewer: Viewer | None, now: datetime) -> dict[str, object]:
+    """Sources that cannot be reached or read; named to who may see them."""
+    away = Source.objects.filter(is_configured=True, is_reachable=False)
+    why = {source.name: f"It cannot be reached: {source.why_unreachable}" for source in away}
+    why |= {name: stall.why for name, stall in liveness.stalled_sources(now).items() if stall is not None}
+    named = {name: text for name, text in why.items() if viewer is not None and viewer.may(VIEWER, name)}
+    return {"ok": not why, **({"not_read": named} if named else {})}
 
 
 def _database() -> dict[str, object]:

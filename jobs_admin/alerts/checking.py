@@ -28,9 +28,9 @@ GLOBS = {"source": 200, "queue": 200, "task": 255, "group": 40, "tenant": 200}
 # Failures are counted by these; what is sampled of a whole queue knows no task.
 NARROWED = ("dead", "quarantined")
 SHARES = ("failure_rate", "retry_rate")
-_SECONDS = ("oldest_dead_s", "unreachable", "ingest_lag_s")
+_SECONDS = ("oldest_dead_s", "unreachable", "stalled_s", "ingest_lag_s")
 # Of these there is one value a source, or one for the desk.
-_WITHOUT = {"unreachable": ("queue",), "ingest_lag_s": ("source", "queue"), "view": ("queue",)}
+_WITHOUT = {"unreachable": ("queue",), "stalled_s": ("queue",), "ingest_lag_s": ("source", "queue"), "view": ("queue",)}
 
 FIELDS = (
     "name", "metric", *GLOBS, "view", "threshold", "clear", "for_s", "keep_firing_s", "renotify_s", "escalate_s",

@@ -9,12 +9,14 @@
 | retry_rate | queue | of the attempts that ended in the last five minutes, the share to be retried: 0 to 1; the same |
 | quarantined | queue | jobs in quarantine |
 | unreachable | source | seconds since it cannot be reached; 0 while it can |
+| stalled_s | source, or step of watch | seconds without progress of its reader, its sampling, or the step; 0 while there is progress |
 | ingest_lag_s | the desk | age in seconds of the oldest report that is not filed |
 | view | saved view | failures that its search finds, for its owner's eyes, up to ten thousand |
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -55,7 +57,7 @@ _BETWEEN_ATTEMPTS = Q(state=FailureState.RETRYING, run__gt=1)
 OF_DEPTH = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate")
 _SHARES = ("failure_rate", "retry_rate")
 # Nothing there is a nought: the tables are ours, and tell all.
-_COUNTED = ("dead", "quarantined", "unreachable")
+_COUNTED = ("dead", "quarantined", "unreachable", "stalled_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Measured:
 
     def why_gone(self, metric: str, source: str, value: float | None) -> str:
         """Why nothing will ever be known of this again; empty where something may."""
-        if source in self.taken_out and (metric == "unreachable" or (metric in OF_DEPTH and value is None)):
+        if source in self.taken_out and (metric in ("unreachable", "stalled_s") or (metric in OF_DEPTH and value is None)):
             return f"{source} was taken out of the configuration: nobody looks at it any more."
         return ""
 
@@ -199,6 +201,14 @@ class Measured:
 
     def _is_known(self, source: Source) -> bool:
         return source.sampled_at is not None and self.now - source.sampled_at < _SAMPLED_BY
+
+    @cached_property
+    def _stalled_s(self) -> Values:
+        stalls = liveness.stalled_sources(self.now)
+        found: dict[Key, float | None] = {(name, ""): _age(stall, self.now) for name, stall in stalls.items()}
+        with contextlib.suppress(redis.RedisError, config.BadConfiguration):
+            found |= {("", name): _age(stall, self.now) for name, stall in liveness.stalled_steps(self.now).items()}
+        return found
 
     @cached_property
     def _ingest_lag_s(self) -> Values:
@@ -309,6 +319,10 @@ class Measured:
             return None
         n, _ = failures.count(seen_by(rule), language.parse(rule.view.query, self.now))
         return {view_key(rule): float(n)}
+
+
+def _age(stall: liveness.Stall | None, now: datetime) -> float:
+    return 0.0 if stall is None else max(0.0, (now - stall.since).total_seconds())
 
 
 def view_key(rule: Rule) -> Key:

@@ -33,6 +33,7 @@ _WINDOW_S = 300  # that growth and shares are of
 _NOT_KEPT = {
     "quarantined": "The history keeps no count of the quarantine.",
     "retry_rate": "The history keeps no count of retries.",
+    "stalled_s": "The history does not keep when readers and steps made progress.",
     "ingest_lag_s": "The history does not keep how long reports waited.",
     "view": "What a view found in the past is not kept.",
 }

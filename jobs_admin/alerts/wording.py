@@ -34,6 +34,7 @@ def state(alert: Alert) -> str:
         "failure_rate": f"{what} loses {value} of its jobs",
         "retry_rate": f"{what} retries {value} of its attempts",
         "unreachable": f"{name(alert.source)} cannot be reached for {value}",
+        "stalled_s": f"{name(alert.source) if alert.source else f'step {what} of watch'} has made no progress for {value}",
         "ingest_lag_s": f"reports wait for {value} to be filed",
         "view": f"the view “{what}” holds {value} {_jobs(alert.value)}",
     }[rule.metric]
@@ -44,7 +45,7 @@ def figure(metric: str, value: float) -> str:
     """A value or a threshold of this metric, with its unit."""
     if metric in ("failure_rate", "retry_rate"):
         return f"{value * 100:.3g} %"
-    if metric in ("oldest_dead_s", "unreachable", "ingest_lag_s"):
+    if metric in ("oldest_dead_s", "unreachable", "stalled_s", "ingest_lag_s"):
         return duration(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 

@@ -13,6 +13,7 @@ METRICS = (
     "retry_rate",
     "quarantined",
     "unreachable",
+    "stalled_s",
     "ingest_lag_s",
     "view",
 )

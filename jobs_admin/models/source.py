@@ -30,6 +30,9 @@ class Source(models.Model):
     pulled_at = models.DateTimeField(null=True, help_text="When all that it had were last filed.")
     why_not_pulled = models.TextField(blank=True)
     not_pulled_since = models.DateTimeField(null=True)
+    progress_due_at = models.DateTimeField(
+        null=True, help_text="Progress mark of its reader: by then it makes progress again. Null: none yet."
+    )
     puller = models.CharField(max_length=255, blank=True, help_text="The process that reads it.")
     puller_until = models.DateTimeField(null=True)
 

@@ -32,7 +32,7 @@ def page_of(alert: Alert) -> str:
 def test_a_desk_on_which_nothing_ever_fired_says_what_is_watched(ann, watched, first_rules):
     text = text_of(ann.get("/alerts/"))
     assert "Nothing fires" in text and "Nothing has ever fired here." in text
-    assert "3 rules watch what you see: Dead Letter Queue Growing, Quarantine, Source Unreachable" in text
+    assert "4 rules watch what you see: Dead Letter Queue Growing, No Progress, Quarantine" in text
 
 
 def test_what_fires_stands_first_and_says_that_nobody_has_taken_it(otto, watched):

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.management.commands.token import create
+from jobs_admin.models import Source
 
 pytestmark = pytest.mark.django_db
 
@@ -52,6 +55,30 @@ def test_not_ready_while_round_after_round_of_filing_fails(client, watched):
     assert client.get("/readyz").status_code == 503
     watched.hset(keys.steps(), "ingest", json.dumps({"at": time.time(), "failed_rounds": 1, "error": "once"}))
     assert client.get("/readyz").status_code == 200
+
+
+def test_strictly_ready_only_while_every_source_is_read(client, watched):
+    now = timezone.now()
+    shop = Source.objects.create(
+        name="shop", is_configured=True, is_reachable=True, sampled_at=now, progress_due_at=now
+    )
+    assert client.get("/readyz?strict=1").json() == {"ready": True}
+    broken = (
+        {"is_reachable": False, "why_unreachable": "no route"},
+        {"is_reachable": True, "why_not_pulled": "no such table", "not_pulled_since": now},
+        {"is_reachable": True, "sampled_at": now - timedelta(seconds=60)},
+    )
+    headers = {"Authorization": f"Bearer {create('probe', 'viewer')}"}
+    for changes in broken:
+        before = Source.objects.filter(pk=shop.pk).values().get()
+        Source.objects.update(**changes)
+        assert client.get("/readyz?strict=1").json() == {"ready": False}
+        answer = client.get("/readyz?strict=1", headers=headers)
+        assert answer.status_code == 503 and set(answer.json()["checks"]["sources"]["not_read"]) == {"shop"}
+        assert client.get("/readyz").status_code == 200  # a source that is away is no reason to start this process again
+        Source.objects.filter(pk=shop.pk).update(**before)
+    Source.objects.update(is_configured=False, is_reachable=False)
+    assert client.get("/readyz?strict=1").status_code == 200
 
 
 @pytest.mark.django_db(transaction=True)

@@ -23,6 +23,7 @@ def test_every_rule_calls_the_pager_and_one_watches_the_customer_of_the_incident
     assert channel.url == f"{HERE}/pager"
     assert {rule.name for rule in channel.rules.all()} == {
         "Dead Letter Queue Growing",
+        "No Progress",
         "Quarantine",
         "Source Unreachable",
         alerting.RULE["name"],

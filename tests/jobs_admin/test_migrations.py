@@ -58,6 +58,20 @@ def test_the_first_tables_with_a_failure_in_them_become_those_of_now(tmp_path):
         assert found.fetchall() == [(1,)]
 
 
+@pytest.mark.sqlite
+def test_a_desk_of_before_is_given_the_rule_on_progress_and_keeps_what_it_changed(tmp_path):
+    database = tmp_path / "desk.sqlite3"
+    manage(database, "migrate", "jobs_admin", "0016")
+    rules = "SELECT name, metric, threshold, for_s FROM jobs_admin_rule ORDER BY name"
+    with sqlite3.connect(database) as old:
+        assert "stalled_s" not in {row[1] for row in old.execute(rules)}
+        old.execute("UPDATE jobs_admin_rule SET threshold = 300, changed_by = 'ann' WHERE name = 'Source Unreachable'")
+    manage(database, "migrate")
+    with sqlite3.connect(database) as now:
+        found = now.execute(rules).fetchall()
+        assert ("No Progress", "stalled_s", 40, 15) in found and ("Source Unreachable", "unreachable", 300, 0) in found
+
+
 @pytest.mark.django_db
 def test_models_and_migrations_agree():
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)

@@ -23,8 +23,9 @@ def refused(document, viewer=ANN, pk=None):
 def test_a_new_desk_watches_its_dead_jobs_its_quarantine_and_its_sources(first_rules):
     assert [(r.name, r.metric, r.threshold, r.for_s, r.severity) for r in alerts.rules(ANN)] == [
         ("Dead Letter Queue Growing", "dead", 100, 60, "warning"),
+        ("No Progress", "stalled_s", 40, 15, "critical"),
         ("Quarantine", "quarantined", 0, 0, "critical"),
-        ("Source Unreachable", "unreachable", 120, 0, "critical"),
+        ("Source Unreachable", "unreachable", 45, 0, "critical"),
     ]
 
 

@@ -1,0 +1,43 @@
+from django.db import migrations, models
+
+
+def add_rule(apps, schema_editor):
+    """What cannot be read, or makes no progress, is an alert within a minute: on desks that there are, too."""
+    Rule = apps.get_model("jobs_admin", "Rule")
+    if not Rule.objects.filter(name="No Progress", deleted_at=None).exists():
+        # A watch that starts again has some seconds to show its first round.
+        Rule.objects.create(name="No Progress", metric="stalled_s", threshold=40, for_s=15, severity="critical")
+    unchanged = Rule.objects.filter(name="Source Unreachable", metric="unreachable", threshold=120, clear=None)
+    unchanged.filter(changed_by="").update(threshold=45)
+
+
+METRICS = (
+    "dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate", "quarantined", "unreachable", "stalled_s",
+    "ingest_lag_s", "view",
+)  # fmt: skip
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('jobs_admin', '0016_policies_without_retries'),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name='source',
+            name='progress_due_at',
+            field=models.DateTimeField(help_text='Progress mark of its reader: by then it makes progress again. Null: none yet.', null=True),
+        ),
+        migrations.RemoveConstraint(model_name='rule', name='rule_metric_is_known'),
+        migrations.AlterField(
+            model_name='rule',
+            name='metric',
+            field=models.CharField(choices=[(metric, metric) for metric in METRICS], max_length=20),
+        ),
+        migrations.AddConstraint(
+            model_name='rule',
+            constraint=models.CheckConstraint(condition=models.Q(('metric__in', METRICS)), name='rule_metric_is_known'),
+        ),
+        migrations.RunPython(add_rule, migrations.RunPython.noop),
+    ]
