@@ -27,7 +27,7 @@ from jobs_admin.reconcile import reconcile
 from jobs_admin.report import NotOurs, Report, read
 from jobs_admin.turns import turn
 
-__all__ = ["Filed", "file", "reconcile", "step"]
+__all__ = ["Filed", "file", "reconcile", "set_aside", "step"]
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +181,11 @@ def file(entries: Sequence[Entry], now: datetime | None = None) -> Filed:
     """
     now = now or timezone.now()
     return _put([_read(entries, now, rules_in_force.current())], now)
+
+
+def set_aside(entry: Entry, why: str, now: datetime | None = None) -> None:
+    """Keep an entry raw that cannot be read, with the reason; once, however often it is tried."""
+    _keep_raw(*entry, why, now or timezone.now())
 
 
 def _read(entries: Sequence[Entry], now: datetime, rules: Rules) -> _Batch:

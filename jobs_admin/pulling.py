@@ -25,7 +25,7 @@ from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.pauses import Pauses
 from jobs_admin.core.text import representable
 from jobs_admin.models import Source
-from jobs_admin.sources.base import Pulled, PulledSource, SourceError
+from jobs_admin.sources.base import Pulled, PulledSource, SourceError, Unread
 
 log = logging.getLogger(__name__)
 
@@ -119,15 +119,19 @@ def pull(source: str, puller: str, now: datetime | None = None) -> bool:
     while True:
         pulled = adapter.dead_letters(cursor)
         is_progress |= _file(pulled.reports) > 0 or pulled.after != cursor
+        _set_aside(source, pulled.unread)
         if not _move_on(source, mine, pulled):
             return False
         cursor = pulled.after
         adapter.filed(pulled)
         if not pulled.is_more or time.monotonic() > ends:
             break
+    if pulled.failing:
+        _note_failed(source, "; ".join(f"{queue}: {why}" for queue, why in sorted(pulled.failing.items())))
     if not pulled.is_more:
-        due = timezone.now() + timedelta(seconds=adapter.every_s)
-        mine.update(pulled_at=timezone.now(), why_not_pulled="", not_pulled_since=None, progress_due_at=due)
+        mine.update(progress_due_at=timezone.now() + timedelta(seconds=adapter.every_s))
+        if not pulled.failing:
+            mine.update(pulled_at=timezone.now(), why_not_pulled="", not_pulled_since=None)
     elif is_progress:
         mine.update(progress_due_at=timezone.now())
     rechecking.recheck(source, adapter, _file)
@@ -170,8 +174,25 @@ def _file(reports: Sequence[Envelope]) -> int:
 
 
 def _file_part(reports: Sequence[Envelope]) -> int:
-    filed = ingest.file([(_name(one), encode(one)) for one in coming_again.as_runs(reports)])
-    return filed.new_attempts
+    try:
+        entries = [(_name(one), encode(one)) for one in coming_again.as_runs(reports)]
+    except Error:
+        raise
+    except Exception as error:  # one report of a page: those behind it are filed all the same
+        if len(reports) > 1:
+            return sum(_file_part([one]) for one in reports)
+        (one,) = reports
+        _set_aside(one.source, [Unread.of(one.queue, one.job_id, one.raw or b"", error)])
+        return 0
+    return ingest.file(entries).new_attempts
+
+
+def _set_aside(source: str, unread: Sequence[Unread]) -> None:
+    """Keep them raw among what could not be filed, each once."""
+    for one in unread:
+        name = "\0".join((source, one.queue, one.job_id)).encode("utf-8", "surrogatepass")
+        entry = b"read-" + hashlib.sha256(name + b"\0" + one.raw).hexdigest()[:32].encode()
+        ingest.set_aside((entry, {b"raw": one.raw}), f"{source}: {one.why}")
 
 
 def _name(report: Envelope) -> bytes:

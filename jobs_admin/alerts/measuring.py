@@ -111,7 +111,9 @@ class Measured:
 
     def why_gone(self, metric: str, source: str, value: float | None) -> str:
         """Why nothing will ever be known of this again; empty where something may."""
-        if source in self.taken_out and (metric in ("unreachable", "stalled_s") or (metric in OF_DEPTH and value is None)):
+        if source in self.taken_out and (
+            metric in ("unreachable", "stalled_s") or (metric in OF_DEPTH and value is None)
+        ):
             return f"{source} was taken out of the configuration: nobody looks at it any more."
         return ""
 

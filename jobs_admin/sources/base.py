@@ -6,6 +6,7 @@ messages where it is told. Screens ask `can`, never a name.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.lint.options import FoundOptions
+
+log = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
@@ -186,6 +189,21 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A job of which no report could be made: a defect of the adapter for what the job says. It is set aside, and reading goes on."""
+
+    queue: str
+    job_id: str
+    raw: bytes  # what was read of it
+    why: str
+
+    @classmethod
+    def of(cls, queue: str, job_id: str, raw: bytes, error: Exception) -> Unread:
+        log.error("Job %s of queue %s cannot be read.", job_id, queue, exc_info=error)
+        return cls(queue, job_id, raw, f"job {job_id} of queue {queue} cannot be read: {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
 class Pulled:
     """What was read from a system that holds dead letters, in order."""
 
@@ -197,6 +215,8 @@ class Pulled:
     receipt: Any = None  # for `filed`
     # (queue, minute since 1970) -> jobs that ran well since the call before, as far as the system tells; none of them twice.
     ran: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    unread: Sequence[Unread] = ()
+    failing: Mapping[str, str] = field(default_factory=dict)  # queues that cannot be read, and why; the others were
 
 
 @dataclass(frozen=True, slots=True)

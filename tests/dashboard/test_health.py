@@ -75,7 +75,9 @@ def test_strictly_ready_only_while_every_source_is_read(client, watched):
         assert client.get("/readyz?strict=1").json() == {"ready": False}
         answer = client.get("/readyz?strict=1", headers=headers)
         assert answer.status_code == 503 and set(answer.json()["checks"]["sources"]["not_read"]) == {"shop"}
-        assert client.get("/readyz").status_code == 200  # a source that is away is no reason to start this process again
+        assert (
+            client.get("/readyz").status_code == 200
+        )  # a source that is away is no reason to start this process again
         Source.objects.filter(pk=shop.pk).update(**before)
     Source.objects.update(is_configured=False, is_reachable=False)
     assert client.get("/readyz?strict=1").status_code == 200

@@ -98,7 +98,9 @@ def test_a_source_that_was_never_read_is_an_alert_within_a_minute(shop):
 
 def test_a_reader_within_a_long_backlog_makes_progress(shop, monkeypatch):
     for n in range(2, 1_500):
-        shop.hset(f"bull:emails:{n}", mapping={"name": "w", "data": "{}", "timestamp": 1, "failedReason": "x", "atm": 1})
+        shop.hset(
+            f"bull:emails:{n}", mapping={"name": "w", "data": "{}", "timestamp": 1, "failedReason": "x", "atm": 1}
+        )
         shop.zadd("bull:emails:failed", {str(n): int(shop.time()[0]) * 1000})
     monkeypatch.setattr(pulling, "_ROUND_S", 0.0)
     marks = []

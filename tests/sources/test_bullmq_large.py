@@ -47,7 +47,7 @@ def entries(source, begin="0-0"):
     """How many answers it takes to read all events, and what they told."""
     told, answers = [], 0
     while True:
-        page = source._wire.events({QUEUE: begin}, 2_000)[QUEUE]
+        page = source._wire.events({QUEUE: begin}, 2_000)[0][QUEUE]
         answers, begin = answers + 1, f"({page.last}"
         told += page.told
         if not page.is_more:

@@ -14,7 +14,7 @@ from typing import Any
 
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage
-from jobs_admin.sources.base import Finding, Ref, SourceRefused
+from jobs_admin.sources.base import Finding, Ref, SourceRefused, Unread
 from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.sources.bullmq.carried import Carried, carried
 from jobs_admin.sources.bullmq.places import LISTS, Place
@@ -110,6 +110,7 @@ class DeadLetterQueues:
         self._tenant_paths = tuple(tenant_paths)
         self._recognised = Recognition(wire)
         self._places: dict[str, str] = {}  # as they stand in Redis, should that not take them
+        self.unread: list[Unread] = []  # copies of which no report could be made (`Jobs.take_unread`)
         self.unclear: dict[str, int] = {}  # queue -> jobs read there that say no queue, and were found in none
         self.nameless: dict[str, int] = {}  # queue -> jobs read there whose name nobody knows
         self._note = wire.client.register_script(_NOTE)
@@ -269,20 +270,24 @@ class DeadLetterQueues:
                 continue
             told.add(name_of_it)
             fields = one.fields if not job_name else {**one.fields, b"name": job_name.encode()}
-            report = bullmq_letters.report(
-                self._wire.source,
-                queue or name,
-                one.job_id if queue else unclear_id(name, one.job_id, copy.id),
-                fields,
-                major or 6,
-                crashes=one.crashes,
-                copy=(name, copy.id, copy.made),
-                more={} if queue else {"unclear": True},
-                flow={"deadLetterQueue": name, "deadLetterId": copy.id},
-                tenant_paths=self._tenant_paths,
-                **of_run,
-            )
-            reports.append(report)
+            try:
+                report = bullmq_letters.report(
+                    self._wire.source,
+                    queue or name,
+                    one.job_id if queue else unclear_id(name, one.job_id, copy.id),
+                    fields,
+                    major or 6,
+                    crashes=one.crashes,
+                    copy=(name, copy.id, copy.made),
+                    more={} if queue else {"unclear": True},
+                    flow={"deadLetterQueue": name, "deadLetterId": copy.id},
+                    tenant_paths=self._tenant_paths,
+                    **of_run,
+                )
+                reports.append(report)
+            except Exception as error:  # one copy of a page: those behind it are read all the same
+                raw = bullmq_letters.pack(bullmq_letters.Message(major or 6, name, copy.id, dict(one.fields)))
+                self.unread.append(Unread.of(name, copy.id, raw, error))
         return reports
 
     def _of_run(self, sent: Sent | None, fields: Mapping[bytes, bytes]) -> dict[str, Any] | None:

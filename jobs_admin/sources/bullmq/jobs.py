@@ -8,8 +8,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.sources.base import SourceError, Unread
 from jobs_admin.sources.bullmq import kept as bullmq_kept
 from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.sources.bullmq.carried import carried
@@ -44,6 +47,7 @@ class Jobs:
         self._tenant_paths = tuple(tenant_paths)
         self.acts: OrderedDict[tuple[str, str], Told] = OrderedDict()  # what somebody did to a job, as events told
         self.heard: OrderedDict[tuple[str, str], Heard] = OrderedDict()  # of jobs that are not there (`look.py`)
+        self.unread: list[Unread] = []  # jobs of which no report could be made, until they are handed on
         self._kept_from = 0  # how many of those that are kept are passed over
         self._was_kept: OrderedDict[tuple[str, str], None] = OrderedDict()  # jobs that are told of whole, not by events
 
@@ -111,32 +115,70 @@ class Jobs:
         states = self._states(queue, there)
         children = children_of(self._wire, queue, there)
         for job_id, fields, size in self._wire.jobs(queue, there):
-            lineage, before = sent_with(fields.get(b"redrive"))
-            state, score = states[job_id]
-            told: dict[str, Any] = {
-                "lineage": lineage,
-                "before": before,
-                "size": size if b"data" not in fields and size else None,
-                "tenant_paths": self._tenant_paths,
-                "flow": children.get(job_id),
-            }
-            reports: list[Envelope] = []
-            if fields and self.dead.is_configured(queue) and (one := carried(fields.get(b"data", b""))) is not None:
-                if state == "failed":  # whoever works on it failed too: it is dead as the job that it carries
-                    reports = self.dead.told(queue, [Copy(job_id, made_of(fields), one)], major)
-            elif state == "failed" and fields:
-                reports = [self._report(queue, job_id, fields, major, at=moment(score), **told)]
-            elif state == "delayed" and fields.get(b"failedReason") is not None:
-                due_at = score / 4096 / 1000
-                at = _retried_at(fields, due_at)
-                report = self._report(queue, job_id, fields, major, kind="retry", due_at=due_at, at=at, **told)
-                self._note_retry(queue, job_id, report)
-                reports = [report]
-            elif state == "completed" and (lineage is not None or job_id in completed):
-                reports = [self._report(queue, job_id, fields, major, kind="success", at=moment(score), **told)]
-            elif not fields:
-                reports = list(self._by_events(queue, job_id, jobs[job_id], job_id in completed))
+            try:
+                reports = self._reports(
+                    queue,
+                    job_id,
+                    fields,
+                    size,
+                    major,
+                    states[job_id],
+                    children.get(job_id),
+                    jobs[job_id],
+                    job_id in completed,
+                )
+            except (redis.RedisError, SourceError):
+                raise
+            except Exception as error:  # one job of a page: those behind it are read all the same
+                raw = bullmq_letters.pack(bullmq_letters.Message(major, queue, job_id, fields))
+                self.unread.append(Unread.of(queue, job_id, raw, error))
+                reports = []
             yield job_id, reports
+
+    def take_unread(self) -> list[Unread]:
+        """Return those of which no report could be made since the call before."""
+        taken = [*self.unread, *self.dead.unread]
+        self.unread, self.dead.unread = [], []
+        return taken
+
+    def _reports(
+        self,
+        queue: str,
+        job_id: str,
+        fields: dict[bytes, bytes],
+        size: int,
+        major: int,
+        place: tuple[str, float],
+        children: dict[str, Any] | None,
+        events: Sequence[Told],
+        is_told_completed: bool,
+    ) -> list[Envelope]:
+        """Of one job. `place`: the set in which it is, and its score there."""
+        lineage, before = sent_with(fields.get(b"redrive"))
+        state, score = place
+        told: dict[str, Any] = {
+            "lineage": lineage,
+            "before": before,
+            "size": size if b"data" not in fields and size else None,
+            "tenant_paths": self._tenant_paths,
+            "flow": children,
+        }
+        if fields and self.dead.is_configured(queue) and (one := carried(fields.get(b"data", b""))) is not None:
+            if state == "failed":  # whoever works on it failed too: it is dead as the job that it carries
+                return self.dead.told(queue, [Copy(job_id, made_of(fields), one)], major)
+        elif state == "failed" and fields:
+            return [self._report(queue, job_id, fields, major, at=moment(score), **told)]
+        elif state == "delayed" and fields.get(b"failedReason") is not None:
+            due_at = score / 4096 / 1000
+            at = _retried_at(fields, due_at)
+            report = self._report(queue, job_id, fields, major, kind="retry", due_at=due_at, at=at, **told)
+            self._note_retry(queue, job_id, report)
+            return [report]
+        elif state == "completed" and (lineage is not None or is_told_completed):
+            return [self._report(queue, job_id, fields, major, kind="success", at=moment(score), **told)]
+        elif not fields:
+            return list(self._by_events(queue, job_id, events, is_told_completed))
+        return []
 
     def kept(self) -> tuple[list[tuple[tuple[str, str], Envelope]], bool]:
         """Of jobs that BullMQ has forgotten, or will (`removeOnFail`), and that a worker with our piece kept: (queue, id) and report, of

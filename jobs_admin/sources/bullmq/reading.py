@@ -108,12 +108,13 @@ class Reading:
         if self._rest is None:
             place, now = self._place.copy(), self._wire.now_ms()
             found = _Found(self._jobs, lambda name: name in self._told or name in self._told_before)
-            is_more = self._read_events(place, found, now)
-            is_more |= self._read_failed(place, found, now)
+            failing: dict[str, str] = {}
+            is_more = self._read_events(place, found, now, failing)
+            is_more |= self._read_failed(place, found, now, failing)
             if not is_more or not place.round_is_over:
                 is_more |= self._take_turn(place, found, now)
         else:
-            place, found, is_more = self._ahead, self._rest, True
+            place, found, is_more, failing = self._ahead, self._rest, True, {}
         reports: list[Envelope] = []
         told = dict.fromkeys(found.names)  # each once, also where a thousand copies of it lie in a dead-letter queue
         copies = self._jobs.dead.read(self._wire.queues(), self._majors())
@@ -135,6 +136,8 @@ class Reading:
             is_more,
             _Receipt(place, list(told), copies, [job for job, _ in kept], rest),
             found.ran,
+            self._jobs.take_unread(),
+            failing,
         )
 
     def _majors(self) -> dict[str, int | None]:
@@ -153,11 +156,13 @@ class Reading:
         if len(self._told) > _REMEMBERED:
             self._told, self._told_before = set(), self._told
 
-    def _read_events(self, place: Place, found: _Found, now: int) -> bool:
+    def _read_events(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
         is_more = False
         lasts = {queue: place.events.get(queue) for queue in self._wire.queues()}
         begins = {queue: f"({last}" if last else f"{place.since}-0" for queue, last in lasts.items()}
-        for queue, page in self._wire.events(begins, _EVENTS).items():
+        pages, unread = self._wire.events(begins, _EVENTS)
+        failing |= unread
+        for queue, page in pages.items():
             # What is read anew from a moment on may have been counted; what follows an entry that was read was not.
             if lasts[queue]:
                 found.ran.update({(queue, minute): n for minute, n in page.ran.items()})
@@ -169,7 +174,7 @@ class Reading:
             found.events(queue, page.told)
         return is_more
 
-    def _read_failed(self, place: Place, found: _Found, now: int) -> bool:
+    def _read_failed(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
         """Read `failed` sets by score, one page over all queues. Return whether jobs may be left.
 
         The queues share the page: what short ones leave goes to the others, so that a long backlog of one delays none.
@@ -188,8 +193,11 @@ class Reading:
                 num=_PAGE,
                 withscores=True,
             )
-        answers = zip(queues, pipe.execute(raise_on_error=False), strict=True)
-        pages = sorted(((queue, page) for queue, page in answers if isinstance(page, list)), key=lambda one: len(one[1]))
+        answers = list(zip(queues, self._wire.answers(pipe) if queues else [], strict=True))
+        failing.update({queue: f"its failed jobs: {page}" for queue, page in answers if isinstance(page, Exception)})
+        pages = sorted(
+            ((queue, page) for queue, page in answers if isinstance(page, list)), key=lambda one: len(one[1])
+        )
         for index, (queue, page) in enumerate(pages):
             share = max(1, left // (len(pages) - index))
             jobs = [(text(job_id), score) for job_id, score in page[:share]]

@@ -215,8 +215,9 @@ class Wire:
         sizes = [number(size) for size in pipe.execute(raise_on_error=False)]
         return max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), most))
 
-    def events(self, begins: Mapping[str, str], count: int) -> dict[str, Events]:
-        """What matters of each queue's events from its place on (as XRANGE has it), of so many at most."""
+    def events(self, begins: Mapping[str, str], count: int) -> tuple[dict[str, Events], dict[str, str]]:
+        """What matters of each queue's events from its place on (as XRANGE has it), of so many at most; and the queues of which
+        they cannot be read, with why."""
         pipe = self.client.pipeline(transaction=False)
         for queue, begin in begins.items():
             self._events(
@@ -224,8 +225,15 @@ class Wire:
                 args=[begin, count, self.sent(queue), "0"],
                 client=pipe,
             )
-        answers = pipe.execute() if begins else []
-        return {queue: Events.read(answer) for queue, answer in zip(begins, answers, strict=True)}
+        found, failing = {}, {}
+        for queue, answer in zip(begins, self.answers(pipe) if begins else [], strict=True):
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                found[queue] = Events.read(answer)
+            except (redis.ResponseError, ValueError, TypeError) as error:  # of a key that is none of BullMQ's
+                failing[queue] = f"its events: {error}"
+        return found, failing
 
     def events_of(self, queue: str, ids: Sequence[str], begin: str) -> dict[str, list[Told]]:
         """All that the stream still tells of these jobs since then, oldest first."""

@@ -29,6 +29,7 @@ from jobs_admin.sources.base import (
     Rescheduled,
     SourceError,
     SourceRefused,
+    Unread,
 )
 from jobs_admin.sources.jobs_table import names as jobs_table_names
 from jobs_admin.sources.jobs_table import options as jobs_table_options
@@ -304,16 +305,19 @@ class JobsTable:
             size += sum(row.weight for row in news.values())
             if time.monotonic() - began > _PULLED_WITHIN_S:
                 break
-        now, reports = time.time(), []
+        now, reports, unread = time.time(), [], []
         for job in self._reader.whole(shape, list(found.values()), self._stand):
-            if kind := jobs_table_rows.kind(job, self._names, now):
-                reports.append(jobs_table_rows.report(self.name, job, kind, self._names))
+            try:
+                if kind := jobs_table_rows.kind(job, self._names, now):
+                    reports.append(jobs_table_rows.report(self.name, job, kind, self._names))
+            except Exception as error:  # one row of a page: those behind it are read all the same
+                unread.append(Unread.of(job.queue, job.id, jobs_table_rows.raw_of(job, self._names)[0], error))
         place = replace(place, spent_s=round(place.spent_s + spent_s, 4))
         if is_over:
             rest_s = 0.0 if shape.is_indexed else place.spent_s * _SHARE
             self.every_s = min(_LONGEST_EVERY_S, max(_EVERY_S, rest_s))
             place = self._reader.after(shape, place)
-        return Pulled(reports, place.text(), not is_over, receipt=list(found.values()))
+        return Pulled(reports, place.text(), not is_over, receipt=list(found.values()), unread=unread)
 
     def filed(self, pulled: Pulled) -> None:
         now = time.monotonic()

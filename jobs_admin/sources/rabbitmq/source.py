@@ -21,6 +21,7 @@ from typing import Any
 from amqp.exceptions import AccessRefused, AMQPError
 
 from jobs_admin.core import keys
+from jobs_admin.core.envelope import Envelope
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp import reading as amqp_reading
 from jobs_admin.sources.amqp.sender import Message, Sender, management
@@ -36,6 +37,7 @@ from jobs_admin.sources.base import (
     Rescheduled,
     SourceRefused,
     SourceUnreachable,
+    Unread,
 )
 from jobs_admin.sources.ledger import Ledger, Store
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
@@ -245,7 +247,8 @@ class RabbitMQ:
         if not told:
             return None
         receipt = _Receipt(queue.name, (), drain, tuple(going))
-        return Pulled(self._reports(told, queue), after or "{}", is_more=True, receipt=receipt)
+        reports, unread = self._reports(told, queue)
+        return Pulled(reports, after or "{}", is_more=True, receipt=receipt, unread=unread)
 
     def _mirrored(self, wire: Wire, queue: DeadQueue, after: str) -> Pulled | None:
         known = self._mirrors.setdefault(queue.name, Mirrored(queue))
@@ -262,14 +265,20 @@ class RabbitMQ:
             page.append(known.waiting.pop(0))
             size += page[-1].size
         receipt = _Receipt(queue.name, tuple(one.name for one in page))
-        return Pulled(self._reports(page, queue), after or "{}", is_more=True, receipt=receipt)
+        reports, unread = self._reports(page, queue)
+        return Pulled(reports, after or "{}", is_more=True, receipt=receipt, unread=unread)
 
-    def _reports(self, told: Sequence[reading.Told], queue: DeadQueue) -> list[Any]:
+    def _reports(self, told: Sequence[reading.Told], queue: DeadQueue) -> tuple[list[Envelope], list[Unread]]:
         now = time.time()
-        return [
-            rabbitmq_death.envelope(one.read, one.job_id, self.name, queue.name, self._settings.words, now)
-            for one in told
-        ]
+        reports, unread = [], []
+        for one in told:
+            try:
+                words = self._settings.words
+                reports.append(rabbitmq_death.envelope(one.read, one.job_id, self.name, queue.name, words, now))
+            except Exception as error:  # one message of a page: those behind it are read all the same
+                raw = one.read.found.properties + one.read.found.body
+                unread.append(Unread.of(queue.name, one.job_id, raw, error))
+        return reports, unread
 
     def _look_over(self, wire: Wire, known: Mirrored, after: str, wanted: Sequence[str] = ()) -> set[str]:
         """Read the queue where it may have changed, or where something is to be taken out. Tells what was taken out."""

@@ -1,0 +1,139 @@
+"""A job, or a queue, that cannot be read keeps nothing behind it from being read: it is set aside raw, and told."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from jobs_admin import config, liveness, pulling
+from jobs_admin.models import Failure, Source, Unfiled
+from jobs_admin.sources.bullmq import letters as bullmq_letters
+from jobs_admin.sources.jobs_table import rows as jobs_table_rows
+from jobs_admin.sources.rabbitmq import death as rabbitmq_death
+from tests.conftest import forget_configuration
+from tests.sources.jobs_tables import OnSQLite
+from tests.sources.rabbit_bus import Queues, broken
+
+pytestmark = [pytest.mark.django_db, pytest.mark.server]
+
+
+@pytest.fixture
+def configured(store, settings, tmp_path):
+    def made(text):
+        file = tmp_path / "sources.toml"
+        file.write_text(f"[sources.shop]\n{text}")
+        settings.REDRIVE_SOURCES = str(file)
+        forget_configuration(config)
+
+    yield made
+    config.adapter("shop").close()
+
+
+@pytest.fixture
+def defect(monkeypatch):
+    """Plant a defect: the function `name` of `module` fails where its arguments are about the job `poison`."""
+
+    def planted(module, name, is_poison):
+        sound = getattr(module, name)
+
+        def fails(*arguments, **more):
+            if is_poison(arguments):
+                raise IndexError("list index out of range")
+            return sound(*arguments, **more)
+
+        monkeypatch.setattr(module, name, fails)
+
+    return planted
+
+
+def pull():
+    while pulling.pull("shop", "one"):
+        pass
+
+
+def bury(client, queue, *ids):
+    client.hset(f"bull:{queue}:meta", "version", "bullmq:5.81.5")
+    for job_id in ids:
+        at = int(client.time()[0]) * 1000
+        fields = {"name": "w", "data": "{}", "timestamp": 1, "failedReason": "x", "finishedOn": at, "atm": 1}
+        client.hset(f"bull:{queue}:{job_id}", mapping=fields)
+        client.zadd(f"bull:{queue}:failed", {job_id: at})
+
+
+@pytest.fixture
+def client(engine, configured):
+    url = engine.url.removesuffix("/0") + "/6"
+    configured(f'backend = "bullmq"\nurl = "{url}"\n')
+    with redis.Redis.from_url(url, decode_responses=True) as made:
+        made.flushdb()
+        yield made
+        made.flushdb()
+
+
+def test_a_job_of_bullmq_is_set_aside_once_and_those_behind_it_are_filed(client, defect):
+    defect(bullmq_letters, "report", lambda given: given[2] == "5")
+    bury(client, "emails", *map(str, range(1, 10)))
+    bury(client, "webhooks", "5", "6")
+    pull(), pull()
+    assert sorted(Failure.objects.values_list("queue", "job_id")) == sorted(
+        [*(("emails", str(n)) for n in range(1, 10) if n != 5), ("webhooks", "6")]
+    )
+    assert Unfiled.objects.count() == 2
+    assert "job 5 of queue emails cannot be read: IndexError" in Unfiled.objects.order_by("why").first().why
+    assert Source.objects.get().why_not_pulled == "" and Source.objects.get().pulled_at
+
+
+def test_a_queue_of_bullmq_whose_failed_jobs_are_no_set_delays_no_other_and_is_told(client):
+    bury(client, "emails", "1")
+    client.delete("bull:emails:failed")
+    client.set("bull:emails:failed", "somebody else's")
+    bury(client, "webhooks", "2", "3")
+    pull()
+    assert set(Failure.objects.values_list("job_id", flat=True)) == {"2", "3"}
+    source = Source.objects.get()
+    assert "emails: its failed jobs" in source.why_not_pulled and "WRONGTYPE" in source.why_not_pulled
+    assert liveness.stalled_reader(source, source.progress_due_at).since == source.not_pulled_since
+    client.delete("bull:emails:failed")
+    pull()
+    assert Source.objects.get().why_not_pulled == ""
+
+
+@pytest.mark.parametrize("delay, score", [("nan", "inf"), ("-inf", 1), ("1e999", -5), ("x", "1e300"), ("9" * 400, 0)])
+def test_a_retry_that_waits_until_an_absurd_time_keeps_no_other_from_being_read(client, delay, score):
+    bury(client, "emails", "1", "2")
+    client.hset("bull:emails:1", "delay", delay)
+    client.zrem("bull:emails:failed", "1")
+    client.zadd("bull:emails:delayed", {"1": score})
+    pull()
+    assert "2" in set(Failure.objects.values_list("job_id", flat=True))
+    assert Source.objects.get().pulled_at and not Source.objects.get().why_not_pulled
+
+
+def test_a_row_of_a_jobs_table_is_set_aside_once_and_those_behind_it_are_filed(configured, tmp_path, defect):
+    defect(jobs_table_rows, "report", lambda given: given[1].id == "j5")
+    table = OnSQLite(tmp_path / "shop.db")
+    configured(f'backend = "jobs_table"\nurl = "{table.url}"\n')
+    for n in range(10):
+        table.die(f"j{n}")
+    pull(), pull()
+    assert set(Failure.objects.values_list("job_id", flat=True)) == {f"j{n}" for n in range(10) if n != 5}
+    assert [one.why.partition(":")[2] for one in Unfiled.objects.all()] == [
+        " job j5 of queue jobs cannot be read: IndexError: list index out of range"
+    ]
+    table.close()
+
+
+@pytest.mark.parametrize("mode", ["mirror", "drain"])
+class TestRabbitMQ(Queues):
+    def test_a_dead_letter_is_set_aside_and_those_behind_it_are_filed(self, mode, configured, defect):
+        configured(
+            f'backend = "rabbitmq"\nurl = "{self.node.url}"\nmode = "{mode}"\nmanagement_url = "{self.node.management_url}"\n'
+            f'dead_letter_queues = ["{self.dlq}"]\n'
+        )
+        defect(rabbitmq_death, "envelope", lambda given: b'"n": 2' in given[0].found.body)
+        for n in range(4):
+            self.bus.publish(self.queue, {"n": n}, message_id=f"m-{n}")
+        self.bus.consume(self.queue, self.dlq, broken)
+        pull(), pull()
+        assert Failure.objects.count() == 3 and Unfiled.objects.count() == 1
+        assert self.bus.depth(self.dlq) == (4 if mode == "mirror" else 0)
