@@ -30,6 +30,9 @@ from jobs_admin.newest import Newest
 
 MOST = 12
 LOOKED_AT = 100  # failures, the newest, whose arguments, hosts and tenants are offered
+_MOST_GROUPS, _MOST_WORDS = 500, 5_000  # whose words are known; of all of them
+_LETTERS = re.compile(r"[^\W\d_]{4,40}")
+_SUB_WORD = re.compile(r"[A-Z]?[a-z]{3,40}|[A-Z]{4,40}(?![a-z])")
 _READ = 300  # characters before the caret; a word is not longer
 
 DESCRIPTIONS = {
@@ -193,6 +196,20 @@ def _errors(viewer: Viewer, typed: str) -> list[Option]:
     for pk, error_type in _with_jobs(viewer).values_list("pk", "error_type"):
         by_type[error_type] += counted.get(pk, 0)
     return _ranked(dict(by_type), typed)
+
+
+def words_of_errors(viewer: Viewer) -> list[str]:
+    """The words of the errors of the latest groups, the latest first: as they are written, and the sub-words of names."""
+    rows = _with_jobs(viewer).filter(~IS_TAKEN_IN).order_by("-last_seen")
+    words: dict[str, None] = {}
+    for error_type, message in rows.values_list("error_type", "message")[:_MOST_GROUPS]:
+        for word in (error_type.rpartition(".")[2], *_LETTERS.findall(f"{error_type} {message[:500]}")):
+            words.setdefault(word)
+            if not word.islower():
+                words.update(dict.fromkeys(part.lower() for part in _SUB_WORD.findall(word)))
+        if len(words) > _MOST_WORDS:
+            break
+    return [word for word in words if len(word) > 3][:_MOST_WORDS]
 
 
 def _tenants(viewer: Viewer, typed: str) -> list[Option]:

@@ -81,6 +81,12 @@ class Page:
     hints: tuple[str, ...]
     searched: int | None = None  # only so many, the newest in scope, were looked at; None: all of them
     why_empty: str = ""
+    meant: str = ""  # the search that was probably meant, where the text has another tool's signs
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The hints and what was meant, as plain sentences."""
+        return (*self.hints, f"Did you mean {self.meant}?") if self.meant else self.hints
 
 
 def search(
@@ -106,6 +112,7 @@ def search(
         hints=(*query.hints, *_hidden(viewer, query, is_empty=not rows)),
         searched=newest.searched,
         why_empty="" if rows else _why_empty(viewer, query),
+        meant=language.rewritten(text),
     )
 
 

@@ -37,6 +37,7 @@ _MOST_CHANGED = 3  # of those that find nothing
 _MOST_GROUPS = 2_000  # the latest, whose titles a pasted one is compared with
 _MOST_NAMES = 3
 _SHORTEST_WORD = 3  # characters of what a longer word may begin with
+_SHORTEST_TYPED, _LONGEST_TYPED, _MOST_AMISS = 4, 40, 2  # characters of a word that is looked for as a misspelt one
 _SHORTEST_ID = 6  # characters of a job's id by which it may be found
 
 _MOST_PASTED = 40  # words of a pasted error
@@ -86,7 +87,7 @@ def _candidates(viewer: Viewer, query: Query, text: str, block: Pasted) -> Candi
 
 
 def _ways(viewer: Viewer, query: Query, text: str, block: Pasted) -> Iterator[Candidates]:
-    yield _of_errors(viewer, query, block.errors)
+    yield _of_errors(viewer, query, block)
     if query.is_cut:
         return  # what else it may have meant, nobody knows: its end was not read
     yield _wider(query)
@@ -133,8 +134,39 @@ def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
 # -- what a pasted block says ------------------------------------------------------------------------------------
 
 
-def _of_errors(viewer: Viewer, query: Query, errors: tuple[str, ...]) -> Candidates:
-    """The first of its errors that is found as it stands; else by its words, by those that are known, by its class."""
+def of_pasted(viewer: Viewer, query: Query, text: str) -> Near | None:
+    """Where a pasted line of a log, or a traceback, that finds nothing as text leads: its job, else its task and error.
+
+    None for other text, and where several jobs or nothing are found.
+    """
+    text = representable(text)
+    block = pasted.read(text)
+    if not (block.job_ids or block.tasks or "Traceback (most recent call last)" in text):
+        return None
+    jobs = list(_jobs(viewer, query, replace(block, errors=()))) if len(query.terms) > 1 else []
+    if jobs:
+        return jobs[0] if len(jobs) == 1 else None
+    for candidate, why in islice(_of_errors(viewer, query, block), 1):
+        if language.parse(language.format(candidate)).terms == candidate.terms:
+            return Near(language.format(candidate), why, _count(viewer, candidate))
+    return None
+
+
+def _of_errors(viewer: Viewer, query: Query, block: Pasted) -> Candidates:
+    """The first of its errors that is found as it stands; else by its words, by those that are known, by its class.
+
+    Of its task where the block names one that fails so, else of any.
+    """
+    found = False
+    for task in block.tasks:
+        for candidate, why in _of_each_error(viewer, query, block.errors, (Match("task", (Value(task),)),)):
+            found = True
+            yield candidate, f"{why}, in its task"
+    if not found:
+        yield from _of_each_error(viewer, query, block.errors, ())
+
+
+def _of_each_error(viewer: Viewer, query: Query, errors: tuple[str, ...], beside: tuple[Term, ...]) -> Candidates:
     texts = [Text(" ".join(error.split()[:_MOST_PASTED])) for error in errors]
     words = [tuple(Text(word) for word in dict.fromkeys(language.bare_words(text.value))) for text in texts]
     ways = (
@@ -144,11 +176,11 @@ def _of_errors(viewer: Viewer, query: Query, errors: tuple[str, ...]) -> Candida
         [((Match("error", (Value(name),)),), "errors of its class") for name in map(pasted.error_name, errors) if name],
     )
     for terms, why in chain.from_iterable(ways):
-        asked = Query(terms, now=query.now)
+        asked = Query((*beside, *terms), now=query.now)
         if terms and _count(viewer, asked, 1):
             yield asked, why
             return
-        asked = replace(asked, terms=(*terms, _EVERY_STATE))
+        asked = replace(asked, terms=(*asked.terms, _EVERY_STATE))
         if terms and _count(viewer, asked, 1):
             yield asked, f"{why}, in every state"
             return
@@ -203,6 +235,9 @@ def _instead_of(viewer: Viewer, query: Query, term: Term) -> Iterator[tuple[Term
 def _of_word(viewer: Viewer, word: str) -> Iterator[tuple[Term, str]]:
     names = list(_of_names(viewer, word))
     yield from names
+    if not names:
+        for near in _words_near(viewer, word):
+            yield Text(near), f"“{near}” for “{word}”"
     is_one = len(word) >= _SHORTEST_WORD and not any(c.isspace() for c in word) and index.is_word_end(word)
     if is_one:
         yield Text(f"{word}*", glob=True), "a word that begins so"
@@ -210,6 +245,18 @@ def _of_word(viewer: Viewer, word: str) -> Iterator[tuple[Term, str]]:
     if is_one and not names:
         for name in _names_near(viewer, "task", word):
             yield Match("task", (Value(name),)), "a task of a name like it"
+
+
+def _words_near(viewer: Viewer, word: str) -> list[str]:
+    """Words of the errors of known groups that are written nearly so."""
+    if not _SHORTEST_TYPED <= len(word) <= _LONGEST_TYPED or any(c.isspace() or c.isdigit() for c in word):
+        return []
+    wanted = word.casefold()
+    known: dict[str, str] = {}
+    for one in completing.words_of_errors(viewer):
+        if abs(len(one) - len(word)) <= _MOST_AMISS and one.casefold() != wanted:
+            known.setdefault(one.casefold(), one)
+    return [known[one] for one in difflib.get_close_matches(wanted, known, 2, 0.75)]
 
 
 def _of_names(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
@@ -229,6 +276,9 @@ def _of_value(viewer: Viewer, query: Query, field: str, value: Value) -> Iterato
             yield Match(path, (value,)), "another argument"
         return
     if field in (*language.CONTAINED, "trace"):
+        if field != "trace":
+            for near in _words_near(viewer, value.text):
+                yield Match(field, (Value(near),)), f"“{near}” for “{value.text}”"
         if value.exact:
             yield Match(field, (Value(value.text),)), "not only the whole text"
         elif index.is_word_end(value.text):

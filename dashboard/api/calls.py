@@ -111,7 +111,7 @@ def list_failures(request: HttpRequest, q: str = "", after: After = None, limit:
         count=page.count,
         count_is_capped=page.count_is_capped,
         reading=page.reading,
-        hints=list(page.hints),
+        hints=list(page.said),
         searched=page.searched,
         near=[] if page.rows or after else [shapes.near(n) for n in nearest.near(_viewer(request), page.query, q)],
     )

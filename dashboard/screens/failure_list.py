@@ -188,14 +188,15 @@ class Offer:
 
 
 def near(found: Iterable[Near]) -> list[Offer]:
-    return [
-        Offer(reverse("failure-detail", args=[one.failure]), one.why, "", "")
-        if one.failure is not None
-        else Offer(
-            links.list_url(one.text), one.text, one.why, f"{number(one.count)}{'+' if one.count_is_capped else ''}"
-        )
-        for one in found
-    ]
+    return [offer(one) for one in found]
+
+
+def offer(one: Near) -> Offer:
+    """A search near to the one that found nothing, or a job, with the link to it."""
+    if one.failure is not None:
+        return Offer(reverse("failure-detail", args=[one.failure]), one.why, "", "")
+    count = f"{number(one.count)}{'+' if one.count_is_capped else ''}"
+    return Offer(links.list_url(one.text), one.text, one.why, count)
 
 
 # --- acts -------------------------------------------------------------------------------------------------------

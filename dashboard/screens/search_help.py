@@ -70,6 +70,7 @@ _CHAPTERS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("args.customer.id:42", "a positional argument, by its path"),
             ("kwargs.email:ann@*", "a keyword argument"),
+            ("kwargs.coupon:*", "any value: the argument is there"),
         ),
     ),
     (
@@ -78,6 +79,7 @@ _CHAPTERS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("state:discarded", "retrying dead quarantined replaying recovered discarded gone"),
             ("state:any", "every state"),
+            ("is:dead", "the same as state:dead; so too is:failed, is:waiting, is:resolved"),
             ("attempts:>=3", "3  >3  >=3  <3  <=3  2..5; so too priority:"),
             ("priority:high", "critical, high, medium or low, whatever numbers the queue system has for them"),
             ("replay:12", "the jobs of a replay"),

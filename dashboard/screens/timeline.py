@@ -14,6 +14,7 @@ from dashboard.shown.figures import clock, duration
 from dashboard.shown.pictures import state
 from dashboard.shown.text import visible, visible_text
 from jobs_admin.attempts import MESSAGE_SHOWN, Ended, History
+from jobs_admin.core.text import class_name
 from jobs_admin.models import Failure, ReplayItem
 
 # What a run shows at once; the earlier attempts of a job that was retried for days open on demand.
@@ -75,8 +76,8 @@ class Run:
 
 
 def short(error_type: str) -> str:
-    """`smtplib.SMTPServerDisconnected` -> `SMTPServerDisconnected`."""
-    return error_type.rpartition(".")[2] or error_type
+    """`smtplib.SMTPServerDisconnected` as `SMTPServerDisconnected`, `_csv.Error` as itself."""
+    return class_name(error_type)
 
 
 def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen: int | None = None) -> list[Run]:

@@ -6,9 +6,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from dashboard import links
+from dashboard import links, toasts
 from dashboard.access import can
-from dashboard.htmx import render_page
+from dashboard.htmx import go, render_page
 from dashboard.screens import failure_list, search_help
 from jobs_admin import completing, config, failures, nearest
 from jobs_admin.core import query as language
@@ -33,6 +33,11 @@ def page(
     """The list as a page or as its part; acts on what it shows answer with it too."""
     now = timezone.now()
     found = failures.search(request.viewer, text, after=after, now=now)
+    if not found.rows and not after and request.method == "GET":
+        lead = nearest.of_pasted(request.viewer, found.query, text)
+        if lead is not None and lead.text != text:
+            toasts.say(request, f"Read from the text you pasted: {lead.why}.", level="info")
+            return go(request, failure_list.offer(lead).url)
     may_act = request.viewer.may_anywhere(OPERATOR)
     context = {
         "q": text,
@@ -41,6 +46,7 @@ def page(
             found, may_act=may_act, sources=[name for name in config.sources() if request.viewer.may(VIEWER, name)]
         ),
         "head": failure_list.head(found, text),
+        "meant_url": links.list_url(found.meant) if found.meant else "",
         "acts": failure_list.acts(found.query, found.rows) if may_act else None,
         "paths": failure_list.paths(text, found, after, back),
         "is_first": not after,

@@ -19,7 +19,9 @@ _LONGEST = 400  # characters of an error: what follows tells no more
 
 _UUID = re.compile(r"(?<![\w-])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:-\d{1,4})?(?![\w-])")
 # `Task shop.hooks.send[id] received`, `Hard time limit (300s) exceeded for shop.send[id]`, `shop.send[id]: text`
-_BRACKETED = re.compile(r"(?:\b(?:[Tt]ask|for) [^\s\[\]]{1,255}|[\w.-]{1,255}\.\w{1,255})\[([^\s\[\]]{4,255})\]")
+_BRACKETED = re.compile(
+    r"(?:\b(?:[Tt]ask|for) (?P<task>[^\s\[\]]{1,255})|(?P<name>[\w.-]{1,255}\.\w{1,255}))\[(?P<id>[^\s\[\]]{4,255})\]"
+)
 # The date, level, logger … before what a line says.
 _HEAD = re.compile(
     r"[^\n]{0,200}?\b(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b(?:/[\w-]{1,60})?[\])]?[\s:|-]{0,10}"
@@ -43,20 +45,23 @@ _END_OF_STRING = re.compile(r'(?<!\\)"\s*(?:\}|,\s*")')
 class Pasted:
     job_ids: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()  # the likeliest first
+    tasks: tuple[str, ...] = ()  # named beside a job's id
 
 
 def read(text: str) -> Pasted:
     """What stands in a pasted text. An `error` is a part of it, with its escapes read; nothing is made up."""
     if len(text) > 2 * MOST_READ:
         text = f"{text[:MOST_READ]}\n\n{text[-MOST_READ:]}"
-    ids = [found[1] for found in _BRACKETED.finditer(text)] + [found[0] for found in _UUID.finditer(text)]
+    named = list(_BRACKETED.finditer(text))
+    tasks = dict.fromkeys(found["task"] or found["name"] for found in named)
+    ids = [found["id"] for found in named] + [found[0] for found in _UUID.finditer(text)]
     errors: dict[str, None] = {}
     for block in _blocks(text):
         for error in islice(_errors(block), _MOST_ERRORS):
             said = " ".join(error.split())[:_LONGEST]
             if said and said != " ".join(text.split()):
                 errors[said] = None
-    return Pasted(tuple(dict.fromkeys(ids))[:_MOST_IDS], tuple(errors)[:_MOST_ERRORS])
+    return Pasted(tuple(dict.fromkeys(ids))[:_MOST_IDS], tuple(errors)[:_MOST_ERRORS], tuple(tasks)[:_MOST_NAMED])
 
 
 def error_name(error: str) -> str:

@@ -64,3 +64,28 @@ def fits(pattern: str, text: str) -> bool:
             return False
         at = found + len(piece)
     return len(text) - len(others[-1]) >= at and text.endswith(others[-1])
+
+
+# Names that many libraries give to a class: alone they do not tell which error it is.
+_SHARED_NAMES = frozenset(
+    "Error Exception Failure Failed Fault Timeout NotFound Forbidden Unauthorized BadRequest Conflict HTTPError "  # noqa: SIM905
+    "HTTPException ConnectionError TimeoutError ValidationError IntegrityError OperationalError DatabaseError DataError "
+    "ProgrammingError InternalError InterfaceError NotSupportedError APIError ClientError RequestError ResponseError "
+    "ServerError AuthenticationError error timeout".split()
+)
+_SAYS_NO_MODULE = frozenset(
+    "exceptions exception errors error exc utils base core common db client_exceptions exceptions_ models".split()  # noqa: SIM905
+)
+
+
+def class_name(error_type: str) -> str:
+    """The class without its module, `smtplib.SMTPServerDisconnected` as `SMTPServerDisconnected`; `_csv.Error` stays.
+
+    A name that many libraries share keeps the module that tells them apart: `requests.exceptions.HTTPError` is
+    `requests.HTTPError`.
+    """
+    *modules, name = error_type.rstrip(".").split(".")
+    if name not in _SHARED_NAMES:
+        return name or error_type
+    telling = [module for module in modules if module and module.lstrip("_") not in _SAYS_NO_MODULE]
+    return f"{telling[-1]}.{name}" if telling else name

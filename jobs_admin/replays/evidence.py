@@ -8,6 +8,7 @@ from typing import Any
 
 from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Evidence
+from jobs_admin.core.text import class_name
 from jobs_admin.models import Group, Replay
 from jobs_admin.replays import seeing
 from jobs_admin.replays.seeing import Queue
@@ -60,7 +61,7 @@ def _title(because: Evidence) -> str:
     group = Group.objects.filter(pk=because.group).first() if because.group else None
     if group is None:
         return ""
-    return f"{group.error_type.rpartition('.')[2]} at {group.culprit}" if group.culprit else group.title
+    return f"{class_name(group.error_type)} at {group.culprit}" if group.culprit else group.title
 
 
 def _workers_gone(because: Evidence, deserted: Sequence[Queue], now: datetime) -> str:

@@ -5,6 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.urls import reverse
 
+from jobs_admin import indexing
 from tests.dashboard.conftest import HTMX, bury, group
 
 
@@ -101,14 +102,14 @@ def test_an_empty_list_says_why_and_where_to_look(ann):
 def test_an_empty_list_offers_what_is_near_with_its_count_and_each_offer_finds_that_many(ann):
     bury(3, task="shop.webhooks.deliver")
     answer, text = page(ann, "failure-list", q="shop.webhooks.deliver")
-    assert "Near it there is" in text and "task:shop.webhooks.deliver" in text
+    assert "Did you mean:" in text and "task:shop.webhooks.deliver" in text
     assert [(one.count, ann.get(one.url).context["page"].count) for one in answer.context["near"]] == [("3", 3)]
 
 
 def test_the_number_of_a_failure_leads_to_it_and_what_has_nothing_near_says_so(ann):
     (failure,) = bury(state="recovered")
     assert f'href="/failures/{failure.pk}/"' in page(ann, "failure-list", q=str(failure.pk))[1]
-    assert "Nothing near it" in page(ann, "failure-list", q="zzz")[1]
+    assert "No similar search has results" in page(ann, "failure-list", q="zzz")[1]
 
 
 def test_any_string_is_a_search_and_none_is_an_error(ann):
@@ -235,3 +236,41 @@ def test_what_all_facets_were_counted_over_is_said_once(ann, monkeypatch):
     monkeypatch.setattr("jobs_admin.failures.FACETED", 2)
     assert page(ann, "failure-facets", q="timeout")[1].count("newest 2") == 1
     assert page(ann, "failure-facets", q="queue:webhooks")[1].count("newest 2") == 1  # of tenants alone
+
+
+def test_what_another_tool_would_understand_is_offered_as_a_link(ann):
+    bury(2, queue="emails")
+    _, text = page(ann, "failure-list", q="queue:emails|webhooks")
+    assert "Did you mean" in text and 'href="/failures/?q=queue%3Aemails%2Cwebhooks"' in text
+    assert "Did you mean" not in page(ann, "failure-list", q="queue:emails")[1]
+    _, text = page(ann, "failure-list", q="kwargs.amount:>500")
+    assert "takes no &gt; or &lt;" in text and 'href="/failures/?q=kwargs.amount%3A%2A"' in text
+
+
+def test_a_pasted_line_of_a_log_opens_its_job_and_else_becomes_task_and_error(ann):
+    line = "Task shop.deliver[5f1c2a7e-1111-4222-8333-123456789abc] raised unexpected: KeyError('foo')"
+    (one,) = bury(task="shop.deliver", error_type="KeyError", message="'foo'")
+    answer, _ = page(ann, "failure-list", q=line)
+    assert answer.status_code == 302
+    assert parse_qs(urlsplit(answer.url).query)["q"] == ["task:shop.deliver \"KeyError('foo')\""]
+    chips = ann.get(answer.url).context["head"].chips
+    assert [chip.text for chip in chips] == ["task:shop.deliver", "\"KeyError('foo')\""]
+    type(one).objects.filter(pk=one.pk).update(job_id="5f1c2a7e-1111-4222-8333-123456789abc")
+    indexing.index(type(one).objects.all())
+    answer, _ = page(ann, "failure-list", q=line)
+    assert answer.url == reverse("failure-detail", args=[one.pk])
+    assert "Read from the text you pasted" in ann.get(answer.url).content.decode()
+    swapped = ann.get(reverse("failure-list"), {"q": line}, headers=HTMX)
+    assert swapped["HX-Redirect"] == reverse("failure-detail", args=[one.pk])
+
+
+def test_classes_of_one_name_are_told_apart_in_rows_and_facets(ann):
+    types = ["_csv.Error", "requests.exceptions.HTTPError", "urllib.error.HTTPError", "smtplib.SMTPServerDisconnected"]
+    for error_type in types:
+        bury(error_type=error_type, group=group(error_type))
+    _, text = page(ann, "failure-list")
+    for name in ("_csv.Error", "requests.HTTPError", "urllib.HTTPError", ">SMTPServerDisconnected<"):
+        assert name in text
+    (errors,) = [facet for facet in facets_of(ann, "/failures/?q=") if facet.name == "error"]
+    shown = {one.shown for one in errors.values}
+    assert shown == {"_csv.Error", "requests.HTTPError", "urllib.HTTPError", "SMTPServerDisconnected"}

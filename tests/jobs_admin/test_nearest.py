@@ -10,7 +10,7 @@ from jobs_admin import failures, indexing
 from jobs_admin.core.query import parse
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.nearest import MOST, near
+from jobs_admin.nearest import MOST, near, of_pasted
 from tests.jobs_admin.core.test_query import PASTED, TANGLED
 from tests.jobs_admin.test_failures import NOW, SHOP_ONLY, bury, found, make_group
 
@@ -128,3 +128,62 @@ def test_no_text_is_too_strange_or_costs_more_than_its_bound(text):
 @given(text=st.one_of(st.sampled_from([pasted for *_, pasted in PASTED]), TANGLED))
 def test_nor_is_any_other(text):
     bounded(text)
+
+
+def test_a_misspelt_word_of_an_error_is_offered_as_known_groups_have_it():
+    bury(3, error_type="requests.exceptions.ReadTimeout", group=make_group("r", "requests.exceptions.ReadTimeout", "timed out"))
+    bury(2, error_type="KeyError", group=make_group("k", "KeyError", "'x'"))
+    for change in ("tiemout", "error:tiemout", "tmeout"):
+        page = failures.search(ENGINE, change, now=NOW)
+        assert any(one.count == 3 and "imeout" in one.text for one in near(ENGINE, page.query, change)), change
+    assert offered("KeyEror") == {"KeyError": 2}
+    assert offered("error:KeyEror")["error:KeyError"] == 2
+    assert offered("tiemout queue:emails")["timeout queue:emails"] == 3
+
+
+def test_words_of_groups_out_of_sight_are_not_offered():
+    bury(source="bank", error_type="LedgerOverdrawn", group=make_group("b", "LedgerOverdrawn", "sum"))
+    stranger = Viewer("ben", {"shop": "operator"})
+    assert offered("LedgerOverdrwn", stranger) == {}
+
+
+def test_a_misspelt_word_costs_a_bounded_time_among_many_groups(django_assert_max_num_queries):
+    groups = [make_group(f"g{n}", f"shop.errors.Kind{n:x}Failed", f"words{n:x} of other{n:x} things") for n in range(700)]
+    bury(5, group=groups[0], error_type="ReadTimeout")
+    page = failures.search(ENGINE, "tiemout", now=NOW)
+    with django_assert_max_num_queries(40):
+        near(ENGINE, page.query, "tiemout")
+
+
+LINE = (
+    "[2026-11-21 10:00:00,123: ERROR/ForkPoolWorker-1] Task mail.send[5f1c2a7e-1111-4222-8333-123456789abc] "
+    "raised unexpected: KeyError('foo')"
+)
+
+
+def led(text):
+    page = failures.search(ENGINE, text, now=NOW)
+    assert not page.rows
+    return of_pasted(ENGINE, page.query, text)
+
+
+def test_a_pasted_line_of_a_log_leads_to_its_job():
+    (one,) = bury()
+    assert led(LINE).failure is None
+    Failure.objects.filter(pk=one.pk).update(job_id="5f1c2a7e-1111-4222-8333-123456789abc")
+    indexing.index(Failure.objects.all())
+    assert led(LINE).failure == one.pk
+
+
+def test_of_a_job_that_is_not_known_it_leads_to_its_task_and_error():
+    bury(3), bury(2, task="mail.other"), bury(4, error_type="ValueError", message="no")
+    lead = led(LINE)
+    assert (lead.text, lead.count) == ("task:mail.send \"KeyError('foo')\"", 3)
+    assert led(LINE.replace("mail.send", "mail.gone")).text == "\"KeyError('foo')\""
+    assert led("Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n    x\nKeyError: 'foo'").count == 5
+    assert led("one two three four KeyError five six") is None
+
+
+def test_an_argument_that_is_there_is_found_by_a_star():
+    bury(kwargs='{"currency": "EUR"}'), bury(kwargs='{"currency": null, "n": 1}'), bury(kwargs="{}")
+    assert len(found("kwargs.currency:*")) == 2 and len(found("-kwargs.currency:*")) == 1

@@ -5,6 +5,7 @@
 
 from jobs_admin.core.query.parsing import MAX_CHARS, MAX_VALUES, MAX_WORDS, bare_words, is_path, parse
 from jobs_admin.core.query.pinning import before, is_pin_of, pin
+from jobs_admin.core.query.rewriting import rewritten
 from jobs_admin.core.query.tree import (
     CONTAINED,
     DEFAULT_STATES,
@@ -70,6 +71,7 @@ __all__ = [
     "pin",
     "qualifier",
     "reading",
+    "rewritten",
     "unfit_for_acts",
     "without",
 ]

@@ -53,6 +53,15 @@ MAX_WORDS = 100  # sub-words that one term asks for in a row
 _WORD = re.compile(r"[^\s()\[\]{}<>'\"`,;:=!?|\\‘’“”«»…]+")
 _LETTER = re.compile(r"[^\W_]")  # or digit
 _TOKEN = re.compile(r"\S+")
+# `is:dead` is `state:dead`, with the words that other tools have for a state.
+_IS = {
+    "failed": "dead",
+    "succeeded": "recovered",
+    "resolved": "recovered",
+    "waiting": "retrying",
+    "ignored": "discarded",
+}
+_ARGUMENT_RANGE = re.compile(r"[<>]=?-?\d")
 _QUALIFIER = re.compile(r"(-?)([a-z]+(?:\.[^\s:,()\"*=]{1,200})?):(?=[^\s])")
 _LOOKS_LIKE_QUALIFIER = re.compile(r"-?([A-Za-z_]{1,30}):[A-Za-z_\"*]")
 _COMPARISON = re.compile(r"(>=|<=|>|<|=)?(-?\d{1,9})\Z")
@@ -133,6 +142,8 @@ class _Reader:
         elif looks and (name := looks.group(1)) in QUALIFIERS:
             if not any(f"“{name}:”" in said for said in self.hints):  # else one says which form a value must have
                 self.hint(f"“{name}:” was not understood: it was searched for as text.")
+        elif looks and looks.group(1) == "is":
+            self.hint(f"“is:” takes a state: {', '.join(STATES)}. It was searched for as text.")
         elif looks:
             near = difflib.get_close_matches(looks.group(1).lower(), (*QUALIFIERS, *ARGUMENTS), 1, 0.7)
             meant = f" Did you mean {near[0]}:?" if near else ""
@@ -234,6 +245,8 @@ class _Reader:
 
     def _qualifier(self, start: int, *, in_group: bool) -> tuple[Term, int] | None:
         head = _QUALIFIER.match(self.text, start)
+        if head is not None and head.group(2) == "is":
+            return self._state(head, in_group)
         if head is None or not (head.group(2) in QUALIFIERS or is_argument(head.group(2))):
             return None
         values, end = self._values(head.group(2), head.end(), in_group)
@@ -241,6 +254,14 @@ class _Reader:
             return None
         term = self._term(head.group(2), values, negated=bool(head.group(1)))
         return None if term is None else (term, end)
+
+    def _state(self, head: re.Match[str], in_group: bool) -> tuple[Term, int] | None:
+        """`is:dead`, where every value is a state: in an error that was pasted it is text."""
+        values, end = self._values("state", head.end(), in_group)
+        states = [Value(_IS.get(v.text.lower(), v.text.lower())) for v in values or ()]
+        if not states or any(v.text not in (*STATES, "any") for v in states):
+            return None
+        return Match("state", tuple(dict.fromkeys(states)), bool(head.group(1))), end
 
     def _values(self, name: str, at: int, in_group: bool) -> tuple[list[Value] | None, int]:
         """The comma-separated values from `at` on, and the place after them."""
@@ -297,6 +318,10 @@ class _Reader:
                 return None
             return replace(moment, field=name, negated=negated)
         if name == "trace" or is_argument(name):
+            if is_argument(name) and any(_ARGUMENT_RANGE.match(v.text) and not v.exact for v in values):
+                self.hint(
+                    f"Arguments are compared whole: “{name}:” takes no > or <. With {name}:* the argument is there."
+                )
             starred = [v.text for v in values if v.glob and not _ends_in_star(v.text, name)]
             if starred:
                 self.hint(f"In “{name}:” a * stands at the end only, as in {name}:abc*.")

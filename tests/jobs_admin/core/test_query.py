@@ -305,10 +305,11 @@ PASTED = [
 def test_of_a_pasted_error_nothing_is_an_operator(error_type, message, pasted):
     terms = list(query.leaves(parse(pasted, NOW).terms))
     assert terms and all(isinstance(term, Text) and not term.negated for term in terms)
+    assert query.rewritten(pasted) == ""
 
 
 PIECES = st.sampled_from(
-    ["queue:", "error:", "-error:", "message:", "kwargs.a:", "-args.0.b:", "trace:", "attempts:", "age:", "since:", "state:", "OR", " OR ", "(", ")", '"', "\\",
+    ["queue:", "error:", "-error:", "message:", "kwargs.a:", "-args.0.b:", "trace:", "attempts:", "age:", "since:", "state:", "is:", "|", "attempts", "OR", " OR ", "(", ")", '"', "\\",
      '\\"', "-", '-"', "*", ",", " ", "  ", "a", "b.c", "x y", ":", "=", ">=", "<2d", "3", "2..5", "foo:", "'", "dead",
      "2026-11-20T10:00Z", "\n", "é", "\u2028", "[", "]"]
 )  # fmt: skip
@@ -321,6 +322,53 @@ TANGLED = st.lists(PIECES, max_size=14).map("".join)
 def test_what_is_formatted_is_read_as_the_same_query(text):
     read = parse(text, NOW)
     assert parse(format(read), NOW) == read
+    if meant := query.rewritten(text):
+        assert parse(meant, NOW).terms != read.terms
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("is:dead", "state:dead"),
+        ("-is:dead,gone", "-state:dead,gone"),
+        ("is:failed", "state:dead"),
+        ("is:resolved", "state:recovered"),
+        ("is:any", "state:any"),
+        ("(is:dead OR is:gone) KeyError", "(state:dead OR state:gone) KeyError"),
+        ("value is:nothing", '"value" "is" "nothing"'),
+    ],
+)
+def test_is_names_a_state_and_else_is_text(text, same):
+    assert parse(text, NOW).terms == parse(same, NOW).terms
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("attempts>3", "attempts:>3"),
+        ("attempts>=3 queue=emails", "attempts:>=3 queue:emails"),
+        ("age<2d", "age:<2d"),
+        ("state!=dead", "-state:dead"),
+        ("KeyError | timeout", "KeyError OR timeout"),
+        ("KeyError|timeout", "KeyError OR timeout"),
+        ("KeyError || timeout", "KeyError OR timeout"),
+        ("queue:a|b", "queue:a,b"),
+        ("queue:a|queue:b", "queue:a,b"),
+        ("queue:a|task:b", "queue:a OR task:b"),
+        ("kwargs.amount:>500", "kwargs.amount:*"),
+        ("kwargs.amount>500", "kwargs.amount:*"),
+        ("kwargs.id=5", "kwargs.id:5"),
+        ("timeout=5", ""),
+        ("attempts:>3", ""),
+        ("connection to host=10.0.0.1 port=5432 failed", ""),
+        ('"a|b"', ""),
+        ("queue:a", ""),
+        ("|", ""),
+        ("", ""),
+    ],
+)
+def test_the_signs_of_other_tools_are_offered_in_ours(text, meant):
+    assert query.rewritten(text) == meant
 
 
 @settings(max_examples=500, deadline=None)
@@ -363,6 +411,8 @@ def test_naming_a_state_lifts_the_default_scope():
         ("kwargs.email:*@example.org", "a * stands at the end only"),
         ("trace:*py", "a * stands at the end only"),
         ("kwargs.email:", "has no value"),
+        ("kwargs.amount:>500", "takes no > or <"),
+        ("is:nothing", "“is:” takes a state"),
         ('"' + "x " * 150 + '"', "only the first 100 parts"),
         ("attempts:many", "takes a number"),
         ("age:2d", "takes a duration"),

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs_admin.core.query import parse
-from jobs_admin.core.text import fits, whole_number
+from jobs_admin.core.text import class_name, fits, whole_number
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
@@ -31,3 +32,25 @@ def test_a_whole_number_is_plain_digits_and_nothing_else(text):
 def test_a_whole_number_fits_a_column():
     assert whole_number("9" * 18) == 10**18 - 1
     assert whole_number("9" * 19) is None and whole_number("1234", digits=3) is None and whole_number(None) is None
+
+
+@pytest.mark.parametrize(
+    ("error_type", "name"),
+    [
+        ("smtplib.SMTPServerDisconnected", "SMTPServerDisconnected"),
+        ("_csv.Error", "_csv.Error"),
+        ("struct.error", "struct.error"),
+        ("requests.exceptions.HTTPError", "requests.HTTPError"),
+        ("urllib.error.HTTPError", "urllib.HTTPError"),
+        ("django.db.utils.IntegrityError", "django.IntegrityError"),
+        ("shop.partner.Timeout", "partner.Timeout"),
+        ("TimeoutError", "TimeoutError"),
+        ("KeyError", "KeyError"),
+        ("a.exceptions.Error", "a.Error"),
+        ("exceptions.Error", "Error"),
+        ("", ""),
+        (".", "."),
+    ],
+)
+def test_a_class_keeps_the_module_where_many_libraries_share_its_name(error_type, name):
+    assert class_name(error_type) == name
