@@ -32,6 +32,7 @@ _AT_REST = (
     FailureState.QUARANTINED,
 )  # these, and the discarded, seldom: who asks costs the source something
 _BETWEEN_S = 5.0
+_ASKED = ("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at", "caveats", "made_at")
 
 _rested: dict[str, float] = {}  # source -> when its dead were last asked for, by the monotonic clock
 # Up to which failure each rotation came: source and state -> its id. Of this process, since a rotation may begin anew at any time.
@@ -74,14 +75,15 @@ def _next(source: str, state: FailureState) -> dict[Ref, Failure]:
     """The next of these in rotation, by how the source knows them."""
     place = (source, state)
     rows = Failure.objects.filter(source=source, state=state, pk__gt=_places.get(place, 0)).order_by("pk")
-    found = list(rows.only("queue", "job_id", "state", "run", "attempts", "due_at", "failed_at", "caveats")[:_AT_ONCE])
+    found = list(rows.only(*_ASKED)[:_AT_ONCE])
     _places[place] = found[-1].pk if len(found) == _AT_ONCE else 0
     return {_ref(row): row for row in found}
 
 
 def _ref(row: Failure) -> Ref:
     was_removed = bool((row.caveats or 0) & Caveat.REMOVED)
-    return Ref(row.queue, row.job_id, row.state, row.failed_at.timestamp(), was_removed)
+    made_at = row.made_at.timestamp() if row.made_at else None
+    return Ref(row.queue, row.job_id, row.state, row.failed_at.timestamp(), was_removed, made_at)
 
 
 def _note(rows: Mapping[Ref, Failure], looked: Looked) -> None:

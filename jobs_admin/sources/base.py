@@ -186,6 +186,7 @@ class Ref:
     state: str = field(default="", compare=False)  # of models.FailureState: `dead`, `retrying`, `replaying` …
     at: float | None = field(default=None, compare=False)  # when its latest attempt ended, seconds since 1970
     was_removed: bool = field(default=False, compare=False)  # `remove` was called for it: that alone is not `gone`
+    made_at: float | None = field(default=None, compare=False)  # when the job of run 1 was made, by its maker's clock
 
 
 @dataclass(frozen=True, slots=True)

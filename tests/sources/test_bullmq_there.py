@@ -269,6 +269,14 @@ class TestEnds(There):
         again = dead(read_until(source, dead, after)[0])
         assert [one.attempt > report.attempt for one in again] == [True]
 
+    def test_what_others_brought_back_is_gone_on_a_desk_whose_clock_is_behind(self, source):
+        report, _ = self.buried(source)
+        known = Ref(report.queue, report.job_id, "dead", report.made_at - 5, made_at=report.made_at)
+        assert not source.look([known]).gone
+        self.bull.job(self.queue, report.job_id, "retry", "failed")
+        self.run_well()
+        assert "ran" in source.look([known]).gone[known]
+
     def test_a_job_that_ended_its_worker_too_often_was_lost(self, server, source):  # noqa: F811
         options = {"stalledInterval": 200, "lockDuration": 200, "maxStalledCount": 0}
         self.bull.add(self.queue, "pill", {"crash": True})

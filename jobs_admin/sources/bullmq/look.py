@@ -48,8 +48,8 @@ def _look(wire: Wire, jobs: Jobs, queue: str, refs: Sequence[Ref], since: int | 
             continue
         if not job.state:
             absent.append(ref)
-        elif ref.state != "replaying" and ref.at is not None and job.made_at > ref.at:
-            continue  # made after it had failed, so another job: this queue's data was lost, and it counts anew
+        elif ref.state != "replaying" and _is_another(job, ref):
+            continue  # this queue's data was lost, and it counts anew
         elif job.state == "failed" and _is_news(moment(job.score), ref):
             tell[ref.job_id] = ()
         elif job.state == "delayed":
@@ -70,6 +70,14 @@ def _look(wire: Wire, jobs: Jobs, queue: str, refs: Sequence[Ref], since: int | 
             held += len(report.raw or b"")
             if held > _BYTES:
                 break  # the others are told when they are asked for again
+
+
+def _is_another(job: _Now, ref: Ref) -> bool:
+    """Return whether this job was made after the known one failed. One made at the very same moment is the known one: the desk's
+    clock, by which a failure is never later than its arrival, may be behind its maker's."""
+    if ref.made_at is not None and abs(job.made_at - ref.made_at) <= _SAME_MOMENT_S:
+        return False
+    return ref.at is not None and job.made_at > ref.at
 
 
 def _look_for(
