@@ -16,9 +16,14 @@ from pathlib import Path
 os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 
 WORLDS = {
-    "alerts": "tests.histories.alerts:Alerts",
+    "celery_redis": "tests.histories.celery:CeleryOnRedis",
+    "celery_rabbitmq": "tests.histories.celery:CeleryOnRabbitMQ",
     "bullmq": "tests.histories.bullmq:Bullmq",
+    "jobs_table": "tests.histories.jobs_table:JobsTable",
+    "jobs_table_postgresql": "tests.histories.jobs_table:JobsTableOnPostgreSQL",
+    "rabbitmq": "tests.histories.rabbitmq_dead_letters:RabbitMQDeadLetters",
     "replays": "tests.histories.replays:Replays",
+    "alerts": "tests.histories.alerts:Alerts",
     "undo": "tests.histories.undo:Undo",
 }
 
@@ -47,6 +52,8 @@ def main() -> int:
                 most_failed=asked.failures,
                 within_s=asked.within,
             )
+            if asked.kills:
+                print(f"{world.killed} kills", file=sys.stderr)
         finally:
             world.close()
     return 1 if failed else 0

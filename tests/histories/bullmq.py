@@ -11,7 +11,7 @@ from dashboard.engine import Engine
 from tests import node
 from tests.histories.desk import JobKey
 from tests.histories.kit import act
-from tests.histories.pulled import PulledWorld
+from tests.histories.source import PulledWorld
 
 QUEUES = [f"q{n}" for n in range(20)]
 _NEVER_MS = 10**9
@@ -67,6 +67,7 @@ class Bullmq(PulledWorld):
     def __init__(self, folder: Path, major: int = 6) -> None:
         self.engine = Engine(folder / "engine").start()
         self.url = self.engine.url.removesuffix("/0") + "/1"
+        self.major = major
         self.producers = Producers(major, self.url)
         super().__init__(folder, f'[sources.shop]\nbackend = "bullmq"\nurl = "{self.url}"\n', self.engine.url)
 
@@ -85,8 +86,8 @@ class Bullmq(PulledWorld):
 
         bound = super().choose_bounds(rng)
         self.set_bound(reading, "_PAGE", bound)
-        self.set_bound(reading, "_TURN_PAGE", rng.choice([1, bound, 300]))
-        self.set_bound(reading, "_EVENTS", rng.choice([1, bound, 2_000]))
+        self.set_bound(reading, "_TURN_PAGE", rng.choice([bound, 300]))
+        self.set_bound(reading, "_EVENTS", rng.choice([bound, 2_000, 2_000]))
         self.set_bound(reading, "_TURN_MS", 0)
         self.set_bound(source, "_LETTERS_PER_CALL", rng.choice([1, bound, 100]))
 
@@ -145,6 +146,7 @@ class Bullmq(PulledWorld):
     def promote(self, rng: random.Random) -> None:
         for job in self.some(rng, lambda job: job.lies == "delayed"):
             outcome = rng.choice(("ok", "fail", "last"))
+            self.wait_for_workers()
             self.read_first(rng)
             self.producers.do(["plan", job.queue, job.id, [outcome]], ["job", job.queue, job.id, "promote"])
             self.executions += 1
@@ -186,6 +188,11 @@ class Bullmq(PulledWorld):
                 job.lies = ""
 
     # The desk's part
+
+    def restart_workers(self) -> None:
+        self.producers.script.kill()
+        self.producers = Producers(self.major, self.url)
+        self.executions = 0
 
     def wait_for_workers(self) -> None:
         self.producers.do(["ended", self.executions])

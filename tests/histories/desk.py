@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tests.histories.kit import Divergence
 
 _SHOWN = 12
+_LINKS_FOLLOWED = 4  # of many queues and groups: each is a search
 
 
 class JobKey(NamedTuple):
@@ -217,7 +218,7 @@ def compare_counts(*, with_attempts: bool = True) -> None:
 
     facets = failures.facets(viewer, "state:dead", limit=500)
     must_equal("facet of queues", dict(facets["queue"]), dict(Counter(row[2] for row in rows if row[5] == "dead")))
-    for queue in {row[2] for row in rows}:
+    for queue in sorted({row[2] for row in rows})[:_LINKS_FOLLOWED]:
         found, _ = failures.count(viewer, failures.search(viewer, f'queue:"{queue}" state:dead', limit=1).query)
         must_equal(f"queue:{queue} state:dead", found, sum(n for (_, q), n in dead_queues.items() if q == queue))
     wrong += _wrong_attempts(rows, attempts)

@@ -62,6 +62,7 @@ class World:
 
     most_acts = 8
     kills = False  # whether processes are really ended
+    killed = 0  # how many were
 
     def begin(self, rng: random.Random) -> None:
         """Empty the system, the desk and the model, and choose how this history begins."""

@@ -1,4 +1,4 @@
-"""Histories of a system that keeps its dead letters itself: what the desk does there, the same for each."""
+"""What the desk does with the jobs of a source, the same for each: read, replay, discard, restore, begin again."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ import redis
 
 from tests.histories import desk
 from tests.histories.desk import Expected
-from tests.histories.kit import Clock, Divergence, World, act, sizes_around
+from tests.histories.kit import Clock, Divergence, World, act, run_in_child, sizes_around
 
 _MOST_ROUNDS = 400
-_REAL = 0  # as a bound: that of the code
+_LEASES_S = 60.0
 OUTCOMES = ("ok", "ok", "last")
 
 
-class PulledWorld(World):
+class SourceWorld(World):
     """A subclass has the model in `self.jobs`, each with `queue`, `id`, `key`, `lies`, `states`, `run`, `attempts`,
     `is_known`."""
 
     source = "shop"
-    most_acts = 7
+    most_acts = 6
     real_size_in = 200  # one history in so many has the bounds of the code
+    kills_senders = True  # False where a killed sender leaves jobs of which nobody knows whether they went
 
     def __init__(self, folder: Path, sources: str, store_url: str) -> None:
         desk.open_desk(folder, sources, store_url)
         self.store = redis.Redis.from_url(store_url)
         self.clock = Clock().install()
+        self.killed = 0
         self._real: dict[tuple[ModuleType, str], Any] = {}
 
     # What a subclass supplies
@@ -48,11 +50,15 @@ class PulledWorld(World):
         """Note in the model that a replay sent them."""
         raise NotImplementedError
 
+    def choose_outcome(self, rng: random.Random) -> Any:
+        """How a replayed job ends."""
+        return rng.choice(OUTCOMES)
+
     def is_replayable(self, job: Any) -> bool:
         return job.states == ("dead",)
 
     def removed_by_us(self, job: Any) -> None:
-        """The desk took it out because it was discarded."""
+        """The desk has taken it out because it was discarded."""
 
     # Beginning
 
@@ -60,22 +66,17 @@ class PulledWorld(World):
         self.jobs: list[Any] = []
         self.made = 0
         self.clock.reset()
+        self.havoc = random.Random(rng.getrandbits(32))
         desk.empty_desk()
         self.choose_bounds(rng)
         self.empty_system(rng)
 
     def choose_bounds(self, rng: random.Random) -> int:
         """Small bounds, so that crossing them is cheap; the code's own in some histories. Returns the one that sizes are around."""
-        from jobs_admin import pulling, rechecking
-
         for (module, name), value in self._real.items():
             setattr(module, name, value)
         self.is_real_size = rng.randrange(self.real_size_in) == 0
         self.bound = rng.choice([1, 2, 3, 5])
-        self.set_bound(rechecking, "_BETWEEN_S", 0.0)
-        self.set_bound(rechecking, "_AT_ONCE", rng.choice([1, self.bound, 500]))
-        self.set_bound(rechecking, "_WRITTEN_AT_ONCE", rng.choice([1, self.bound, 100]))
-        self.set_bound(pulling, "_FILED_AT_ONCE", rng.choice([1, self.bound, 100]))
         return self.bound
 
     def set_bound(self, module: ModuleType, name: str, value: Any) -> None:
@@ -94,21 +95,47 @@ class PulledWorld(World):
 
     # The desk
 
+    def run_desk(self, work: Callable[[], Any]) -> None:
+        """Let the desk do `work`, which may be begun again at any point: under `kills` by processes that end in the middle of it."""
+        if not self.kills:
+            work()
+            return
+        for _ in range(self.havoc.choice((0, 1, 1, 2))):
+            desk.before_fork()
+            self.killed += run_in_child(work, 10 ** self.havoc.uniform(-2.5, -0.3))
+            self.clock.step(_LEASES_S)  # nobody waits for what the dead one had leased
+        desk.before_fork()
+        run_in_child(work)
+
+    def restart_workers(self) -> None:
+        """SIGKILL to who works, and start it again."""
+
+    def restart_server(self) -> None:
+        """SIGKILL to the server that holds the store, and start it again."""
+        self.engine.process.kill()
+        self.engine.process.wait()
+        desk.before_fork()
+        self.engine.start()
+
+    @act()
+    def restart_something(self, rng: random.Random) -> None:
+        if not self.kills:
+            return
+        self.wait_for_workers()
+        rng.choice((self.restart_workers, self.restart_server))()
+        self.killed += 1
+
     def read(self) -> None:
         """The desk reads all that there is."""
-        from jobs_admin import pulling, rechecking
-
         self.wait_for_workers()
-        for _ in range(_MOST_ROUNDS):
-            if not pulling.pull(self.source, "histories:1"):
-                break
-        else:
-            raise Divergence("Reading this source never comes to an end.")
-        # Some of what is known is asked for at each round.
-        for _ in range(len(self.jobs) // rechecking._AT_ONCE + 1):
-            pulling.pull(self.source, "histories:1")
+        self.run_desk(self.read_reports)
         for job in self.jobs:
             job.is_known = bool(job.states)
+            if job.states == ("discarded",):
+                self.removed_by_us(job)
+
+    def read_reports(self) -> None:
+        raise NotImplementedError
 
     def read_first(self, rng: random.Random) -> None:
         if rng.random() < 0.7:
@@ -133,7 +160,7 @@ class PulledWorld(World):
 
     # Acts of the desk
 
-    @act(weight=2)
+    @act()
     def look(self, rng: random.Random) -> None:
         self.catch_up()
         self.check()
@@ -149,20 +176,24 @@ class PulledWorld(World):
         from jobs_admin import replays
         from jobs_admin.models import ReplayItem
 
-        outcomes = [rng.choice(OUTCOMES) for _ in jobs]
+        outcomes = [self.choose_outcome(rng) for _ in jobs]
         self.before_replay(jobs, outcomes)
         person = desk.operator()
         replay = replays.draft(
             person, selection=self.ids(jobs), pace={"style": "at_once"}, reason="the partner is back"
         )
         replays.start(person, replay)
-        for _ in range(_MOST_ROUNDS):
-            replays.lay()
-            replays.send("histories")
-            if not ReplayItem.objects.filter(replay=replay, state="planned").exists():
-                break
-        else:
+
+        def send() -> None:
+            for _ in range(_MOST_ROUNDS):
+                replays.lay()
+                replays.send("histories")
+                replay.refresh_from_db()
+                if not replay.planned and not ReplayItem.objects.filter(replay=replay, state="planned").exists():
+                    return
             raise Divergence(f"Replay {replay.pk} of {len(jobs)} jobs is never sent.")
+
+        self.run_desk(send) if self.kills_senders else send()
         unsent = ReplayItem.objects.filter(replay=replay).exclude(
             state__in=("sent", "running", "succeeded", "failed_again")
         )
@@ -176,7 +207,7 @@ class PulledWorld(World):
 
         for _ in range(20):
             self.read()
-            replays.settle()
+            self.run_desk(replays.settle)
             replay.refresh_from_db()
             if replay.state == "done":
                 return
@@ -196,8 +227,6 @@ class PulledWorld(World):
                 job.states = ("discarded",)
             if rng.random() < 0.7:
                 self.read()  # it is taken out there
-                for job in jobs:
-                    self.removed_by_us(job)
 
     @act(weight=2)
     def restore(self, rng: random.Random) -> None:
@@ -208,7 +237,8 @@ class PulledWorld(World):
             triage.restore(desk.operator(), selection=self.ids(jobs))
             for job in jobs:
                 job.states = ("dead",)
-            if rng.random() < 0.5:
+            jobs = [job for job in jobs if self.is_replayable(job)]
+            if jobs and rng.random() < 0.5:
                 self.replay_these(rng, jobs)
 
     @act()
@@ -219,3 +249,29 @@ class PulledWorld(World):
     @act()
     def step_clock(self, rng: random.Random) -> None:
         self.clock.step(rng.choice([-3600, -5, 5, 600]))
+
+
+class PulledWorld(SourceWorld):
+    """A system that keeps its dead letters itself."""
+
+    def choose_bounds(self, rng: random.Random) -> int:
+        from jobs_admin import pulling, rechecking
+
+        bound = super().choose_bounds(rng)
+        self.set_bound(rechecking, "_BETWEEN_S", 0.0)
+        self.set_bound(rechecking, "_AT_ONCE", rng.choice([self.bound, 500, 500, 500]))
+        self.set_bound(rechecking, "_WRITTEN_AT_ONCE", rng.choice([1, self.bound, 100]))
+        self.set_bound(pulling, "_FILED_AT_ONCE", rng.choice([1, self.bound, 100]))
+        return bound
+
+    def read_reports(self) -> None:
+        from jobs_admin import pulling, rechecking
+
+        for _ in range(_MOST_ROUNDS):
+            if not pulling.pull(self.source, "histories:1"):
+                break
+        else:
+            raise Divergence("Reading this source never comes to an end.")
+        # Some of what is known is asked for at each round: as many rounds as it takes for all, and one for what began in between.
+        for _ in range(len(self.jobs) // rechecking._AT_ONCE + 1):
+            pulling.pull(self.source, "histories:1")

@@ -1,0 +1,196 @@
+"""Histories of a jobs table: a real SQLite file or PostgreSQL, whose workers' statements are the tutorial's own."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from dashboard.engine import Engine
+from tests import postgresql_server
+from tests.histories.desk import JobKey
+from tests.histories.kit import act
+from tests.histories.source import PulledWorld
+from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite
+
+QUEUES = [f"q{n}" for n in range(20)]
+_INDEXES = ("status, updated_at", "updated_at", "locked_at")
+
+
+@dataclass
+class Job:
+    """The model of one row."""
+
+    source: str
+    queue: str
+    id: str
+    most: int = 1
+    lies: str = ""  # its row: failed, pending (waits for another try), running (its worker is gone), completed, ""
+    states: tuple[str, ...] = ()
+    run: int | None = 1
+    attempts: int | None = 0
+    failed: int = 0  # the column `attempts`: those that failed
+    is_known: bool = False
+
+    @property
+    def key(self) -> JobKey:
+        return JobKey(self.source, self.queue, self.id)
+
+
+class JobsTable(PulledWorld):
+    """The source `shop` deletes rows that are discarded, `store` does not."""
+
+    on_postgresql = False
+
+    def __init__(self, folder: Path) -> None:
+        self.stack = ExitStack()
+        self.engine = Engine(folder / "engine").start()
+        if self.on_postgresql:
+            url = self.stack.enter_context(postgresql_server.running())
+            self.table = OnPostgreSQL(url, "shop")
+        else:
+            self.table = OnSQLite(folder / "shop.db")
+            self.table.execute("PRAGMA synchronous = OFF")
+        told = f'backend = "jobs_table"\nurl = "{self.table.url}"\ncolumns = {{ queue = "queue" }}\n'
+        super().__init__(
+            folder,
+            f"[sources.shop]\n{told}discard_deletes = true\n[sources.store]\n{told}",
+            self.engine.url,
+        )
+
+    def close(self) -> None:
+        self.table.close()
+        self.stack.close()
+        self.engine.stop()
+
+    def empty_system(self, rng: random.Random) -> None:
+        self.source = rng.choice(("shop", "store"))
+        self.queues = rng.sample(QUEUES, rng.choice([1, 1, 2, 3, 5, 20]))
+        for table in ("jobs", "redrive_ledger"):
+            self.table.execute(f"DROP TABLE IF EXISTS {table}")
+        self.table.execute(self.table.create)
+        self.table.execute("ALTER TABLE jobs ADD COLUMN queue TEXT")
+        if rng.random() < 0.5:
+            for columns in _INDEXES:
+                self.table.execute(f"CREATE INDEX ON jobs ({columns})" if self.on_postgresql else
+                                   f"CREATE INDEX jobs_by_{columns[:6]} ON jobs ({columns})")  # fmt: skip
+
+    def choose_bounds(self, rng: random.Random) -> None:
+        from jobs_admin.sources.jobs_table import reading, source
+
+        bound = super().choose_bounds(rng)
+        self.set_bound(reading, "_ROWS_AT_ONCE", rng.choice([bound, 500]))
+        self.set_bound(reading, "_SLICE", rng.choice([bound, 5_000]))
+        self.set_bound(source, "_REPORTS_AT_ONCE", rng.choice([bound, 300]))
+
+    def new(self, queue: str, most: int = 1) -> Job:
+        self.made += 1
+        job = Job(self.source, queue, f"j{self.made}", most)
+        self.jobs.append(job)
+        self.table.enqueue(job.id, max_attempts=most, type="send_email")
+        self.table.execute("UPDATE jobs SET queue = ? WHERE id = ?", queue, job.id)
+        return job
+
+    def work(self, job: Job, outcome: str) -> None:
+        """A worker takes the row, and it ends so: ok, fail, last (no try after it), lost (the worker dies)."""
+        if outcome == "lost":
+            self.table.claim(job.id, ago_s=1_000_000)
+            job.lies, job.attempts, job.states = "running", job.failed + 1 - self.before(job), ("dead",)
+            return
+        if outcome == "last":
+            self.table.execute("UPDATE jobs SET max_attempts = attempts + 1 WHERE id = ?", job.id)
+            job.most = job.failed + 1
+        self.table.claim(job.id)
+        if outcome == "ok":
+            self.table.complete(job.id)
+            job.lies, job.attempts = "completed", None
+            job.states = ("recovered",) if job.is_known else ()
+            return
+        self.table.fail(job.id, f"TimeoutError: {self.rng_error(job)}")
+        job.failed += 1
+        job.attempts = job.failed - self.before(job)
+        is_last = job.failed >= job.most
+        job.lies, job.states = ("failed", ("dead",)) if is_last else ("pending", ("retrying",))
+
+    def before(self, job: Job) -> int:
+        """Attempts that counted as made when its current run began."""
+        return 0
+
+    def rng_error(self, job: Job) -> str:
+        return ("too slow", "no such customer", "partner is down")[hash(job.id) % 3]
+
+    # Acts of producers and workers
+
+    @act(weight=4)
+    def die(self, rng: random.Random) -> None:
+        for queue in rng.sample(self.queues, rng.randint(1, min(3, len(self.queues)))):
+            for _ in range(self.size(rng)):
+                self.work(self.new(queue), "fail")
+
+    @act()
+    def succeed(self, rng: random.Random) -> None:
+        for _ in range(rng.randint(1, 3)):
+            self.work(self.new(rng.choice(self.queues)), "ok")
+
+    @act(weight=2)
+    def fail_and_wait(self, rng: random.Random) -> None:
+        queue = rng.choice(self.queues)
+        for _ in range(self.size(rng)):
+            self.work(self.new(queue, most=rng.randint(2, 3)), "fail")
+
+    @act(weight=2)
+    def try_again(self, rng: random.Random) -> None:
+        self.read_first(rng)
+        for job in self.some(rng, lambda job: job.lies == "pending"):
+            self.work(job, rng.choice(("ok", "fail", "last")))
+
+    @act()
+    def lose_worker(self, rng: random.Random) -> None:
+        for _ in range(rng.randint(1, 2)):
+            self.work(self.new(rng.choice(self.queues)), "lost")
+
+    # Acts of other people
+
+    @act()
+    def remove_by_others(self, rng: random.Random) -> None:
+        self.read()
+        removed = self.some(rng, lambda job: job.lies and job.states)
+        for job in removed:
+            self.table.execute("DELETE FROM jobs WHERE id = ?", job.id)
+            job.lies = ""
+        # A table without any row that it had before may be another one: that proves nothing.
+        is_proof = any(job.lies for job in self.jobs)
+        for job in removed:
+            if job.states[0] in ("dead", "retrying"):
+                job.states = ("gone",) if is_proof else ("gone", job.states[0])
+        self.read()
+
+    @act()
+    def retry_by_others(self, rng: random.Random) -> None:
+        self.read()
+        for job in self.some(rng, lambda job: job.lies == "failed" and job.states == ("dead",)):
+            self.table.execute("UPDATE jobs SET status = 'pending' WHERE id = ?", job.id)
+            outcome = rng.choice(("ok", "last"))
+            self.work(job, outcome)
+            if outcome == "ok":
+                job.states = ("gone" if job.run == 1 else "recovered",)
+
+    # The desk's part
+
+    def is_replayable(self, job: Job) -> bool:
+        return job.states == ("dead",) and job.lies != "running"  # whether its worker is gone is not known for sure
+
+    def sent(self, jobs: list[Job], outcomes: list[str]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.run, job.attempts, job.failed, job.states = job.run + 1, 0, 0, ("replaying",)
+            job.most = max(job.most, 1)
+            self.work(job, outcome)
+
+    def removed_by_us(self, job: Job) -> None:
+        if self.source == "shop" and job.lies == "failed":
+            job.lies = ""
+
+
+class JobsTableOnPostgreSQL(JobsTable):
+    on_postgresql = True

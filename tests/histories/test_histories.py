@@ -1,0 +1,96 @@
+"""Some random histories of each queue system, always the same ones; many more with `python -m bench.histories`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import node, rabbitmq
+from tests.histories.kit import Divergence, Step, World, act, run_histories, shrink, sizes_around
+
+ROOT = Path(__file__).resolve().parents[2]
+_WITHIN_S = 6  # after which no history begins: a busy machine runs fewer of them
+
+
+def run(*arguments: str) -> None:
+    command = [sys.executable, "-m", "bench.histories", *arguments, "--seed", "1", "--within", str(_WITHIN_S)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6_000:]
+
+
+@pytest.mark.server
+@pytest.mark.sqlite
+class TestHistories:
+    def test_of_celery_on_redis(self):
+        run("celery_redis", "--histories", "60")
+
+    def test_of_celery_on_rabbitmq(self):
+        self.need_rabbitmq()
+        run("celery_rabbitmq", "--histories", "30")
+
+    def test_of_bullmq(self):
+        try:
+            node.packages()
+        except node.OutOfReach as error:
+            pytest.skip(str(error))
+        run("bullmq", "--histories", "60")
+
+    def test_of_a_jobs_table(self):
+        run("jobs_table", "--histories", "60")
+
+    def test_of_a_jobs_table_on_postgresql(self):
+        run("jobs_table_postgresql", "--histories", "30")
+
+    def test_of_dead_letters_of_rabbitmq(self):
+        self.need_rabbitmq()
+        run("rabbitmq", "--histories", "30")
+
+    def test_of_processes_that_are_killed(self):
+        run("jobs_table", "--kills", "--histories", "10")
+
+    def need_rabbitmq(self):
+        if rabbitmq.server() is None:
+            pytest.skip(rabbitmq.HOW_TO_GET_IT)
+
+
+class Counting(World):
+    """Wrong once it was added to three times and taken from."""
+
+    def begin(self, rng):
+        self.count, self.is_broken = 0, False
+
+    @act(weight=3)
+    def add(self, rng):
+        self.count += 1
+
+    @act()
+    def take(self, rng):
+        self.is_broken |= self.count >= 3
+
+    def catch_up(self):
+        pass
+
+    def check(self):
+        if self.is_broken:
+            raise Divergence("broken")
+
+
+class TestKit:
+    def test_a_history_that_diverges_is_found_and_made_as_short_as_it_can_be(self, capsys):
+        failed = run_histories(Counting(), first_seed=1, count=200, command="here")
+        assert failed and all([step.act for step in one.steps] == ["add"] * 3 + ["take"] for one in failed)
+        assert f"here --seed {failed[0].seed} --histories 1" in capsys.readouterr().err
+
+    def test_a_seed_is_always_the_same_history(self, capsys):
+        first, again = (run_histories(Counting(), first_seed=1, count=100, command="") for _ in range(2))
+        assert first == again
+
+    def test_what_is_needed_is_not_left_out(self):
+        steps = [Step(name, 1) for name in ("add", "add", "take", "add", "take", "add")]
+        assert [step.act for step in shrink(Counting(), 1, steps, "broken").steps] == ["add", "add", "add", "take"]
+
+    def test_sizes_are_those_at_which_a_page_may_break(self):
+        assert (sizes_around(1), sizes_around(400)) == ([0, 1, 2], [0, 1, 399, 400, 401])
