@@ -8,11 +8,12 @@ import redis
 from jobs_admin import config, liveness, pulling
 from jobs_admin.models import Failure, Source, Unfiled
 from jobs_admin.sources.bullmq import letters as bullmq_letters
+from jobs_admin.sources.bullmq import reading as bullmq_reading
 from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from tests.conftest import forget_configuration
 from tests.sources.jobs_tables import OnSQLite
-from tests.sources.rabbit_bus import Queues, broken
+from tests.sources.rabbit_bus import Queues, broken, until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
@@ -137,3 +138,18 @@ class TestRabbitMQ(Queues):
         pull(), pull()
         assert Failure.objects.count() == 3 and Unfiled.objects.count() == 1
         assert self.bus.depth(self.dlq) == (4 if mode == "mirror" else 0)
+
+
+@pytest.mark.parametrize("way", ["_read_events", "_read_failed", "_take_turn"])
+def test_a_defect_in_one_way_of_reading_bullmq_is_told_and_the_others_file_all_the_same(client, defect, way):
+    defect(bullmq_reading.Reading, way, lambda given: True)
+    bury(client, "emails", "1", "2")
+    bury(client, "webhooks", "3")
+
+    def are_filed():
+        pull()
+        return set(Failure.objects.values_list("job_id", flat=True)) == {"1", "2", "3"}
+
+    until(are_filed)
+    source = Source.objects.get()
+    assert "IndexError: list index out of range" in source.why_not_pulled and source.not_pulled_since

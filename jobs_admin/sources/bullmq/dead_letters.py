@@ -8,18 +8,23 @@ lie is noted beside (`keys.copies`), so that all of them leave with the step tha
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import redis
+
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage
-from jobs_admin.sources.base import Finding, Ref, SourceRefused, Unread
+from jobs_admin.sources.base import Finding, Ref, SourceError, SourceRefused, Unread
 from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.sources.bullmq.carried import Carried, carried
 from jobs_admin.sources.bullmq.places import LISTS, Place
 from jobs_admin.sources.bullmq.recognition import NAMES, Recognition
 from jobs_admin.sources.bullmq.wire import REASON, Meant, Wire, text
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 200  # copies of one queue in one look
 _BYTES = 8_000_000  # of copies in one look
@@ -173,8 +178,9 @@ class DeadLetterQueues:
         self._places.clear()
         self._wire.note(lambda: self._wire.client.delete(self._places_key))
 
-    def read(self, queues: Collection[str], majors: Mapping[str, int | None]) -> Copies:
-        """What was added since: of each queue at most some hundred. `queues`: all of the source, `majors` by queue."""
+    def read(self, queues: Collection[str], majors: Mapping[str, int | None], failing: dict[str, str]) -> Copies:
+        """What was added since: of each queue at most some hundred. `queues`: all of the source, `majors` by queue. Those that cannot
+        be read are added to `failing`, with why."""
         names = self.among(queues)
         if not names:
             return Copies()
@@ -188,8 +194,15 @@ class DeadLetterQueues:
                 break  # each has its turn: those before it have nothing left at some time
             before = text(kept) if kept else self._places.get(name, "")
             place = Place.read(before)
-            ids, more = self._page(name, place, left)
-            told = self._reports(name, ids, majors.get(name), place)
+            try:
+                ids, more = self._page(name, place, left)
+                told = self._reports(name, ids, majors.get(name), place)
+            except (redis.RedisError, SourceError):
+                raise
+            except Exception as error:  # one queue: those behind it are read all the same
+                log.error("The dead letters in %s cannot be read.", name, exc_info=error)
+                failing[name] = f"its dead letters: {type(error).__name__}: {error}"
+                continue
             left -= sum(one.raw_size for one in told)
             reports += told
             is_more |= more

@@ -14,14 +14,19 @@ Dead-letter queues are read beside them (`dead_letters.py`).
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+import redis
+
 from jobs_admin.core.envelope import Envelope
-from jobs_admin.sources.base import Pulled
+from jobs_admin.sources.base import Pulled, SourceError
 from jobs_admin.sources.bullmq.dead_letters import Copies
 from jobs_admin.sources.bullmq.jobs import Jobs
 from jobs_admin.sources.bullmq.wire import Told, Wire, text
+
+log = logging.getLogger(__name__)
 
 _PAGE = 400  # jobs of one answer, about
 _BYTES = 16_000_000  # of jobs that are held for one answer; what was found beyond is read for the next ones
@@ -95,6 +100,7 @@ class Reading:
         self._text: str | None = None  # as which the caller knows our place
         self._rest: _Found | None = None
         self._ahead = Place()  # up to where the rest was found
+        self._defects: set[str] = set()  # ways of reading that failed when they were last tried
         self._told: set[int] = set()  # attempts that are in our tables
         self._told_before: set[int] = set()
 
@@ -109,15 +115,15 @@ class Reading:
             place, now = self._place.copy(), self._wire.now_ms()
             found = _Found(self._jobs, lambda name: name in self._told or name in self._told_before)
             failing: dict[str, str] = {}
-            is_more = self._read_events(place, found, now, failing)
-            is_more |= self._read_failed(place, found, now, failing)
+            is_more = self._attempt("events", self._read_events, place, found, now, failing)
+            is_more |= self._attempt("failed jobs by time", self._read_failed, place, found, now, failing)
             if not is_more or not place.round_is_over:
-                is_more |= self._take_turn(place, found, now)
+                is_more |= self._attempt("failed jobs in turn", self._take_turn, place, found, now, failing)
         else:
             place, found, is_more, failing = self._ahead, self._rest, True, {}
         reports: list[Envelope] = []
         told = dict.fromkeys(found.names)  # each once, also where a thousand copies of it lie in a dead-letter queue
-        copies = self._jobs.dead.read(self._wire.queues(), self._majors())
+        copies = self._jobs.dead.read(self._wire.queues(), self._majors(), failing)
         kept, more_kept = self._jobs.kept()  # after the events: what they tell of was kept before
         of_found, rest = found.reports(_BYTES)
         for report in (*(report for _, report in kept), *of_found, *copies.reports):
@@ -155,6 +161,21 @@ class Reading:
         self._wire.ask(lambda: self._jobs.forget_kept(receipt.kept))
         if len(self._told) > _REMEMBERED:
             self._told, self._told_before = set(), self._told
+
+    def _attempt(self, what: str, way: _Way, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
+        """Read in one of the three ways. A defect of one is told, and the others go on: each alone leads to all jobs."""
+        try:
+            is_more = way(place, found, now, failing)
+        except (redis.RedisError, SourceError):
+            raise
+        except Exception as error:
+            if what not in self._defects:  # once, however often it comes
+                log.exception("Source %s: its %s cannot be read.", self._wire.source, what)
+            self._defects.add(what)
+            failing[what] = f"{type(error).__name__}: {error}"
+            return False
+        self._defects.discard(what)
+        return is_more
 
     def _read_events(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
         is_more = False
@@ -214,7 +235,7 @@ class Reading:
                 place.scores[queue] = (ended - _OVERLAP_MS, 0)
         return is_more
 
-    def _take_turn(self, place: Place, found: _Found, now: int) -> bool:
+    def _take_turn(self, place: Place, found: _Found, now: int, failing: dict[str, str]) -> bool:
         """One page of the set or list whose turn it is. The first round goes on at once, later ones some seconds apart."""
         if place.round_is_over and now - place.turned_ms < _TURN_MS:
             return False
@@ -243,6 +264,9 @@ class Reading:
         if station >= len(stations):
             place.turn, place.round_is_over = (0, 0), True
         return not place.round_is_over
+
+
+_Way = Callable[[Place, "_Found", int, dict[str, str]], bool]
 
 
 class _Found:

@@ -73,6 +73,7 @@ class Place:
     next: Any = None  # … and of the next look
     spent_s: float = 0.0  # on this look …
     began: float = 0.0  # … which began then, seconds since 1970
+    stale: int = 0  # how many rows were passed whose worker holds them for too long, in their rotation
 
     @classmethod
     def read(cls, text: str) -> Place:
@@ -94,6 +95,7 @@ class Place:
                 said["next"],
                 float(said["spent_s"]),
                 float(said["began"]),
+                int(said.get("stale", 0)),
             )
         except (ValueError, KeyError, TypeError, IndexError):
             return cls()
@@ -114,5 +116,6 @@ class Place:
                 "next": self.next,
                 "spent_s": self.spent_s,
                 "began": self.began,
+                "stale": self.stale,
             }
         )

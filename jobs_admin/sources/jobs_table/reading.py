@@ -84,8 +84,13 @@ class Reader:
             place = replace(place, at=rows[-1][3], id=str(rows[-1][0]))
         is_over = len(rows) < _ROWS_AT_ONCE
         if is_over:
+            # They stay as they are: a page of them in each look, in rotation.
             stale, values = self._stale(shape)
-            rows += self._light(shape, place, f"WHERE {stale} LIMIT {_ROWS_AT_ONCE}", values)
+            order = f"{shape.columns['locked_at']}, {identity}" if shape.has("locked_at") else identity
+            page = f"WHERE {stale} ORDER BY {order} LIMIT {_ROWS_AT_ONCE} OFFSET {place.stale}"
+            held = self._light(shape, place, page, values)
+            rows += held
+            place = replace(place, stale=place.stale + len(held) if len(held) == _ROWS_AT_ONCE else 0)
         return _found(rows), place, is_over
 
     def _by_id(self, shape: Shape, place: Place) -> tuple[list[Found], Place, bool]:

@@ -58,9 +58,7 @@ class Sender:
         Each is kept in the ledger, whole, in the transaction that deletes it: `send` puts it back.
         """
         done: set[Ref] = set()
-        where = (
-            f"{shape.columns['id']} = {shape.p} AND {shape.status} = {shape.p} AND {shape.read_order} = {shape.p}"
-        )
+        where = f"{shape.columns['id']} = {shape.p} AND {shape.status} = {shape.p} AND {shape.read_order} = {shape.p}"
 
         def some(part: Sequence[Ref]) -> None:
             # Looked at before: nobody waits for a transaction that has nothing to do.
@@ -146,7 +144,9 @@ class Sender:
                 try:
                     self._db.put_row(run, self._names.table, row)
                 except SourceRefused as error:
-                    raise SourceRefused(f"Its row cannot be put back: {error} Nothing was sent.", letter.token) from error
+                    raise SourceRefused(
+                        f"Its row cannot be put back: {error} Nothing was sent.", letter.token
+                    ) from error
         return self._now(shape, back)
 
     def _bring_back(self, run: Run, shape: Shape, letter: Letter, payload: str | None, now: float) -> bool:
