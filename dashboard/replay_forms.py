@@ -173,6 +173,7 @@ class Options(Refusing):
     same_job_id = forms.BooleanField(required=False)
     patch = forms.CharField(required=False, strip=True, max_length=200_000, label="Change the arguments of every job")
     accept = forms.MultipleChoiceField(required=False, choices=[(name, name) for name in ACCEPTABLE])
+    groups = forms.CharField(required=False, max_length=30_000)  # the fingerprints that were listed
 
     def clean_patch(self) -> Any:
         text = self.cleaned_data["patch"]
@@ -194,9 +195,16 @@ class Options(Refusing):
             return {}
         said = self.cleaned_data
         found = {name: said[name] for name in ("to_queue", "same_job_id", "patch", "accept") if said[name]}
+        if said["groups"]:
+            found["without_groups"] = sorted(set(said["groups"].split(",")) - set(self.ticked))
         if said["attempts"] == "number":
             return found | {"attempts": said["attempts_number"] or "0"}
         return found | ({"attempts": "kept"} if said["attempts"] == "kept" else {})
+
+    @property
+    def ticked(self) -> list[str]:
+        """The groups that are on, by fingerprint."""
+        return self.data.getlist("group") if hasattr(self.data, "getlist") else list(self.data.get("group", ()))
 
     @property
     def has_advanced(self) -> bool:

@@ -170,14 +170,13 @@ class Incident:
             self.story.sides[name] = side
             story.write(self.broker, self.story)
         if side.replay is None:
-            draft = replays.draft(
+            side.replay = replays.launch(
                 self._viewer(),
                 query=QUERY,
                 pace=PACES[name],
                 reason=REASONS[name],
                 idempotency_key=f"incident-{self.story.id}-{name}",
-            )
-            side.replay = replays.start(self._viewer(), draft).pk
+            ).pk
             story.write(self.broker, self.story)
         self._only_we_changed_it(side, seen)
         measure(side, seen, self.story.left)

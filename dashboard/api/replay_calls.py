@@ -21,6 +21,9 @@ MADE = {201: replay_shapes.ReplayDetail, 202: replay_shapes.ReplayDetail, **REFU
 ItemState = Literal["planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled"]
 
 
+_AS_SAID = ("attempts", "to_queue", "same_job_id", "patch", "without_groups")
+
+
 class Sent(Body):
     """How the jobs of a replay are sent; what is left out is as usual."""
 
@@ -29,11 +32,12 @@ class Sent(Body):
     same_job_id: bool | None = None
     patch: dict[str, Any] | None = None  # JSON Merge Patch over {"args": …, "kwargs": …} of every job
     accept: list[Text] | None = None  # of what a preview leaves out, the options that it names
+    without_groups: list[Text] | None = Field(None, max_length=500)  # fingerprints; null: those likely to fail again
     accept_unguarded: bool = False  # the same as "unguarded" in accept
 
     @property
     def options(self) -> replays.Options:
-        said = {name: getattr(self, name) for name in ("attempts", "to_queue", "same_job_id", "patch")}
+        said = {name: getattr(self, name) for name in _AS_SAID}
         accept = [*(self.accept or ()), *(["unguarded"] if self.accept_unguarded else [])]
         return replays.Options.read(said | {"accept": accept})
 
@@ -64,6 +68,11 @@ class NewReplay(Scope):
 
 class Resume(Reason):
     without_groups: list[Text] = Field([], max_length=100)  # fingerprints of groups whose jobs are not sent any more
+    without: Text = Field("", max_length=5_000)  # a search: jobs that match are not sent any more
+
+
+class BroughtBack(Reason):
+    groups: list[Text] = Field(min_length=1, max_length=500)  # fingerprints
 
 
 class Pace(Body):
@@ -88,7 +97,7 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
     viewer = request.auth
     failures.get(viewer, failure_id)
     edit = {name: value for name, value in (("args", body.args), ("kwargs", body.kwargs)) if value is not None}
-    made = replays.draft(
+    started = replays.launch(
         viewer,
         selection=[failure_id],
         pace=body.pace,
@@ -97,7 +106,7 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
         edit=edit or None,
         idempotency_key=body.idempotency_key,
     )
-    return _started(viewer, made)
+    return _started(viewer, started)
 
 
 @api.post("/replays/preview", response={200: replay_shapes.PreviewItem, **REFUSALS}, tags=["replays"])
@@ -113,7 +122,7 @@ def preview_replay(request: HttpRequest, body: Previewed) -> Any:
 def start_replay(request: HttpRequest, body: NewReplay) -> Any:
     """Replay all that match. With an `idempotency_key`, the same call again answers with the same replay."""
     viewer = request.auth
-    made = replays.draft(
+    started = replays.launch(
         viewer,
         **_scope(body),
         pace=body.pace,
@@ -122,28 +131,28 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
         snapshot=body.snapshot,
         idempotency_key=body.idempotency_key,
     )
-    return _started(viewer, made)
+    return _started(viewer, started)
 
 
-def _started(viewer: Viewer, made: Replay) -> Status:
+def _started(viewer: Viewer, started: Replay) -> Status:
     """201: it is sent. 202: another operator has to approve it first."""
-    started = replays.start(viewer, made)
-    return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, _replay(started))
+    return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, _replay(viewer, started))
 
 
-def _replay(found: Replay) -> dict[str, Any]:
-    (shown,) = _shown([found])
+def _replay(viewer: Viewer, found: Replay) -> dict[str, Any]:
+    (shown,) = _shown(viewer, [found])
     return shown
 
 
-def _shown(rows: list[Replay]) -> list[dict[str, Any]]:
-    rates, names = progress.rates_now(rows), replays.left_out_groups(rows)
+def _shown(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
+    rates, names = progress.rates_now(rows), replays.left_out_groups(viewer, rows)
     return [
         replay_shapes.replay(
             row,
             page_of("replay-detail", row.pk),
             rates[row.pk],
             [names[pk] for pk in row.without_groups if pk in names],
+            replays.groups_aside(viewer, row),
         )
         for row in rows
     ]
@@ -155,20 +164,20 @@ def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -
     viewer = request.auth
     page = replays.listing(viewer, after=after, limit=limit)
     count, is_capped = replays.count(viewer)
-    return {"items": _shown(page.rows), "next": page.next, "count": count, "count_is_capped": is_capped}
+    return {"items": _shown(viewer, page.rows), "next": page.next, "count": count, "count_is_capped": is_capped}
 
 
 @api.get("/replays/{replay_id}", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(VIEWER)
 def one_replay(request: HttpRequest, replay_id: Number) -> Any:
-    return _replay(replays.find(request.auth, replay_id))
+    return _replay(request.auth, replays.find(request.auth, replay_id))
 
 
 @api.patch("/replays/{replay_id}", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def change_pace(request: HttpRequest, replay_id: Number, body: Pace) -> Any:
     viewer = request.auth
-    return _replay(replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace, reason=body.reason))
+    return _replay(viewer, replays.change_pace(viewer, replays.find(viewer, replay_id), body.pace, reason=body.reason))
 
 
 def _act_on(name: str) -> None:
@@ -177,7 +186,7 @@ def _act_on(name: str) -> None:
     @needs(OPERATOR)
     def call(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
         viewer = request.auth
-        return _replay(act(viewer, replays.find(viewer, replay_id), reason=body.reason))
+        return _replay(viewer, act(viewer, replays.find(viewer, replay_id), reason=body.reason))
 
     call.__name__ = f"{name}_replay"  # which also names its address
     api.post(
@@ -192,10 +201,29 @@ def _act_on(name: str) -> None:
 @api.post("/replays/{replay_id}/resume", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def resume_replay(request: HttpRequest, replay_id: Number, body: Resume) -> Any:
-    """Go on, from a low rate; without the groups that are named, whose jobs stay dead and are free again."""
+    """Go on, from a low rate; without the groups that are named and the jobs that match `without`: these stay dead and are
+    free again."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)
-    return _replay(replays.resume(viewer, found, reason=body.reason, without_groups=body.without_groups))
+    asked = {"without_groups": body.without_groups, "without": body.without}
+    return _replay(viewer, replays.resume(viewer, found, reason=body.reason, **asked))
+
+
+@api.post("/replays/{replay_id}/bring-back", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
+def bring_back_groups(request: HttpRequest, replay_id: Number, body: BroughtBack) -> Any:
+    """Send the jobs of groups after all that were set aside while the replay ran."""
+    viewer = request.auth
+    found = replays.find(viewer, replay_id)
+    return _replay(viewer, replays.bring_back(viewer, found, body.groups, reason=body.reason))
+
+
+@api.post("/replays/{replay_id}/discard", response={204: None, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
+def discard_draft(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
+    """Take a draft away. It held no job."""
+    replays.discard(request.auth, replays.find(request.auth, replay_id), reason=body.reason)
+    return Status(204, None)
 
 
 for _name in ("approve", "pause", "cancel"):

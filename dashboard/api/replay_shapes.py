@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from ninja import Schema
 from dashboard.api import shapes
 from jobs_admin.core.pacing import Simulation
 from jobs_admin.models import Replay, ReplayItem
-from jobs_admin.replays import Options, Preview
+from jobs_admin.replays import GroupAside, Options, Preview
 
 
 class Blocked(Schema):
@@ -39,6 +40,32 @@ class SimulationItem(Schema):
     assumptions: list[str]
 
 
+class GroupChoiceItem(Schema):
+    """A group of the scope, and whether its jobs go."""
+
+    fingerprint: str
+    title: str
+    culprit: str
+    count: int  # of jobs that can go, or could if it was on
+    is_on: bool  # false: name those that are to stay off in `without_groups`, an empty list sends all
+    code: str  # why its jobs are likely to fail again: permanent, poison, muted, failed_again, still_failing; or empty
+    reason: str
+
+
+class AsideItem(Schema):
+    """A group that a replay goes without."""
+
+    group: str  # its fingerprint
+    title: str
+    culprit: str
+    phase: str  # start: its draft left it out; run: set aside since, and can be brought back
+    code: str
+    reason: str
+    by: str
+    at: datetime
+    jobs: int | None  # that were not sent for it; null where that is not known
+
+
 class PreviewItem(Schema):
     q: str  # with absolute times
     matched: int
@@ -48,6 +75,7 @@ class PreviewItem(Schema):
     by_queue: list[shapes.Count]
     by_task: list[shapes.Count]
     by_group: list[shapes.Count]
+    groups: list[GroupChoiceItem]
     by_tenant: list[shapes.Count]
     pace: dict[str, Any]
     starts_at: datetime
@@ -94,6 +122,7 @@ class ReplayDetail(Counts):
     taken: int  # of what was frozen, what another replay had when its turn came; not in the total
     options: dict[str, Any]  # attempts, to_queue, same_job_id, patch, accept: those that are not as usual
     without_groups: list[str]  # fingerprints of groups whose jobs are not sent
+    set_aside: list[AsideItem]  # … and why
     approval_because: str  # why another operator has to approve it; empty where nobody has to
     approver: str
     approved_at: datetime | None
@@ -141,6 +170,7 @@ def preview(row: Preview) -> dict[str, Any]:
         "by_task": shapes.counts(row.by_task),
         "by_group": shapes.counts(row.by_group),
         "by_tenant": shapes.counts(row.by_tenant),
+        "groups": [asdict(one) for one in row.choices],
         "sample": [shapes.failure(one) for one in row.sample],
     }
 
@@ -155,7 +185,9 @@ def _simulation(found: Simulation) -> dict[str, Any]:
     return {"outlooks": outlooks, "assumptions": list(found.assumptions)}
 
 
-def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) -> dict[str, Any]:
+def replay(
+    row: Replay, url: str, rate_now: float, without_groups: list[str], set_aside: list[GroupAside]
+) -> dict[str, Any]:
     counts = {name: getattr(row, name) for name in Counts.model_fields}
     same = (
         "id",
@@ -181,12 +213,18 @@ def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) ->
         "rate": rate,
         "options": Options.of(row).as_dict(),
         "without_groups": without_groups,
+        "set_aside": [_aside(one) for one in set_aside],
         "q": row.query,
         "selected": len(row.selection),
         "counts": counts,
         "rate_now": rate_now,
         "url": url,
     }  # fmt: skip
+
+
+def _aside(one: GroupAside) -> dict[str, Any]:
+    same = {name: getattr(one, name) for name in ("phase", "code", "reason", "by", "at", "jobs")}
+    return same | {"group": one.group.name, "title": one.group.title, "culprit": one.group.culprit}
 
 
 def item(row: ReplayItem, due_at: datetime | None = None) -> dict[str, Any]:

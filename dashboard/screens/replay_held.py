@@ -13,8 +13,8 @@ from jobs_admin.models import Replay
 from jobs_admin.models.replay import ReplayState
 
 _MEND = (
-    "Look at the error below. When its cause is mended, resume: it begins again with a few jobs. "
-    "If only one group is still broken, resume without it. Otherwise cancel the rest: it stays dead and nothing is lost."
+    "Look at the error below. When its cause is fixed, resume: it begins again with a few jobs. "
+    "If only some groups are still broken, tick them and resume without them. Otherwise cancel the rest: it stays dead and nothing is lost."
 )
 _WORKERS = (
     "Look whether workers take jobs from these queues. When they do, resume: it begins again with a few jobs. "
@@ -44,6 +44,10 @@ class Held:
     to_do: str
     groups: list[Failing]
     is_all: bool  # that failed again so far
+
+    @property
+    def leaves_some(self) -> bool:
+        return any(one.leaves_some for one in self.groups)
 
 
 def held(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Held | None:

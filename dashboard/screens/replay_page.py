@@ -59,6 +59,7 @@ class Row:
     parts: list[Part]
     settled: int
     sent_none: bool
+    draft: Draft | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ def row(replay: Replay) -> Row:
         parts(replay),
         replay.settled,
         _sent_none(replay),
+        draft(replay),
     )
 
 
@@ -187,6 +189,34 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool
         scope_url="" if replay.selection else _scope_url(replay),
         sent_none=_sent_none(replay),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a draft is for, and where it is opened."""
+
+    jobs: int  # that matched, less those left out
+    url: str
+    fields: list[tuple[str, str]]  # of the form that opens it
+
+
+def draft(replay: Replay) -> Draft | None:
+    """None where it is none."""
+    if replay.state != ReplayState.DRAFT:
+        return None
+    fields = [("reason", replay.reason), ("draft", str(replay.pk)), ("style", str(replay.pace.get("style", "")))]
+    if rate := replay.pace.get("rate"):
+        fields += [("amount", f"{rate:g}"), ("unit", "rate")]
+    if replay.selection:
+        fields.append(("selection", ",".join(map(str, replay.selection))))
+    else:
+        fields.append(("q", replay.query))
+    fields += [("accept", name) for name in replay.accepted]
+    fields += [("to_queue", replay.to_queue)] if replay.to_queue else []
+    fields += [("same_job_id", "on")] if replay.same_job_id else []
+    fields += [("patch", json.dumps(replay.patch, ensure_ascii=False))] if replay.patch else []
+    left = sum(row["count"] for row in replay.blocked)
+    return Draft(max(0, replay.matched - left), reverse("replay-new"), fields)
 
 
 def waits(found: Unattended | None, viewer: Viewer) -> str:
@@ -252,7 +282,8 @@ def sentence(replay: Replay) -> str:
         ran += f", {replay.failed_again:,} failed again"
     home = f"{waits:,} sent and not home yet"
     if replay.state == ReplayState.DRAFT:
-        return "A draft. Nothing was sent."
+        jobs = max(0, replay.matched - sum(row["count"] for row in replay.blocked))
+        return f"A draft of {jobs:,} job{'' if jobs == 1 else 's'}. Nothing was sent."
     if replay.state == ReplayState.AWAITING_APPROVAL:
         return f"{jobs[0].upper()}{jobs[1:]} wait for another operator's approval. Nothing was sent."
     if replay.state == ReplayState.WAITING:

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django.urls import reverse
+
 from dashboard import links, replay_forms
 from dashboard.screens import replay_accepted, replay_advanced, replay_outlook, replay_paces
 from dashboard.shown.text import part_first
@@ -36,6 +38,33 @@ class Share:
 
 
 MOST_VALUES = 5
+MOST_PLACED = 40  # groups that are told apart by where they fail
+MOST_ON = 12  # groups that are on and are listed at once; the others are folded
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The groups of the scope: which are on, and which are off and why."""
+
+    on: list[Choice]
+    more: list[Choice]  # on too, folded
+    off: list[Choice]
+    known: str  # all fingerprints, for the form
+    counted_over: int | None  # only so many, the newest, were looked at; None: all
+    off_jobs: int
+    more_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    fingerprint: str
+    value: str
+    title: str
+    place: str
+    count: int
+    is_on: bool
+    reason: str
+    url: str
 
 
 def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dict[str, Any]:
@@ -121,7 +150,7 @@ def columns(preview, places: dict[str, Place]) -> list[Column]:
         ("source", preview.by_source if len(preview.by_source) > 1 else []),
         ("queue", preview.by_queue),
         ("task", preview.by_task),
-        ("group", preview.by_group),
+        ("group", preview.by_group if len(getattr(preview, "choices", ())) < 2 else []),
         ("tenant", preview.by_tenant),
     ):
         over = preview.counted_over.get(name)
@@ -132,6 +161,38 @@ def columns(preview, places: dict[str, Place]) -> list[Column]:
             title = "Error" if name == "group" else name.capitalize()
             shown.append(Column(title, rows, max(0, len(counts) - MOST_VALUES), over))
     return shown
+
+
+def choices(preview, places: dict[str, Place]) -> Choices | None:
+    """None where there is nothing to choose: one group, or none."""
+    if len(preview.choices) < 2:
+        return None
+    rows = [
+        Choice(
+            one.fingerprint,
+            part_first(one.title),
+            one.title,
+            places[one.fingerprint].words if one.fingerprint in places else one.culprit,
+            one.count,
+            one.is_on,
+            one.reason,
+            reverse("group-detail", args=[one.fingerprint]),
+        )
+        for one in preview.choices
+    ]
+    on, off = [row for row in rows if row.is_on], [row for row in rows if not row.is_on]
+    # Those that something speaks against are never folded away.
+    on.sort(key=lambda row: not row.reason)
+    most = max(MOST_ON, sum(bool(row.reason) for row in on))
+    return Choices(
+        on[:most],
+        on[most:],
+        off,
+        ",".join(row.fingerprint for row in rows),
+        preview.choices_over,
+        sum(row.count for row in off),
+        len(on[most:]),
+    )
 
 
 def _share(value, count: int, whole: int) -> Share:

@@ -51,14 +51,13 @@ def _accept_url(failure: Failure, refused: ReplayRefused) -> str:
 
 
 def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict | None) -> Replay:
-    draft = replays.draft(
+    return replays.launch(
         request.viewer,
         selection=[failure.pk],
         reason=reason,
         edit=edit,
         idempotency_key=request.POST.get("idempotency_key") or None,
     )
-    return replays.start(request.viewer, draft)
 
 
 def _say_sent(request: HttpRequest, failure: Failure, started: Replay) -> None:

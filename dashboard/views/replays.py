@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +17,15 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboard import forms, links, replay_forms
 from dashboard.access import can
 from dashboard.htmx import go, render_page
-from dashboard.screens import replay_changes, replay_held, replay_outlook, replay_paces, replay_page, replay_preview
+from dashboard.screens import (
+    replay_changes,
+    replay_groups,
+    replay_held,
+    replay_outlook,
+    replay_paces,
+    replay_page,
+    replay_preview,
+)
 from dashboard.toasts import say
 from jobs_admin import group_places, people, replays
 from jobs_admin.models import Replay
@@ -95,7 +104,7 @@ def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
     if not form.is_valid():
         return _preview_page(request, what, asked, form=form, status=422)
     try:
-        draft = replays.draft(
+        started = replays.launch(
             request.viewer,
             query=what["q"],
             selection=what["selection"],
@@ -104,7 +113,8 @@ def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
             idempotency_key=form.cleaned_data["idempotency_key"] or None,
             **asked.in_words,
         )
-        started = replays.start(request.viewer, draft)
+        if opened := request.POST.get("draft", ""):
+            _discard_opened(request, opened)
     except ReplayRefused as refused:
         if asked.refuse(refused):
             return _preview_page(request, what, asked, form=form, status=422)
@@ -131,16 +141,19 @@ def _preview_page(
         return render_page(request, "replays/new.html", context, part="preview", status=422)
     queues = [queue for queue, _ in preview.by_queue]
     listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
-    places = group_places.named(listed, request.viewer)
+    listed += [one.fingerprint for one in preview.choices[: replay_preview.MOST_PLACED]]
+    places = group_places.named(list(dict.fromkeys(listed)), request.viewer)
     context = replay_preview.plan(preview, asked.pace, asked.options) | {
         "q": preview.query,
         "selection": ",".join(map(str, what["selection"])),
         "selected": len(what["selection"]),
         "preview": preview,
         "columns": replay_preview.columns(preview, places),
+        "choices": replay_preview.choices(preview, places),
+        "draft": given.get("draft", ""),
         "picture": replay_outlook.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
         "form": form,
-        "reason": request.POST.get("reason", ""),
+        "reason": given.get("reason", ""),
         "refused": refused,
         "changed": replay_preview.changed_since(request.POST.get("seen", ""), preview) if refused else [],
         "idempotency_key": uuid.uuid4().hex,
@@ -176,6 +189,12 @@ def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -
         )
 
 
+def _discard_opened(request: HttpRequest, opened: str) -> None:
+    """The draft that this start was opened from is done with."""
+    with suppress(ValueError, OverflowError, Replay.DoesNotExist, ReplayRefused):
+        replays.discard(request.viewer, replays.find(request.viewer, int(opened)), "It was opened and started.")
+
+
 def found(request: HttpRequest, pk: int) -> Replay:
     try:
         return replays.find(request.viewer, pk)
@@ -206,6 +225,8 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
     context = {
         "replay": replay,
         "held": replay_held.held(replay, failing),
+        "aside": replay_groups.aside(replay, request.viewer, replays.groups_aside(request.viewer, replay)),
+        "draft": replay_page.draft(replay),
         "approval": approval,
         "shown": replay_page.shown(
             replay,
@@ -263,9 +284,31 @@ def pause(request: HttpRequest, pk: int) -> HttpResponse:
 @can(OPERATOR)
 def resume(request: HttpRequest, pk: int) -> HttpResponse:
     """Go on, and without the groups that are named: their jobs are left out, and free again."""
-    without = request.POST.getlist("without_groups")
-    act = partial(replays.resume, without_groups=without) if without else replays.resume
-    return _act(request, pk, act, "Going on without that group: its jobs stay dead." if without else "Going on.")
+    groups, query = request.POST.getlist("without_groups"), request.POST.get("without", "")
+    act = partial(replays.resume, without_groups=groups, without=query)
+    which = f"{len(groups)} groups" if len(groups) > 1 else "that group" if groups else "these jobs"
+    return _act(request, pk, act, f"Going on without {which}: they stay dead." if groups or query else "Going on.")
+
+
+@require_POST
+@can(OPERATOR)
+def bring_back(request: HttpRequest, pk: int) -> HttpResponse:
+    """Send the jobs of groups after all that were set aside."""
+    act = partial(replays.bring_back, groups=request.POST.getlist("group"))
+    return _act(request, pk, act, "Brought back: its jobs are sent with the others.")
+
+
+@require_POST
+@can(OPERATOR)
+def discard(request: HttpRequest, pk: int) -> HttpResponse:
+    """Take a draft away."""
+    replay = found(request, pk)
+    try:
+        replays.discard(request.viewer, replay)
+    except ReplayRefused as refused:
+        return page(request, replay, status=409, refused=refused.message)
+    say(request, f"Draft #{pk} is discarded. No job was changed.")
+    return go(request, reverse("replay-list"))
 
 
 @require_POST

@@ -78,6 +78,9 @@ class Replay(models.Model):
     evidence = models.JSONField(null=True, blank=True, help_text="What it was held for: numbers, groups.")
     state_since = models.DateTimeField(null=True, blank=True)
     without_groups = models.JSONField(default=list, blank=True, help_text="Ids of groups whose jobs are not sent.")
+    # Why: see `replays.setting_aside`.
+    set_aside = models.JSONField(default=list, blank=True, help_text="[{group, phase, code, reason, by, at, jobs}]")
+    by_source = models.JSONField(default=dict, blank=True, help_text="How many jobs of each source its start froze.")
     approval_because = models.CharField(max_length=255, blank=True, help_text="Why a second person has to approve it.")
     actor = models.CharField(max_length=150)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")

@@ -1,14 +1,15 @@
 """Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
 
-from jobs_admin.replays.acts import cancel, change_pace, pause, resolve_item, resume
+from jobs_admin.replays.acts import bring_back, cancel, change_pace, discard, pause, resolve_item, resume
 from jobs_admin.replays.approval import needs_admin, why_not_by
-from jobs_admin.replays.drafting import approve, draft, start
+from jobs_admin.replays.drafting import approve, draft, launch, start
 from jobs_admin.replays.laying import lay
 from jobs_admin.replays.letters import check_edit, fields_of
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.patching import PatchedJob, PatchedPage, patched
-from jobs_admin.replays.previewing import Preview, preview
+from jobs_admin.replays.previewing import GroupChoice, Preview, preview
 from jobs_admin.replays.reading import (
+    GroupAside,
     ItemPage,
     ReplayPage,
     count,
@@ -17,6 +18,7 @@ from jobs_admin.replays.reading import (
     failed_again_groups,
     failing_groups,
     find,
+    groups_aside,
     items,
     left_out_groups,
     listing,
@@ -31,6 +33,8 @@ from jobs_admin.signatures import signatures
 
 __all__ = [
     "AlreadyOpen",
+    "GroupAside",
+    "GroupChoice",
     "ItemPage",
     "Options",
     "PatchedJob",
@@ -40,18 +44,22 @@ __all__ = [
     "ReplayRefused",
     "Scope",
     "approve",
+    "bring_back",
     "cancel",
     "change_pace",
     "check_edit",
     "count",
     "count_items",
     "cured_groups",
+    "discard",
     "draft",
     "failed_again_groups",
     "failing_groups",
     "fields_of",
     "find",
+    "groups_aside",
     "items",
+    "launch",
     "lay",
     "left_out_groups",
     "listing",

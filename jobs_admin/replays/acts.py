@@ -8,21 +8,25 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Case, F, Value, When
+from django.db.models import Case, F, QuerySet, Value, When
 from django.utils import timezone
 
+from jobs_admin import failures
 from jobs_admin.core import pacing
+from jobs_admin.core import query as language
 from jobs_admin.core.pacing import Pace
 from jobs_admin.core.text import representable
-from jobs_admin.models import Failure, Group, GroupAlias, Replay, ReplayItem
-from jobs_admin.models.access import Viewer
+from jobs_admin.models import Failure, Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import controlling, outcomes, rights, stopping
+from jobs_admin.replays import controlling, laying, outcomes, rights, setting_aside, stopping
+from jobs_admin.replays.options import RUN, group_ids
 from jobs_admin.replays.previewing import read_pace
 from jobs_admin.replays.refusals import ReplayRefused, wrong_state
 
 _NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
+_BROUGHT_BACK_AT_ONCE = 500  # jobs
 _CANCELLED_AT_ONCE = 50_000  # laid out items that who cancels waits for; `settle` goes on with more
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 _UNTOLD = (FailureState.REPLAYING, FailureState.GONE)  # what a failure is while nobody knows how its run went
@@ -43,43 +47,106 @@ def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
     return replay
 
 
-def resume(viewer: Viewer, replay: Replay, reason: str = "", without_groups: Sequence[str] = ()) -> Replay:
-    """Go on. `without_groups`: fingerprints of groups whose jobs are not sent any more; they are free again."""
+def resume(
+    viewer: Viewer, replay: Replay, reason: str = "", without_groups: Sequence[str] = (), without: str = ""
+) -> Replay:
+    """Go on. Not sent any more, and free again: jobs of the groups `without_groups` (fingerprints), which can be brought
+    back, and jobs that match the search `without`."""
     sources = rights.must_act(viewer, replay, "replay.resume")
-    left_out, now = _groups(without_groups), timezone.now()
+    left_out, now = group_ids(without_groups), timezone.now()
+    matching = _matching(viewer, without, now) if without.strip() else None
+    if matching is not None:
+        _refuse_unless_standing(replay)
+        if setting_aside.is_any_claimed(replay, matching):
+            raise ReplayRefused(
+                "changed",
+                "Some of these jobs are being sent at this moment. Nothing was changed. Try again in a second.",
+            )
+    skipped = 0
+    if matching is not None:
+        why = f"Left out by {viewer.name}: it matched {without.strip()}"
+        skipped = setting_aside.leave_out(replay, matching, representable(why), now)
+        if not skipped:
+            raise ReplayRefused(
+                "nothing_to_replay",
+                "No job that is still to be sent matches this search. Nothing was changed.",
+                field="without",
+            )
     with transaction.atomic():
         stands = _as_it_stands(replay)
         if stands.state not in (ReplayState.PAUSED, ReplayState.HELD):
             raise wrong_state(replay, "resumed")
         before = {"state": stands.state}
-        stands.without_groups = sorted({*stands.without_groups, *left_out})
+        notes = [
+            setting_aside.note(pk, RUN, "asked", f"left out by {viewer.name}", viewer.name, now) for pk in left_out
+        ]
+        aside = setting_aside.columns(stands, notes)
+        stands.without_groups = aside["without_groups"]
         columns = controlling.resumed(stands, now)
-        Replay.objects.filter(pk=replay.pk).update(**columns, without_groups=stands.without_groups)
+        Replay.objects.filter(pk=replay.pk).update(**columns, **aside)
         after = {"state": columns["state"], "without_groups": stands.without_groups}
+        after |= {"without": without.strip(), "left_out": skipped} if matching is not None else {}
         rights.record(viewer, "replay.resume", replay, sources, reason=reason, before=before, after=after)
     replay.refresh_from_db()
     return replay
 
 
+def _refuse_unless_standing(replay: Replay) -> None:
+    if not Replay.objects.filter(pk=replay.pk, state__in=(ReplayState.PAUSED, ReplayState.HELD)).exists():
+        raise wrong_state(replay, "resumed")
+
+
+def _matching(viewer: Viewer, query: str, now: datetime) -> QuerySet[Failure]:
+    """The failures that a search names, whatever replay has them. Raises ReplayRefused for one that acts cannot use."""
+    read = language.parse(query, now)
+    if why := language.unfit_for_acts(read):
+        raise ReplayRefused("bad_scope", f"{why} Nothing was changed.", field="without")
+    return failures.scope(viewer, read, role=OPERATOR).order_by()
+
+
+def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: str = "") -> Replay:
+    """Send the jobs of these groups (fingerprints) after all, which were set aside while it ran."""
+    sources = rights.must_act(viewer, replay, "replay.bring_back")
+    ids = set(group_ids(groups, "groups"))
+    with transaction.atomic():
+        stands = _as_it_stands(replay)
+        if stands.state not in laying.BEGUN:
+            raise ReplayRefused(
+                "wrong_state",
+                f"{wrong_state(replay, 'changed').message} Their jobs are dead and free: replay them by a new replay.",
+            )
+        known = {row["group"] for row in stands.set_aside if row["phase"] == RUN} & set(stands.without_groups)
+        if not ids or ids - known:
+            raise ReplayRefused(
+                "bad_scope",
+                "Only groups that were set aside while it ran can be brought back. Nothing was changed. Jobs that its draft "
+                "left out are dead and free: replay them by a new replay.",
+                field="groups",
+            )
+        columns = setting_aside.columns(stands, remove=ids)
+        Replay.objects.filter(pk=replay.pk).update(**columns)
+        before, after = {"without_groups": stands.without_groups}, {"without_groups": columns["without_groups"]}
+        rights.record(viewer, "replay.bring_back", replay, sources, reason=reason, before=before, after=after)
+        # Some at once, so that it does not end meanwhile; `control` goes on with the others.
+        setting_aside.plan_again(replay, ids, most=_BROUGHT_BACK_AT_ONCE)
+    replay.refresh_from_db()
+    return replay
+
+
+def discard(viewer: Viewer, replay: Replay, reason: str = "") -> None:
+    """Take a draft away. It held no job; the audit keeps what it was for."""
+    rights.must_act(viewer, replay, "replay.discard")
+    with transaction.atomic():
+        drafts = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT)
+        told = {"query": replay.query, "selected": len(replay.selection), "pace": replay.pace, "reason": replay.reason}
+        if not drafts.delete()[0]:
+            raise wrong_state(replay, "discarded")
+        rights.record(viewer, "replay.discard", replay, [], reason=reason, before=told)
+
+
 def _as_it_stands(replay: Replay) -> Replay:
     """Read anew, and nobody writes it until the transaction ends."""
     return Replay.objects.select_for_update(of=("self",), no_key=True).get(pk=replay.pk)
-
-
-def _groups(fingerprints: Sequence[str]) -> list[int]:
-    """The ids of the groups that these name, now or formerly."""
-    found = []
-    for fingerprint in fingerprints:
-        named = Group.objects.filter(fingerprint=fingerprint).values_list("pk", flat=True).first()
-        former = GroupAlias.objects.filter(fingerprint=fingerprint).values_list("group_id", flat=True).first()
-        if named is None and former is None:
-            raise ReplayRefused(
-                "bad_scope",
-                f"There is no group {fingerprint[:40]!r}. Nothing was changed, the replay still stands.",
-                field="without_groups",
-            )
-        found.append(named or former)
-    return found
 
 
 def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:

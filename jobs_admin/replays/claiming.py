@@ -87,7 +87,7 @@ def planned_of(replay: Replay, wanted: Sequence[tuple[str, int]]) -> list[Claime
 
 
 def _not_left_out(replay: Replay) -> tuple[str, list[object]]:
-    """Jobs of groups that the replay goes on without are cancelled by `leaving_out`; none goes meanwhile."""
+    """Jobs of groups that the replay goes on without are cancelled by `setting_aside`; none goes meanwhile."""
     if not replay.without_groups:
         return "", []
     one_of, given = among(replay.without_groups)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -19,8 +20,7 @@ from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
 from jobs_admin.models import Replay
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ReplayState
-from jobs_admin.replays import evidence, rights, seeing, telling
-from jobs_admin.replays.leaving_out import leave_out
+from jobs_admin.replays import evidence, rights, seeing, setting_aside, telling
 from jobs_admin.replays.seeing import Staffing
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def _look(replay: Replay, now: datetime) -> bool:
     judged, until = seeing.came_home(replay, memory.until)
     if not turns and not judged and passed_s < _QUIET_LOOK_S:
         return False
-    left_out = leave_out(replay, memory.left_out, now)
+    left_out = setting_aside.carry_out(replay, memory.left_out, now)
     staffing = seeing.staffing(seeing.queues(replay), now)
     controller = memory.controller(replay, pace, now)
     verdict = controller.look(_seen(replay, now, judged, staffing))
@@ -155,6 +155,9 @@ def _look(replay: Replay, now: datetime) -> bool:
         since = datetime.fromtimestamp(column["core"]["since"], UTC)
         why, told = evidence.tell(replay, verdict.because, staffing.deserted, since, now)
         columns |= {"evidence": told} | ({"held_because": why} if verdict.because.holds else {})
+    if verdict.set_aside or verdict.bring_back:
+        notes = [setting_aside.failing(why, CONTROLLER.name, now) for why in verdict.set_aside]
+        columns |= setting_aside.columns(replay, notes, verdict.bring_back)
     return _write(replay, memory, columns | {"controller": column}, now) and bool(judged)
 
 
@@ -174,7 +177,8 @@ def _change(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict
 def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: datetime) -> bool:
     """False, and nothing is changed, where somebody else wrote since it was read."""
     is_held = columns.get("state") == ReplayState.HELD
-    sources = rights.sources_of(replay) if is_held else []
+    aside = columns.get("without_groups", replay.without_groups)
+    sources = rights.sources_of(replay) if is_held or aside != replay.without_groups else []
     read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
     read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller={})
     with transaction.atomic():
@@ -185,6 +189,14 @@ def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: dateti
             reason = columns["held_because"]
             rights.record(CONTROLLER, "replay.hold", replay, sources, reason=reason, before=before, after=after)
             telling.held(replay, sources, reason, memory.n + 1)
+        if aside != replay.without_groups:
+            before, after = {"without_groups": replay.without_groups}, {"without_groups": aside}
+            reason = " ".join(
+                row["reason"] for row in columns["set_aside"] if row["group"] not in replay.without_groups
+            )
+            rights.record(
+                CONTROLLER, "replay.set_aside", replay, sources, reason=reason[:500], before=before, after=after
+            )
     return True
 
 
@@ -210,6 +222,8 @@ def _seen(replay: Replay, now: datetime, judged: Sequence[Judged] = (), staffing
         judged=judged,
         workers=staffing.workers,
         waiting=staffing.waiting,
+        set_aside=replay.without_groups,
+        has_others=partial(setting_aside.has_others, replay),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,8 @@ from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState
 from jobs_admin.replays import approval, controlling, freezing, laying, letters, outcomes, rights, scoping
-from jobs_admin.replays.options import Options, refuse_unfit
+from jobs_admin.replays.obstacles import LEFT_OUT
+from jobs_admin.replays.options import ACCEPTABLE, Options, refuse_unfit
 from jobs_admin.replays.previewing import Preview, previewed, read_pace
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused, wrong_state
@@ -63,6 +64,7 @@ def draft(
     seen = previewed(viewer, scope, pace, highest, now, options, light=True)
     if not seen.replayable:
         raise _nothing(viewer, scope, seen, now)
+    _refuse_if_other(snapshot, seen)
     if seen.replayable > 1 and not reason:
         raise ReplayRefused("reason_required", "Say why: a replay of more than one job needs a reason.", field="reason")
     if edit is not None:
@@ -79,7 +81,9 @@ def draft(
         pace=seen.pace,
         rate=seen.plan.lowest,
         edit=edit,
-        **options.as_columns(),
+        **seen.options.as_columns(),
+        without_groups=list(seen.options.without_groups or ()),
+        set_aside=seen.set_aside,
         snapshot=snapshot,
         idempotency_key=idempotency_key or None,
         reason=reason,
@@ -128,10 +132,17 @@ class _Asked:
         return (
             language.is_pin_of(pinned, asked, made.created_at, _DRAFTED_WITHIN)
             and made.selection == list(self.scope.selection)
-            and self.options == Options.of(made)
+            and self._are_options_of(made)
             and self.edit == made.edit
             and self._is_pace_of(made)
         )
+
+    def _are_options_of(self, made: Replay) -> bool:
+        """Which groups are likely to fail again may be told otherwise by now: that is nothing that was asked for."""
+        theirs = Options.of(made)
+        if self.options.without_groups is None:
+            theirs = replace(theirs, without_groups=None)
+        return self.options == theirs
 
     def _is_pace_of(self, made: Replay) -> bool:
         """As it was asked for, which the audit of its draft says: the replay's own has numbers for what was left open, and
@@ -168,6 +179,8 @@ def _nothing(viewer: Viewer, scope: Scope, seen: Preview, now: datetime) -> Repl
     why = "; ".join(told)
     none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
     said = f"{none} be replayed now: {why}. Nothing was changed."
+    if any(row["code"] == LEFT_OUT for row in seen.blocked):
+        said += " Say which groups are left out (without_groups), none of them to send all."
     return ReplayRefused("nothing_to_replay", said, accept=[row["accept"] for row in seen.blocked if row.get("accept")])
 
 
@@ -179,6 +192,20 @@ def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
     if item is None:
         return None
     return AlreadyOpen(item.replay_id, item.replay.actor, item.replay.started_at or item.replay.created_at)
+
+
+def launch(viewer: Viewer, **asked: Any) -> Replay:
+    """Draft and start in one act; `asked` as `draft` takes it. Raises ReplayRefused; then nothing is left of it."""
+    made = draft(viewer, **asked)
+    try:
+        return start(viewer, made)
+    except ReplayRefused as refused:
+        with transaction.atomic():
+            if Replay.objects.filter(pk=made.pk, state=ReplayState.DRAFT).delete()[0]:
+                rights.record(
+                    viewer, "replay.discard", made, [], reason=f"Its start was refused: {refused.message}"[:500]
+                )
+        raise
 
 
 def start(viewer: Viewer, replay: Replay, now: datetime | None = None) -> Replay:
@@ -216,8 +243,7 @@ def _start(viewer: Viewer, replay: Replay, now: datetime) -> None:
 def _was_started_by_its_key(viewer: Viewer, replay: Replay) -> bool:
     if not replay.idempotency_key or replay.actor != viewer.name:
         return False
-    replay.refresh_from_db()
-    return replay.state != ReplayState.DRAFT
+    return Replay.objects.filter(pk=replay.pk).exclude(state=ReplayState.DRAFT).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +260,8 @@ def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
     scope = Scope(replay.query, tuple(replay.selection))
     inside = scope.within(viewer, now).filter(pk__lte=replay.scope_max_id)
     ready = Readiness(viewer, scope, max_id=replay.scope_max_id, options=Options.of(replay), now=now)
-    frozen = freezing.frozen(ready.owned(), replay.key if replay.pace.get("shuffle") else "")
+    shuffle = replay.key if replay.pace.get("shuffle") else ""
+    frozen = freezing.frozen(ready.owned(), shuffle, _groups_of if replay.pace.get("canary") else None)
     if not frozen.total:
         raise _too_late(scope)
     _refuse_if_changed(replay, frozen.total)
@@ -246,6 +273,13 @@ def _chosen(viewer: Viewer, replay: Replay, now: datetime) -> _Choice:
         _taken_since_the_draft(replay, inside, frozen.total),
         approval.why_needed(ready.rows(), frozen.total),
     )
+
+
+def _groups_of(ids: Sequence[int]) -> dict[int, int | None]:
+    found: dict[int, int | None] = {}
+    for start in range(0, len(ids), 1_000):
+        found |= dict(Failure.objects.filter(pk__in=ids[start : start + 1_000]).values_list("pk", "group_id"))
+    return found
 
 
 def _taken_since_the_draft(replay: Replay, inside: QuerySet[Failure], total: int) -> dict[tuple[int, str], int]:
@@ -274,6 +308,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
         started_at=now,
         total=frozen.total,
         planned=frozen.total,
+        by_source=frozen.by_source,
         taken=sum(choice.taken.values()),
         blocked=laying.joined(replay.blocked, laying.taken_by(choice.taken)),
     )
@@ -320,6 +355,31 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
             "recovered or discarded some meanwhile. Nothing was started. Preview again.",
             field="snapshot",
         )
+
+
+def _refuse_if_other(snapshot: str, seen: Preview) -> None:
+    """Raises ReplayRefused where this is not what the preview showed because something else is asked for."""
+    if snapshot.count(".") < 4:
+        return
+    _, _, count, _, digest = snapshot.split(".")
+    if digest == seen.options.digest or count == str(seen.replayable):
+        return
+    accepted = [name for n, name in enumerate(ACCEPTABLE) if int(digest[0], 16) >> n & 1]
+    missing = [name for name in accepted if name not in seen.options.accept]
+    added = [name for name in seen.options.accept if name not in accepted]
+    counts = f"It showed {int(count):,} jobs, this start has {seen.replayable:,}. Nothing was changed."
+    if missing:
+        names, them = " and ".join(missing), "it" if len(missing) == 1 else "them"
+        said = (
+            f"The preview accepted {names}, and this start does not: name {them} in accept, or preview without {them}."
+        )
+        raise ReplayRefused("changed", f"{said} {counts}", field="accept", accept=missing)
+    if added:
+        names = " and ".join(added)
+        said = f"This start accepts {names}, and the preview did not: preview with it."
+        raise ReplayRefused("changed", f"{said} {counts}", field="accept")
+    said = "The preview left out other groups than this start: give both the same without_groups, or preview again."
+    raise ReplayRefused("changed", f"{said} {counts}", field="without_groups")
 
 
 def approve(viewer: Viewer, replay: Replay, reason: str = "", now: datetime | None = None) -> Replay:

@@ -26,6 +26,7 @@ from jobs_admin.sources.base import READ_ONLY
 TABLE = Failure._meta.db_table
 
 OPEN = "open"
+LEFT_OUT = "group"
 WHY_NOT = {
     FailureState.RETRYING: "retrying by themselves: they will run again",
     FailureState.REPLAYING: "already sent by a replay, outcome awaited",
@@ -70,8 +71,19 @@ def standing(options: Options, now: datetime) -> list[Obstacle]:
         *_tasks(places, now),
         *_queues(places, options.to_queue, now),
         *_messages(now),
+        *_groups(options),
     ]
     return [one for one in found if one.accept not in options.accept or not one.accept]
+
+
+def _groups(options: Options) -> Iterator[Obstacle]:
+    """The last, so that it counts what would go otherwise."""
+    if ids := options.without_groups:
+        n = len(ids)
+        reason = f"in {'a group that is' if n == 1 else f'{n:,} groups that are'} left out"
+        condition = f"{{t}}.group_id IN ({', '.join(['%s'] * n)})"
+        place = Q(group_id__in=ids)
+        yield Obstacle(LEFT_OUT, reason, condition, ids, index="failure_by_group", place=place)
 
 
 def _dead_places() -> dict[str, tuple[set[str], set[str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from typing import Any
 from jobs_admin import abilities, config
 from jobs_admin.core import editing
 from jobs_admin.core.text import representable
-from jobs_admin.models import DepthSample, FailureCount, Replay, Worker
+from jobs_admin.models import DepthSample, FailureCount, Group, GroupAlias, Replay, Worker
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.sources.base import Capabilities
 
 RESET, KEPT = "reset", "kept"
+START, RUN = "start", "run"  # when a group was left out: by the draft, or while it ran
 MOST_ATTEMPTS = 1_000
 LARGEST_PATCH = 100_000  # bytes of JSON
 
@@ -29,6 +31,8 @@ class Options:
     same_job_id: bool = False
     patch: dict[str, Any] | None = None  # JSON Merge Patch (RFC 7396) over {"args": …, "kwargs": …} of every job
     accept: tuple[str, ...] = ()  # of ACCEPTABLE
+    # Ids of groups whose jobs are left out; None: those that are likely to fail again (`prognosis`).
+    without_groups: tuple[int, ...] | None = None
 
     @classmethod
     def read(cls, said: Mapping[str, Any] | None) -> Options:
@@ -47,12 +51,22 @@ class Options:
             _same_job_id(given.get("same_job_id", False)),
             _patch(given.get("patch")),
             _accept(given.get("accept", ())),
+            _without_groups(given.get("without_groups")),
         )
 
     @classmethod
     def of(cls, replay: Replay) -> Options:
         attempts = int(replay.attempts) if replay.attempts.isdigit() else replay.attempts
-        return cls(attempts, replay.to_queue, replay.same_job_id, replay.patch, tuple(replay.accepted))
+        return cls(
+            attempts, replay.to_queue, replay.same_job_id, replay.patch, tuple(replay.accepted), at_start(replay)
+        )
+
+    @property
+    def digest(self) -> str:
+        """What is accepted, as a digit of 16, and which groups are left out, for the snapshot of a preview."""
+        accepted = sum(1 << n for n, name in enumerate(ACCEPTABLE) if name in self.accept)
+        groups = hashlib.sha256(",".join(map(str, self.without_groups or ())).encode()).hexdigest()[:6]
+        return f"{accepted:x}{groups}"
 
     def as_columns(self) -> dict[str, Any]:
         """The fields of `Replay` that hold them."""
@@ -67,8 +81,27 @@ class Options:
     def as_dict(self) -> dict[str, Any]:
         """Those that are not as usual, to be written down and shown."""
         usual = Options()
-        told = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != getattr(usual, name)}
+        names = [name for name in self.__slots__ if name != "without_groups"]  # told by themselves, with why
+        told = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
         return told | ({"accept": list(self.accept)} if self.accept else {})
+
+
+def at_start(replay: Replay) -> tuple[int, ...]:
+    """The groups that its draft left out: what was set aside later is none of its options."""
+    return tuple(sorted(row["group"] for row in replay.set_aside if row["phase"] == START))
+
+
+def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tuple[int, ...]:
+    """The ids of the groups that these name, now or formerly. Raises ReplayRefused for a name of none."""
+    named = dict(Group.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "pk"))
+    former = GroupAlias.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "group_id")
+    named = dict(former) | named
+    for fingerprint in fingerprints:
+        if fingerprint not in named:
+            raise ReplayRefused(
+                "bad_scope", f"There is no group {str(fingerprint)[:40]!r}. Nothing was changed.", field=field
+            )
+    return tuple(sorted({named[fingerprint] for fingerprint in fingerprints}))
 
 
 def refuse_unfit(options: Options, sources: Sequence[str], priority: object = None) -> None:
@@ -144,6 +177,14 @@ def _accept(value: Any) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(name in ACCEPTABLE for name in names):
         raise _bad("accept", f"What can be accepted is {', '.join(ACCEPTABLE)}.")
     return tuple(name for name in ACCEPTABLE if name in names)
+
+
+def _without_groups(value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise _bad("without_groups", "without_groups is a list of groups, each by its fingerprint.")
+    return group_ids(value)
 
 
 def _patch(value: Any) -> dict[str, Any] | None:

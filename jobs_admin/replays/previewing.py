@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 from django.utils import timezone
 
 from jobs_admin.core import pacing
+from jobs_admin.core import query as language
 from jobs_admin.core.pacing.simulation import Simulation, simulate
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.access import Viewer
-from jobs_admin.replays import approval, cautions, outcomes, progress, scoping, workforce
-from jobs_admin.replays.options import Options
+from jobs_admin.replays import approval, cautions, outcomes, prognosis, progress, scoping, setting_aside, workforce
+from jobs_admin.replays.options import START, Options
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
@@ -25,10 +26,24 @@ SAMPLED = 10_000  # jobs, the newest, that a breakdown is made of where no count
 _GLANCED = 1_000  # of these where only the queues are asked for
 _SHOWN = 10
 _LISTED = 20  # values of a breakdown
+_MOST_GROUPS = 500  # that can be left out one by one
 _MOST_ARRIVED = 10_000  # counted of what came later
 _MOST_S = 10 * 365 * 86400  # an end further away than this is not told as a date
 
 Breakdown = list[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChoice:
+    """A group of the scope, and whether its jobs go."""
+
+    fingerprint: str
+    title: str
+    culprit: str
+    count: int  # of jobs that can go, or could if the group was on
+    is_on: bool
+    code: str = ""  # why its jobs are likely to fail again: see `prognosis`; "" where nothing says so
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,8 @@ class Preview:
     untold: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
     needs_approval: str  # why a second person has to approve it; "" where nobody has to
     arrived_since: int  # that match and came after the snapshot; they are not in it. At most _MOST_ARRIVED are counted
+    options: Options  # with the groups that are left out
+    set_aside: list[dict[str, Any]]  # why each of these is, as `Replay.set_aside` has it
     # What follows is left out of a light preview.
     by_source: Breakdown = field(default_factory=list)  # of the replayable, most frequent first
     by_queue: Breakdown = field(default_factory=list)
@@ -58,6 +75,8 @@ class Preview:
     by_group: Breakdown = field(default_factory=list)  # titles; `groups` has their fingerprints
     by_tenant: Breakdown = field(default_factory=list)
     groups: list[tuple[str, str, int]] = field(default_factory=list)  # (fingerprint, title, count)
+    choices: list[GroupChoice] = field(default_factory=list)  # every group of the scope: on first, then the fullest
+    choices_over: int | None = None  # of how many of the newest; None: all
     # "source", "queue", "task", "group", "tenant" -> how many of the newest were looked at; None: all.
     counted_over: dict[str, int | None] = field(default_factory=dict)
     sample: list[Failure] = field(default_factory=list)
@@ -108,9 +127,16 @@ def previewed(
     light: bool = False,
 ) -> Preview:
     """The preview of a scope up to a failure. `light`: without what is only to be looked at."""
-    ready = Readiness(viewer, scope, max_id=max_id, options=options, now=now)
-    looked_at = _looked_at(ready, _GLANCED if light else SAMPLED)
+    most = _GLANCED if light and options.without_groups is not None else SAMPLED
+    ready = Readiness(viewer, scope, max_id=max_id, options=replace(options, without_groups=()), now=now)
+    looked_at = _looked_at(ready, most)
     spread = _Spread(ready, looked_at)
+    groups = _Groups(viewer, scope, spread, options, now)
+    options = replace(options, without_groups=groups.off)
+    if groups.off:
+        ready = Readiness(viewer, scope, max_id=max_id, options=options, now=now)
+        looked_at = _looked_at(ready, most)
+        spread = _Spread(ready, looked_at)
     queues = [options.to_queue] if options.to_queue else [queue for queue, _ in spread.of("queue")]
     throughput = _throughput(viewer, queues, now)
     untold = outcomes.untold(ready.sources)
@@ -120,7 +146,7 @@ def previewed(
     expected = pacing.Estimate(0.0, 0.0)
     told: dict[str, Any] = {}
     if not light:
-        groups = named(spread.of("group_id"))
+        listed = named(spread.of("group_id"))
         played = simulate(
             ready.count,
             plan,
@@ -132,9 +158,11 @@ def previewed(
             "by_source": spread.of("source"),
             "by_queue": spread.of("queue"),
             "by_task": spread.of("task"),
-            "by_group": [(title, n) for _, title, n in groups],
+            "by_group": [(title, n) for _, title, n in listed],
             "by_tenant": spread.of("tenant"),
-            "groups": groups,
+            "groups": listed,
+            "choices": groups.choices,
+            "choices_over": groups.counted_over,
             "counted_over": spread.counted_over,
             "simulation": played,
             "sample": _sample([row["pk"] for row in looked_at[:_SHOWN]]),
@@ -155,12 +183,14 @@ def previewed(
         ends_at=now + timedelta(seconds=expected.duration_s) if expected.duration_s < _MOST_S else None,
         duration_s=expected.duration_s,
         peak_per_second=expected.peak_per_second,
-        snapshot=f"{max_id}.{ready.matched}.{ready.count}.{scope.digest}",
+        snapshot=f"{max_id}.{ready.matched}.{ready.count}.{scope.digest}.{options.digest}",
         scope_max_id=max_id,
         throughput_per_s=throughput,
         untold=untold,
         needs_approval=approval.why_needed(ready.rows(), ready.count),
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
+        options=options,
+        set_aside=groups.notes,
         **told,
     )
 
@@ -192,21 +222,64 @@ class _Spread:
         self.counted_over: dict[str, int | None] = {}
         self._found: dict[str, list[tuple[Any, int]]] = {}
 
-    def of(self, column: str) -> list[tuple[Any, int]]:
+    def of(self, column: str, most: int = _LISTED) -> list[tuple[Any, int]]:
         if column not in self._found:
-            self._found[column] = self._spread(column)
-        return self._found[column]
+            self._found[column] = self._spread(column, max(most, _LISTED))
+        return self._found[column][:most]
 
-    def _spread(self, column: str) -> list[tuple[Any, int]]:
+    def _spread(self, column: str, most: int) -> list[tuple[Any, int]]:
         name = column.removesuffix("_id")
         self.counted_over[name] = None
         is_all = len(self.looked_at) >= self.ready.count
-        if column != "tenant" and not is_all and (found := self.ready.spread(column, _LISTED)) is not None:
+        if column != "tenant" and not is_all and (found := self.ready.spread(column, most)) is not None:
             return [(value, n) for value, n in found if value]
         if not is_all:
             self.counted_over[name] = len(self.looked_at)
         counted = Counter(row[column] for row in self.looked_at if row[column])
-        return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))[:_LISTED]
+        return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+
+
+class _Groups:
+    """The groups of a scope, and which of them are left out."""
+
+    def __init__(self, viewer: Viewer, scope: Scope, spread: _Spread, options: Options, now: datetime) -> None:
+        self._viewer, self._now, self._by = viewer, now, viewer.name
+        self._count = dict(spread.of("group_id", most=_MOST_GROUPS))
+        self.counted_over = spread.counted_over["group"]
+        asked = options.without_groups
+        ids = {*self._count, *(asked or ())}
+        # Of one group alone there is nothing to choose.
+        self._found = prognosis.of_groups(viewer, ids, now) if len(ids) > 1 or asked else {}
+        if asked is not None:
+            self.off = asked
+        elif len(self._count) < 2 or scope.selection or _names_group(scope):
+            self.off = ()  # who names a group, or jobs, means them
+        else:
+            self.off = tuple(sorted(self._found))
+
+    @property
+    def notes(self) -> list[dict[str, Any]]:
+        return [self._note(pk) for pk in self.off]
+
+    def _note(self, pk: int) -> dict[str, Any]:
+        found = self._found.get(pk) or prognosis.Prognosis("asked", f"left out by {self._by}")
+        jobs = self._count.get(pk, 0) if self.counted_over is None else None
+        return setting_aside.note(pk, START, found.code, found.reason, self._by, self._now, jobs)
+
+    @property
+    def choices(self) -> list[GroupChoice]:
+        held = Group.objects.in_bulk(self._count.keys() | set(self.off))
+        rows = []
+        for pk, group in held.items():
+            why = self._found.get(pk, prognosis.Prognosis("", ""))
+            count, is_on = self._count.get(pk, 0), pk not in self.off
+            rows.append(GroupChoice(group.name, group.title, group.culprit, count, is_on, why.code, why.reason))
+        return sorted(rows, key=lambda row: (not row.is_on, -row.count, row.fingerprint))
+
+
+def _names_group(scope: Scope) -> bool:
+    terms = language.parse(scope.query).terms
+    return any(isinstance(one, language.Match) and one.field == "group" and not one.negated for one in terms)
 
 
 def named(groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:

@@ -19,6 +19,8 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import SENDING, ItemState
+from jobs_admin.replays import setting_aside
+from jobs_admin.replays.options import START
 
 LARGEST_PAGE = 500
 _MOST_COUNTED = 100_000
@@ -161,9 +163,49 @@ def cured_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[Group]
     return list(rested.filter(Exists(mine))[:limit])
 
 
-def left_out_groups(rows: Sequence[Replay]) -> dict[int, str]:
-    """Id -> fingerprint, of the groups that these replays go without."""
+@dataclass(frozen=True, slots=True)
+class GroupAside:
+    """A group that a replay goes without."""
+
+    group: Group
+    phase: str  # start: its draft left it out; run: it was set aside since
+    code: str
+    reason: str
+    by: str
+    at: datetime
+    jobs: int | None  # that were not sent for it; None where that is not known
+
+
+def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
+    """Those set aside while it ran first, and of these the latest. Only groups with failures that the viewer may see."""
+    ids = [row["group"] for row in replay.set_aside]
+    if not ids:
+        return []
+    groups = Group.objects.in_bulk(ids)
+    mine = ReplayItem.objects.filter(replay=replay, failure__group__in=ids).filter(
+        Q(state=ItemState.PLANNED) | Q(state=ItemState.CANCELLED, outcome__startswith=setting_aside.SET_ASIDE)
+    )
+    sources = viewer.sources(VIEWER)
+    if sources is not None:
+        mine = mine.filter(failure__source__in=sources)
+        counts = FailureCount.objects.filter(group_id__in=ids, source__in=sources)
+        groups = {pk: groups[pk] for pk in set(counts.values_list("group_id", flat=True)) & groups.keys()}
+    held = dict(mine.order_by().values_list("failure__group").annotate(n=Count("pk")))
+    found = []
+    for row in replay.set_aside:
+        if group := groups.get(row["group"]):
+            is_start = row["phase"] == START
+            jobs = (row["jobs"] if sources is None else None) if is_start else held.get(group.pk, 0)
+            at = datetime.fromisoformat(row["at"])
+            found.append(GroupAside(group, row["phase"], row["code"], row["reason"], row["by"], at, jobs))
+    return sorted(found, key=lambda one: (one.phase == START, -one.at.timestamp(), -(one.jobs or 0)))
+
+
+def left_out_groups(viewer: Viewer, rows: Sequence[Replay]) -> dict[int, str]:
+    """Id -> fingerprint, of the groups that these replays go without; only those with failures that the viewer may see."""
     ids = {pk for row in rows for pk in row.without_groups}
+    if ids and (sources := viewer.sources(VIEWER)) is not None:
+        ids &= set(FailureCount.objects.filter(group_id__in=ids, source__in=sources).values_list("group_id", flat=True))
     return dict(Group.objects.filter(pk__in=ids).values_list("pk", "fingerprint")) if ids else {}
 
 

@@ -40,5 +40,6 @@ class AlreadyOpen(ReplayRefused):
 
 def wrong_state(replay: Replay, done: str) -> ReplayRefused:
     """`done`: what was asked for, as it would be said afterwards: paused, started."""
-    state = Replay.objects.values_list("state", flat=True).get(pk=replay.pk).replace("_", " ")
+    state = Replay.objects.values_list("state", flat=True).filter(pk=replay.pk).first() or "discarded"
+    state = state.replace("_", " ")
     return ReplayRefused("wrong_state", f"Replay #{replay.pk} is {state}, so it cannot be {done}. Nothing was changed.")

@@ -65,7 +65,7 @@ def seen_until(snapshot: str, scope: Scope) -> int | None:
     if not snapshot:
         return None
     try:
-        max_id, _, _, digest = snapshot.split(".")
+        max_id, _, _, digest, *_ = snapshot.split(".")
         highest = int(max_id)
     except ValueError as error:
         raise ReplayRefused(

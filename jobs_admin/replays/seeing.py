@@ -44,7 +44,7 @@ def came_home(replay: Replay, after: datetime | None) -> tuple[list[Judged], dat
     found = ReplayItem.objects.filter(replay=replay, first_at__isnull=False)
     if after is not None:
         found = found.filter(first_at__gt=after)
-    names = ("first_at", "sent_at", "first_ok", "first_group", "failure", "run")
+    names = ("first_at", "sent_at", "first_ok", "first_group", "failure", "run", "failure__group")
     rows = list(found.order_by("first_at").values_list(*names, named=True)[:_AT_ONCE])
     if len(rows) == _AT_ONCE:
         # Those that came home together are read together.
@@ -63,6 +63,7 @@ def came_home(replay: Replay, after: datetime | None) -> tuple[list[Judged], dat
             is_new_group=row.first_group in new,
             is_same_group=row.first_group is not None and before.get(row.failure) == row.first_group,
             runtime_s=runtimes.get(row.failure),
+            died_of=row.failure__group if row.first_ok else before.get(row.failure, row.failure__group),
         )
         for row in rows
     ]

@@ -58,6 +58,14 @@ class Command(SearchCommand):
             metavar="WHAT",
             help="Send what would be left out: unguarded, chord, expired, unknown_task. May be given again.",
         )
+        groups = parser.add_mutually_exclusive_group()
+        groups.add_argument(
+            "--without-group",
+            action="append",
+            metavar="FINGERPRINT",
+            help="Leave this group out, and no other. May be given again. Default: those that are likely to fail again.",
+        )
+        groups.add_argument("--all-groups", action="store_true", help="Leave no group out.")
         parser.add_argument("--dry-run", action="store_true", help="Say what would happen, and do nothing.")
         parser.add_argument("--wait", action="store_true", help="Show progress until every job has ended.")
         parser.add_argument("--reason", default="", help="Why; kept in the audit. Needed for more than one job.")
@@ -71,8 +79,8 @@ class Command(SearchCommand):
             self._tell(text, seen)
             if dry_run:
                 return
-            draft = replays.draft(viewer, query=seen.query, reason=reason, snapshot=seen.snapshot, **how)
-            replay = replays.start(viewer, draft)
+            how["options"] = seen.options  # the groups that were told to be left out
+            replay = replays.launch(viewer, query=seen.query, reason=reason, snapshot=seen.snapshot, **how)
         except (replays.ReplayRefused, config.BadConfiguration) as error:
             raise CommandError(_refusal(str(error))) from error
         page = config.page_url(reverse("replay-detail", args=[replay.pk]))
@@ -96,6 +104,10 @@ class Command(SearchCommand):
             self.stdout.write(f"  source {source}: {count:,}")
         for queue, count in seen.by_queue:
             self.stdout.write(f"  {shown(queue, 255)}: {count:,}")
+        for group in seen.choices if len(seen.choices) > 1 else ():
+            mark = "on " if group.is_on else "off"
+            why = f" ({group.reason})" if group.reason else ""
+            self.stdout.write(f"  group {mark} {group.fingerprint} {group.count:,} {shown(group.title, 80)}{why}")
         for warning in seen.warnings:
             self.stdout.write(f"  note: {warning}")
         if seen.needs_approval:
@@ -158,6 +170,8 @@ def _pace(asked: dict[str, Any]) -> dict[str, Any] | None:
 
 def _options(asked: dict[str, Any]) -> replays.Options:
     said: dict[str, Any] = {name: asked[name] for name in ("attempts", "to_queue") if asked[name]}
+    if asked["all_groups"] or asked["without_group"]:
+        said["without_groups"] = asked["without_group"] or []
     if asked["patch"]:
         said["patch"] = _patch(asked["patch"])
     return replays.Options.read(said | {"accept": asked["accept"]})

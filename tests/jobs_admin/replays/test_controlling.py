@@ -130,7 +130,7 @@ def test_of_two_that_look_at_once_one_writes(steered):
     later = steered.now + timedelta(seconds=2)
     assert controlling._look(one, later) and not controlling._look(two, later)
     steered.replay.refresh_from_db()
-    assert steered.replay.may_send == 30 and steered.replay.controller["core"]["well"] == 10
+    assert steered.replay.may_send == 30 and steered.replay.controller["core"]["groups"][0] == [[None, 10, 0, False]]
 
 
 def test_a_changed_pace_is_not_overwritten_by_a_look_that_began_before(steered):
@@ -165,30 +165,88 @@ def test_paused_and_resumed_it_goes_on_where_it_was(steered):
     assert replays.pause(ANN, steered.replay).state == "paused"
     steered.passed(1)
     replay = replays.resume(ANN, steered.replay)
-    assert (replay.state, replay.controller["core"]["well"]) == ("ramping", 80) and replay.rate >= rate
+    assert (replay.state, replay.controller["core"]["groups"][0]) == (
+        "ramping",
+        [[None, 80, 0, False]],
+    ) and replay.rate >= rate
 
 
-def test_resumed_without_a_group_its_jobs_are_left_out_and_the_rest_goes(shop, bury):
+def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bury):
     bad, good = group("bad"), group("good")
     ids = died_of(bury(40), bad) + died_of(bury(40), good)
     steered = Steered(ids)
     items = steered.send(10)
     steered.come_home(items, "exception", group=bad)
-    assert steered.passed().state == "held"
-    replay = replays.resume(ANN, steered.replay, without_groups=["v1-bad"])
-    assert replay.may_send == 10 and {item.failure for item in claiming.planned(replay, 0, 80)} == set(ids[40:])
-    steered.now = timezone.now()
+    replay = steered.passed()
+    assert (replay.state, replay.without_groups, replay.may_send) == ("canary", [bad.pk], 20)
+    assert {item.failure for item in claiming.planned(replay, 0, 80)} == set(ids[40:])
+    (told,) = replays.groups_aside(ANN, replay)
+    assert (told.group, told.phase, told.by, told.jobs) == (bad, "run", "controller", 30)
+    assert told.reason == "10 of 10 jobs of this group failed with the same error, while other groups succeeded."
+    event = AuditEvent.objects.get(act="replay.set_aside")
+    assert (event.actor, event.after) == ("controller", {"without_groups": [bad.pk]})
     replay = steered.passed()
     assert counts(replay) == {"planned": 40, "cancelled": 30, "failed_again": 10}
-    assert replay.may_send == 20
     assert replay.items.filter(state="cancelled").values_list("outcome", flat=True).distinct().get() == (
-        "Left out: the replay was resumed without its group."
+        "Set aside with its group: the replay goes on without it."
     )
     assert set(replay.items.filter(state="planned").values_list("failure__group", flat=True)) == {good.pk}
     Replay.objects.update(rate=500)
     for _ in range(10):
         replays.send("one")
-    assert counts(replay)["sent"] == 10  # as many as it may, whatever was left out
+    assert counts(replay)["sent"] == 10  # as many as it may, whatever was set aside
+
+
+def test_a_group_set_aside_is_brought_back_by_one_act(shop, bury):
+    bad, good = group("bad"), group("good")
+    steered = Steered(died_of(bury(700), bad) + died_of(bury(40), good))
+    steered.come_home(steered.send(10), "exception", group=bad)
+    for _ in range(3):
+        steered.passed()
+    assert counts(steered.replay) == {"planned": 40, "cancelled": 690, "failed_again": 10}
+    elsewhere = steered.replay.items.filter(state="cancelled").last()
+    other = started([elsewhere.failure_id])  # its jobs are free meanwhile
+    replay = replays.bring_back(ANN, steered.replay, ["v1-bad"], reason="its partner is back")
+    assert (replay.without_groups, replay.set_aside) == ([], [])
+    steered.passed()
+    assert counts(steered.replay) == {"planned": 40 + 689, "cancelled": 1, "failed_again": 10}
+    assert other.items.get().state == "planned"
+    # What is known of it is forgotten: it is judged anew.
+    assert steered.passed().without_groups == []
+    assert AuditEvent.objects.get(act="replay.bring_back").reason == "its partner is back"
+    with pytest.raises(replays.ReplayRefused, match="Only groups that were set aside while it ran"):
+        replays.bring_back(ANN, replay, ["v1-good"])
+
+
+def test_resumed_without_several_groups_their_jobs_are_left_out(shop, bury):
+    groups = [group("one"), group("two"), group("good")]
+    steered = Steered([pk for one in groups for pk in died_of(bury(20), one)])
+    replays.pause(ANN, steered.replay)
+    replay = replays.resume(ANN, steered.replay, without_groups=["v1-one", "v1-two"])
+    assert replay.may_send == 0 and [one.code for one in replays.groups_aside(ANN, replay)] == ["asked", "asked"]
+    steered.now = timezone.now()
+    assert counts(steered.passed()) == {"planned": 20, "cancelled": 40}
+
+
+def test_resumed_without_the_jobs_of_a_search_the_rest_of_their_group_goes(shop, bury):
+    """The curable half of a mixed group is not cancelled; jobs that are not laid out yet are left out too."""
+    mixed = group("mixed")
+    ids = died_of(bury(600, tenant="acme"), mixed) + died_of(bury(600, tenant="globex"), mixed)
+    assert len(ids) == 1200
+    replay = replays.launch(ANN, query="queue:emails", reason="back", pace={"style": "careful"})
+    replays.pause(ANN, replay)
+    assert replay.frozen.exists()
+    with pytest.raises(replays.ReplayRefused, match="No job that is still to be sent matches"):
+        replays.resume(ANN, replay, without="tenant:initech")
+    replay.refresh_from_db()
+    assert replay.state == "paused"
+    replay = replays.resume(ANN, replay, without="tenant:acme", reason="acme is gone")
+    while replays.lay():
+        pass
+    replay.refresh_from_db()
+    assert counts(replay)["planned"] == 600 and (replay.planned, replay.cancelled) == (600, 600)
+    assert set(replay.items.filter(state="planned").values_list("failure__tenant", flat=True)) == {"globex"}
+    assert AuditEvent.objects.get(act="replay.resume").after["left_out"] == 600
 
 
 def test_what_is_laid_out_later_of_a_group_that_is_left_out_is_left_out_too(shop, bury):

@@ -1,0 +1,65 @@
+"""The groups that a replay goes without, as its page tells them: which, why, how many jobs, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.urls import reverse
+
+from dashboard import links
+from jobs_admin.models import Replay
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.replay import ReplayState
+from jobs_admin.replays import GroupAside
+from jobs_admin.replays.options import START
+
+_OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    fingerprint: str
+    title: str
+    culprit: str
+    reason: str
+    by: str
+    at: datetime
+    jobs: int | None  # None where that is not known
+    group_url: str
+    anew_url: str  # a new replay of its jobs; "" while the group can be brought back
+    can_bring_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    during: list[Row]
+    at_start: list[Row]
+    jobs: int
+
+
+def aside(replay: Replay, viewer: Viewer, groups: list[GroupAside]) -> Aside | None:
+    """None where it goes without none."""
+    if not groups:
+        return None
+    is_open, may_act = replay.state not in _OVER, viewer.may_anywhere(OPERATOR)
+    rows = [(_row(replay, one, is_open=is_open, may_act=may_act), one.phase == START) for one in groups]
+    during, at_start = [row for row, at in rows if not at], [row for row, at in rows if at]
+    return Aside(during, at_start, sum(row.jobs or 0 for row, _ in rows))
+
+
+def _row(replay: Replay, one: GroupAside, *, is_open: bool, may_act: bool) -> Row:
+    can = is_open and may_act and one.phase != START and replay.state != ReplayState.DRAFT
+    anew = "" if can or not may_act else links.new_replay(f"group:{one.group.name} state:dead")
+    return Row(
+        one.group.name,
+        str(one.group),
+        one.group.culprit,
+        one.reason,
+        one.by,
+        one.at,
+        one.jobs,
+        reverse("group-detail", args=[one.group.name]),
+        anew,
+        can,
+    )

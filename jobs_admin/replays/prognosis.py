@@ -1,0 +1,170 @@
+"""Prognosis of groups before a replay: which are likely to fail again, and why. Those are off unless they are asked for.
+
+A group that is off by mistake costs a tick, one that is on by mistake the five jobs that set it aside. So each reason is
+something that was said or seen, and a group about which nothing is known is on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+
+from django.db.models import Q, Sum
+
+from jobs_admin import scope as scopes
+from jobs_admin.core import matching, policy
+from jobs_admin.core.pacing.evidence import FEWEST, surely_above
+from jobs_admin.core.pacing.groups import LIMIT
+from jobs_admin.models import Failure, FailureCount, Group, GroupCounter, PolicyVersion, Replay, ReplayItem, Worker
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.counter import MINUTE
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.group import GroupState
+
+PERMANENT, POISON, MUTED, FAILED_AGAIN, STILL_FAILING = "permanent", "poison", "muted", "failed_again", "still_failing"
+
+# Errors of code or of data: trying again changes nothing before one of them is fixed.
+_OF_CODE = {
+    "ArithmeticError", "AssertionError", "AttributeError", "FloatingPointError", "ImportError", "IndentationError",
+    "IndexError", "KeyError", "LookupError", "ModuleNotFoundError", "NameError", "NotImplementedError", "OverflowError",
+    "RecursionError", "SyntaxError", "TabError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
+    "UnicodeEncodeError", "UnicodeError", "ValueError", "ZeroDivisionError",
+}  # fmt: skip
+_LATELY = timedelta(hours=1)  # of replays
+_MOST_REPLAYS = 20
+_JUST_NOW = timedelta(seconds=15)  # since the latest failure of a group that is still failing
+_ALIVE = timedelta(minutes=1)  # since a worker's last heartbeat
+_STILL = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Prognosis:
+    """Why the jobs of a group are likely to fail again."""
+
+    code: str
+    reason: str
+
+
+def of_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[int, Prognosis]:
+    """Group id -> why its jobs are likely to fail again; without those of which nothing is known. By what the viewer may see."""
+    groups = list(Group.objects.filter(pk__in=ids))
+    found: dict[int, Prognosis] = {}
+    reasons = (
+        _muted(groups),
+        _poison(viewer, groups),
+        _permanent(viewer, groups, now),
+        _again(viewer, groups, now),
+        _still(groups, now),
+    )
+    for pk, code, reason in chain.from_iterable(reasons):
+        found.setdefault(pk, Prognosis(code, reason))
+    return found
+
+
+def _ids(groups: list[Group]) -> list[int]:
+    return [group.pk for group in groups]
+
+
+_Told = Iterator[tuple[int, str, str]]
+
+
+def _muted(groups: list[Group]) -> _Told:
+    for group in groups:
+        if group.state == GroupState.MUTED:
+            by = f" by {group.state_by}" if group.state_by else ""
+            yield group.pk, MUTED, f"muted{by}"
+
+
+def _poison(viewer: Viewer, groups: list[Group]) -> _Told:
+    held = FailureCount.objects.filter(
+        scopes.visible(viewer, OPERATOR), group_id__in=_ids(groups), state=FailureState.QUARANTINED, count__gt=0
+    )
+    for pk, n in held.order_by().values_list("group_id").annotate(n=Sum("count")):
+        jobs = "1 of its jobs is" if n == 1 else f"{n:,} of its jobs are"
+        yield pk, POISON, f"poison: {jobs} in quarantine for ending their workers"
+
+
+def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
+    """By the policies in force for its jobs, else by the class of the error, unless a newer release runs since."""
+    policies = []
+    for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
+        with suppress(policy.PolicyRefused):
+            policies.append(version.policy)
+    dead = FailureCount.objects.filter(
+        scopes.visible(viewer, OPERATOR), group_id__in=_ids(groups), state=FailureState.DEAD, count__gt=0
+    )
+    places: dict[int, set[tuple[str, str, str]]] = defaultdict(set)
+    for pk, *place in dead.order_by().values_list("group_id", "source", "queue", "task").distinct():
+        places[pk].add((place[0], place[1], place[2]))
+    for group in groups:
+        if group.state == GroupState.RESOLVED:
+            continue  # a person says that it is fixed
+        classes = {
+            (one.name, matching.class_of(one, [group.error_type]))
+            for place in places[group.pk]
+            if (one := matching.chosen(policies, *place)) is not None and one.classes
+        }
+        if classes and all(class_ == policy.PERMANENT for _, class_ in classes):
+            yield group.pk, PERMANENT, f"permanent by policy {min(name for name, _ in classes)}"
+        elif (
+            not classes
+            and group.error_type.removeprefix("builtins.") in _OF_CODE
+            and not _is_released_since(group, now)
+        ):
+            yield (
+                group.pk,
+                PERMANENT,
+                f"permanent: {group.error_type.removeprefix('builtins.')} is an error of code or data",
+            )
+
+
+def _is_released_since(group: Group, now: datetime) -> bool:
+    """Whether workers run a release that its latest failure was not of."""
+    latest = Failure.objects.filter(group=group).order_by("-pk").values_list("source", "release").first()
+    if latest is None or not latest[1]:
+        return False
+    alive = Worker.objects.filter(source=latest[0], seen_at__gte=now - _ALIVE)
+    running = set(alive.values_list("release", flat=True)) - {""}
+    return bool(running) and latest[1] not in running
+
+
+def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
+    """Replayed lately and failed again, in replays that brought others back: where nothing succeeded it was an outage."""
+    lately = Q(ended_at__isnull=True) | Q(ended_at__gte=now - _LATELY)
+    replays = Replay.objects.filter(lately, started_at__isnull=False, succeeded__gt=0).order_by("-pk")
+    ids = list(replays.values_list("pk", flat=True)[:_MOST_REPLAYS])
+    if not ids:
+        return
+    items = ReplayItem.objects.filter(replay__in=ids, first_at__gte=now - _LATELY).order_by()
+    if (sources := viewer.sources(OPERATOR)) is not None:
+        items = items.filter(failure__source__in=sources)
+    for group in groups:
+        mine = items
+        if group.state == GroupState.RESOLVED and group.resolved_at:
+            mine = items.filter(first_at__gt=group.resolved_at)
+        failed = mine.filter(first_ok=False, first_group=group).count()
+        if failed < FEWEST:
+            continue
+        judged = failed + mine.filter(first_ok=True, failure__group=group).count()
+        if surely_above(failed, judged) > LIMIT:
+            yield (
+                group.pk,
+                FAILED_AGAIN,
+                f"still failing: {failed:,} of {judged:,} replayed in the last hour failed again",
+            )
+
+
+def _still(groups: list[Group], now: datetime) -> _Told:
+    fresh = {group.pk: group for group in groups if group.last_seen >= now - _JUST_NOW}
+    if not fresh:
+        return
+    since = (now - _STILL).replace(second=0, microsecond=0)
+    counted = GroupCounter.objects.filter(group__in=fresh, step=MINUTE, at__gte=since).order_by()
+    for pk, failed, retried in counted.values_list("group").annotate(f=Sum("failed"), r=Sum("retried")):
+        if (failed or 0) + (retried or 0) >= FEWEST:
+            seconds = max(0, round((now - fresh[pk].last_seen).total_seconds()))
+            yield pk, STILL_FAILING, f"still failing: its latest failure was {seconds} s ago"

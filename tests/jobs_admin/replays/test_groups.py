@@ -1,0 +1,262 @@
+"""Groups of a replay: which are off before it starts and why, and that its canary is drawn over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import policies, replays
+from jobs_admin.models import (
+    Attempt,
+    Failure,
+    FailureCount,
+    Group,
+    GroupCounter,
+    Replay,
+    ReplayItem,
+    Worker,
+)
+from jobs_admin.models.access import ADMIN as ADMINISTRATOR
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.replays import Options, prognosis
+from tests.jobs_admin.replays.conftest import ANN
+from tests.jobs_admin.replays.test_acts import refusal
+
+ADMIN = Viewer("root", {"*": ADMINISTRATOR})
+
+pytestmark = pytest.mark.django_db
+
+
+def group(name, error_type="shop.PartnerDown", ago=timedelta(hours=1), **more):
+    at = timezone.now() - ago
+    return Group.objects.create(
+        fingerprint=f"v1-{name}", error_type=error_type, message=name, first_seen=at, last_seen=at, **more
+    )
+
+
+@pytest.fixture
+def mixed(shop, bury):
+    """name -> (group, its failures)."""
+
+    def made(**groups):
+        found = {}
+        for name, (count, changes) in groups.items():
+            one = group(name, **changes)
+            found[name] = one, bury(count, group=one)
+        return found
+
+    return made
+
+
+def off(query="queue:emails", viewer=ANN, **options):
+    seen = replays.preview(viewer, query=query, options=Options.read(options))
+    return {one.fingerprint.removeprefix("v1-"): one.reason for one in seen.choices if not one.is_on}, seen
+
+
+def test_groups_that_are_likely_to_fail_again_are_off_with_their_reasons(mixed):
+    made = mixed(
+        down=(5, {}),
+        bug=(3, {"error_type": "KeyError"}),
+        known=(2, {"state": "muted", "state_by": "bob"}),
+        poison=(2, {}),
+    )
+    FailureCount.objects.create(
+        source="shop", queue="emails", task="shop.send", group_id=made["poison"][0].pk, state="quarantined", count=3
+    )
+    told, seen = off()
+    assert told == {
+        "bug": "permanent: KeyError is an error of code or data",
+        "known": "muted by bob",
+        "poison": "poison: 3 of its jobs are in quarantine for ending their workers",
+    }
+    assert (seen.matched, seen.replayable) == (15, 5)
+    assert [row for row in seen.blocked if row["code"] == "group"] == [
+        {"code": "group", "reason": "in 3 groups that are left out", "count": 7}
+    ]
+    # On first, then the fullest.
+    assert [(one.fingerprint, one.count, one.is_on) for one in seen.choices] == [
+        ("v1-down", 5, True), ("v1-bug", 3, False), ("v1-known", 2, False), ("v1-poison", 2, False),
+    ]  # fmt: skip
+
+
+def test_what_is_off_is_not_sent_and_is_named_on_the_replay(mixed):
+    made = mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
+    replay = replays.launch(ANN, query="queue:emails", reason="the partner is back")
+    assert (replay.total, replay.without_groups) == (5, [made["bug"][0].pk])
+    assert set(replay.items.values_list("failure", flat=True)) == set(made["down"][1])
+    (told,) = replays.groups_aside(ANN, replay)
+    assert (told.group, told.phase, told.code, told.jobs) == (made["bug"][0], "start", "permanent", 3)
+    assert set(Failure.objects.filter(group=made["bug"][0]).values_list("state", flat=True)) == {"dead"}
+
+
+def test_a_person_decides(mixed):
+    mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
+    assert off(without_groups=[])[1].replayable == 8
+    told, seen = off(without_groups=["v1-down"])
+    assert (told, seen.replayable) == ({"down": ""}, 3)
+    assert refusal(lambda: off(without_groups=["v1-none"])).field == "without_groups"
+    replay = replays.launch(
+        ANN, query="queue:emails", reason="x", options=Options.read({"without_groups": ["v1-down"]})
+    )
+    assert [one.reason for one in replays.groups_aside(ANN, replay)] == ["left out by ann"]
+
+
+def test_who_names_jobs_or_a_group_means_them(mixed):
+    made = mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
+    assert off("group:v1-bug,v1-down")[0] == {}
+    seen = replays.preview(ANN, selection=[*made["bug"][1], *made["down"][1]])
+    assert seen.replayable == 8 and [one.reason for one in seen.choices] == [
+        "",
+        "permanent: KeyError is an error of code or data",
+    ]
+    assert off("group:v1-bug")[1].replayable == 3
+
+
+def test_all_off_is_refused_with_the_way_out(mixed):
+    mixed(one=(2, {"error_type": "TypeError"}), two=(3, {"error_type": "KeyError"}))
+    refused = refusal(lambda: replays.launch(ANN, query="queue:emails", reason="x"))
+    assert refused.message == (
+        "None of the 5 can be replayed now: 5 in 2 groups that are left out. Nothing was changed. "
+        "Say which groups are left out (without_groups), none of them to send all."
+    )
+    assert not Replay.objects.exists()
+
+
+def test_a_policy_says_what_is_permanent(mixed):
+    mixed(down=(5, {}), gone=(3, {"error_type": "shop.EndpointGone"}), known=(2, {"error_type": "builtins.ValueError"}))
+    policies.publish(
+        ADMIN,
+        "mail",
+        {
+            "match": {"source": "*", "queue": "emails", "task": "*"},
+            "backoff": {"kind": "fixed", "first_delay_s": 1},
+            "max_attempts": 3,
+            "classes": [{"error": "EndpointGone", "as": "permanent"}],
+        },
+        expected_version=0,
+    )
+    # The policy decides alone: what it does not call permanent is transient.
+    assert off()[0] == {"gone": "permanent by policy mail"}
+
+
+def test_an_error_of_code_is_on_again_once_it_is_resolved_or_another_release_runs(mixed):
+    bug, ids = mixed(bug=(3, {"error_type": "KeyError"}))["bug"]
+    now = timezone.now()
+
+    def is_permanent():
+        return bug.pk in prognosis.of_groups(ANN, [bug.pk], now)
+
+    assert is_permanent()
+    Failure.objects.filter(pk__in=ids).update(release="1.0")
+    Worker.objects.create(source="shop", name="w1", release="1.0", seen_at=now, boot="b", queues=["emails"])
+    assert is_permanent()
+    Worker.objects.update(release="1.1")
+    assert not is_permanent()
+    Worker.objects.update(seen_at=now - timedelta(hours=1))
+    assert is_permanent()
+    Group.objects.update(state="resolved", resolved_at=now)
+    assert not is_permanent()
+
+
+def test_a_group_that_is_failing_now_is_off(mixed):
+    made = mixed(down=(5, {}), storm=(5, {"ago": timedelta(seconds=4)}), calm=(5, {"ago": timedelta(seconds=40)}))
+    minute = timezone.now().replace(second=0, microsecond=0)
+    for name in ("storm", "calm"):
+        GroupCounter.objects.create(group=made[name][0], step=60, at=minute, failed=9)
+    assert list(off()[0]) == ["storm"] and "still failing: its latest failure was" in off()[0]["storm"]
+
+
+def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_outage(mixed):
+    made = mixed(down=(20, {}), again=(20, {}))
+    (_, down_ids), (again, again_ids) = made["down"], made["again"]
+    now = timezone.now()
+    earlier = Replay.objects.create(
+        scope_max_id=0, state="done", started_at=now, ended_at=now, actor="ann", failed_again=6
+    )
+    rows = [(pk, False, again) for pk in again_ids[:6]] + [(pk, True, None) for pk in down_ids[:6]]
+    for n, (pk, ok, failed_in) in enumerate(rows, 1):
+        ReplayItem.objects.create(
+            replay=earlier, n=n, failure_id=pk, run=2, state="succeeded" if ok else "failed_again", sent_at=now,
+            first_at=now, first_ok=ok, first_group=failed_in,
+        )  # fmt: skip
+    assert off()[0] == {}, "nothing succeeded in it"
+    Replay.objects.update(succeeded=6)
+    assert off()[0] == {"again": "still failing: 6 of 6 replayed in the last hour failed again"}
+    ReplayItem.objects.update(first_at=now - timedelta(hours=2))
+    assert off()[0] == {}
+
+
+def test_a_group_of_another_source_tells_nothing(mixed, bury):
+    mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
+    secret = group("secret", error_type="KeyError")
+    bury(4, source="web", group=secret)
+    _, seen = off(viewer=Viewer("bob", {"shop": OPERATOR}))
+    assert {one.fingerprint for one in seen.choices} == {"v1-down", "v1-bug"}
+
+
+def test_the_canary_is_drawn_over_the_groups(mixed):
+    """Oldest first, it would be 300 jobs of one group."""
+    made = mixed(old=(300, {}), middle=(80, {}), small=(20, {}), one=(1, {}))
+    replay = replays.launch(ANN, query="queue:emails", reason="x", pace={"style": "careful"})
+    drawn = list(replay.items.order_by("n").values_list("failure__group__message", flat=True)[:50])
+    assert drawn[:4] == ["old", "middle", "small", "one"]
+    share = Counter(drawn)
+    assert share["old"] == pytest.approx(37, abs=2) and share["middle"] == pytest.approx(10, abs=2)
+    # Within a group the oldest goes first, and no job is there twice or missing.
+    of_old = list(replay.items.filter(failure__group=made["old"][0]).order_by("n").values_list("failure", flat=True))
+    while replays.lay():
+        pass
+    assert of_old == sorted(of_old) and replay.items.count() == 401
+
+
+def test_a_steady_replay_goes_oldest_first(mixed):
+    made = mixed(old=(6, {}), new=(6, {}))
+    replay = replays.launch(ANN, query="queue:emails", reason="x", pace={"rate": 5})
+    order = list(replay.items.order_by("n").values_list("failure", flat=True))
+    assert order == made["old"][1] + made["new"][1]
+
+
+# -- drafts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_start_leaves_nothing(shop, bury, monkeypatch):
+    ids = bury(20)
+    seen = replays.preview(ANN, query="queue:emails")
+    Failure.objects.filter(pk__in=ids[:10]).update(state="recovered")
+    refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))
+    assert refused.code == "changed" and not Replay.objects.exists()
+
+
+def test_a_start_without_what_the_preview_accepted_says_so(shop, bury):
+    bury(2, expires_at=timezone.now() - timedelta(hours=1), caveats=8)
+    bury(17)
+    accepting = Options(accept=("expired",))
+    seen = replays.preview(ANN, query="queue:emails", options=accepting)
+    assert seen.replayable == 19
+    refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))
+    assert (refused.field, refused.accept) == ("accept", ("expired",))
+    assert refused.message == (
+        "The preview accepted expired, and this start does not: name it in accept, or preview without it. "
+        "It showed 19 jobs, this start has 17. Nothing was changed."
+    )
+    assert not Replay.objects.exists()
+    assert replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot, options=accepting).total == 19
+
+
+def test_a_start_with_other_groups_than_the_preview_says_so(mixed):
+    mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
+    seen = replays.preview(ANN, query="queue:emails", options=Options.read({"without_groups": []}))
+    refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))
+    assert refused.field == "without_groups" and "It showed 8 jobs, this start has 5." in refused.message
+
+
+def test_a_draft_is_discarded_and_the_audit_keeps_what_it_was(shop, bury):
+    bury(3)
+    draft = replays.draft(ANN, query="queue:emails", reason="later")
+    replays.discard(ANN, draft)
+    assert not Replay.objects.exists() and not Attempt.objects.filter(run=2).exists()
+    started = replays.launch(ANN, query="queue:emails", reason="now")
+    assert refusal(lambda: replays.discard(ANN, started)).code == "wrong_state"
