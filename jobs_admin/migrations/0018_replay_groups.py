@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('jobs_admin', 0017_progress),
+        ('jobs_admin', '0017_progress'),
     ]
 
     operations = [
