@@ -32,7 +32,7 @@ _BOUNDS = {
     "replays.stopping._AT_ONCE": 5,
     "replays.stopping._AGAIN_S": 0.0,
     "replays.acts._CANCELLED_AT_ONCE": 3,
-    "replays.leaving_out._BATCH": 2,
+    "replays.setting_aside._BATCH": 2,
     "replays.marking._FEWEST": 1,
     "replays.marking._MOST": 4,
     "replays.choosing._PASSED_AT_ONCE": 5,
