@@ -11,6 +11,7 @@ from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.sources.bullmq import reading as bullmq_reading
 from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
+from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
 from tests.conftest import forget_configuration
 from tests.sources.jobs_tables import OnSQLite
 from tests.sources.rabbit_bus import Queues, broken, until
@@ -153,3 +154,16 @@ def test_a_defect_in_one_way_of_reading_bullmq_is_told_and_the_others_file_all_t
     until(are_filed)
     source = Source.objects.get()
     assert "IndexError: list index out of range" in source.why_not_pulled and source.not_pulled_since
+
+
+class TestLargeLetters(Queues):
+    def test_a_queue_full_of_letters_too_large_to_be_stored_is_told(self, configured, monkeypatch):
+        monkeypatch.setattr(rabbitmq_reading, "_DRAINED_AT_ONCE", 3)
+        monkeypatch.setattr(rabbitmq_death, "_LARGEST", 4096 + 1000)
+        configured(
+            f'backend = "rabbitmq"\nurl = "{self.node.url}"\nmode = "drain"\ndead_letter_queues = ["{self.dlq}"]\n'
+        )
+        for n in range(5):
+            self.bus.publish(self.dlq, {"n": n, "large": "x" * 2000})
+        pull()
+        assert "3 dead letters are too large to be stored" in Source.objects.get().why_not_pulled

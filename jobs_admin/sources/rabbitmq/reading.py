@@ -257,9 +257,14 @@ class Drain:
         left_over = copies.taking(queue.name) | copies.taken_lately(queue.name, _COMES_BACK_S)
         return cls(queue, copies, wire.channel(), Numbering(copies, queue.name, left_over))
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether it holds so many that are too large to be stored that it reads no further."""
+        return len(self.left) >= _DRAINED_AT_ONCE
+
     def batch(self) -> tuple[list[Told], list[tuple[int, str]]]:
         """The next dead letters; and those of them that go (tag, name) once they are filed."""
-        if len(self.left) >= _DRAINED_AT_ONCE:
+        if self.is_full:
             return [], []
         # What was fetched is ours until it is named, however often the store is away: given back, each time would count as a delivery.
         self.fetched = self.fetched or list(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -35,6 +36,7 @@ from jobs_admin.sources.base import (
     Pulled,
     Ref,
     Rescheduled,
+    SourceError,
     SourceRefused,
     SourceUnreachable,
     Unread,
@@ -47,6 +49,8 @@ from jobs_admin.sources.rabbitmq import reading
 from jobs_admin.sources.rabbitmq import settings as rabbitmq_settings
 from jobs_admin.sources.rabbitmq.copies import Copies, Owed
 from jobs_admin.sources.rabbitmq.reading import DeadQueue, Drain, Mirrored
+
+log = logging.getLogger(__name__)
 
 _FOUND_FOR_S = 60.0
 _HEAD_EVERY_S = 10.0
@@ -190,6 +194,7 @@ class RabbitMQ:
         if self._out is not None:
             return self._out
         dead, _ = self._dead_queues()
+        failing: dict[str, str] = {}
         with self._reading() as wire:
             self._note_acked()
             self._turn += 1  # none waits for another one that never ends
@@ -198,11 +203,22 @@ class RabbitMQ:
                 try:
                     page = self._drained(wire, queue, after) if queue.is_drained else self._mirrored(wire, queue, after)
                 except AccessRefused:
-                    continue  # `findings` says so
+                    failing[queue.name] = "this user may not read it"
+                    continue
+                except (AMQPError, OSError, Blocked, SourceError):
+                    raise
+                except Exception as error:  # one queue: those behind it are read all the same
+                    log.error("The dead letters in %s cannot be read.", queue.name, exc_info=error)
+                    failing[queue.name] = f"{type(error).__name__}: {error}"
+                    continue
                 if page is not None:
                     self._out = page
                     return page
-        return Pulled([], after or "{}")
+                if (drain := self._drains.get(queue.name)) is not None and drain.is_full:
+                    failing[queue.name] = (
+                        f"{len(drain.left)} dead letters are too large to be stored; no more is drained"
+                    )
+        return Pulled([], after or "{}", failing=failing)
 
     def filed(self, pulled: Pulled) -> None:
         """See `base.PulledSource`. What is drained is acknowledged now."""
