@@ -196,7 +196,17 @@ class Alerts(CeleryDesk):
         """Jobs die in some queues, or come back."""
         for _ in range(rng.choice([1, 1, 2, 8, len(self.queues)])):
             self._set_depth(rng.choice(SOURCES), rng.choice(self.queues), rng.choice([0, 1, 2, 3, 5, 6, 20]))
+        self.clock.step(rng.choice([0, 5]))
         self._judge(rng, 1)
+
+    @act(weight=6)
+    def flap(self, rng: random.Random) -> None:
+        """One queue goes over a threshold and under it again, round after round."""
+        source, queue = rng.choice(SOURCES), rng.choice(self.queues)
+        for _ in range(rng.choice([3, 6, 10])):
+            self._set_depth(source, queue, rng.choice([0, 0, 2, 3, 6]))
+            self.clock.step(rng.choice([5, 5, 10, 30]))
+            self._judge(rng, 1)
 
     def _set_depth(self, source: str, queue: str, depth: int) -> None:
         from jobs_admin.models import Failure

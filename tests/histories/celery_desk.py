@@ -109,8 +109,10 @@ class CeleryDesk(World):
         """The desk reads these reports, all of them, also where the process that does so dies once."""
         from jobs_admin.core import keys
 
-        for entry in entries:
-            self.store.xadd(keys.failures(), entry)
+        with self.store.pipeline(transaction=False) as pipe:
+            for entry in entries:
+                pipe.xadd(keys.failures(), entry)
+            pipe.execute()
         if rng is not None:
             self.dies(rng, 30, self._ingest_all)
         self._ingest_all()

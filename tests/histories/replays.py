@@ -102,6 +102,8 @@ class Replays(CeleryDesk):
         self.by_word: dict[int, str] = {}  # item -> what a person said became of it
         self.has_lost_queues = False
         self._bury(rng, rng.choice(_SIZES))
+        if rng.random() < 0.7:
+            self.start(rng)
 
     def described(self) -> str:
         from jobs_admin.models import Replay, ReplayItem
@@ -138,6 +140,13 @@ class Replays(CeleryDesk):
 
     # -- people ---------------------------------------------------------------------------------------------------
 
+    @act(weight=12)
+    def go_on(self, rng: random.Random) -> None:
+        """All steps of watch once, and the workers beside them."""
+        for step in (self.lay, self.send, self.work, self.hear, self.settle):
+            step(rng)
+        self.clock.step(rng.choice([0.3, 1, 3]))
+
     @act(weight=6)
     def start(self, rng: random.Random) -> None:
         from jobs_admin import replays
@@ -146,7 +155,7 @@ class Replays(CeleryDesk):
         pace = rng.choice(_PACES)
         options, edit, selection, query = replays.Options(), None, [], ""
         known = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned)
-        kind = rng.choice(["all", "all", "query", "chosen", "edited", "patched"])
+        kind = rng.choice(["all", "all", "all", "query", "chosen", "edited", "patched"])
         if kind == "query":
             query = rng.choice([f"queue:{rng.choice(self.queues)}", f"task:{rng.choice(TASKS)}", "source:shop"])
         elif kind == "chosen" and known:
@@ -201,6 +210,18 @@ class Replays(CeleryDesk):
                     raise
 
         self.dies(rng, 30, work)
+
+    @act(weight=3)
+    def cancel_what_waits(self, rng: random.Random) -> None:
+        """Cancelled while jobs of it wait on their queues: those are taken back, what a worker has runs on."""
+        from jobs_admin import replays
+        from jobs_admin.models import Replay
+
+        self.send(rng)
+        self._fetch(rng, rng.choice([0, 0, 1]))
+        if replay := Replay.objects.filter(sent__gt=0).exclude(state__in=_OVER).order_by("pk").first():
+            replays.cancel(self.ann, replay, "no")
+            self.settle(rng)
 
     @act()
     def resolve(self, rng: random.Random) -> None:
@@ -348,7 +369,7 @@ class Replays(CeleryDesk):
     def _end(self, rng: random.Random, one: Running, wells: float) -> None:
         job = one.job
         draw = rng.random()
-        kind = "success" if draw < wells else rng.choices(["exception", "retry"], [3, 1])[0]
+        kind = "success" if draw < wells else rng.choice(["exception", "retry"])
         if one.attempt >= 3 and kind == "retry":
             kind = "exception"
         error = rng.choice(["Refused", "Timeout", "New"])

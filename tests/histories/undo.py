@@ -174,8 +174,10 @@ class Undo(CeleryDesk):
             for pk in chosen:
                 self.jobs[pk].is_open = False
             return
+        if rng.random() < 0.5:
+            return  # nothing is sent until the history ends: the jobs are dead still, and held
         self._send_all()
-        for pk in chosen:
+        for pk in (pk for pk, job in self.jobs.items() if job.is_open and job.state == "dead"):
             self.jobs[pk].change("replaying")
             self.jobs[pk].run += 1
         if rng.random() < 0.3:
@@ -495,6 +497,10 @@ class Undo(CeleryDesk):
     def catch_up(self) -> None:
         rng = random.Random(1)
         self._send_all()
+        for job in self.jobs.values():
+            if job.is_open and job.state == "dead":
+                job.change("replaying")
+                job.run += 1
         self._work(rng)
         self._regroup_all()
 
