@@ -14,7 +14,7 @@ import redis
 from tests.histories.bounds import SmallBounds
 from tests.histories.deaths import dying_after, forget_process
 from tests.histories.desk import empty_desk, open_desk
-from tests.histories.kit import Clock, World, run_in_child
+from tests.histories.kit import Clock, Divergence, World, run_in_child
 
 _DEATHS, _KILLS = 0.15, 0.3  # of the acts that may die, so many do
 
@@ -116,6 +116,14 @@ class CeleryDesk(World):
         if rng is not None:
             self.dies(rng, 30, self._ingest_all)
         self._ingest_all()
+
+    def settle_all(self) -> None:
+        from jobs_admin import replays
+
+        for _ in range(500):
+            if not replays.settle():
+                return
+        raise Divergence("Settling finds the same again and again")
 
     def _ingest_all(self) -> None:
         from jobs_admin import ingest

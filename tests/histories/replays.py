@@ -428,8 +428,7 @@ class Replays(CeleryDesk):
         self.clock.step(2 * 3600)
         for _ in range(3):
             replays.send("last")
-            while replays.settle():
-                pass
+            self.settle_all()
             self.clock.step(3)
 
     def _is_anything_left(self) -> bool:

@@ -196,7 +196,6 @@ class Undo(CeleryDesk):
 
     def _work(self, rng: random.Random) -> None:
         """All that waits is run, reported and settled."""
-        from jobs_admin import replays
 
         entries = []
         for source, client in self.brokers.items():
@@ -217,8 +216,7 @@ class Undo(CeleryDesk):
                     mine.attempts, mine.is_open = 1, False
                     mine.change("recovered" if kind == "success" else "dead")
         self.file(entries)
-        while replays.settle():
-            pass
+        self.settle_all()
 
     @act()
     def prune(self, rng: random.Random) -> None:
