@@ -48,6 +48,15 @@ class TestHistories:
         self.need_rabbitmq()
         run("rabbitmq", "--histories", "30")
 
+    def test_of_replays(self):
+        run("replays", "--histories", "60")
+
+    def test_of_alerts(self):
+        run("alerts", "--histories", "60")
+
+    def test_of_undoing(self):
+        run("undo", "--histories", "60")
+
     def test_of_processes_that_are_killed(self):
         run("jobs_table", "--kills", "--histories", "10")
 
