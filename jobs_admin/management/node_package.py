@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import sys
 import tarfile
 import tempfile
@@ -34,7 +35,8 @@ def build(folder: Path, root: Path = ROOT) -> Package:
     packed = _packed(_files(root, described["files"]))
     name = described["name"].removeprefix("@").replace("/", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{described['version']}.tgz"
+    # Absolute: npm takes `dist/x.tgz` for a repository of GitHub, and is run in another folder anyway.
+    path = folder.resolve() / f"{name}-{described['version']}.tgz"
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", delete=False) as unfinished:
         try:
             unfinished.write(packed)
@@ -89,7 +91,7 @@ def main(arguments: list[str]) -> int:
     sys.stdout.write(
         f"{made.path}\n{made.size:,} bytes, sha256 {made.sha256}\n\n"
         "Where your BullMQ workers are made:\n\n"
-        f"    npm install {made.path}\n"
+        f"    npm install {shlex.quote(str(made.path))}\n"
         "    require('@redrive/bullmq').worker(new Worker(…), { source: 'shop' });\n"
     )
     return 0

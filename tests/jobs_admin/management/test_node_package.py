@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -50,6 +51,29 @@ def test_npm_installs_what_the_command_writes_and_it_is_there_for_both_kinds_of_
     ):
         done = subprocess.run(["node", "-e", script], cwd=tmp_path / "app", capture_output=True, text=True, check=True)
         assert done.stdout == "function\n"
+
+
+@pytest.mark.parametrize("folder", ["dist", "my packages"])
+def test_the_printed_npm_line_installs_from_any_folder_where_the_package_was_built_by_a_relative_path(tmp_path, folder):
+    try:
+        node.packages()
+    except node.OutOfReach as error:
+        pytest.skip(str(error))
+    built = subprocess.run([*COMMAND, folder], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    (line,) = [line.strip() for line in built.splitlines() if line.strip().startswith("npm install ")]
+    for home in (tmp_path, tmp_path / "app"):
+        home.mkdir(exist_ok=True)
+        (home / "package.json").write_text('{"private": true}')
+        command = f"{line} --offline --no-audit --no-fund"
+        done = subprocess.run(command, shell=True, cwd=home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert (home / "node_modules/@redrive/bullmq/index.js").exists()
+
+
+def test_the_page_gives_npm_no_path_that_it_takes_for_a_repository():
+    page = (ROOT / "docs/node.md").read_text()
+    paths = re.findall(r"npm install (?:-\S+ )*([^\s`]+)", page)
+    assert paths and all(path.startswith(("/", "./", "../")) for path in paths)
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
