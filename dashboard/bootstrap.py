@@ -45,12 +45,12 @@ def main(argv: list[str]) -> int:
     enter_environment(argv, locks)
     if is_test:
         return run_tests([a for a in argv[2:] if a != "--strict"], strict=strict)
-    if argv[1:2] == ["up"]:
+    from dashboard import command_line
+
+    if argv[1:2] == ["up"] and not command_line.asks_for_help(argv):
         from dashboard import first_run
 
         first_run.prepare(argv[2:])
-    from dashboard import command_line
-
     command_line.run(argv)
     return 0
 

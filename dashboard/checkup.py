@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -40,6 +40,7 @@ class Result:
     part: str
     text: str
     findings: list[Finding]
+    is_usable: bool = True  # whether checks that read this part can run; independent of the severity of its findings
 
     @property
     def severity(self) -> str:
@@ -48,19 +49,30 @@ class Result:
 
 
 def results(now: datetime | None = None) -> Iterator[Result]:
-    """Every check, one after the other. What a check needs and another found broken is not reported twice."""
+    """Every check, in order. A check that reads a part which cannot be used is skipped, and its part is reported once."""
     now = now or datetime.now(UTC)
     database = check_database()
     yield database
     store = check_store()
     yield store
-    if not store.findings or store.severity != HIGH:
-        yield check_watch(now)
-    yield from check_sources(now, reads_database=database.severity != HIGH)
-    if database.severity != HIGH:
-        yield check_reports(is_store_known=store.severity != HIGH)
-        yield check_channels()
-        yield check_audit()
+    if store.is_usable:
+        yield _attempt("watch", lambda: check_watch(now))
+    yield from check_sources(now, reads_database=database.is_usable)
+    if database.is_usable:
+        yield _attempt("reports", lambda: check_reports(is_store_known=store.is_usable))
+        yield _attempt("channels", check_channels)
+        yield _attempt("audit", check_audit)
+
+
+def _attempt(part: str, check: Callable[[], Result]) -> Result:
+    """The check's result, or a severe finding where the database or the store failed during the check."""
+    try:
+        return check()
+    except (redis.RedisError, DatabaseError) as error:
+        what = "The store" if isinstance(error, redis.RedisError) else "The database"
+        why = _line(error) if isinstance(error, redis.RedisError) else about_database(error)
+        text = f"This part was not checked. {what} failed meanwhile: {why}."
+        return Result(part, "", [Finding("not-checked", HIGH, text, "Run `doctor` again.")])
 
 
 def check_database() -> Result:
@@ -81,7 +93,7 @@ def check_database() -> Result:
                 "Look at DATABASE_URL, and whether it runs.",
             )
         )
-    return Result("database", connection.vendor, found)
+    return Result("database", connection.vendor, found, is_usable=not found)
 
 
 def check_store() -> Result:
@@ -89,23 +101,43 @@ def check_store() -> Result:
     try:
         client = config.store()
         client.ping()
-        server = client.info("server")
-        valkey = server.get("valkey_version")
-        version = f"Valkey {valkey}" if valkey else f"Redis {server.get('redis_version', '?')}"
         source = connect("store", "celery", settings.REDRIVE_REDIS_URL)
-        try:
-            return Result("store", version, [*_about_the_guard(), *_about_the_store(source)])
-        finally:
-            source.close()
     except config.BadConfiguration as error:
-        return Result("store", "", [Finding("store", HIGH, str(error), "Nothing can be captured without it.")])
+        found = Finding("store", HIGH, str(error), "Nothing can be captured without it.")
+        return Result("store", "", [found], is_usable=False)
     except (redis.RedisError, SourceError, OSError) as error:
-        fix = "Look at REDRIVE_REDIS_URL, and whether it runs. Workers keep their reports on disk meanwhile."
-        return Result("store", "", [Finding("store", HIGH, f"The store does not answer: {_line(error)}.", fix)])
+        return _without_store(error)
+    try:
+        return Result("store", _version_of(client), [*_about_the_guard(), *_about_the_store(source)])
+    except redis.RedisError as error:
+        return _without_store(error)
+    finally:
+        source.close()
+
+
+def _without_store(error: BaseException) -> Result:
+    fix = "Look at REDRIVE_REDIS_URL, and whether it runs. Workers keep their reports on disk meanwhile."
+    found = Finding("store", HIGH, f"The store does not answer: {_line(error)}.", fix)
+    return Result("store", "", [found], is_usable=False)
+
+
+def _version_of(client: redis.Redis) -> str:
+    try:
+        server = client.info("server")
+    except redis.ResponseError:  # INFO is not allowed to this user
+        return "version unknown"
+    valkey = server.get("valkey_version")
+    return f"Valkey {valkey}" if valkey else f"Redis {server.get('redis_version', '?')}"
 
 
 def _about_the_store(source: Adapter) -> list[Finding]:
     """What the adapter says of a broker, in the words of a store: reports wait there, not jobs."""
+    try:
+        findings = source.findings()
+    except SourceError as error:
+        config.store().ping()  # raises where it does not answer any more
+        text = f"The store answers, but its settings cannot be read: {_line(error)}."
+        return [Finding("settings-unknown", WARNING, text, "Allow INFO and CONFIG GET to this user.")]
     return [
         Finding(
             found.id,
@@ -116,7 +148,7 @@ def _about_the_store(source: Adapter) -> list[Finding]:
             .replace("Jobs may be among them", "Reports may be among them"),
             found.fix,
         )
-        for found in source.findings()
+        for found in findings
     ]
 
 

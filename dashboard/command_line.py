@@ -43,7 +43,9 @@ def run(argv: list[str]) -> None:
         sys.stdout.write(listing())
         return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
-    if command in _NEED_TABLES and not {"--help", "-h"} & set(argv):
+    if asks_for_help(argv):
+        environment.use_defaults()
+    elif command in _NEED_TABLES:
         need_desk()
     # Django is there only after the environment was entered.
     from django.core.management import execute_from_command_line
@@ -61,6 +63,11 @@ def run(argv: list[str]) -> None:
     except BrokenPipeError:  # `doctor | head`: who read has seen enough, and nothing more can be said
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+
+
+def asks_for_help(argv: list[str]) -> bool:
+    """Return whether the command only explains itself: it needs no desk, and a setting that cannot be used is no obstacle."""
+    return argv[1:2] == ["help"] or bool({"--help", "-h"} & set(argv[1:]))
 
 
 def listing() -> str:

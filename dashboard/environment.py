@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,17 @@ def _made_by_up() -> dict[str, str]:
 def forget() -> None:
     """Read what `up` made anew, after it was changed."""
     _made_by_up.cache_clear()
+
+
+def use_defaults() -> None:
+    """Ignore every setting of this process and every desk, so that `--help` needs neither."""
+    for name in list(os.environ):
+        if name.removesuffix("_FILE") in OF_A_RUN or name.startswith("REDRIVE_"):
+            del os.environ[name]
+    os.environ["SECRET_KEY"] = secrets.token_urlsafe(50)
+    _made_by_up.cache_clear()
+    # No folder of that name is made: nothing is opened.
+    os.environ["REDRIVE_DATA"] = str(ROOT / "var" / "of-no-desk")
 
 
 def get(name: str, default: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -10,6 +11,7 @@ from io import StringIO
 import pytest
 import redis
 from django.core.management import call_command
+from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from dashboard import checkup
@@ -80,6 +82,80 @@ def test_a_guard_that_is_off_is_severe(shop, store):
     code, said = doctor()
     assert code == 1
     assert "The guard is off: nothing is recorded." in said and "All is well" not in said
+
+
+def make_store_safe(store):
+    return ""
+
+
+def switch_the_guard_off(store):
+    call_command("off")
+    return "The guard is off"
+
+
+def let_the_store_evict(store):
+    store.config_set("maxmemory-policy", "allkeys-lru")
+    return "maxmemory-policy is allkeys-lru"
+
+
+def keep_the_store_off_the_disk(store):
+    store.config_set("appendonly", "no")
+    return "writes nothing to disk"
+
+
+def make_watch_current(store):
+    return ""
+
+
+def make_watch_late(store):
+    store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp() - 300)
+    return "Not watching since"
+
+
+def forget_watch(store):
+    store.delete(keys.steps())
+    return "`manage.py watch` has not run yet"
+
+
+@pytest.fixture
+def changed_store(shop, store):
+    yield store
+    store.config_set("maxmemory-policy", "noeviction")
+    store.config_set("appendonly", "yes")
+
+
+@pytest.mark.parametrize("change_watch", [make_watch_current, make_watch_late, forget_watch])
+@pytest.mark.parametrize(
+    "change_store", [make_store_safe, switch_the_guard_off, let_the_store_evict, keep_the_store_off_the_disk]
+)
+def test_a_finding_about_the_store_hides_neither_watch_nor_reports(changed_store, change_store, change_watch):
+    expected = {change_store(changed_store), change_watch(changed_store)} - {""}
+    code, said = doctor()
+    assert all(text in said for text in expected), said
+    assert code == (1 if expected else 0), said
+    assert "does not answer" not in said
+    assert "reports: all filed" in said and ": ingest\n" in said or "watch" in said
+
+
+def test_a_store_whose_settings_may_not_be_read_answers_all_the_same(shop, store, settings):
+    store.execute_command("ACL", "SETUSER", "narrow", "on", ">narrow", "~*", "&*", "+@all", "-info", "-config")
+    settings.REDRIVE_REDIS_URL = "redis://narrow:narrow@" + settings.REDRIVE_REDIS_URL.rpartition("@")[2]
+    config.store.cache_clear()
+    try:
+        code, said = doctor()
+    finally:
+        config.store.cache_clear()
+        store.execute_command("ACL", "DELUSER", "narrow")
+    assert code == 0, said
+    assert "The store answers, but its settings cannot be read" in said and "store does not answer" not in said
+
+
+def test_tables_that_are_older_than_the_code_hide_neither_store_nor_watch(shop, store):
+    MigrationRecorder.Migration.objects.filter(app="jobs_admin").order_by("-id").first().delete()
+    store.delete(keys.steps())
+    code, said = doctor()
+    assert code == 1
+    assert "The tables are older than the code." in said and "has not run yet" in said and "source shop" in said
 
 
 def test_a_guard_that_is_held_to_recording_is_said(shop, store):

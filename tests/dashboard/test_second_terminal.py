@@ -79,6 +79,18 @@ def test_the_list_of_commands_needs_no_secret_and_begins_with_ours(tmp_path, arg
     assert "changepassword" in done.stdout.split("Django's:")[1]
 
 
+@pytest.mark.parametrize("command", ["up", "doctor", "failures", "policies", "token"])
+def test_help_of_a_command_needs_no_desk_and_makes_none(tmp_path, command):
+    done = terminal(tmp_path / "data", command, "--help")
+    assert (done.returncode, done.stdout.startswith(f"usage: manage.py {command} ")) == (0, True), done.stdout
+    assert not (tmp_path / "data").exists()
+
+
+def test_help_is_given_where_a_setting_cannot_be_used(tmp_path):
+    done = terminal(tmp_path, "doctor", "--help", REDRIVE_READ_ONLY="perhaps", DATABASE_URL="mysql://h/d")
+    assert done.returncode == 0 and done.stdout.startswith("usage: manage.py doctor "), done.stdout
+
+
 def test_every_command_of_ours_is_listed():
     files = [*ROOT.glob("dashboard/management/commands/*.py"), *ROOT.glob("jobs_admin/management/commands/*.py")]
     assert {file.stem for file in files} - {"__init__"} == command_line.OURS.keys() - {
