@@ -124,6 +124,8 @@ class Engine:
                 raise EngineFailed(f"The engine ended at once (exit {self.process.returncode}): {tail}")
             if self._answers():
                 return self
+            if self._is_loading():  # however long its file is
+                ends = time.monotonic() + deadline_s
             time.sleep(0.02)
         self.stop()
         raise EngineFailed(f"The engine did not answer on port {self.port} within {deadline_s:.0f} s and was stopped.")
@@ -134,6 +136,16 @@ class Engine:
                 return bool(client.ping())
         except redis.RedisError:  # refused, or still loading its file
             return False
+
+    def _is_loading(self) -> bool:
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=1, socket_connect_timeout=1) as client:
+                client.ping()
+        except redis.BusyLoadingError:
+            return True
+        except redis.RedisError:
+            pass
+        return False
 
     def stop(self, patience_s: float = 5) -> None:
         if self.process is None or self.process.poll() is not None:

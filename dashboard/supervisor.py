@@ -28,6 +28,9 @@ STEADY_AFTER_S = 60.0
 _LOUD = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception): ")
 
 
+QUIET_S = 60.0
+
+
 class StartFailed(Exception):
     """A process did not come up. The text says which, why, and what its log says last."""
 
@@ -47,6 +50,7 @@ class Child:
     patience_s: float = 4.0
     is_once: bool = False  # it does one thing and ends; not restarted
     done: Path | None = None  # made when a child that runs once has ended well
+    pass_fds: tuple[int, ...] = ()  # open files that it inherits, under the same numbers
     speaks: bool = True  # its errors are said in the terminal (not of a shop that fails on purpose)
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
@@ -104,6 +108,8 @@ class Supervisor:
             self.children.append(child)
         child.due_at = None
         child.started_at = time.monotonic()
+        with contextlib.suppress(OSError):  # pages and messages name the log also where nothing was said yet
+            os.close(os.open(child.log, os.O_WRONLY | os.O_CREAT, 0o600))
         child.process = subprocess.Popen(
             child.command,
             cwd=Path(__file__).resolve().parent.parent,
@@ -112,6 +118,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             process_group=0,  # so that its own children can be found, and Ctrl-C reaches only us
+            pass_fds=child.pass_fds,
             preexec_fn=die_with_parent,
         )
         self.mind(child.process.pid)
@@ -155,13 +162,18 @@ class Supervisor:
         self,
         is_true: Callable[[], bool],
         what: str,
-        deadline_s: float,
+        progress: Callable[[], object],
         needs: Iterable[Child] = (),
         every_s: float = TURN_S,
+        quiet_s: float = QUIET_S,
     ) -> None:
-        """Go on when it is true. Raises StartFailed if one of the children it needs ends, or the time is over."""
+        """Go on when it is true, however long a busy machine takes.
+
+        Raises StartFailed if one of the children it needs ends, or if `progress` gave the same value for `quiet_s`.
+        """
         needs = list(needs)
-        ends = time.monotonic() + deadline_s
+        quiet = Quiet()
+        reported = 0
         while not is_true():
             for child in needs:
                 if not child.is_running:
@@ -170,12 +182,19 @@ class Supervisor:
                         f"{child.last_words()}\nThe {child.name} process ended while it was starting "
                         f"(exit {child.exit_code}). Its log: {child.log}"
                     )
-            if time.monotonic() > ends:
+            if quiet.since(progress, time.monotonic()) > quiet_s:
                 logs = "\n".join(child.last_words(4) for child in needs)
                 raise StartFailed(
-                    f"{logs}\nGave up after {deadline_s:.0f} s of waiting until {what}. Logs: {self.logs}"
+                    f"{logs}\nGave up waiting until {what}: nothing has moved for {quiet_s:.0f} s. Logs: {self.logs}"
                 )
+            if quiet.waited_s // 60 > reported:
+                reported = int(quiet.waited_s // 60)
+                self.say(f"Still starting after {60 * reported} s: waiting until {what}. Ctrl-C ends it.")
             self.turn(every_s)
+
+    def processor_s(self, child: Child) -> float:
+        """Seconds of processor that the living processes of this child's group have used; 0 where none lives."""
+        return processor_s(child.process.pid) if child.process is not None else 0.0
 
     def keep_running(self) -> None:
         """From now on a child that ends is started again, also one that ended since it was waited for."""
@@ -305,6 +324,57 @@ class Supervisor:
                 self.reaper.stdin.close()
             self.reaper.wait()
             self.reaper = None
+
+
+class Quiet:
+    """How long a value has not changed, in seconds in which it was looked at: a stall of the observer does not count."""
+
+    MOST_PER_LOOK_S = 2.0
+
+    def __init__(self) -> None:
+        self.value: object = None
+        self.quiet_s = self.waited_s = 0.0
+        self.last: float | None = None
+
+    def since(self, value: Callable[[], object], now: float) -> float:
+        """Seconds without a change until `now` (any clock that only goes forward). The value is read once a second."""
+        if self.last is not None and now - self.last < 1.0:
+            return self.quiet_s
+        passed_s = now - self.last if self.last is not None else 0.0
+        found = value()
+        self.quiet_s = 0.0 if found != self.value else self.quiet_s + min(passed_s, self.MOST_PER_LOOK_S)
+        self.waited_s += passed_s
+        self.value, self.last = found, now
+        return self.quiet_s
+
+
+def processor_s(group: int) -> float:
+    """Seconds of processor that the living processes of a process group have used."""
+    if not os.path.exists("/proc/self/stat"):
+        return _processor_s_by_ps(group)
+    ticks = 0
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _processor_s_by_ps(group: int) -> float:
+    """As `ps` says it, `[[dd-]hh:]mm:ss[.cc]` a process: macOS has no /proc."""
+    lines = subprocess.run(["ps", "-A", "-o", "pgid=,time="], capture_output=True, text=True, check=False).stdout
+    found = 0.0
+    for line in lines.splitlines():
+        pgid, _, text = line.strip().partition(" ")
+        if pgid == str(group):
+            seconds = 0.0
+            for part in text.strip().replace("-", ":").split(":"):
+                seconds = seconds * 60 + float(part)
+            found += seconds
+    return found
 
 
 def _inherited() -> dict[str, str]:

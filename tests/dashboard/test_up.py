@@ -174,6 +174,33 @@ def test_a_busy_port_gives_the_next_free_one(up):
     assert desk.url != f"http://127.0.0.1:{port}"
 
 
+def test_two_desks_that_start_at_once_get_a_port_each(up):
+    port = free_port()
+    desks = [up("--no-demo", "--port", str(port), data=name, has_tables=True) for name in ("one", "other")]
+    urls = {desk.is_ready(within_s=300).url for desk in desks}
+    assert len(urls) == 2 and f"http://127.0.0.1:{port}" in urls
+    assert [f"Port {port} is busy" in desk.text for desk in desks].count(True) == 1
+    assert [desk.status() for desk in desks] == [200, 200]
+
+
+def test_no_other_server_of_the_same_user_can_share_its_port(up):
+    desk = up("--no-demo", has_tables=True).is_ready()
+    port = int(desk.url.rpartition(":")[2])
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+
+
+def test_a_request_waits_while_the_web_process_is_started_again(up):
+    desk = up("--no-demo", has_tables=True).is_ready()
+    (web,) = children_named(desk, "dashboard.web", parent=desk.process.pid)
+    os.killpg(web, signal.SIGKILL)
+    desk.wait_until(lambda: "web ended" in desk.text, 60)
+    assert desk.status() == 200
+
+
 def test_a_process_that_dies_is_started_again(up):
     desk = up("--no-demo", has_tables=True).is_ready()
     (watch,) = children_named(desk, "manage.py\0watch", parent=desk.process.pid)

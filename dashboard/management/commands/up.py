@@ -8,19 +8,23 @@ import http.client
 import json
 import os
 import secrets
+import select
 import shlex
+import socket
 import sys
 import time
 import webbrowser
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import redis
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import IntegrityError, OperationalError, connections, transaction
+from django.db.models import Max
 
 from dashboard import connections as reachable
 from dashboard import environment, first_run, web
@@ -30,12 +34,11 @@ from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
 from demo import alerting, pager
 from demo import policies as demo_policies
 from jobs_admin import audit, failures
-from jobs_admin.models import ApiToken
+from jobs_admin.core import keys
+from jobs_admin.models import ApiToken, Failure
 from jobs_admin.models.access import ADMIN, ENGINE, Viewer
 
 ROOT = environment.ROOT
-READY_WITHIN_S = 60.0
-FAILURE_WITHIN_S = 60.0
 UP = Viewer("up")  # as the audit names it
 
 
@@ -89,7 +92,11 @@ class Desk:
         self.engine_failures = 0
         self.supervisor: Supervisor | None = None
         self.lock: int | None = None
+        self.socket: socket.socket | None = (
+            None  # of the pages: held from the start on, also while the web process restarts
+        )
         self.url = ""
+        self._page = Page()
 
     # Start --------------------------------------------------------------------------------------------------------
 
@@ -144,11 +151,18 @@ class Desk:
         if self.has_demo:
             shop.append(supervisor.start(self._of_the_shop("load", "demo.load")))
             shop.append(supervisor.start(self._child("play", python("-m", "demo.play"))))
-        needed = [*shop, watch, supervisor.start(self._web())]
-        supervisor.wait_until(self._page_answers, "the page answers", READY_WITHIN_S, needed)
+        pages = supervisor.start(self._web())
+        needed = [*shop, watch, pages]
+        supervisor.wait_until(self._page_answers, "the page answers", lambda: supervisor.processor_s(pages), needed)
         if self.has_demo:
-            self._play_history()
-            supervisor.wait_until(_a_failure_is_visible, "a failure is visible", FAILURE_WITHIN_S, needed, every_s=0.2)
+            history = self._play_history()
+            supervisor.wait_until(
+                _a_failure_is_visible,
+                "a failure is visible",
+                lambda: (_reports_so_far(), supervisor.processor_s(history) if history else 0),
+                needed,
+                every_s=0.2,
+            )
         _set_token()
         has_users = _has_users()
         password = _make_admin()
@@ -165,13 +179,13 @@ class Desk:
 
     def _choose_addresses(self) -> None:
         port = self.wanted_port
-        while not is_free(port):
+        while (held := web.hold(port)) is None:
             port += 1
             if port > min(self.wanted_port + 100, 65535):
                 raise StartFailed(f"Ports {self.wanted_port} to {port - 1} are all busy. Give another with --port.")
         if port != self.wanted_port:
             say(f"Port {self.wanted_port} is busy: using {port}.")
-        self.port = port
+        self.socket = held
         self.url = f"http://127.0.0.1:{port}{settings.FORCE_SCRIPT_NAME or ''}"
         self.given_store = environment.is_given("REDRIVE_REDIS_URL") or environment.is_given("REDIS_URL")
         self.needs_engine = self.has_demo or not self.given_store
@@ -220,19 +234,21 @@ class Desk:
         return child
 
     def _web(self) -> Child:
-        child = self._child("web", python(*web.server(self.port)))
+        assert self.socket is not None
+        held = self.socket.fileno()
+        child = self._child("web", python("-m", "dashboard.web", str(held)), pass_fds=(held,))
         child.environment = {**web.ENVIRONMENT, **child.environment}
         return child
 
-    def _play_history(self) -> None:
-        """The demo's labelled day before, once a data folder."""
+    def _play_history(self) -> Child | None:
+        """The demo's labelled day before, once a data folder; None where it is there."""
         done = self.folder / "demo-history"
         if done.exists():
-            return
+            return None
         assert self.supervisor is not None
         history = self._of_the_shop("history", "demo.history")
         history.is_once, history.done = True, done
-        self.supervisor.start(history)
+        return self.supervisor.start(history)
 
     def _start_engine(self) -> None:
         if not self.needs_engine:
@@ -271,25 +287,15 @@ class Desk:
 
     def _page_answers(self) -> bool:
         """Whether the first page, or the login that it sends one to, is a page."""
-        path = (settings.FORCE_SCRIPT_NAME or "") + "/"
-        host = settings.ALLOWED_HOSTS[0].lstrip(".") if settings.ALLOWED_HOSTS else "127.0.0.1"
-        for _ in range(3):
-            try:
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-                connection.request("GET", path, headers={"Host": "127.0.0.1" if host == "*" else host})
-                answer = connection.getresponse()
-                answer.read()
-                connection.close()
-            except (OSError, http.client.HTTPException):
-                return False
-            if answer.status not in {301, 302}:
-                break
-            path = urlsplit(answer.headers["Location"]).path
-        if answer.status >= 400:
+        assert self.socket is not None
+        status = self._page.status(self.socket.getsockname()[1])
+        if status is None:
+            return False
+        if status >= 400:
             assert self.supervisor is not None
             self.supervisor.turn(0.2)
             raise StartFailed(
-                f"The page answers with HTTP status {answer.status} at {path}. Its log: {self.folder}/log/web.log"
+                f"The page answers with HTTP status {status} at {self._page.path}. Its log: {self.folder}/log/web.log"
             )
         return True
 
@@ -331,10 +337,51 @@ class Desk:
             self.engine.stop()
         if self.supervisor is not None:
             self.supervisor.release()
+        if self.socket is not None:
+            self.socket.close()
         if self.lock is not None:
             os.ftruncate(self.lock, 0)
             os.close(self.lock)
             self.lock = None
+
+
+class Page:
+    """The first page, requested until it answers. Never waits: the socket listens before a server takes from it."""
+
+    def __init__(self) -> None:
+        self.path = (settings.FORCE_SCRIPT_NAME or "") + "/"
+        self.redirects = 0
+        self.pending: http.client.HTTPConnection | None = None
+
+    def status(self, port: int) -> int | None:
+        """The HTTP status, after redirects; None where there is no answer yet: ask again."""
+        try:
+            if self.pending is None:
+                self.pending = self._request(port)
+            if not select.select([self.pending.sock], [], [], 0)[0]:
+                return None
+            answer = self.pending.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            self._forget()
+            return None
+        self._forget()
+        if answer.status in {301, 302} and self.redirects < 3:
+            self.redirects += 1
+            self.path = urlsplit(answer.headers["Location"]).path
+            return None
+        return answer.status
+
+    def _request(self, port: int) -> http.client.HTTPConnection:
+        host = settings.ALLOWED_HOSTS[0].lstrip(".") if settings.ALLOWED_HOSTS else "127.0.0.1"
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", self.path, headers={"Host": "127.0.0.1" if host == "*" else host})
+        return connection
+
+    def _forget(self) -> None:
+        if self.pending is not None:
+            self.pending.close()
+        self.pending = None
 
 
 _DEMO = (
@@ -368,6 +415,21 @@ def _a_failure_is_visible() -> bool:
         return bool(failures.search(ENGINE, limit=1).rows)
     except OperationalError:  # SQLite, locked by a long write: ask again
         return False
+    finally:
+        connections.close_all()
+
+
+def _reports_so_far() -> tuple[object, ...]:
+    """What changes while reports of failures are sent and filed."""
+    try:
+        sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(keys.failures())
+        last = sent["last-generated-id"]
+    except redis.RedisError:  # nothing was sent yet, or the store is busy
+        last = None
+    try:
+        return last, Failure.objects.aggregate(last=Max("pk"))["last"]
+    except OperationalError:
+        return (last,)
     finally:
         connections.close_all()
 

@@ -1,0 +1,55 @@
+"""The processes of `up`: waited for as long as something moves, with a log from their first moment."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+import pytest
+
+from dashboard.supervisor import Child, Quiet, StartFailed, Supervisor
+
+
+@pytest.fixture
+def supervisor(tmp_path):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    made = Supervisor(tmp_path / "log", lambda text: None)
+    yield made
+    made.stop_all()
+    made.release()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def start(supervisor, program: str) -> Child:
+    return supervisor.start(Child("one", [sys.executable, "-c", program], supervisor.logs / "one.log", patience_s=0.5))
+
+
+def test_a_start_that_takes_longer_than_the_patience_goes_on_while_the_process_works(supervisor, tmp_path):
+    done = tmp_path / "done"
+    program = f"import time, pathlib\nwhile time.process_time() < 4: pass\npathlib.Path({str(done)!r}).touch()\ntime.sleep(60)"
+    child = start(supervisor, program)
+    began = time.monotonic()
+    # On a busy machine the process may get no processor for some seconds.
+    supervisor.wait_until(done.exists, "it is done", lambda: supervisor.processor_s(child), [child], quiet_s=3.5)
+    assert time.monotonic() - began > 3.5
+
+
+def test_a_start_in_which_nothing_moves_is_given_up_with_what_was_waited_for(supervisor):
+    child = start(supervisor, "import time; time.sleep(60)")
+    with pytest.raises(StartFailed, match="Gave up waiting until it answers: nothing has moved for 1 s"):
+        supervisor.wait_until(lambda: False, "it answers", lambda: 0, [child], quiet_s=1)
+
+
+def test_a_process_that_says_nothing_has_a_log_that_can_be_opened(supervisor):
+    child = start(supervisor, "import time; time.sleep(60)")
+    assert child.log.read_text() == "" and child.log.stat().st_mode & 0o077 == 0
+
+
+def test_time_without_a_look_is_not_quiet_and_a_change_begins_anew():
+    values = iter([1, 1, 1, 2, 2])
+    quiet = Quiet()
+    looks = [(0, 0), (1.5, 1.5), (600, 3.5), (601, 0), (602, 1)]  # time -> quiet seconds
+    assert [quiet.since(lambda: next(values), at) for at, _ in looks] == [expected for _, expected in looks]
+    assert quiet.waited_s == 602
