@@ -1,15 +1,17 @@
 """Plays the incident of /demo/ on a desk of its own, and draws what was measured.
 
-    .venv/bin/python -m bench.incident [--pictures docs/pictures] [--keep figures.json] [--from figures.json]
+    .venv/bin/python -m bench.incident [--busy N] [--pictures docs/pictures] [--keep figures.json] [--from figures.json]
 
 Starts `up` on an empty folder, logs in, presses the button as a browser would, and waits for the end. Prints JSON: both
 replays second by second, as the partner counted them. With --pictures it draws incident-light.svg and incident-dark.svg;
-with --from it draws what an earlier run printed and plays nothing.
+with --from it draws what an earlier run printed and plays nothing. With --busy, N processes that only compute run beside it from
+before the start to the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +32,13 @@ import httpx
 import redis
 
 from bench.incident_picture import draw
+from dashboard.engine import die_with_parent, free_port
+from dashboard.supervisor import Quiet
 from demo import story
 from demo.story import SIDES, Side, Story
 
 ROOT = Path(__file__).resolve().parent.parent
-READY_WITHIN_S = 120
-PLAYED_WITHIN_S = 300
+QUIET_S = 300  # the story has not changed for so long: the player is gone
 
 
 def main() -> None:
@@ -42,12 +46,13 @@ def main() -> None:
     options.add_argument("--pictures", type=Path, help="a folder for the two pictures")
     options.add_argument("--keep", type=Path, help="a file for the figures")
     options.add_argument("--from", dest="figures", type=Path, help="figures of an earlier run")
+    options.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile")
     wanted = options.parse_args()
     if wanted.figures:
         figures = json.loads(wanted.figures.read_text())
     else:
-        with tempfile.TemporaryDirectory(prefix="redrive-incident-") as folder:
-            figures = played(Path(folder))
+        with tempfile.TemporaryDirectory(prefix="redrive-incident-") as folder, busy(wanted.busy):
+            figures = {"busy_processes": wanted.busy, **played(Path(folder))}
     if wanted.keep:
         wanted.keep.write_text(json.dumps(figures, indent=1))
     if wanted.pictures:
@@ -58,12 +63,26 @@ def main() -> None:
     print(json.dumps(shown, indent=1))
 
 
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that compute, and end with this one."""
+    programs = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=die_with_parent) for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
 def played(folder: Path) -> dict[str, Any]:
     password = secrets.token_urlsafe(12)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "DJANGO_", "CELERY_"))}
     with (folder / "up.out").open("w") as said:
         desk = subprocess.Popen(
-            [sys.executable, "manage.py", "up", "--port", "8760", "--data", str(folder / "data")],
+            [sys.executable, "manage.py", "up", "--port", str(free_port()), "--data", str(folder / "data")],
             cwd=ROOT, env={**kept, "REDRIVE_ADMIN_PASSWORD": password}, stdout=said, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
@@ -74,13 +93,12 @@ def played(folder: Path) -> dict[str, Any]:
         return figures_of(_told(broker))
     finally:
         desk.send_signal(signal.SIGTERM)
-        desk.wait(30)
+        desk.wait(120)
 
 
 def _ready(desk: subprocess.Popen[bytes], said: Path) -> str:
-    ends = time.monotonic() + READY_WITHIN_S
     while not (found := re.search(r"Redrive is ready: (\S+)", said.read_text())):
-        if desk.poll() is not None or time.monotonic() > ends:
+        if desk.poll() is not None:  # `up` gives up itself where nothing moves
             sys.exit(f"The desk did not come up:\n{said.read_text()}")
         time.sleep(0.2)
     return found[1].rstrip("/")
@@ -88,7 +106,7 @@ def _ready(desk: subprocess.Popen[bytes], said: Path) -> str:
 
 def press(url: str, password: str) -> None:
     """Log in, and press the button."""
-    with httpx.Client(base_url=url, follow_redirects=True, timeout=20, trust_env=False) as person:
+    with httpx.Client(base_url=url, follow_redirects=True, timeout=120, trust_env=False) as person:
 
         def form(path: str, where: str, **fields: str) -> httpx.Response:
             token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', person.get(where).text)
@@ -100,15 +118,15 @@ def press(url: str, password: str) -> None:
 
 
 def _told(broker: redis.Redis) -> Story:
-    ends = time.monotonic() + PLAYED_WITHIN_S
-    while time.monotonic() < ends:
+    quiet = Quiet()
+    while quiet.since(lambda: broker.get(story.STORY), time.monotonic()) < QUIET_S:
         seen = story.read(broker)
         if seen.story and seen.story.is_over:
             if seen.story.outcome != "played":
                 sys.exit(f"It was not played to its end: {seen.story.why}")
             return seen.story
         time.sleep(0.5)
-    sys.exit(f"It was not over after {PLAYED_WITHIN_S} s.")
+    sys.exit(f"The story of the incident has not changed for {QUIET_S} s.")
 
 
 def figures_of(told: Story) -> dict[str, Any]:

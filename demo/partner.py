@@ -138,7 +138,7 @@ class _Request(BaseHTTPRequestHandler):
             return
         try:
             wish = json.loads(self.rfile.read(self._length()))
-            numbers = {name: float(wish[name]) for name in ("delay_s", "limit") if wish.get(name) is not None}
+            numbers = {name: float(wish[name]) for name in ("delay_s", "limit", "scale") if wish.get(name) is not None}
             with self.server.lock:
                 temper.change(str(wish["mode"]), time.monotonic(), **numbers)
         except (ValueError, KeyError, TypeError) as error:

@@ -63,6 +63,7 @@ def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: s
         story.close(broker, told)
         return
     incident = Incident(told, broker, broker_url, partner_url)
+    _say(f"incident {told.id} of {told.by}: act {told.act}")
     try:
         while not told.is_over and not stop.is_set():
             began = time.monotonic()
@@ -74,6 +75,8 @@ def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: s
                 connections.close_all()
                 stop.wait(1)
             stop.wait(max(0.05, LOOK_EVERY_S - (time.monotonic() - began)))
+        if told.is_over:
+            _say(f"incident {told.id}: {told.outcome}. {told.why}".rstrip(". ") + ".")
     except Exception as error:  # a fault of the player must not keep the next incident from being asked for
         incident.give_up(f"{type(error).__name__}: {error}")
         raise

@@ -88,6 +88,8 @@ class Story:
     all_dead_at: float | None = None
     groups: list[dict[str, str]] = field(default_factory=list)  # fingerprint, title, state
     sides: dict[str, Side] = field(default_factory=dict)
+    most_per_s: float = 0.0  # requests that the worker managed in the outage
+    scale: float = 1.0  # of what the warehouse carries once it is back: less where the worker is slow
     tidying_since: float | None = None
     outcome: str = ""  # played, stopped, failed; empty until it is known
     why: str = ""  # it failed

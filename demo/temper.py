@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MODES = ("well", "outage", "slow", "rate_limit", "warming")
@@ -48,6 +48,7 @@ class Mode:
     since: float = 0.0
     delay_s: float = 4.0  # only for `slow`
     limit: float = 2.0  # requests/s, only for `rate_limit`
+    scale: float = 1.0  # of what it carries while warming: the played incident fits it to the machine
     until: float | None = None  # a fall while warming ends by itself; then it warms again
 
 
@@ -67,7 +68,9 @@ class Temper:
         self._seconds: dict[int, Counter[str]] = {}
         self._last_cut = False
 
-    def change(self, name: str, now: float, *, delay_s: float | None = None, limit: float | None = None) -> None:
+    def change(
+        self, name: str, now: float, *, delay_s: float | None = None, limit: float | None = None, scale: float = 1.0
+    ) -> None:
         """Raises ValueError for a mode there is not, or a number that makes no sense."""
         if name not in MODES:
             raise ValueError(f"{name!r} is not one of {', '.join(MODES)}. Nothing was changed.")
@@ -75,7 +78,9 @@ class Temper:
         limit = self.mode.limit if limit is None else limit
         if not 0 <= delay_s <= 60 or not 0 < limit <= 10_000:
             raise ValueError("delay_s must be 0 to 60 seconds, limit 0.1 to 10,000 requests/s. Nothing was changed.")
-        self.mode = Mode(name, now, delay_s, limit)
+        if not 0.01 <= scale <= 1:
+            raise ValueError("scale must be 0.01 to 1. Nothing was changed.")
+        self.mode = Mode(name, now, delay_s, limit, scale)
         self._arrived.clear()
 
     def cut_next(self, cut: bool) -> None:
@@ -92,7 +97,7 @@ class Temper:
             return self.mode.limit
         if self.mode.name != "warming":
             return None
-        return (self._curve or warm_up)(now - self.mode.since)
+        return (self._curve or warm_up)(now - self.mode.since) * self.mode.scale
 
     def answer(self, now: float) -> Answer:
         self._settle(now)
@@ -110,16 +115,16 @@ class Temper:
         """Changes that come by themselves with time."""
         mode = self.mode
         if mode.until is not None and now >= mode.until:
-            self.mode = Mode("warming", mode.until, mode.delay_s, mode.limit)
+            self.mode = replace(mode, name="warming", since=mode.until, until=None)
             self._arrived.clear()
         elif mode.name == "warming" and self._curve is None and now - mode.since >= WARMING_S:
-            self.mode = Mode("well", now, mode.delay_s, mode.limit)
+            self.mode = replace(mode, name="well", since=now)
 
     def _decide(self, now: float) -> Answer:
         mode, capacity = self.mode, self.capacity(now)
         if mode.name == "warming" and capacity and len(self._arrived) > STRAIN * capacity * STRAIN_S:
             self.falls += 1
-            self.mode = mode = Mode("outage", now, mode.delay_s, mode.limit, until=now + FALLEN_S)
+            self.mode = mode = replace(mode, name="outage", since=now, until=now + FALLEN_S)
         if mode.name == "outage":
             self._last_cut = not self._last_cut
             return Answer(0 if self._last_cut else 503)

@@ -1,0 +1,50 @@
+"""How long an act of the played incident may take: as long as something of it moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from demo.control import broker as broker_at
+from demo.incident import _MOST_PER_LOOK_S, _QUIET_S, Failed, Incident, begin
+from demo.partner import Partner
+from demo.shop import app
+from demo.story import TENANT, Ticket
+from tests.dashboard.conftest import bury
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def incident(store, engine):
+    app.loader.import_default_modules()
+    url = engine.url.removesuffix("0") + "1"
+    partner = Partner().serve_in_thread()
+    made = Incident(begin(Ticket("t", 1, "ann"), 0.0), broker_at(url), url, partner.url)
+    yield made
+    made.close()
+    partner.shutdown()
+    partner.server_close()
+    broker_at(url).flushdb()
+
+
+def test_jobs_that_die_slowly_are_waited_for_and_jobs_of_which_nothing_is_heard_are_not(incident):
+    now = 0.0
+    for _ in range(9):  # a machine on which ten jobs take two minutes
+        bury(10, tenant=TENANT)
+        incident._play(now)
+        now += 120.0
+    assert (incident.story.dead, incident.story.act, incident.story.published) == (90, "outage", 300)
+    quiet_looks = int(_QUIET_S / _MOST_PER_LOOK_S)
+    for _ in range(quiet_looks - 1):
+        incident._play(now)
+        now += 60.0
+    with pytest.raises(Failed, match="Only 90 of 300 jobs were dead, and nothing moved for 90 s"):
+        for _ in range(3):
+            incident._play(now)
+            now += 60.0
+
+
+def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
+    for now in (0.0, 10_000.0, 20_000.0):
+        incident._play(now)
+    assert 0 < incident._quiet_s <= 2 * _MOST_PER_LOOK_S
