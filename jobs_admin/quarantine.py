@@ -28,6 +28,7 @@ _LOOKED_BACK_MS = 86_400_000
 _MOST_DEATHS = 50  # of a source, the latest
 _MOST_SUSPECTS = 200
 _MOST_SOURCES = 50
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
 
 # Arguments and stacks are on the failure's own page.
 _SHOWN = (
@@ -110,12 +111,12 @@ def _policies(rows: Sequence[Failure]) -> dict[int, str]:
 
 
 def crashes_of(failure: Failure) -> tuple[Crash, ...]:
-    """Also of one that was readmitted; none where it never was in quarantine."""
+    """Oldest first, those without a time before all others. Also of a readmitted job; none where it never was in quarantine."""
     try:
         told = json.loads(failure.crashes or "[]")
     except ValueError:
         return ()
-    return tuple(
+    found = [
         Crash(
             how=str(one.get("how", "")),
             seen_at=_time(one.get("seen_at")),
@@ -126,7 +127,8 @@ def crashes_of(failure: Failure) -> tuple[Crash, ...]:
         )
         for one in told
         if isinstance(one, dict)
-    )
+    ]
+    return tuple(sorted(found, key=lambda crash: crash.seen_at or _NO_TIME))
 
 
 def suspects(viewer: Viewer) -> list[Suspect] | None:

@@ -227,7 +227,7 @@ def _has_headers(adapter: Source, raw: bytes) -> bool:
 
 
 def _crashes(text: Any) -> str | None:
-    """The last of them, each with nothing but words and numbers; None where nothing is told."""
+    """The last of them, oldest first, each with nothing but words and numbers; None where nothing is told."""
     try:
         told = json.loads(text) if isinstance(text, str) and text else []
     except (ValueError, RecursionError):
@@ -245,6 +245,7 @@ def _crashes(text: Any) -> str | None:
         for one in (told if isinstance(told, list) else [])
         if isinstance(one, dict)
     ]
+    found.sort(key=lambda crash: crash["seen_at"] or 0.0)  # a worker may report one late
     return json.dumps(found[-_MOST_CRASHES:]) if found else None
 
 

@@ -30,6 +30,13 @@ def test_a_pill_stands_there_with_what_it_did_to_which_workers(ann, watched):
     assert "No suspects." in text
 
 
+def test_crashes_that_were_reported_out_of_order_are_shown_oldest_first(ann, watched):
+    late, first, between = CRASHES[2], CRASHES[0], CRASHES[1]
+    bury(1, state="quarantined", crashes=json.dumps([late, {"how": "lost", "worker": "w0@a"}, first, between]))
+    text = text_of(ann.get("/quarantine/"))
+    assert re.findall(r"w\d@a", text) == ["w0@a", "w1@a", "w2@a", "w3@a"]
+
+
 def test_the_page_of_the_job_tells_it_too_also_when_it_was_readmitted(ann, watched):
     pk = held()
     ann.post(f"/quarantine/{pk}/readmit/")
