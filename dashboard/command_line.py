@@ -22,12 +22,13 @@ OURS = {
     "worker-wheel": "Build the guard as a package for the environments of workers.",
     "node-package": "Build the piece for BullMQ workers as an npm package.",
     "token": "Keys to the API: create, list, revoke.",
+    "audit": "Verify the audit's chain and its end; accept the end after a restored backup.",
     "prune": "Remove what is over, by age and size; --dry-run says what would go.",
     "reindex": "Make the search index anew, where it is of an older version.",
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.
-_NEED_TABLES = {"drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "watch"}
+_NEED_TABLES = {"audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "watch"}
 _DJANGO = (
     "core/management",
     "contrib/auth/management",

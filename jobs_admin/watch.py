@@ -67,13 +67,13 @@ def steps() -> dict[str, Step]:
         return ingest.step(name)  # waits for the stream itself
 
     def reconcile(name: str) -> bool:
-        from jobs_admin import awaiting, indexing, ingest, reaping, refiling
-
+        from jobs_admin import audit_anchor, awaiting, indexing, ingest, reaping, refiling
         ends = time.monotonic() + _INDEXING_S
         while time.monotonic() < ends and (indexing.step() or refiling.step()):
             pass
         now = timezone.now()
         is_more = ingest.reconcile(now, awaiting.delays(now))
+        audit_anchor.step()
         return reaping.step(time.monotonic()) or is_more
 
     def pull(name: str) -> bool:

@@ -90,6 +90,11 @@ def store_findings(prefix: str = PREFIX) -> str:
     return f"{prefix}:store-findings"
 
 
+def audit_head(prefix: str = PREFIX) -> str:
+    """The latest row of the audit that `watch` saw (JSON, signed), so that rows cut off at the end are noticed."""
+    return f"{prefix}:audit-head"
+
+
 def unjudged_rules(prefix: str = PREFIX) -> str:
     """Rules of alerts that could not be judged in the last minute (JSON: name -> why)."""
     return f"{prefix}:unjudged-rules"

@@ -1,0 +1,179 @@
+"""The head of the audit's chain, kept outside the database: in Redrive's store, and in watch's log.
+
+A chain whose latest rows were removed is a shorter chain without a break. The anchor shows the difference. Enters: the
+latest row, from `watch` each ten seconds; leaves: what `doctor` and `manage.py audit` report of the two.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import redis
+from django.db import transaction
+
+from jobs_admin import audit, config
+from jobs_admin.core import keys
+from jobs_admin.models import AuditEvent, DepthSample
+from jobs_admin.models.access import Viewer
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S = 3600.0
+_SAMPLED_EVERY = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The latest row of the chain at some time."""
+
+    id: int
+    mac: str
+    at: datetime  # of the row
+
+    def signed(self) -> str:
+        """JSON with a signature: who writes to the store alone cannot name another row."""
+        said = {"id": self.id, "mac": self.mac, "at": self.at.astimezone(UTC).isoformat()}
+        return json.dumps(said | {"signature": audit.sign(json.dumps(said, sort_keys=True))})
+
+
+class BadAnchor(Exception):
+    """What the store holds is no anchor of this desk: another SECRET_KEY signed it, or it was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The anchored row is not in the chain any more."""
+
+    anchor: Head
+    head: Head | None  # None: the audit is empty
+    has_later_records: (
+        bool | None
+    )  # of other tables, between the head and the anchor; None: the gap is too short to tell
+
+
+def head() -> Head | None:
+    """The latest row; None where the audit is empty."""
+    row = AuditEvent.objects.order_by("-id").first()
+    return Head(row.pk, row.mac, row.at) if row is not None else None
+
+
+def read() -> Head | None:
+    """The anchor in the store; None where there is none. Raises BadAnchor and redis.RedisError."""
+    text = config.store().get(keys.audit_head())
+    if text is None:
+        return None
+    try:
+        told = json.loads(text)
+        signature = str(told.pop("signature"))
+        found = Head(int(told["id"]), str(told["mac"]), datetime.fromisoformat(told["at"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadAnchor from error
+    if not hmac.compare_digest(signature, audit.sign(json.dumps(told, sort_keys=True))):
+        raise BadAnchor
+    return found
+
+
+def missing() -> Missing | None:
+    """What shows that the latest rows are gone; None where the anchored row is there, or none is anchored.
+
+    Raises BadAnchor and redis.RedisError.
+    """
+    anchor = read()
+    if anchor is None or AuditEvent.objects.filter(pk=anchor.id, mac=anchor.mac).exists():
+        return None
+    latest = head()
+    since = latest.at if latest is not None else datetime.min.replace(tzinfo=UTC)
+    later = None
+    if anchor.at - since > 3 * _SAMPLED_EVERY:
+        # While watch runs, queues are sampled each ten seconds: a restored backup has nothing of that time.
+        later = DepthSample.objects.filter(at__gt=since + _SAMPLED_EVERY, at__lte=anchor.at).exists()
+    return Missing(anchor, latest, later)
+
+
+def advance() -> bool:
+    """Anchor the latest row, where the one anchored before is still there. Return whether it moved.
+
+    Raises redis.RedisError. Where rows are missing the anchor stays, so that the finding does.
+    """
+    latest = head()
+    try:
+        before = read()
+        if latest is None or before == latest or missing() is not None:
+            return False
+    except BadAnchor:
+        return False
+    if before is None and latest.id > 1:
+        log.warning("The store held no anchor of the audit; it begins at entry %d.", latest.id)
+    config.store().set(keys.audit_head(), latest.signed())
+    return True
+
+
+class _Logged:
+    at = float("-inf")
+    id = 0
+
+
+def step() -> None:
+    """A round of watch: move the anchor, and write it into the log once an hour where it moved. Raises redis.RedisError."""
+    advance()
+    latest = head()
+    if latest is not None and latest.id != _Logged.id and time.monotonic() - _Logged.at > LOG_EVERY_S:
+        log.info("Audit head: entry %d of %s, MAC %s", latest.id, latest.at.isoformat(), latest.mac)
+        _Logged.at, _Logged.id = time.monotonic(), latest.id
+
+
+def accept(viewer: Viewer, reason: str) -> Head:
+    """Begin anew at the latest row, such as after a backup was restored; the audit says so. Raises redis.RedisError."""
+    store = config.store()
+    try:
+        before = read()
+        was = {"id": before.id, "mac": before.mac, "at": before.at.isoformat()} if before else None
+    except BadAnchor:
+        was = {"unreadable": True}
+    with transaction.atomic():
+        event = audit.record(viewer, "audit.accept", "audit", reason=reason, before=was)
+        accepted = Head(event.pk, event.mac, event.at)
+        store.set(keys.audit_head(), accepted.signed())
+    return accepted
+
+
+def findings() -> list[tuple[str, str]]:
+    """What is wrong with the audit, each with what to do: a broken chain, missing latest entries, an unreadable anchor."""
+    found = []
+    broken = audit.verify()
+    if broken is not None:
+        text = f"The audit's chain breaks at entry {broken}: it, or the one before, was changed or removed."
+        found.append((text, "Compare with a backup. After a change of SECRET_KEY every older entry looks changed."))
+    try:
+        gap = missing()
+    except BadAnchor:
+        text = "The audit's anchor in the store was not written by this desk, or under another SECRET_KEY."
+        found.append((text, f"Compare the end of the audit with the lines “Audit head” in watch's log. {_ACCEPT}"))
+    except (redis.RedisError, config.BadConfiguration):
+        pass  # the check of the store says so
+    else:
+        if gap is not None:
+            found.append((_describe(gap), _ACCEPT))
+    return found
+
+
+_ACCEPT = "If that is right: `python3 manage.py audit accept --reason …`."
+
+
+def _describe(gap: Missing) -> str:
+    end = f"ends at entry {gap.head.id} of {_time(gap.head.at)}" if gap.head else "is empty"
+    text = f"The audit {end}, and entry {gap.anchor.id} of {_time(gap.anchor.at)} was there: it is missing or another."
+    if gap.has_later_records is None:
+        return f"{text} A restored backup, or a power cut, looks the same."
+    if gap.has_later_records:
+        return f"{text} The database has other records of the time between: entries were removed from the audit alone."
+    return f"{text} The database has nothing else of the time between either, as after a restored backup."
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

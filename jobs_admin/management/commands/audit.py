@@ -1,0 +1,42 @@
+"""`manage.py audit verify`: whether the audit is whole. `audit accept --reason …`: begin anew after a restored backup."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+import redis
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs_admin import audit_anchor, config
+from jobs_admin.models.access import Viewer
+
+
+class Command(BaseCommand):
+    help = "Verify the audit's chain and its end against the anchor in the store; accept the end after a restore."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        acts = parser.add_subparsers(dest="act", required=True)
+        acts.add_parser("verify", help="Exit code 1 where an entry was changed or is missing.")
+        accept = acts.add_parser("accept", help="Anchor the latest entry, such as after a backup was restored.")
+        accept.add_argument("--reason", required=True, help="Why entries are missing. The audit keeps it.")
+
+    def handle(self, *, act: str, reason: str = "", **options: object) -> None:
+        if act == "accept":
+            if config.is_read_only():
+                raise CommandError(config.READ_ONLY)
+            if not reason.strip():
+                raise CommandError("--reason is empty: say why entries are missing. Nothing was changed.")
+            try:
+                head = audit_anchor.accept(Viewer("manage.py audit"), reason.strip())
+            except (redis.RedisError, config.BadConfiguration) as error:
+                raise CommandError(f"Nothing was changed: {error} (REDRIVE_REDIS_URL)") from error
+            self.stdout.write(f"The audit is anchored at entry {head.id}. The reason is in that entry.")
+            return
+        findings = audit_anchor.findings()
+        for text, fix in findings:
+            self.stdout.write(f"{text}\n→ {fix}")
+        if findings:
+            raise SystemExit(1)
+        head = audit_anchor.head()
+        self.stdout.write(f"The chain holds to entry {head.id}, MAC {head.mac}." if head else "The audit is empty.")
