@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 
 import redis
+from axes.models import AccessAttempt
 from celery import Celery
 from django.conf import settings
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
+from dashboard import login_limits
 from dashboard.connections import about_database
 from jobs_admin import abilities, audit_anchor, config, heartbeats, liveness, uncaptured
 from jobs_admin.models import Channel, Source, Unfiled, Worker
@@ -61,6 +64,7 @@ def results(now: datetime | None = None) -> Iterator[Result]:
     if database.is_usable:
         yield _attempt("reports", lambda: check_reports(is_store_known=store.is_usable))
         yield _attempt("channels", check_channels)
+        yield _attempt("logins", check_logins)
         yield _attempt("audit", check_audit)
 
 
@@ -391,6 +395,28 @@ def check_channels() -> Result:
             text = f"The last {one.failures} tries at the channel {one.name} failed."
             found.append(Finding("channel-failing", WARNING, text, "Look at its deliveries, and send a test."))
     return Result("channels", f"{len(channels)} {'channel' if len(channels) == 1 else 'channels'}", found)
+
+
+def check_logins() -> Result:
+    """Whether wrong passwords are counted for the client's address, as far as settings and recent attempts show it."""
+    trusted = settings.REDRIVE_TRUSTED_PROXIES
+    host = urlsplit(settings.REDRIVE_URL).hostname or ""
+    address = login_limits.parse_address(host)
+    is_local = host == "localhost" or (address is not None and address.is_loopback)
+    found = []
+    if not trusted and not is_local:
+        text = (
+            f"REDRIVE_URL names {host}, and no proxy is trusted: behind one, all clients have one address, and ten wrong "
+            "passwords from anywhere lock an account for everyone."
+        )
+        fix = "Set REDRIVE_TRUSTED_PROXIES to the addresses of your proxy, such as 127.0.0.1 (docs/operations.md)."
+        found.append(Finding("trusted-proxies", WARNING, text, fix))
+    hidden = [at for at in AccessAttempt.objects.values_list("ip_address", flat=True)[:1000] if trusted and at]
+    if count := sum(login_limits.is_shared(at) for at in hidden):
+        text = f"{count} names had wrong passwords from the address of a trusted proxy: that proxy does not name the client."
+        found.append(Finding("client-unknown", WARNING, text, "Have the proxy send X-Forwarded-For."))
+    count = len(trusted)
+    return Result("logins", f"{count} trusted {'proxy' if count == 1 else 'proxies'}" if count else "no proxy", found)
 
 
 def check_audit() -> Result:

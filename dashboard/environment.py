@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Collection, Mapping
 from functools import cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -36,6 +37,7 @@ OF_A_RUN = (
     "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
     "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX", "REDRIVE_APPROVE_ABOVE",
     "REDRIVE_DANGEROUS_TASKS", "REDRIVE_WEBHOOK_ALLOW", "REDRIVE_HEARTBEAT_URL", "EMAIL_URL", "EMAIL_FROM",
+    "REDRIVE_TRUSTED_PROXIES",
 )  # fmt: skip
 # Set for `up` and, by it, for all that it starts: they were told everything themselves.
 IN_RUN = "REDRIVE_IN_RUN"
@@ -239,6 +241,26 @@ def allowances(name: str) -> list[str]:
         raise Misconfigured(
             f"{name}: {error}. Write such as 10.2.0.0/16, hooks.internal. Nothing was started."
         ) from error
+    return found
+
+
+def networks(name: str) -> list[IPv4Network | IPv6Network]:
+    """Networks and single addresses."""
+    found = []
+    for part in get_list(name):
+        try:
+            network = ip_network(part, strict=False)
+        except ValueError as error:
+            raise Misconfigured(
+                f"{name}: {part!r} is neither an address nor a network. Write such as 127.0.0.1, 10.2.0.0/16. "
+                "Nothing was started."
+            ) from error
+        if network.prefixlen == 0:
+            raise Misconfigured(
+                f"{name}: {part} is every address, so that any client could name any other. Name your proxies alone. "
+                "Nothing was started."
+            )
+        found.append(network)
     return found
 
 

@@ -33,6 +33,7 @@ REDRIVE_WEBHOOK_ALLOW = env.allowances(
     "REDRIVE_WEBHOOK_ALLOW"
 )  # hosts and networks that channels may reach, not public
 REDRIVE_HEARTBEAT_URL = env.web_address("REDRIVE_HEARTBEAT_URL")  # asked each minute while everything is watched
+REDRIVE_TRUSTED_PROXIES = env.networks("REDRIVE_TRUSTED_PROXIES")  # whose X-Forwarded-For names the client
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
 REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
 REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")
@@ -100,6 +101,8 @@ AUTH_PASSWORD_VALIDATORS = [
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_HANDLER = "dashboard.login_limits.Handler"
+AXES_CLIENT_IP_CALLABLE = "dashboard.login_limits.client_address"
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
 AXES_LOCKOUT_CALLABLE = "dashboard.views.session.locked"
