@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
 import redis
 
 from jobs_admin.sources import connect
+from jobs_admin.sources.bullmq import dead_letters
 from jobs_admin.sources.bullmq import reading as bullmq_reading
 from tests.sources.pulled_contract import read
 
@@ -34,8 +36,8 @@ def sources(url):
     """Connect adapters, each as another process has it."""
     made = []
 
-    def another():
-        made.append(connect("shop", "bullmq", url, [], {}))
+    def another(options=None):
+        made.append(connect("shop", "bullmq", url, [], options or {}))
         return made[-1]
 
     yield another
@@ -115,3 +117,43 @@ def test_a_long_backlog_of_one_queue_delays_no_other(client, sources):
     reports = sources().dead_letters("").reports
     assert count_by_queue(reports)["q01"] == 5 and count_by_queue(reports)["q03"] == 1
     assert count_by_queue(reports)["q00"] and count_by_queue(reports)["q02"]
+
+
+COPIES = dead_letters._AT_ONCE
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *([COPIES + more, *others] for more in (-1, 0, 1) for others in ([], [0], [1], [0] * 9)),
+        [COPIES] * 3,
+        [2 * COPIES, 0, 2 * COPIES + 1],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("place", ["wait", "paused", "prioritized", "failed"])
+def test_dead_letter_queues_that_fill_a_page_are_read_to_their_end_beside_empty_ones(client, sources, sizes, place):
+    now = int(client.time()[0]) * 1000
+    names = [f"dead-{index:02}" for index in range(len(sizes))]
+    with client.pipeline(transaction=False) as pipe:
+        for name, size in zip(names, sizes, strict=True):
+            pipe.hset(f"bull:{name}:meta", "version", "bullmq:5.81.5")
+            pipe.set(f"bull:{name}:id", size)
+            for n in range(1, size + 1):
+                data = {
+                    "originalQueue": "emails", "originalJobId": f"{name}.{n}", "originalJobName": "w", "originalData": {},
+                    "failureReason": "x", "attemptsMade": 1, "failedAt": "2026-11-20T10:00:00.000Z",
+                }  # fmt: skip
+                fields = {"name": "failed-job", "data": json.dumps(data), "timestamp": now + n, "failedReason": "y"}
+                pipe.hset(f"bull:{name}:{n}", mapping=fields)
+                if place in ("wait", "paused"):
+                    pipe.lpush(f"bull:{name}:{place}", n)
+                else:
+                    pipe.zadd(f"bull:{name}:{place}", {str(n): now + n if place == "failed" else n})
+        pipe.execute()
+    options = {"dead_letter_queues": names}
+    reports, after = read(sources(options))
+    jobs = {one.job_id for one in reports}
+    assert len(jobs) == len(reports) == sum(sizes) and {one.queue for one in reports} <= {"emails"}
+    again, _ = read(sources(options), after)  # a process started again comes to an end, too
+    assert {one.job_id for one in again} <= jobs
