@@ -64,6 +64,7 @@ urlpatterns = [
     path("incidents/", incidents.index, name="incident"),
     re_path(r"^incidents/as/(?P<form>markdown|json)/$", incidents.as_text, name="incident-text"),
     path("queues/", queues.index, name="queue-list"),
+    path("workers/<name:source>/<str:boot>/return/", queue.return_now, name="worker-return"),
     path("queues/<name:source>/<name:queue>/", queue.index, name="queue-detail"),
     path("quarantine/", quarantine.index, name="quarantine-list"),
     path("quarantine/<int:pk>/readmit/", quarantine.readmit, name="quarantine-readmit"),

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import redis
 from django.conf import settings
 from django.db.models import Min, Sum
 
-from jobs_admin import config, durability, found_options, heartbeats, uncaptured
+from jobs_admin import config, durability, found_options, heartbeats, stranded, uncaptured
 from jobs_admin.core import keys
 from jobs_admin.core.lint.options import FoundOptions
 from jobs_admin.core.text import representable
@@ -187,11 +188,20 @@ def _note_source(name: str, look: Look, now: datetime) -> None:
             log.warning("Source %s cannot be %s: %s", name, "used" if look.is_refused else "reached", why)
         elif row.is_reachable is False:
             log.info("Source %s is reachable again.", name)
-    if look.closer is not None:
-        changes["findings"] = [asdict(finding) for finding in look.closer.findings]
-        if look.closer.options is not None:
-            found_options.note(look.closer.options)
+    found = row.findings if look.closer is None else [asdict(finding) for finding in look.closer.findings]
+    changes["findings"] = _stranded(name, row.findings) + [one for one in found if one.get("id") != stranded.FINDING]
+    if look.closer is not None and look.closer.options is not None:
+        found_options.note(look.closer.options)
     Source.objects.filter(name=name).update(**changes)
+
+
+def _stranded(name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Findings on workers that are gone; those from before where nobody answers."""
+    try:
+        return [asdict(finding) for finding in stranded.findings(name)]
+    except (redis.RedisError, SourceError) as error:
+        log.info("What dead workers of %s had in hand is not known: %s", name, error)
+        return [one for one in before if one.get("id") == stranded.FINDING]
 
 
 def _note_taken_out(now: datetime) -> None:

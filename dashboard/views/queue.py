@@ -8,22 +8,25 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+import redis
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links, moments
 from dashboard.access import can
-from dashboard.htmx import render_page
+from dashboard.htmx import go, render_page
 from dashboard.screens import depth_picture
+from dashboard.toasts import say
 from dashboard.views.queues import LATE_SAMPLE_S, durability_words, unguarded
-from jobs_admin import abilities, depths, durability, liveness, overview, queues, rates
+from jobs_admin import abilities, depths, durability, liveness, overview, queues, rates, stranded
 from jobs_admin.depths.marking import MOST_OF_A_KIND
 from jobs_admin.depths.thresholds import of_queue, thresholds
 from jobs_admin.durability import Grade
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.sources.base import SourceError
 
 SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
 _USUAL = ("1h", "6h", "24h")  # the first that holds all looks of a new queue
@@ -106,6 +109,32 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
     return render_page(request, "queues/detail.html", context, part="queue")
 
 
+@require_POST
+@can(OPERATOR)
+def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
+    """Put back what a worker that is gone had fetched."""
+    if not request.viewer.may(VIEWER, source):
+        raise Http404
+    try:
+        count = stranded.return_now(request.viewer, source, boot)
+    except stranded.StrandedRefused as refused:
+        say(request, refused.message, level="error")
+    else:
+        say(request, f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}.")
+    queue = request.POST.get("queue", "")
+    return go(request, reverse("queue-detail", args=[source, queue]) if queue else reverse("queue-list"))
+
+
+def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list[stranded.Stranded]:
+    """Jobs of this queue in the hands of workers that are gone. The store is asked only where `sample` found some."""
+    if known is None or all(one.get("id") != stranded.FINDING for one in known.findings):
+        return []
+    try:
+        return [one for one in stranded.stranded(source) if queue in one.queues]
+    except (redis.RedisError, SourceError):
+        return []
+
+
 def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, Any]:
     row = queues.one(viewer, source, queue, now)
     known = overview.source(viewer, source, now)
@@ -118,6 +147,8 @@ def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, An
     return {
         "row": row,
         "known": known,
+        "stranded": _stranded(known, source, queue),
+        "may_act": viewer.may(OPERATOR, source),
         "is_late": age is None or age > LATE_SAMPLE_S,
         "durability": words,
         "durability_words": title,

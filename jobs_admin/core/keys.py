@@ -60,6 +60,11 @@ def tasks(digest: str, prefix: str = PREFIX) -> str:
     return f"{prefix}:tasks:{digest}"
 
 
+def in_hand(prefix: str = PREFIX) -> str:
+    """A hash: source and life of a worker -> the jobs that it has fetched and not ended (JSON). See `worker/in_hand.py`."""
+    return f"{prefix}:in-hand"
+
+
 def configuration(digest: str, prefix: str = PREFIX) -> str:
     """What some workers have configured for retries (`core/lint/configuration.py`), told once for all that have the same."""
     return f"{prefix}:configuration:{digest}"

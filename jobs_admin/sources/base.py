@@ -58,6 +58,7 @@ class Capabilities:
     peek: bool = False
     remove: bool = False  # dead letters can be taken out of the system
     holds_dead: bool = False  # the system keeps dead letters itself: they are pulled (`PulledSource`)
+    gives_back: bool = False  # what a dead worker had fetched can be put back on its queue (`GivesBack`)
     in_place: bool = False  # a job that is sent goes on under the id that it has: each run has the same
     reschedule: bool = False  # when a waiting retry is due, and how many attempts it may have, can be changed
     options: bool = False  # each job says itself how it is retried, and that can be read (`TellsOptions`)
@@ -174,6 +175,16 @@ class Source(Protocol):
         """Unsafe settings of the system, as far as it tells them."""
 
     def close(self) -> None: ...
+
+
+class GivesBack(Protocol):
+    """A broker that keeps what a dead worker had fetched until a time is over (`can.gives_back`)."""
+
+    def fetched_at(self, tags: Sequence[str]) -> dict[str, float]:
+        """When each of these deliveries was fetched (s since 1970), of those that nobody has acknowledged or put back."""
+
+    def give_back(self, tags: Sequence[str]) -> int:
+        """Put these deliveries back at the head of their queues now: each once, whoever else does so too. Answers how many."""
 
 
 @dataclass(frozen=True, slots=True)

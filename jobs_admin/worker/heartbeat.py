@@ -22,6 +22,7 @@ from jobs_admin.core.pauses import Pauses
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.configuration import Told
 from jobs_admin.worker.guard import Guard
+from jobs_admin.worker.in_hand import InHand
 from jobs_admin.worker.known_tasks import KnownTasks
 from jobs_admin.worker.policies import CAPTURE
 from jobs_admin.worker.policing import Policing
@@ -66,6 +67,7 @@ class Heartbeat:
         self.identity = identity
         self._configuration: Told | None = None  # not read yet
         self.at_start = at_start
+        self._in_hand = InHand(guard.origin, identity.boot, identity.name)
         self.policing = policing  # None: no policy decides in this worker
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -221,6 +223,7 @@ class Heartbeat:
             pipeline.expire(name, FORGET_SECONDS)
         pipeline.hset(keys.workers(), f"{guard.origin.source}/{identity.name}", json.dumps(said))
         pipeline.expire(keys.workers(), FORGET_SECONDS)
+        self._in_hand.tell(pipeline)
         is_told = pipeline.execute()
         for name, known in zip(texts, is_told, strict=False):
             if not known and texts[name]:

@@ -26,6 +26,7 @@ from jobs_admin.sources.one_redis import TIMEOUT_S, dial
 
 _SEND = (Path(__file__).parent / "send.lua").read_text()
 _RECALL = (Path(__file__).parent / "recall.lua").read_text()
+_GIVE_BACK = (Path(__file__).parent / "give_back.lua").read_text()
 
 _BEGINS = (
     "a URL for Celery begins with redis://, rediss:// or redis+socket://, or for RabbitMQ with amqp:// or amqps://"
@@ -60,6 +61,7 @@ class CeleryOnRedis(celery_message.Reader):
         edit=True,
         outcomes=True,
         recall=True,
+        gives_back=True,
         redirect=True,
         same_id=True,
         attempts=True,
@@ -82,11 +84,13 @@ class CeleryOnRedis(celery_message.Reader):
         self._steps = sorted(int(step) for step in options.get("priority_steps", (0, 3, 6, 9)))
         self._prefix = str(options.get("global_keyprefix", ""))
         self._unacked = self._prefix + str(options.get("unacked_key", "unacked"))
+        self._unacked_index = self._prefix + str(options.get("unacked_index_key", "unacked_index"))
         self._store_prefix = store_prefix
         self._client, self._where = dial(name, url, _BEGINS)
         self._url = url
         self._send = self._client.register_script(_SEND)
         self._recall = self._client.register_script(_RECALL)
+        self._give_back = self._client.register_script(_GIVE_BACK)
         self._found: tuple[float, list[str], dict[tuple[str, str], str]] | None = None
 
     # Reading
@@ -202,6 +206,42 @@ class CeleryOnRedis(celery_message.Reader):
             active, delayed = found.get(queue, (0, 0))
             found[queue] = (active, delayed + 1) if waits else (active + 1, delayed)
         return found
+
+    # What dead workers had fetched
+
+    def fetched_at(self, tags: Sequence[str]) -> dict[str, float]:
+        """See `base.GivesBack`. Raises SourceUnreachable."""
+        if not tags:
+            return {}
+        found: list[Any] = self._ask(lambda: self._client.execute_command("ZMSCORE", self._unacked_index, *tags))
+        return {tag: float(at) for tag, at in zip(tags, found, strict=True) if at is not None}
+
+    def give_back(self, tags: Sequence[str]) -> int:
+        """See `base.GivesBack`: as kombu itself does when the visibility timeout is over. Raises SourceUnreachable."""
+
+        def ask() -> int:
+            held: list[Any] = self._client.hmget(self._unacked, list(tags)) if tags else []
+            _, bindings = self._discover()
+            moves: list[str] = []
+            for tag, entry in zip(tags, held, strict=True):
+                move = None if entry is None else self._move(entry, bindings)
+                if move is not None:
+                    moves += [tag, *move]
+            return int(cast(Any, self._give_back(keys=[self._unacked, self._unacked_index], args=moves))) if moves else 0
+
+        return self._ask(ask)
+
+    def _move(self, entry: bytes, bindings: dict[tuple[str, str], str]) -> tuple[str, str] | None:
+        """The list that a fetched message came from, and its element there; None for what is not kombu's."""
+        try:
+            message, exchange, routing_key = json.loads(entry)
+            message["headers"]["redelivered"] = True
+            message["properties"]["delivery_info"]["redelivered"] = True
+            priority = int(message["properties"].get("priority") or 0)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+        queue = bindings.get((exchange, routing_key), routing_key)
+        return self._list(queue, self._step(priority)), json.dumps(message)
 
     def workers(self) -> dict[str, set[str]] | None:
         """See `base.Source`: what `celery inspect active_queues` tells, by kombu alone.

@@ -1,0 +1,169 @@
+"""Jobs that were in the hands of a worker that is gone: told within a minute, and put back on their queue when a person says so.
+
+A worker that gave no sign for SILENT_S is gone. One that was only frozen goes on with its job, so what is put back may run twice,
+as it does when its broker gives it to another worker after the visibility timeout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import redis
+from django.db import transaction
+
+from jobs_admin import audit, config
+from jobs_admin.core import keys
+from jobs_admin.core.text import representable
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.sources.base import Finding, GivesBack, SourceError
+
+SILENT_S = 30.0  # between two signs five seconds pass
+LOST_FOR_S = 3_600.0  # how long it is told of jobs that no broker gives back
+FINDING = "worker-gone"
+_USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
+
+
+class StrandedRefused(Exception):
+    """Nothing was changed. Codes: forbidden, read_only, not_gone, unreachable."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """The jobs of one life of a worker that is gone. Times are the store's, and of its broker."""
+
+    source: str
+    boot: str
+    worker: str
+    seen_at: datetime
+    queues: tuple[str, ...]
+    tags: tuple[str, ...]  # of deliveries that its broker holds for it
+    returns_at: datetime | None  # the earliest of them; None where there is none
+    lost: int  # jobs that were acknowledged before they ran: no broker gives them again
+
+    @property
+    def text(self) -> str:
+        """State first: `1 job was running in worker w1, which is gone since 08:01:12 UTC; it returns at 09:01:05 UTC`."""
+        gone = f"in worker {self.worker}, which is gone since {self.seen_at:%H:%M:%S} UTC"
+        said = []
+        if self.tags:
+            one = len(self.tags) == 1
+            return_ = "it returns" if one else "they return, the first"
+            at = "" if self.returns_at is None else f"; {return_} at {self.returns_at:%H:%M:%S} UTC"
+            said.append(f"{len(self.tags):,} job{' was' if one else 's were'} running or fetched {gone}{at}.")
+        if self.lost:
+            one = self.lost == 1
+            said.append(
+                f"{self.lost:,} job{' was' if one else 's were'} running {gone}, and had been acknowledged before: "
+                f"{'it does' if one else 'they do'} not return."
+            )
+        return " ".join(said)
+
+
+def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
+    """Of one source, by worker. Raises redis.RedisError, SourceError."""
+    store = config.store() if store is None else store
+    told: Any = store.hgetall(keys.in_hand())
+    places = {
+        boot: said
+        for place, text in told.items()
+        if (parts := place.decode("utf-8", "replace").partition("/"))[0] == source
+        and (boot := parts[2]).isalnum()
+        and (said := _read(text))
+    }
+    if not places:
+        return []
+    pipeline = store.pipeline(transaction=False)
+    pipeline.time()
+    for boot in places:
+        pipeline.zscore(keys.boots(source), boot)
+        pipeline.hget(keys.boot(source, boot), "gone")
+    (seconds, _), *signs = cast(Any, pipeline.execute())
+    found = []
+    for (boot, said), sign, gone in zip(places.items(), signs[::2], signs[1::2], strict=True):
+        seen_s = min(float(said["at"]), seconds) if sign is None else sign / 1000
+        if seconds - seen_s < SILENT_S and gone is None:
+            continue
+        one = _of(source, boot, said, seen_s, seconds, has_left=gone is not None)
+        if one is not None:
+            found.append(one)
+    return sorted(found, key=lambda one: one.seen_at)
+
+
+def _of(
+    source: str, boot: str, said: Mapping[str, Any], seen_s: float, now_s: float, *, has_left: bool
+) -> Stranded | None:
+    jobs = [job for job in said["jobs"] if isinstance(job, list) and len(job) == 5]
+    adapter = config.adapter(source)
+    fetched: dict[str, float] = {}
+    if adapter.can.gives_back:
+        fetched = cast(GivesBack, adapter).fetched_at([str(tag) for tag, *_, is_held in jobs if is_held and tag])
+    timeout = said.get("visibility_timeout")
+    timeout_s = float(timeout) if isinstance(timeout, int | float) else _USUAL_TIMEOUT_S
+    # Of a worker that ended in order nothing that it had acknowledged is left undone.
+    lost = 0 if has_left or now_s - seen_s > LOST_FOR_S else sum(not job[4] for job in jobs)
+    if not fetched and not lost:
+        return None
+    returns = min(fetched.values(), default=None)
+    return Stranded(
+        source,
+        boot,
+        representable(str(said.get("worker", "")))[:255],
+        datetime.fromtimestamp(seen_s, UTC),
+        tuple(sorted({representable(str(job[3]))[:200] for job in jobs})),
+        tuple(fetched),
+        None if returns is None else datetime.fromtimestamp(returns + timeout_s, UTC),
+        lost,
+    )
+
+
+def findings(source: str) -> list[Finding]:
+    """What is told of a source's workers that are gone, as its other findings are. Raises redis.RedisError, SourceError."""
+    return [
+        Finding(
+            FINDING,
+            "high",
+            one.text,
+            "Return them now on the queue's page, or wait." if one.tags else
+            "Publish a policy with file_lost, so that such jobs are filed and can be replayed.",
+        )
+        for one in stranded(source)
+    ]  # fmt: skip
+
+
+def return_now(viewer: Viewer, source: str, boot: str) -> int:
+    """Put back what a worker that is gone had fetched; how many jobs. Each goes once. Raises StrandedRefused."""
+    refused = None
+    if config.is_read_only():
+        refused = StrandedRefused("read_only", f"{config.READ_ONLY} Nothing was changed.")
+    elif not viewer.may(OPERATOR, source):
+        refused = StrandedRefused("forbidden", f"To return jobs of {source} you need the role operator on it. Nothing was changed.")
+    if refused is not None:
+        with transaction.atomic():
+            audit.record(viewer, "worker.return", f"worker:{boot}", source=source, reason=refused.message, allowed=False)
+        raise refused
+    try:
+        one = next((one for one in stranded(source) if one.boot == boot and one.tags), None)
+        if one is None:
+            raise StrandedRefused("not_gone", "This worker is not gone, or its jobs returned already. Nothing was changed.")
+        with transaction.atomic():
+            audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, after={"jobs": len(one.tags)})
+            return cast(GivesBack, config.adapter(source)).give_back(one.tags)
+    except (redis.RedisError, SourceError, config.BadConfiguration) as error:
+        raise StrandedRefused("unreachable", f"It could not be done: {error} Nothing was changed.") from error
+
+
+def _read(text: bytes) -> dict[str, Any] | None:
+    try:
+        said = json.loads(text)
+        return said if isinstance(said, dict) and isinstance(said.get("jobs"), list) and float(said["at"]) else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
