@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cryptography.fernet import InvalidToken
 from django.db.models import Q, QuerySet
 
-from jobs_admin import config, ingest
+from jobs_admin import config, ingest, unsealing
 from jobs_admin.core.envelope import BY_SOMEBODY_NEWER, Unreadable, decode
 from jobs_admin.models import Unfiled
 
@@ -73,7 +73,7 @@ def _few(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
 def _file_again(kept: Unfiled) -> bool:
     try:
         fields = _fields(kept)
-        decode(fields)
+        unsealing.opened(decode(fields))
     except (Unreadable, InvalidToken, ValueError):
         return False
     ingest.file([(kept.entry_id.encode(), fields)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jobs_admin import config
+from jobs_admin import config, unsealing
 from jobs_admin.core import envelope as wire
 from jobs_admin.core import keys, terms
 from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprint
@@ -116,7 +116,7 @@ def read(
     `known_stacks`: hashes of those that are most likely in the tables already. Raises NotOurs or envelope.Unreadable for
     an entry to be kept raw.
     """
-    said = wire.decode(entry)
+    said = unsealing.opened(wire.decode(entry))
     source = _text(said.source, 63)
     if not keys.valid_source(source):
         raise NotOurs(f"{source!r} cannot name a source: use a-z, 0-9, - and _")

@@ -98,6 +98,14 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
     return sorted(found, key=lambda one: one.seen_at)
 
 
+def of_queue(source: str, queue: str) -> list[Stranded]:
+    """Those with jobs of one queue; empty too where the store or the broker does not answer."""
+    try:
+        return [one for one in stranded(source) if queue in one.queues]
+    except (redis.RedisError, SourceError, config.BadConfiguration):
+        return []
+
+
 def _of(
     source: str, boot: str, said: Mapping[str, Any], seen_s: float, now_s: float, *, has_left: bool
 ) -> Stranded | None:

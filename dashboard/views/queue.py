@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-import redis
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -26,7 +25,6 @@ from jobs_admin.depths.marking import MOST_OF_A_KIND
 from jobs_admin.depths.thresholds import of_queue, thresholds
 from jobs_admin.durability import Grade
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-from jobs_admin.sources.base import SourceError
 
 SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
 _USUAL = ("1h", "6h", "24h")  # the first that holds all looks of a new queue
@@ -129,10 +127,7 @@ def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list
     """Jobs of this queue in the hands of workers that are gone. The store is asked only where `sample` found some."""
     if known is None or all(one.get("id") != stranded.FINDING for one in known.findings):
         return []
-    try:
-        return [one for one in stranded.stranded(source) if queue in one.queues]
-    except (redis.RedisError, SourceError):
-        return []
+    return stranded.of_queue(source, queue)
 
 
 def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, Any]:

@@ -46,8 +46,9 @@ class Unreadable(ValueError):
     """The entry is not an envelope. Nothing was changed; keep it raw."""
 
 
-# How the words begin that say that somebody newer wrote it: kept raw, such an entry may be read after an upgrade.
-BY_SOMEBODY_NEWER = ("envelope version ", "unknown kind ")
+# How the words begin that say that it may be read later, after an upgrade or with another key: it is kept raw until then.
+UNOPENABLE = "its message is encrypted "
+BY_SOMEBODY_NEWER = ("envelope version ", "unknown kind ", f"{UNOPENABLE}for key ")
 
 
 class UnknownVersion(Unreadable):
@@ -137,6 +138,7 @@ class Envelope:
     made_at: float | None = None  # when the job was made, where its system may give its id to another later
     labels: tuple[str, ...] = ()  # `demo-history` marks played data
     lineage: Lineage | None = None
+    sealed: str = ""  # id of the key that `raw` is encrypted for (`worker/sealing.py`); "": it is as the broker had it
     raw: bytes | None = None
     trace: str = ""
 

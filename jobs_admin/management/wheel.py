@@ -37,6 +37,8 @@ Classifier: Programming Language :: Python :: 3
 Requires-Python: >={".".join(map(str, OLDEST_PYTHON))}
 Requires-Dist: celery>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}
 Requires-Dist: redis>={OLDEST_REDIS_PY}
+Provides-Extra: encrypt
+Requires-Dist: cryptography>=42; extra == "encrypt"
 Description-Content-Type: text/markdown
 
 # redrive-worker

@@ -211,6 +211,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.policing import Policing
     from jobs_admin.worker.queues import Queues, bound_in
     from jobs_admin.worker.report import Origin
+    from jobs_admin.worker.sealing import VARIABLE, BadPublicKey, sealer
 
     if not reconnecting.is_jitter(wish.reconnect_jitter):
         raise NotInstalled(f"reconnect_jitter={wish.reconnect_jitter!r} is not a number of seconds from 0 to 300.")
@@ -219,7 +220,11 @@ def _attach(consumer: Any) -> Heartbeat | None:
     url = _store_url(app, wish)
     gate = Gate(lambda seconds, act: consumer.timer.call_after(seconds, act))
     queues = Queues(lambda: bound_in(app), lambda: app.amqp.queues.consume_from)
-    origin = Origin(wish.source, release, wish.tenant, queues)
+    try:
+        seal = sealer(os.environ.get(VARIABLE, ""))
+    except BadPublicKey as error:  # and not in clear instead
+        raise NotInstalled(f"{error}.") from error
+    origin = Origin(wish.source, release, wish.tenant, queues, seal)
     guard = Guard(origin, _store(url, wish), gate)
     guard.once = Once(Calls(url, "telling a second copy of a replayed job from the first"), wish.source, boot)
     calls = Calls(url, "limits, budgets and counts of crashes")

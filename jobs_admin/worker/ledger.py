@@ -220,7 +220,7 @@ def _report(request: Any, origin: Origin, chosen: Chosen) -> Envelope:
     told = report.failure(request, Outcome("lost", "", WHAT, ""), origin, None)
     raw = told.raw or b""
     raw = raw if len(raw) <= MOST_RAW else raw[: report.RAW_HEAD]
-    return replace(told, raw=raw, late_ack=False, policy=chosen.label)
+    return origin.seal(replace(told, raw=raw, late_ack=False, policy=chosen.label))
 
 
 def _packed(told: Envelope) -> bytes:

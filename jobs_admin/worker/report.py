@@ -23,6 +23,7 @@ from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.popped import Popped
 from jobs_admin.worker.queues import Queues, place_of
+from jobs_admin.worker.sealing import Seal, unsealed
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class Origin:
     release: str
     tenant_paths: tuple[str, ...]
     queues: Queues = field(default_factory=Queues)
+    seal: Seal = unsealed  # what encrypts the raw message of a report
 
 
 def queue_of(request: Any, origin: Origin) -> str:

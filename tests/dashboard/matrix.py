@@ -404,6 +404,8 @@ def _value(address: Address, name: str, pattern: str, noun: str, rows: Rows) -> 
         return rows.uncertain.n
     if name == "fingerprint":
         return rows.group.fingerprint
+    if name == "boot":
+        return "b1"  # a life of a worker, which is not gone
     if name in {"source", "queue"}:
         return escaped(rows.more.get("a_queue", rows.failure.queue) if name == "queue" else rows.failure.source)
     if is_of_policy(address):
