@@ -213,7 +213,7 @@ class CeleryOnRedis(celery_message.Reader):
         """See `base.GivesBack`. Raises SourceUnreachable."""
         if not tags:
             return {}
-        found: list[Any] = self._ask(lambda: self._client.execute_command("ZMSCORE", self._unacked_index, *tags))
+        found: list[Any] = self._ask(lambda: cast(Any, self._client.zmscore(self._unacked_index, list(tags))))
         return {tag: float(at) for tag, at in zip(tags, found, strict=True) if at is not None}
 
     def give_back(self, tags: Sequence[str]) -> int:
