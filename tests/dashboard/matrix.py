@@ -464,6 +464,7 @@ def has_object(address: Address) -> bool:
             named
             & {
                 "pk",
+                "boot",
                 "fingerprint",
                 "object_id",
                 "failure_id",
