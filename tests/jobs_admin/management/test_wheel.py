@@ -40,10 +40,11 @@ def test_it_holds_core_worker_and_lua_and_nothing_else(packed):
     assert {name.rpartition(".")[2] for name in ours} == {"py", "lua"}
 
 
-def test_it_asks_for_celery_and_redis_alone(packed):
+def test_it_asks_for_celery_and_redis_alone_and_for_cryptography_where_messages_are_encrypted(packed):
     said = Parser().parsestr(packed.read(f"redrive_worker-{GUARD_VERSION}.dist-info/METADATA").decode())
     assert (said["Name"], said["Version"], said["Requires-Python"]) == ("redrive-worker", GUARD_VERSION, ">=3.10")
-    celery, client = said.get_all("Requires-Dist")
+    celery, client, library = said.get_all("Requires-Dist")
+    assert said.get_all("Provides-Extra") == ["encrypt"] and library == 'cryptography>=42; extra == "encrypt"'
     assert celery == f"celery>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
     assert client.startswith("redis>=")
     assert 5 < len(said.get_payload().splitlines()) < 30
