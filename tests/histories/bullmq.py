@@ -88,7 +88,7 @@ class Bullmq(PulledWorld):
         self.set_bound(reading, "_PAGE", bound)
         self.set_bound(reading, "_TURN_PAGE", rng.choice([bound, 300]))
         self.set_bound(reading, "_EVENTS", rng.choice([bound, 2_000, 2_000]))
-        self.set_bound(reading, "_TURN_MS", 0)
+        self.set_bound(reading, "_TURN_MS", rng.choice([0, 3_000]))
         self.set_bound(source, "_LETTERS_PER_CALL", rng.choice([1, bound, 100]))
 
     # Acts of producers and workers
@@ -132,6 +132,14 @@ class Bullmq(PulledWorld):
         for queue in rng.sample(self.queues, rng.randint(1, min(3, len(self.queues)))):
             if count := self.size(rng):
                 self.add(rng, queue, [["fail"]] * count)
+
+    @act()
+    def die_unheard(self, rng: random.Random) -> None:
+        """The events of these deaths are trimmed before they are read, so that only the sets tell of them."""
+        self.read()
+        self.die(rng)
+        self.wait_for_workers()
+        self.producers.do(*(["queue", queue, "trimEvents", 0] for queue in self.queues))
 
     @act()
     def succeed(self, rng: random.Random) -> None:

@@ -193,15 +193,18 @@ def sizes_around(bound: int) -> list[int]:
 # --- processes that are killed ------------------------------------------------------------------------------------------
 
 
-def run_in_child(work: Callable[[], Any], kill_after_s: float | None = None) -> bool:
-    """Run `work` in a forked process; with `kill_after_s` end that by SIGKILL after so long. True if it was killed.
+def run_in_child(
+    work: Callable[[], Any], kill_after_s: float | None = None, kill_after_calls: int | None = None
+) -> bool:
+    """Run `work` in a forked process; end that by SIGKILL after so many seconds, or after so many SQL statements and calls to Redis.
+    True if it was killed.
 
     Raises Divergence with the child's traceback where `work` raised. Connections of the caller must be closed before.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _run_and_exit(work, reading, writing)
+        _run_and_exit(work, reading, writing, kill_after_calls)
     os.close(writing)
     try:
         if kill_after_s is not None:
@@ -218,16 +221,45 @@ def run_in_child(work: Callable[[], Any], kill_after_s: float | None = None) -> 
     return False
 
 
-def _run_and_exit(work: Callable[[], Any], reading: int, writing: int) -> None:
+def _run_and_exit(work: Callable[[], Any], reading: int, writing: int, calls: int | None) -> None:
     code = 1
     try:
         os.close(reading)
+        if calls is not None:
+            _die_after(calls)
         work()
         code = 0
     except BaseException:
         os.write(writing, traceback.format_exc().encode()[-60_000:])
     finally:
         os._exit(code)
+
+
+def _die_after(calls: int) -> None:
+    """SIGKILL to this process before the statement or Redis call that follows `calls` others."""
+    import redis
+    from django.db import connection
+
+    left = calls
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def statement(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        count()
+        return execute(sql, *rest)
+
+    sent = redis.Connection.send_packed_command
+
+    def send(self: redis.Connection, *args: Any, **options: Any) -> Any:
+        count()
+        return sent(self, *args, **options)
+
+    connection.execute_wrappers.append(statement)
+    redis.Connection.send_packed_command = send  # type: ignore[method-assign]
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ class RabbitMQDeadLetters(PulledWorld):
         self.set_bound(source, "_PAGE", bound)
         self.set_bound(reading, "_DRAINED_AT_ONCE", rng.choice([bound, 200]))
         self.set_bound(reading, "_MOST_NEW", rng.choice([bound, 20_000, 20_000]))
-        # A queue is read whole at each round, however busy the machine is.
+        # A queue is looked at in each round, however busy the machine is, and in some histories read whole.
         self.set_bound(source, "_HEAD_EVERY_S", 0.0)
-        self.set_bound(reading, "AGAIN_S", 0.0)
+        self.set_bound(reading, "AGAIN_S", rng.choice([0.0, 600.0]))
         self.set_bound(reading, "_SHORT_S", 1e9)
 
     # Acts of producers and consumers
@@ -132,7 +132,10 @@ class RabbitMQDeadLetters(PulledWorld):
     @act()
     def take_out_by_others(self, rng: random.Random) -> None:
         """Without its management RabbitMQ does not tell who took a message: the desk keeps it."""
+        from jobs_admin.sources.rabbitmq import reading
+
         self.read()
+        self.set_bound(reading, "AGAIN_S", 0.0)  # one taken out and one that dies are as many as before
         for job in self.some(rng, lambda job: job.lies == "dlq"):
             others = []
             while message := self.bus.channel.basic_get(f"{job.queue}.dlq"):

@@ -102,7 +102,10 @@ class SourceWorld(World):
             return
         for _ in range(self.havoc.choice((0, 1, 1, 2))):
             desk.before_fork()
-            self.killed += run_in_child(work, 10 ** self.havoc.uniform(-2.5, -0.3))
+            if self.havoc.random() < 0.3:
+                self.killed += run_in_child(work, kill_after_s=10 ** self.havoc.uniform(-2.5, -0.3))
+            else:
+                self.killed += run_in_child(work, kill_after_calls=self.havoc.randrange(60))
             self.clock.step(_LEASES_S)  # nobody waits for what the dead one had leased
         desk.before_fork()
         run_in_child(work)
