@@ -178,6 +178,15 @@ class JobsTable(PulledWorld):
 
     # The desk's part
 
+    def read_reports(self) -> None:
+        """Rows whose workers are gone are read a page in each look."""
+        from jobs_admin import pulling
+        from jobs_admin.sources.jobs_table import reading
+
+        super().read_reports()
+        for _ in range(len(self.jobs) // reading._ROWS_AT_ONCE + 1):
+            pulling.pull(self.source, "histories:1")
+
     def is_replayable(self, job: Job) -> bool:
         return job.states == ("dead",) and job.lies != "running"  # whether its worker is gone is not known for sure
 
