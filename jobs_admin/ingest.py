@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,6 +41,7 @@ _MOST_STACKS = 10_000
 # An entry that a process took and did not finish for so long belongs to whoever asks next.
 _ABANDONED_S = 30
 _FORGOTTEN_S = 86_400
+_FAILURES = 3  # of writing a batch, until its reports are tried in halves
 
 # Names the lock under which reports are written (PostgreSQL's advisory locks are numbers).
 _WRITE_LOCK = 0x7265_6472_6976_6501
@@ -82,6 +84,9 @@ class _Reading:
     finished: set[str] = field(default_factory=set)  # consumers that took nothing which they did not acknowledge
     most: int = _BATCH  # as many as are written in the time that a transaction may last
     stacks: set[str] = field(default_factory=set)  # hashes of those that were read
+    failed: Counter[bytes] = field(
+        default_factory=Counter
+    )  # entries -> batches with them that could not be written, in a row
 
 
 _reading = _Reading()
@@ -224,20 +229,37 @@ def _put(batches: Iterable[_Batch], now: datetime) -> Filed:
 
 
 def _file(reports: Sequence[_Told], now: datetime) -> Filed:
-    """One transaction; where the database refuses a row, halve until it stands alone."""
+    """Write the reports in one transaction. Where the database refuses a row, or writing failed for another reason three
+    times, halve them until the report stands alone: it is kept raw.
+    """
     if not reports:
         return Filed()
     try:
         written = _write([report for report, _ in reports], now)
+        if _reading.failed:
+            for report, _ in reports:
+                _reading.failed.pop(report.entry_id, None)
         return Filed(written.failures, written.attempts)
-    except (Error, ValueError, OverflowError) as error:
-        if not _is_refusal(error):
+    except Exception as error:
+        is_refusal = _is_refusal(error)
+        if not is_refusal and not _failed_often(reports, error):
             raise
         if len(reports) == 1:
             report, fields = reports[0]
-            return _keep_raw(report.entry_id, fields, f"the database refused it: {error}", now)
+            if is_refusal:
+                return _keep_raw(report.entry_id, fields, f"the database refused it: {error}", now)
+            log.exception("Writing a report (%s) failed.", report.entry_id.decode("ascii", "replace"))
+            return _keep_raw(report.entry_id, fields, f"writing it failed: {type(error).__name__}: {error}", now)
     half = len(reports) // 2
     return _file(reports[:half], now) + _file(reports[half:], now)
+
+
+def _failed_often(reports: Sequence[_Told], error: Exception) -> bool:
+    """Return whether one of them was in a batch that could not be written `_FAILURES` times, through no fault of a server."""
+    if isinstance(error, Error | redis.RedisError | OSError):
+        return False  # away: nothing is said about the reports
+    _reading.failed.update(report.entry_id for report, _ in reports)
+    return max(_reading.failed[report.entry_id] for report, _ in reports) >= _FAILURES
 
 
 def _write(reports: list[Report], now: datetime) -> filing.Written:

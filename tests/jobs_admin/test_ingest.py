@@ -7,11 +7,11 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import config, ingest, rules_in_force, suspects
+from jobs_admin import config, filing, ingest, rules_in_force, suspects
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.core.stream import weight
@@ -478,6 +478,45 @@ def test_a_row_that_the_database_refuses_is_found_by_halves_and_kept_raw():
     filed = ingest.file(entries(*(report(f"j{n}") for n in range(100))), NOW)
     assert filed == ingest.Filed(99, 99, 1)
     assert "refused" in Unfiled.objects.get().why
+
+
+@pytest.fixture
+def defect(monkeypatch):
+    """A fault of ours: no notices can be written for a batch with the job j13."""
+    write = filing.job_notices.write
+
+    def fails(noted):
+        noted = list(noted)
+        if any(report.job_id == "j13" for _, report in noted):
+            raise TypeError("unexpected")
+        return write(noted)
+
+    monkeypatch.setattr(filing.job_notices, "write", fails)
+    monkeypatch.setattr(ingest, "_reading", ingest._Reading())
+
+
+@pytest.mark.django_db
+def test_a_report_that_cannot_be_written_three_times_is_kept_raw_and_the_others_land(defect):
+    batch = entries(*(report(f"j{n}") for n in range(100)))
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            ingest.file(batch, NOW)
+        assert Failure.objects.count() == 0
+    assert ingest.file(batch, NOW) == ingest.Filed(99, 99, 1)
+    assert Unfiled.objects.get().why == "writing it failed: TypeError: unexpected"
+
+
+@pytest.mark.django_db
+def test_a_database_that_is_away_keeps_no_report_raw_however_often(monkeypatch):
+    def away(reports, now):
+        raise OperationalError("the database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(filing, "write", away)
+        for _ in range(5):
+            with pytest.raises(OperationalError):
+                ingest.file(entries(report()), NOW)
+    assert ingest.file(entries(report()), NOW) == ingest.Filed(1, 1, 0)
 
 
 # -- the stream -------------------------------------------------------------------------------------------------
