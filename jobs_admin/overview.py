@@ -481,5 +481,5 @@ def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
     if allowed is not None:
         found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))
     rows = list(found[:limit])
-    scopes.tell_own_replays(viewer, rows)
+    scopes.restrict_replays(viewer, rows)
     return rows

@@ -6,12 +6,13 @@ word without regard to the case of ASCII letters, names exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.db import connection
-from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, TextField, Value
+from django.db.models import BooleanField, Count, Exists, F, Func, OuterRef, Q, TextField, Value
 from django.db.models.functions import Concat
 
 from jobs_admin import priorities
@@ -27,6 +28,7 @@ from jobs_admin.models import (
     AuditEvent,
     Failure,
     FailureCount,
+    FrozenBatch,
     Group,
     GroupAlias,
     Release,
@@ -36,6 +38,7 @@ from jobs_admin.models import (
 )  # fmt: skip
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.group import TAKEN_IN
+from jobs_admin.models.replay import ItemState
 from jobs_admin.models.terms import STACKS
 
 # What `FailureCount` can answer, without looking at a single failure.
@@ -121,22 +124,42 @@ def tell_own_releases(viewer: Viewer, groups: Iterable[Group]) -> None:
 _NOT_TOLD = "Why is not told: it has jobs of a source that you may not see."
 
 
-def tell_own_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
-    """Take from these replays why they stand where a source out of sight is in them: it names errors, queues and keys."""
-    sources = viewer.sources()
-    told = [replay for replay in replays if replay.held_because or replay.evidence]
-    if sources is None or not told:
+def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
+    """Leave of these replays, in memory, what is of sources that the viewer may see, where another source is in them.
+
+    Their counts are then of these sources, and what names jobs, errors or queues of another is gone: why they are held,
+    what was left out, search, patch, queue. `seen_sources` says of which they are; it is None of one that is seen in full.
+    """
+    sources, replays = viewer.sources(), list(replays)
+    begun = [replay for replay in replays if replay.started_at is not None]
+    if sources is None or not begun:
         return
-    begun = AuditEvent.objects.filter(
-        object__in=[f"replay:{replay.pk}" for replay in told], act="replay.start", allowed=True
-    )
-    named: dict[str, set[str]] = {}
-    for replay, source in begun.values_list("object", "source"):
-        named.setdefault(replay, set()).add(source)
-    for replay in told:
+    named: dict[int, set[str]] = {replay.pk: set(replay.by_source) for replay in begun}
+    older = [f"replay:{pk}" for pk, found in named.items() if not found]  # started before their sources were counted
+    told = AuditEvent.objects.filter(object__in=older, act="replay.start", allowed=True) if older else ()
+    for event in told:
+        named[int(event.object.partition(":")[2])].add(event.source)
+    for replay in begun:
         # Where its start names none, nobody knows whose jobs it has.
-        if not named.get(f"replay:{replay.pk}", {""}) <= {*sources}:
-            replay.held_because, replay.evidence = _NOT_TOLD, None
+        if not (named[replay.pk] or {""}) <= {*sources}:
+            _restrict(replay, sources)
+
+
+def _restrict(replay: Replay, sources: Collection[str]) -> None:
+    items = ReplayItem.objects.filter(replay=replay, failure__source__in=sources).order_by()
+    counts = Counter(dict(items.values_list("state").annotate(n=Count("pk"))))
+    if FrozenBatch.objects.filter(replay=replay).exists():
+        laid = counts.total()
+        counts["planned"] += max(0, sum(n for name, n in replay.by_source.items() if name in sources) - laid)
+    for state in ItemState.values:
+        setattr(replay, state, counts[state])
+    replay.total = replay.matched = counts.total()
+    replay.taken, replay.blocked, replay.query, replay.selection = 0, [], "", []
+    replay.patch, replay.edit, replay.to_queue = None, None, ""
+    replay.by_source = {name: n for name, n in replay.by_source.items() if name in sources}
+    if replay.held_because or replay.evidence:
+        replay.held_because, replay.evidence = _NOT_TOLD, None
+    replay.seen_sources = sorted(sources)
 
 
 def _release(after: str) -> str:

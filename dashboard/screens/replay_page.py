@@ -149,6 +149,8 @@ def row(replay: Replay) -> Row:
 
 def scope(replay: Replay) -> str:
     """What it was asked to replay, in words."""
+    if replay.seen_sources is not None:
+        return "jobs of several sources: shown are those of sources that you may see"
     if replay.selection:
         return (
             "1 job chosen by hand" if len(replay.selection) == 1 else f"{len(replay.selection):,} jobs chosen by hand"
@@ -186,7 +188,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool
         how=how(replay),
         remaining=remaining(replay, over_time.rate_now),
         scope=scope(replay),
-        scope_url="" if replay.selection else _scope_url(replay),
+        scope_url="" if replay.selection and replay.seen_sources is None else _scope_url(replay),
         sent_none=_sent_none(replay),
     )
 

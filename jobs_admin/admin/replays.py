@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -27,10 +30,19 @@ class ReplayAdmin(Records):
             '<a href="{}">Progress, pause, resume, cancel</a>', reverse("replay-detail", args=[replay.pk])
         )
 
+    def get_changelist(self, request: HttpRequest, **more: Any) -> type[ChangeList]:
+        class Restricted(ChangeList):
+            def get_results(self, request: HttpRequest) -> None:
+                super().get_results(request)
+                self.result_list = list(self.result_list)
+                scope.restrict_replays(viewer(request), self.result_list)
+
+        return Restricted
+
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Replay | None:
         replay = super().get_object(request, object_id, from_field)
         if replay is not None:
-            scope.tell_own_replays(viewer(request), [replay])
+            scope.restrict_replays(viewer(request), [replay])
         return replay
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Replay]:

@@ -108,6 +108,9 @@ class Replay(models.Model):
     sender = models.CharField(max_length=64, blank=True)
     sender_until = models.DateTimeField(null=True, blank=True)
 
+    # In memory alone: of which sources its numbers are, where the viewer may not see all of them (`scope`).
+    seen_sources: list[str] | None = None
+
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(state__in=ReplayState.values), name="replay_state_is_known")]
         indexes = [models.Index(fields=["state"], name="replay_by_state")]

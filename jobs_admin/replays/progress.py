@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.db.models import Count, F, IntegerField, Max, Min, Sum
+from django.db.models import Count, F, IntegerField, Max, Min, QuerySet, Sum
 from django.db.models.expressions import Func
 from django.utils import timezone
 
@@ -59,13 +59,19 @@ def started_runs(failure: Failure) -> dict[int, ReplayItem]:
 
 def pruned(replay: Replay) -> int:
     """How many of its jobs are kept no longer; the replay still tells what became of them."""
-    return max(0, replay.total - ReplayItem.objects.filter(replay=replay).count()) if replay.ended_at else 0
+    return max(0, replay.total - _seen(replay).count()) if replay.ended_at else 0
+
+
+def _seen(replay: Replay) -> QuerySet[ReplayItem]:
+    """Its items, as far as the replay shows them."""
+    items = ReplayItem.objects.filter(replay=replay)
+    return items if replay.seen_sources is None else items.filter(failure__source__in=replay.seen_sources)
 
 
 def over_time(replay: Replay, now: datetime | None = None) -> OverTime:
     """What was sent and what came of it, in at most _BUCKETS steps."""
     now = now or timezone.now()
-    items = ReplayItem.objects.filter(replay=replay).order_by()
+    items = _seen(replay).order_by()
     ends = items.aggregate(first=Min("sent_at"), last_sent=Max("sent_at"), last_settled=Max("settled_at"))
     if ends["first"] is None:
         return OverTime([], 0.0)
@@ -103,6 +109,9 @@ def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[in
     if moving:
         lately = ReplayItem.objects.filter(replay__in=moving, sent_at__gte=now - timedelta(seconds=_RATE_OVER_S))
         sent = dict(lately.order_by().values_list("replay").annotate(n=Count("pk")))
+        for replay in replays:
+            if replay.seen_sources is not None and replay.pk in sent:
+                sent[replay.pk] = lately.filter(replay=replay, failure__source__in=replay.seen_sources).count()
     found = {}
     for replay in replays:
         running_s = (now - replay.started_at).total_seconds() if replay.started_at else 0.0

@@ -46,7 +46,7 @@ def find(viewer: Viewer, pk: int) -> Replay:
     if not 0 < int(pk) < 2**63:
         raise Replay.DoesNotExist
     replay = visible(viewer).get(pk=pk)
-    scopes.tell_own_replays(viewer, [replay])
+    scopes.restrict_replays(viewer, [replay])
     return replay
 
 
@@ -57,7 +57,7 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
     if cursor := whole_number(after):
         found = found.filter(pk__lt=cursor)
     rows = list(found[: limit + 1])
-    scopes.tell_own_replays(viewer, rows)
+    scopes.restrict_replays(viewer, rows)
     return ReplayPage(rows[:limit], str(rows[limit - 1].pk) if len(rows) > limit else None)
 
 
@@ -146,6 +146,8 @@ def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[tupl
     planned: dict[int, int] = {}
     if (is_countable := replay.planned <= _MOST_COUNTED) and numbers:
         waiting = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__group__in=numbers)
+        if sources is not None:
+            waiting = waiting.filter(failure__source__in=sources)
         planned = dict(waiting.order_by().values_list("failure__group").annotate(n=Count("pk")))
     return [(groups[pk], n, planned.get(pk, 0) if is_countable else None) for pk, n in numbers.items() if pk in groups]
 

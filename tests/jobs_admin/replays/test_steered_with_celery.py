@@ -119,24 +119,35 @@ def test_while_the_partner_is_broken_a_replay_asks_it_little_and_is_held_naming_
     ]
 
 
-def test_a_replay_that_is_held_for_one_group_goes_on_without_it(incident):
+def test_a_mixed_queue_comes_back_without_another_act_and_what_fails_again_is_named(incident):
+    """From an alert: the curable jobs are recovered, the group that fails again is left dead and named."""
     worker = incident.worker
     worker.break_("partner")
     down, ids = incident.died("acme")
     worker.mend("partner")
     worker.break_("cobalt")
     odd, more = incident.died("cobalt")
-    for _ in range(59):
-        ids += incident.more("acme", down, 1) + incident.more("cobalt", odd, 1)
-    replay = incident.begin(ids + more)
-    incident.reaches(replay, "held")
-    assert "OddCustomer" in replay.held_because
-    replays.resume(ANN, replay, without_groups=[odd.fingerprint])
+    more += incident.more("cobalt", odd, 119)  # the oldest, so that they would be all of the canary
+    ids += incident.more("acme", down, 119)
+    asked = {"query": "queue:emails", "reason": "the partner is back", "pace": CAREFUL}
+    replay = replays.launch(ANN, **asked, options=replays.Options(without_groups=()), now=incident.now())
     incident.reaches(replay, "done")
-    left_out = replay.items.filter(outcome__startswith="Left out")
-    assert replay.cancelled == left_out.count() > 0
-    assert set(left_out.values_list("failure__group", flat=True)) == {odd.pk}
-    assert worker.marks("delivered") == ["acme"] * 60 and replay.succeeded == 60
+    assert worker.marks("delivered") == ["acme"] * 120 and replay.succeeded == 120
+    aside = replay.items.filter(outcome__startswith="Set aside with its group")
+    assert replay.cancelled == aside.count() == 120 - replay.failed_again > 60
+    assert set(aside.values_list("failure__group", flat=True)) == {odd.pk}
+    (told,) = replays.groups_aside(ANN, replay)
+    assert (told.group, told.jobs) == (odd, replay.cancelled) and "failed with the same error" in told.reason
+    assert Failure.objects.filter(group=odd, state="dead").count() == 120
+    assert Failure.objects.filter(group=down, state="recovered").count() == 120
+    # Nobody did anything but start it.
+    acts = AuditEvent.objects.filter(act__startswith="replay.").order_by("pk").values_list("act", "actor")
+    assert list(acts) == [
+        ("replay.draft", "ann"), ("replay.start", "ann"), ("replay.set_aside", "controller"), ("replay.done", "controller"),
+    ]  # fmt: skip
+    # The next preview knows it.
+    seen = replays.preview(ANN, query="queue:emails state:dead")
+    assert seen.replayable == 120  # one group alone: who asks for it means it
 
 
 def test_errors_that_are_new_in_it_hold_a_steady_replay_and_are_named(incident):

@@ -1,0 +1,113 @@
+"""A replay over several sources shows to each viewer the sources that they may see, and nothing of the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.utils import timezone
+
+from jobs_admin import config, replays
+from jobs_admin.management.commands.token import create
+from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.replays import progress
+from tests.conftest import forget_configuration
+from tests.dashboard.conftest import HTMX, group, log_in
+from tests.dashboard.failing import dead
+
+BOB = Viewer("bob", {"*": OPERATOR})
+OWN = Viewer("sue", {"shop": OPERATOR})
+
+
+@pytest.fixture
+def sue(db, django_user_model):
+    return log_in(django_user_model, "sue", shop="operator")
+
+
+@pytest.fixture
+def both(settings, tmp_path, db):
+    """The sources `shop` and `web`, in this process."""
+    file = tmp_path / "sources.toml"
+    names = ("shop", "web")
+    file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in names))
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    yield
+    forget_configuration(config)
+
+
+@pytest.fixture
+def replay(both):
+    ours, theirs = (
+        group("OursError", culprit="shop/ours.py"),
+        group("SecretError", culprit="web/secret.py", message="hush"),
+    )
+    dead(30, group=ours, queue="emails", task="shop.ours")
+    dead(70, source="web", group=theirs, queue="secrets", task="web.secret", tenant="hush-tenant")
+    made = replays.launch(
+        BOB, query="state:dead -tenant:secret-tenant", reason="back", pace={"style": "careful"},
+        options=replays.Options(without_groups=()),
+    )  # fmt: skip
+    now = timezone.now()
+    for source, n, state in (("shop", 4, "succeeded"), ("web", 20, "failed_again"), ("shop", 1, "failed_again")):
+        mine = ReplayItem.objects.filter(replay=made, state="planned", failure__source=source)
+        error = theirs if source == "web" else ours
+        mine.filter(pk__in=mine.values_list("pk", flat=True)[:n]).update(
+            state=state, sent_at=now, settled_at=now, first_at=now, first_ok=state == "succeeded",
+            failed_group=None if state == "succeeded" else error, first_group=None if state == "succeeded" else error,
+        )  # fmt: skip
+    Replay.objects.filter(pk=made.pk).update(
+        state="held", planned=75, succeeded=4, failed_again=21, held_because="20 failed with SecretError",
+        without_groups=[theirs.pk], evidence={"kind": "canary", "judged": 25, "failed": 21, "groups": []},
+        set_aside=[{"group": theirs.pk, "phase": "run", "code": "failed_again", "reason": "hush", "by": "x",
+                    "at": now.isoformat(), "jobs": 50}],
+        blocked=[{"code": "unknown_task", "reason": "web.secret", "count": 9}],
+    )  # fmt: skip
+    made.refresh_from_db()
+    return made
+
+
+def seen_of(answer) -> str:
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("url", ["/replays/{}/", "/replays/{}/?items=failed_again", "/replays/", "/"])
+def test_its_pages_show_no_name_and_no_number_of_another_source(sue, replay, url):
+    for headers in ({}, HTMX):
+        text = seen_of(sue.get(url.format(replay.pk), headers=headers)).lower()
+        assert "secret" not in text and "hush" not in text
+        assert ">100<" not in text and ">75<" not in text
+
+
+@pytest.mark.django_db
+def test_its_numbers_are_of_the_sources_that_are_seen(sue, replay):
+    text = seen_of(sue.get(f"/replays/{replay.pk}/"))
+    assert "5 of 30 settled" in text and "OursError" in text
+    held = replays.find(OWN, replay.pk)
+    assert (held.total, held.planned, held.succeeded, held.failed_again) == (30, 25, 4, 1)
+    assert progress.over_time(held).buckets[-1][1:] == (5, 4, 1)
+    # Who sees all sees all.
+    full = replays.find(BOB, replay.pk)
+    assert (full.total, full.planned, full.seen_sources) == (100, 75, None)
+
+
+@pytest.mark.django_db
+def test_the_api_says_no_more(client, replay):
+    secret = create("sue", "operator", "shop")
+    for url in (f"/api/replays/{replay.pk}", "/api/replays", f"/api/replays/{replay.pk}/items"):
+        text = json.dumps(client.get(url, headers={"Authorization": f"Bearer {secret}"}).json())
+        assert "ecret" not in text and "hush" not in text and ": 100" not in text and ": 75" not in text
+
+
+@pytest.mark.django_db
+def test_one_that_waits_for_a_second_person_counts_what_is_frozen(both, settings):
+    settings.REDRIVE_APPROVE_ABOVE = "10"
+    dead(30, queue="emails")
+    dead(70, source="web", queue="secrets")
+    made = replays.launch(BOB, query="state:dead", reason="back")
+    assert made.state == "awaiting_approval" and made.by_source == {"shop": 30, "web": 70}
+    held = replays.find(OWN, made.pk)
+    assert (held.total, held.planned) == (30, 30)
