@@ -11,13 +11,13 @@ from django.utils.safestring import SafeString
 
 from dashboard import links, tree
 from dashboard.screens.timeline import short
-from jobs_admin import abilities, contents
+from jobs_admin import abilities, contents, scope
 from jobs_admin.core import terms
 from jobs_admin.core.veil import Piece, Plain
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat, FailureState
-from jobs_admin.models.replay import OPEN_ITEM, ItemState
+from jobs_admin.models.replay import OPEN_ITEM, ItemState, ReplayState
 from jobs_admin.overview import SourceRow
 
 __all__ = [
@@ -190,6 +190,31 @@ def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | Non
     if failure.state == FailureState.GONE:
         return None
     return next((item for item in items if item.state in OPEN_ITEM), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A planned job of a replay that sends nothing now: why, and what can be done."""
+
+    state: str
+    why: str
+    to_do: str
+
+
+_TO_DO = {
+    ReplayState.HELD: "Resume that replay, resume it without this job or its group, or cancel its rest: then this job is "
+    "free to be replayed, edited or discarded here.",
+    ReplayState.PAUSED: "Resume that replay, or cancel its rest: then this job is free to be replayed, edited or discarded here.",
+    ReplayState.WAITING: "It is sent when the time window opens. Cancel the rest of that replay to free it.",
+}
+
+
+def waits(viewer: Viewer, item: ReplayItem | None) -> Waits | None:
+    """None where it is on its way, or will be within its replay's pace."""
+    if item is None or item.state != ItemState.PLANNED or item.replay.state not in _TO_DO:
+        return None
+    scope.restrict_replays(viewer, [item.replay])
+    return Waits(item.replay.state, item.replay.held_because, _TO_DO[ReplayState(item.replay.state)])
 
 
 def sent_for_good(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:

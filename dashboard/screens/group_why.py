@@ -66,7 +66,9 @@ def why(failure: Failure, rules: Rules) -> Why:
     ]
     left_out = len(told.frames) - len(frames)
     replaced = list(told.replaced[:MOST_REPLACED])
-    return Why(told.type, told.is_wrapped, told.causes, frames, left_out, marked(told.message), replaced, told.task, told.acted)
+    return Why(
+        told.type, told.is_wrapped, told.causes, frames, left_out, marked(told.message), replaced, told.task, told.acted
+    )
 
 
 _PLACE = re.compile(r"(<[a-z]{2,10}>)")

@@ -53,7 +53,13 @@ def outlook(
 
 def _says(policy: Policy, name: str) -> Says:
     if not policy.retries:
-        return Says(name, "How often a failed job is retried stays as the task’s own code says", curve(policy), "", "Changes no retries.")
+        return Says(
+            name,
+            "How often a failed job is retried stays as the task’s own code says",
+            curve(policy),
+            "",
+            "Changes no retries.",
+        )
     found = totals(policy)
     return Says(
         name, policy_words.attempts(policy.max_attempts), curve(policy), policy_words.gives_up(found),

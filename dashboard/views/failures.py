@@ -62,6 +62,7 @@ def page(
         "runs": timeline.runs(failure, past, items, chosen.pk if chosen else None),
         "items": items,
         "open_item": open_item,
+        "waits": failure_page.waits(request.viewer, open_item),
         "most_attempts": failure_list.most_attempts(failure),
         "priority": priorities.shown(failure.source, failure.priority),
         "is_live": bool(open_item) or failure.state in ON_THE_WAY,

@@ -22,6 +22,7 @@ from jobs_admin.replays.reading import (
     items,
     left_out_groups,
     listing,
+    standing,
     visible,
 )
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
@@ -73,6 +74,7 @@ __all__ = [
     "settle",
     "signatures",
     "sources_of",
+    "standing",
     "start",
     "visible",
     "why_not_by",

@@ -18,13 +18,14 @@ from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, Replay, 
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
-from jobs_admin.models.replay import SENDING, ItemState
+from jobs_admin.models.replay import SENDING, ItemState, ReplayState
 from jobs_admin.replays import setting_aside
 from jobs_admin.replays.options import START
 
 LARGEST_PAGE = 500
 _MOST_COUNTED = 100_000
 _LEFT = (FailureState.DEAD, FailureState.RETRYING, FailureState.REPLAYING, FailureState.QUARANTINED)
+_STANDING = (ReplayState.HELD, ReplayState.PAUSED, ReplayState.WAITING)
 _OPEN_GROUP = (GroupState.NEW, GroupState.ONGOING, GroupState.REGRESSED)
 
 
@@ -117,6 +118,15 @@ def _due(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, dat
         for row in rows
         if row.state == ItemState.PLANNED
     }
+
+
+def standing(failures: Sequence[Failure]) -> dict[int, tuple[int, str]]:
+    """Failure id -> (number, state) of the replay that has it planned and sends nothing now: held, paused, waiting."""
+    dead = [failure.pk for failure in failures if failure.state == FailureState.DEAD]
+    if not dead:
+        return {}
+    planned = ReplayItem.objects.filter(failure__in=dead, state=ItemState.PLANNED, replay__state__in=_STANDING)
+    return {pk: (replay, state) for pk, replay, state in planned.values_list("failure", "replay", "replay__state")}
 
 
 def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list[tuple[Group, int]]:

@@ -660,3 +660,86 @@ def test_queues_out_of_sight_are_not_named_to_who_waits_for_a_worker():
         == f"{said}q0 of shop, q1 of shop, q2 of shop and 2 more."
     )
     assert replay_page.waits(found, Viewer("v", {"web": OPERATOR})) == f"{said}its queues."
+
+
+# ---------- groups, drafts, jobs that wait ----------
+
+
+def mixed():
+    dead(5, group=group("shop.PartnerDown", "down"), task="shop.deliver")
+    dead(3, group=group("KeyError", "sku", fingerprint="v1-key"), task="shop.stock")
+
+
+def test_a_preview_lists_its_groups_and_those_likely_to_fail_again_are_off(ann, shop):
+    mixed()
+    answer = ann.get(NEW, {"q": "state:dead"})
+    text = answer.content.decode()
+    assert "Replay 5 jobs" in text and "permanent: KeyError is an error of code or data" in text
+    assert "1 on, 1 off with 3 jobs" in text
+    boxes = re.findall(r'name="group" value="([^"]+)"( checked)?', text)
+    assert [bool(checked) for _, checked in boxes] == [True, False]
+    # Ticked, it goes too; unticked, the other does not.
+    form = carried(answer) | {"step": "preview"}
+    assert "Replay 8 jobs" in ann.post(NEW, form | {"group": [name for name, _ in boxes]}).content.decode()
+    assert "Replay 3 jobs" in ann.post(NEW, form | {"group": ["v1-key"]}).content.decode()
+    ann.post(NEW, form | {"group": [boxes[0][0]], "step": "start", "reason": "back"})
+    replay = Replay.objects.get()
+    assert replay.total == 5
+    page = text_of(ann.get(f"/replays/{replay.pk}/"))
+    assert "Off when it was started" in page and "KeyError: sku" in page and "3 jobs stay dead" in page
+
+
+def test_a_group_set_aside_is_named_and_brought_back(ann, shop):
+    replay = running(4, group=group("KeyError", "sku"))
+    pk = Failure.objects.first().group_id
+    told = {"group": pk, "phase": "run", "code": "failed_again", "reason": "5 of 5 failed", "by": "controller"}
+    Replay.objects.update(without_groups=[pk], set_aside=[told | {"at": timezone.now().isoformat(), "jobs": None}])
+    text = text_of(ann.get(f"/replays/{replay.pk}/"))
+    assert "Set aside while it ran" in text and "5 of 5 failed" in text and "Bring back" in text
+    ann.post(f"/replays/{replay.pk}/bring-back/", {"group": [Failure.objects.first().group.fingerprint]})
+    replay.refresh_from_db()
+    assert (replay.without_groups, replay.set_aside) == ([], [])
+
+
+def test_a_held_replay_is_resumed_without_the_jobs_of_a_search(ann, shop):
+    replay = held(others=4, kind="canary", failed=2, judged=5)
+    Failure.objects.order_by("-pk").filter(pk__in=replay.items.filter(state="planned").values("failure")[:2]).update(
+        tenant="acme"
+    )
+    ann.post(f"/replays/{replay.pk}/resume/", {"without": "tenant:acme"})
+    assert replay.items.filter(state="cancelled", outcome__contains="tenant:acme").count() == 2
+
+
+def test_a_refused_start_leaves_no_draft(ann, shop):
+    ids = dead(20)
+    form = carried(ann.get(NEW, {"q": "state:dead"})) | {"step": "start", "reason": "r"}
+    Failure.objects.filter(pk__in=ids[:10]).update(state="recovered")
+    assert ann.post(NEW, form).status_code == 409
+    assert not Replay.objects.exists()
+
+
+def test_a_draft_is_listed_opened_and_discarded(ann, shop):
+    dead(3)
+    draft = replays.draft(BOB, query="state:dead", reason="later")
+    assert "3 jobs, nothing sent: open it" in text_of(ann.get("/replays/"))
+    page = ann.get(f"/replays/{draft.pk}/")
+    text = page.content.decode()
+    assert "A draft of 3 jobs. Nothing was sent." in text and "Discard draft" in text and "Open draft" in text
+    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', text.split("Open draft")[0]))
+    opened = ann.get(NEW, fields)
+    assert "Replay 3 jobs" in opened.content.decode() and 'value="later"' in opened.content.decode()
+    ann.post(NEW, carried(opened) | {"step": "start", "reason": "now"})
+    assert Replay.objects.get().reason == "now"  # the draft is done with
+    other = replays.draft(BOB, selection=dead(2), reason="never")
+    assert ann.post(f"/replays/{other.pk}/discard/").status_code == 302
+    assert Replay.objects.count() == 1
+
+
+def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop):
+    replay = held(others=2, kind="canary", failed=2, judged=5)
+    waiting = replay.items.filter(state="planned").first()
+    text = text_of(ann.get(f"/failures/{waiting.failure_id}/"))
+    assert "That replay is held, so this job waits. 2 of 5 canary jobs failed again." in text
+    assert "Resume that replay, resume it without this job or its group, or cancel its rest" in text
+    rows = ann.get("/failures/").content.decode()
+    assert f'in held <a href="/replays/{replay.pk}/">replay #{replay.pk}</a>' in rows
