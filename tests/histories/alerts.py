@@ -475,7 +475,7 @@ class Alerts(CeleryDesk):
     def _deliver_all(self) -> None:
         from jobs_admin import notices
 
-        ends = time.monotonic() + 30
+        ends = time.monotonic() + 120
         while notices.deliver(_now()):
             if time.monotonic() > ends:
                 raise Divergence("Deliveries do not come to their end")
