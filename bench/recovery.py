@@ -16,7 +16,7 @@ import json
 import math
 import sys
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -100,13 +100,14 @@ class Partner:
         self.requests_while_down = self.requests = 0
         self.seconds: Counter[int] = Counter()
 
-    def takes(self, customer: int, now: float) -> bool:
+    def answer(self, customer: int, now: float) -> tuple[bool, float]:
+        """Whether a request succeeds, and the seconds that it waits beyond its usual time."""
         temper = self._each[customer]
         ok = temper.answer(now).status == 200
         self.requests += 1
         self.seconds[int(now)] += 1
         self.requests_while_down += temper.mode.name == "outage"
-        return ok
+        return ok, 0.0
 
     def capacity(self, now: float) -> float:
         return sum(one.capacity(now) or 0.0 for one in self._each)
@@ -116,15 +117,20 @@ class Partner:
         return sum(one.falls for one in self._each)
 
     def customers(self, jobs: int) -> list[int]:
-        """Whose each job is: in turn, in the proportion of the shares, as a fair order sends them."""
-        owed = [0.0] * len(self._shares)
-        order = []
-        for _ in range(jobs):
-            owed = [held + share for held, share in zip(owed, self._shares, strict=True)]
-            chosen = max(range(len(owed)), key=owed.__getitem__)
-            owed[chosen] -= sum(self._shares)
-            order.append(chosen)
-        return order
+        """Whose each job is."""
+        return in_turn(self._shares, jobs)
+
+
+def in_turn(shares: tuple[float, ...], jobs: int) -> list[int]:
+    """The customer of each job, in the proportion of their shares, as a fair order sends them."""
+    owed = [0.0] * len(shares)
+    order = []
+    for _ in range(jobs):
+        owed = [held + share for held, share in zip(owed, shares, strict=True)]
+        chosen = max(range(len(owed)), key=owed.__getitem__)
+        owed[chosen] -= sum(shares)
+        order.append(chosen)
+    return order
 
 
 def _scaled(curve: Curve, share: float) -> Curve:
@@ -145,6 +151,7 @@ class Paced:
         self.holds: list[str] = []
         self.rates: list[tuple[float, str, float | None]] = []
         self._held_at: float | None = None
+        self._aside: set[Any] = set()
 
     def may_go(self, now: float, sent: int, left: int) -> int:
         if self.verdict.state == "held":
@@ -153,11 +160,20 @@ class Paced:
             left = min(left, max(0, self.verdict.may_send - sent))
         return self.bucket.take(left, now)
 
+    def wait(self, now: float) -> float:
+        """Seconds until a job may go, as far as the rate bounds it."""
+        return LONGEST_S if self.verdict.state == "held" else self.bucket.wait(now)
+
+    def sets_aside(self) -> set[Any]:
+        """The groups that are set aside now."""
+        return self._aside
+
     def look(self, seen: Seen) -> None:
         if self._held_at is not None and seen.now - self._held_at >= RESUMED_S:
             self.controller.resumed(seen.now)
             self._held_at = None
         self.verdict = self.controller.look(seen)
+        self._aside = (self._aside | {why.group for why in self.verdict.set_aside}) - set(self.verdict.bring_back)
         self.rates.append((seen.now, self.verdict.state, self.verdict.rate))
         if self.verdict.state == "held" and self._held_at is None:
             self._held_at = seen.now
@@ -180,8 +196,14 @@ class Planned:
             count += 1
         return count
 
+    def wait(self, now: float) -> float:
+        return self._due[0] - now if self._due else LONGEST_S
+
     def look(self, seen: Seen) -> None:
         pass
+
+    def sets_aside(self) -> set[Any]:
+        return set()
 
 
 class Oracle:
@@ -198,15 +220,21 @@ class Oracle:
         self._owed -= count
         return count
 
+    def wait(self, now: float) -> float:
+        return TICK_S
+
     def look(self, seen: Seen) -> None:
         pass
+
+    def sets_aside(self) -> set[Any]:
+        return set()
 
 
 @dataclass
 class World:
-    """Queue, workers, native retries and news, by ticks of 20 ms."""
+    """Queue, workers, native retries and news, by ticks of 20 ms; those in which nothing happens are skipped."""
 
-    partner: Partner
+    partner: Any  # a Partner, or bench.partners.Met
     jobs: int
     random: Random
     runtime_s: float = RUNTIME_S
@@ -214,9 +242,15 @@ class World:
     look_s: float = LOOK_S
     attempts: int = 6
     broken: float = 0.0  # the share of jobs that fail whatever the service does
+    groups: Sequence[tuple[float, float]] = ()  # (share of the jobs that died of it, share of these that is broken)
+    workers: int = WORKERS
+    longest_s: float = LONGEST_S
     sent: int = 0
     succeeded: int = 0
     failed_again: int = 0
+    lost: int = 0  # of these, jobs that are not broken
+    set_aside: int = 0  # jobs that were not sent, for their group
+    set_aside_whole: int = 0  # of these, jobs that are not broken
     first_failed: int = 0
     now: float = 0.0
     sent_at: list[float] = field(default_factory=list)
@@ -225,28 +259,41 @@ class World:
     def run(self, way: Any, until: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Until all jobs ended, or `until` says so."""
         whose = self.partner.customers(self.jobs)
-        is_broken = [self.random.random() < self.broken for _ in range(self.jobs)]
+        died_of, is_broken = self._died_of()
+        aside: set[int] = set()
+        following = 0  # the next job that may be sent
         queue: deque[tuple[int, int]] = deque()  # job, attempt
         later: list[tuple[float, int, int]] = []  # native retries that wait
         ending: list[tuple[float, int, int, bool, float]] = []
         news: deque[tuple[float, Judged | None, bool]] = deque()  # when, of a first attempt, whether the job ended
-        next_look, ticks = 0.0, 0
-        while self.succeeded + self.failed_again < self.jobs and self.now < LONGEST_S and not until():
-            ticks += 1
+        next_look, ticks, idle_until = 0.0, 0, 0.0
+        while (
+            self.succeeded + self.failed_again + self.set_aside < self.jobs
+            and self.now < self.longest_s
+            and not until()
+        ):
+            ticks = max(ticks + 1, int(idle_until / TICK_S))
             self.now = now = ticks * TICK_S
-            for _ in range(way.may_go(now, self.sent, self.jobs - self.sent)):
-                queue.append((self.sent, 1))
-                self.sent_at.append(now)
+            for _ in range(way.may_go(now, self.sent, self.jobs - self.sent - self.set_aside)):
+                while following < self.jobs and died_of[following] in aside:
+                    following += 1
+                if following == self.jobs:
+                    break
+                queue.append((following, 1))
+                self.sent_at[following] = now
                 self.sent += 1
+                following += 1
             while later and later[0][0] <= now:
                 queue.append(heapq.heappop(later)[1:])
             while ending and ending[0][0] <= now:
                 at, job, attempt, ok, took = heapq.heappop(ending)
-                self._ended(job, attempt, ok, at, took, later, news)
-            while queue and len(ending) < WORKERS:
+                self._ended(job, attempt, ok, at, took, later, news, died_of[job])
+                self.lost += not ok and attempt == self.attempts and not is_broken[job]
+            while queue and len(ending) < self.workers:
                 job, attempt = queue.popleft()
-                ok = self.partner.takes(whose[job], now) and not is_broken[job]
-                took = self.runtime_s * self.random.uniform(0.8, 1.2)
+                ok, delay_s = self.partner.answer(whose[job], now)
+                ok = ok and not is_broken[job]
+                took = self.runtime_s * self.random.uniform(0.8, 1.2) + delay_s
                 heapq.heappush(ending, (now + took, job, attempt, ok, took))
             if now >= next_look:
                 next_look = now + self.look_s
@@ -256,18 +303,43 @@ class World:
                     self.settled += ended
                     if judged:
                         came.append(judged)
-                way.look(
-                    Seen(now, self.sent, self.sent - self.settled, self.jobs - self.sent, came, WORKERS, len(queue))
+                planned = self.jobs - self.sent - self.set_aside
+                seen = Seen(
+                    now, self.sent, self.sent - self.settled, planned, came, self.workers, len(queue), set_aside=aside,
+                    has_others=lambda groups, at=following: any(died_of[n] not in groups for n in range(at, self.jobs)),
+                )  # fmt: skip
+                way.look(seen)
+                for group in way.sets_aside() - aside:
+                    lost = [n for n in range(following, self.jobs) if died_of[n] == group]
+                    self.set_aside += len(lost)
+                    self.set_aside_whole += sum(not is_broken[n] for n in lost)
+                    aside.add(group)
+            idle_until = now
+            if not queue:
+                soonest = [next_look, *(first[0][0] for first in (ending, later) if first)]
+                idle_until = min(
+                    *soonest, now + (way.wait(now) if self.sent + self.set_aside < self.jobs else LONGEST_S)
                 )
         return self._figures(way)
 
+    def _died_of(self) -> tuple[list[int], list[bool]]:
+        """The group of each job, and whether it is broken."""
+        self.sent_at = [-1.0] * self.jobs
+        if not self.groups:
+            return [1] * self.jobs, [self.random.random() < self.broken for _ in range(self.jobs)]
+        numbers, shares = range(1, len(self.groups) + 1), [share for share, _ in self.groups]
+        died_of = self.random.choices(numbers, shares, k=self.jobs)
+        return died_of, [self.random.random() < self.groups[group - 1][1] for group in died_of]
+
     def _ended(
-        self, job: int, attempt: int, ok: bool, at: float, took: float, later: list[Any], news: deque[Any]
+        self, job: int, attempt: int, ok: bool, at: float, took: float, later: list[Any], news: deque[Any], died_of: int
     ) -> None:
         told = None
         if attempt == 1:
             self.first_failed += not ok
-            told = Judged(at + self.news_s, self.sent_at[job], ok, None if ok else 1, False, not ok, took)
+            told = Judged(
+                at + self.news_s, self.sent_at[job], ok, None if ok else died_of, False, not ok, took, 1, died_of
+            )
         is_last = ok or attempt == self.attempts
         news.append((at + self.news_s, told, is_last))
         if not is_last:
@@ -277,7 +349,8 @@ class World:
         self.failed_again += is_last and not ok
 
     def _figures(self, way: Any) -> dict[str, Any]:
-        sends = Counter(int(at) for at in self.sent_at)
+        sent_at = [at for at in self.sent_at if at >= 0]
+        sends = Counter(int(at) for at in sent_at)
         return {
             "collapses": self.partner.collapses,
             "requests": self.partner.requests,
@@ -288,7 +361,7 @@ class World:
             "peak_requests_per_s": max(self.partner.seconds.values(), default=0),
             "peak_sent_per_s": max(sends.values(), default=0),
             "through_after_s": round(self.now, 1),
-            "all_sent_after_s": round(self.sent_at[-1], 1) if self.sent_at else None,
+            "all_sent_after_s": round(max(sent_at), 1) if sent_at else None,
             "held": len(way.holds),
         }
 

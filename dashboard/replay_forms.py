@@ -77,7 +77,7 @@ class Pace(Refusing):
     per_key_key = _text("For each", most=200)
     per_key_concurrency = _text("of these at once", "jobs")
     per_key_rate = _text("of these a second", "jobs")
-    stop_failed = Share("When surely more fail than")
+    stop_failed = Share("When clearly more fail than")
     stop_of_last = _text("of the last", "jobs")
     stop_new_groups = forms.ChoiceField(
         required=False, choices=(("", "yes"), ("no", "no")), label="When errors come that are new"

@@ -71,8 +71,7 @@ def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
     if judged := evidence.get("judged"):
         found.append(("Failed again", f"{number(evidence.get('failed', 0))} of the last {number(judged)}"))
-        found.append(("Surely more than", percent(evidence.get("bound", 0))))
-        found.append(("It stops above", percent(evidence.get("limit", 0))))
+        found.append(("It stops above", f"clearly {percent(evidence.get('limit', 0))}"))
     if queues := evidence.get("queues"):
         found.append(("Without a worker", ", ".join(str(queue) for _, queue in queues)))
     if unsettled := evidence.get("unsettled"):

@@ -56,7 +56,7 @@ def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
     words += f"then from {rate_in_words(ramp['from'])} up to {rate_in_words(ramp['to'])}"
     words += ", what these queues managed in the last hour (median). " if is_of_last_hour else ". "
     if stop := pace.get("stop"):
-        words += f"It holds by itself when surely more than {percent(stop['failed'])} fail again."
+        words += pacing.stop_rule(stop["failed"])
     return words[0].upper() + words[1:]
 
 

@@ -120,7 +120,9 @@ def _careful(preview) -> str:
     pace = preview.pace
     if pace["style"] != "careful":
         median = preview.throughput_per_s
-        pace = pacing.settled(pacing.Pace("careful"), jobs=preview.replayable, median_per_s=median).as_dict()
+        careful = pacing.Pace("careful")
+        known = {"median_per_s": median, "workers_per_s": preview.workers_per_s}
+        pace = pacing.settled(careful, jobs=preview.replayable, **known).as_dict()
     to = (pace.get("ramp") or {}).get("to")
     return replay_paces.careful_in_words(pace, is_of_last_hour=to is not None and to == preview.throughput_per_s)
 

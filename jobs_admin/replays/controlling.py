@@ -20,7 +20,7 @@ from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
 from jobs_admin.models import Replay
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ReplayState
-from jobs_admin.replays import evidence, rights, seeing, setting_aside, telling
+from jobs_admin.replays import evidence, outcomes, rights, seeing, setting_aside, telling
 from jobs_admin.replays.seeing import Staffing
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ def _look(replay: Replay, now: datetime) -> bool:
     left_out = setting_aside.carry_out(replay, memory.left_out, now)
     staffing = seeing.staffing(seeing.queues(replay), now)
     controller = memory.controller(replay, pace, now)
-    verdict = controller.look(_seen(replay, now, judged, staffing))
+    verdict = controller.look(replace(_seen(replay, now, judged, staffing), are_reported=_are_reported(replay)))
     change = _change(replay, pace, verdict, now)
     column = memory.next(controller, change.get("state", ""), until=until, left_out=left_out)
     columns = change | {"rate": verdict.rate, "may_send": verdict.may_send}
@@ -224,7 +224,12 @@ def _seen(replay: Replay, now: datetime, judged: Sequence[Judged] = (), staffing
         waiting=staffing.waiting,
         set_aside=replay.without_groups,
         has_others=partial(setting_aside.has_others, replay),
+        are_reported=False,  # a person's act leashes nothing: the next step does
     )
+
+
+def _are_reported(replay: Replay) -> bool:
+    return all(outcomes.are_reported(source) for source, _ in seeing.queues(replay))
 
 
 def _state(pace: Pace, verdict: Verdict, now: datetime) -> str:

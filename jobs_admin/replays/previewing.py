@@ -63,6 +63,7 @@ class Preview:
     snapshot: str  # hand it to `draft`: what changed since is then noticed
     scope_max_id: int
     throughput_per_s: float | None  # jobs of these queues that ran well in the last hour; None: none did
+    workers_per_s: float | None  # jobs that their live workers carry, by how long such jobs take; None: not known
     untold: list[str]  # of the sources, those that do not report how a job ends: careful is not to be had
     needs_approval: str  # why a second person has to approve it; "" where nobody has to
     arrived_since: int  # that match and came after the snapshot; they are not in it. At most _MOST_ARRIVED are counted
@@ -142,7 +143,10 @@ def previewed(
     untold = outcomes.untold(ready.sources)
     asked = read_pace(pace, 0 if untold else ready.count)  # the default of many jobs is careful
     outcomes.refuse_blind(asked, untold)
-    plan = pacing.settled(asked, jobs=ready.count, median_per_s=throughput)
+    concurrency = workforce.concurrency(ready.sources, queues, now)
+    runtime_s = workforce.runtime_s(viewer, queues, [row["pk"] for row in looked_at], now)
+    workers_per_s = pacing.served(runtime_s, concurrency)
+    plan = pacing.settled(asked, jobs=ready.count, median_per_s=throughput, workers_per_s=workers_per_s)
     expected = pacing.Estimate(0.0, 0.0)
     told: dict[str, Any] = {}
     if not light:
@@ -150,8 +154,9 @@ def previewed(
         played = simulate(
             ready.count,
             plan,
-            runtime_s=workforce.runtime_s(viewer, queues, [row["pk"] for row in looked_at], now),
-            concurrency=workforce.concurrency(ready.sources, queues, now),
+            runtime_s=runtime_s,
+            concurrency=concurrency,
+            limits=workforce.limits(spread.of("task"), ready.sources, queues, spread.values("tenant"), runtime_s),
         )
         expected = _expected(ready.count, plan, played)
         told = {
@@ -186,6 +191,7 @@ def previewed(
         snapshot=f"{max_id}.{ready.matched}.{ready.count}.{scope.digest}.{options.digest}",
         scope_max_id=max_id,
         throughput_per_s=throughput,
+        workers_per_s=workers_per_s,
         untold=untold,
         needs_approval=approval.why_needed(ready.rows(), ready.count),
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
@@ -226,6 +232,11 @@ class _Spread:
         if column not in self._found:
             self._found[column] = self._spread(column, max(most, _LISTED))
         return self._found[column][:most]
+
+    def values(self, column: str) -> int | None:
+        """How many values there are; None where they are too many to be counted."""
+        found = len(self.of(column))
+        return found if 0 < found < _LISTED else None
 
     def _spread(self, column: str, most: int) -> list[tuple[Any, int]]:
         name = column.removesuffix("_id")

@@ -1,15 +1,18 @@
-"""What the workers of some queues do: how long such jobs take them, and how many they run at once."""
+"""What the workers of some queues do: how long such jobs take them, how many they run at once, and what policies allow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from statistics import median
 
 from django.db.models import Sum
 
 from jobs_admin import scope as scopes
-from jobs_admin.models import Attempt, QueueCounter, Worker
+from jobs_admin.core import matching, pacing
+from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
+from jobs_admin.models import Attempt, PolicyVersion, QueueCounter, Worker
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.source import ALIVE_S
@@ -37,3 +40,43 @@ def concurrency(sources: Sequence[str], queues: Iterable[str], now: datetime) ->
     alive = Worker.objects.filter(source__in=sources, seen_at__gte=now - timedelta(seconds=ALIVE_S))
     told = [n or 0 for theirs, n in alive.values_list("queues", "concurrency") if not wanted.isdisjoint(theirs)]
     return sum(told) or None
+
+
+def limits(
+    tasks: Sequence[tuple[str, int]],
+    sources: Sequence[str],
+    queues: Sequence[str],
+    tenants: int | None,
+    runtime_s: float | None,
+) -> list[pacing.Limit]:
+    """What enforced policies let start a second of these tasks, given with how many jobs each has.
+
+    `tenants`: how many the jobs belong to; None: too many to be counted. A limit for each value of another key does not
+    bound the whole.
+    """
+    enforced = []
+    for row in PolicyVersion.objects.filter(is_published=True, mode=ENFORCE):
+        with suppress(PolicyRefused):  # what a newer version wrote no worker follows either
+            enforced.append(row.policy)
+    keys = {"task": 1, "queue": len(queues), "tenant": tenants}
+    whole = sum(count for _, count in tasks)
+    found = []
+    for task, count in tasks:
+        bounds = []
+        for source in sources:
+            for queue in queues:
+                chosen = matching.chosen(enforced, source, queue, task)
+                bounds.append(_per_s(chosen, keys, 1.0 if runtime_s is None else runtime_s) if chosen else None)
+        if bounds and None not in bounds:
+            found.append(pacing.Limit(task, max(one for one in bounds if one is not None), count / whole))
+    return found
+
+
+def _per_s(chosen: Policy, keys: dict[str, int | None], runtime_s: float) -> float | None:
+    """Jobs per second that a policy lets start; None where it sets no bound."""
+    bounds = []
+    if chosen.rate_limit:
+        bounds.append(chosen.rate_limit.max / chosen.rate_limit.per_s)
+    if chosen.concurrency and (values := keys.get(chosen.concurrency.key)):
+        bounds.append(values * chosen.concurrency.limit / max(runtime_s, 1e-3))
+    return min(bounds, default=None)

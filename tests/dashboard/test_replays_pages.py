@@ -95,7 +95,7 @@ def test_more_than_a_hundred_are_replayed_carefully_unless_somebody_says_otherwi
     page = ann.get(NEW, {"q": "queue:webhooks"})
     text = page.content.decode()
     assert page.context["style"] == "careful" and 'value="careful" checked' in text
-    assert "50 jobs first. If 80 % run well, then from 1 a second up to 10 a second" in text
+    assert "50 jobs first. If 70 % run well, then from 5 a second up to 1,000 a second" in text
     ann.post(NEW, carried(page) | {"step": "start", "reason": "back", "style": "careful", "amount": "50"})
     pace = Replay.objects.get().pace
     assert pace["style"] == "careful" and pace["canary"]["jobs"] == 50

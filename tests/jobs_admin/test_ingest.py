@@ -703,12 +703,3 @@ def test_a_job_that_is_retried_under_another_task_is_counted_there_alone():
     file(report("j", kind="retry", task="shop.a"))
     file(report("j", kind="retry", task="shop.b", attempt=2))
     assert [key[2] for key in held()] == ["shop.b"]
-
-
-@pytest.mark.django_db
-def test_jobs_of_two_tasks_that_were_killed_are_two_groups():
-    killed = {"kind": "hard_limit", "error_type": "billiard.exceptions.TimeLimitExceeded", "trace": ""}
-    said = {"message": "hard time limit of 3 s exceeded"}
-    file(*(report(f"{task}-{n}", task=task, **killed, **said) for task in ("shop.send", "shop.bill") for n in range(2)))
-    tasks = {group.pk: set(group.failures.values_list("task", flat=True)) for group in Group.objects.all()}
-    assert sorted(map(list, tasks.values())) == [["shop.bill"], ["shop.send"]]

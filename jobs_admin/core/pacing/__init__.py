@@ -2,12 +2,13 @@
 
 from jobs_admin.core.pacing.bucket import Bucket
 from jobs_admin.core.pacing.controller import CANARY, HELD, LOOK_S, RAMPING, RUNNING, Controller, Seen, Verdict
-from jobs_admin.core.pacing.evidence import Evidence, Judged
+from jobs_admin.core.pacing.evidence import Evidence, Judged, stop_rule
 from jobs_admin.core.pacing.pace import (
     AT_ONCE,
     CAREFUL,
     DEFAULT,
     FASTEST,
+    LEAST_KNOWN,
     SLOWEST,
     STEADY,
     Canary,
@@ -19,16 +20,16 @@ from jobs_admin.core.pacing.pace import (
     settled,
 )  # fmt: skip
 from jobs_admin.core.pacing.parsing import PaceRefused, parse
-from jobs_admin.core.pacing.simulation import Estimate, Outlook, Simulation, estimate, outlook, simulate
+from jobs_admin.core.pacing.simulation import Estimate, Limit, Outlook, Simulation, estimate, outlook, served, simulate
 from jobs_admin.core.pacing.window import Window
 
 __all__ = [
     "AT_ONCE", "CANARY", "CAREFUL", "DEFAULT", "FASTEST", "HELD",
-    "LOOK_S", "RAMPING", "RUNNING", "SLOWEST", "STEADY",
-    "Bucket", "Canary", "Controller", "Estimate", "Evidence", "Judged",
+    "LEAST_KNOWN", "LOOK_S", "RAMPING", "RUNNING", "SLOWEST", "STEADY",
+    "Bucket", "Canary", "Controller", "Estimate", "Evidence", "Judged", "Limit",
     "Outlook", "Pace", "PaceRefused", "PerKey", "Ramp", "Seen",
     "Simulation",
     "Stop", "Verdict", "Window", "default_for", "estimate",
-    "outlook", "parse", "settled",
-    "simulate",
+    "outlook", "parse", "served", "settled",
+    "simulate", "stop_rule",
 ]  # fmt: skip

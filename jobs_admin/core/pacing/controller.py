@@ -6,31 +6,43 @@ process can take up. It judges first attempts after sending, and no news is not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from jobs_admin.core.pacing.evidence import FEWEST, Evidence, GroupId, Judged, Outcomes, surely_above
 from jobs_admin.core.pacing.groups import Groups, HasOthers
-from jobs_admin.core.pacing.pace import CANARY_RATE, Canary, Pace, Stop
+from jobs_admin.core.pacing.pace import CANARY_RATE, SLOWEST, Canary, Pace, Stop
 from jobs_admin.core.pacing.steering import Steering
 
 CANARY, RAMPING, RUNNING, HELD = "canary", "ramping", "running", "held"
 
-FIRST = 10  # of a canary are sent before any of them came home; then two more for each that ran well
+FIRST = 10  # of a canary are sent before any of them came home, or FEWEST after a hold; then two more for each that succeeded
+PROVEN_FIRST, PROVEN = 20, 50  # of a steady replay go before any was judged; it is leashed until so many were
+AHEAD_LAGS = 3.0  # times what it sends until news come may be on their way
 LOOK_S = 0.5  # how often to look: what careful promises is measured so (bench/recovery.py)
 LONGEST_LOOK_S = 5.0  # between two looks: what is more (nobody looked) does not count as time without news
 QUIET_S = 10.0  # without news: then nothing more is sent …
 QUIET_LAGS = 3.0  # … or so many times what it takes from sending until news come, where that is more
 HELD_AFTER_S = 300.0  # without news, where no canary says otherwise
 WORKERLESS_S = 30.0
-CAP = 0.75  # of the rate at which it had to be held: a climb goes no further after that
+NEWEST, NEARLY_ALL = 20, 18  # of the newest first attempts so many failed: an outage
+BY_CHANCE = 1e-6  # a run of failures that is less likely is an outage, too …
+LEAST_USUAL = 0.05  # … where at least this share is reckoned to fail anyhow
+CAP = 0.75  # of the rate at which it had to be held: a climb goes no further after that …
+CAP_MOST = 0.85  # … until that was well for long, and then so far
+CAP_WELL_S, CAP_WELL_JOBS = 120.0, 500
+AGAIN = 0.2  # of the rate that failed: where it begins again at most
+GOOD_S = 20.0  # a rate that was well for so long is not what a later outage is laid to
+LOWEST = 0.02  # of the rate that it begins with: so slow at most
 NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
 
 # What a controller remembers besides its parts.
 _PLAIN = (
     "state", "at", "since", "sent", "base", "home", "climbs", "quiet_s", "workerless_s", "lag_s",
-    "cap", "cap_of",
+    "cap", "cap_of", "cap_s", "newest", "bad", "good", "good_since", "good_of",
 )  # fmt: skip
 
 
@@ -42,11 +54,12 @@ class Seen:
     sent: int  # in all
     unsettled: int  # of these, not yet ended: waiting, running, or waiting for a native retry
     planned: int  # not sent yet
-    judged: Sequence[Judged] = ()  # the first attempts that came home since the last look, each told once
+    judged: Sequence[Judged] = ()  # first attempts reported since the last look, in that order, each once
     workers: int | None = None  # None where it is not known
     waiting: int | None = None  # in the target queue, whoever sent them
     set_aside: Collection[GroupId] = ()  # groups of which nothing is sent
     has_others: HasOthers = lambda groups: False  # whether a planned job died of something else than these groups
+    are_reported: bool = True  # the outcomes of all of its jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +91,15 @@ class Controller:
         self._lag_s: float | None = None  # from sending to news
         self._held_for: Evidence | None = None
         self._cap: float | None = None  # a rate that it does not exceed any more …
-        self._cap_of: float | None = None  # … of a pace with this highest one
+        self._cap_of: float | None = None  # … of a pace with this highest one …
+        self._cap_s = 0.0  # … and was well at for so long
+        self._newest: list[
+            list[Any]
+        ] = []  # the newest first attempts, oldest first: succeeded, and the group it died of
+        self._bad: float | None = None  # the lowest rate at which it had to be held because jobs failed
+        self._good = 0.0  # the highest rate that was well for GOOD_S …
+        self._good_since = now  # … and that which was exceeded all the time since then
+        self._good_of = 0.0
         self._begin(now, climbs=pace.ramp is not None)
 
     @property
@@ -99,11 +120,10 @@ class Controller:
             self._groups.bring_back(bring_back)
             return replace(self._verdict(seen), set_aside=set_aside, bring_back=bring_back)
         slowed = None
-        if self._state == CANARY:
-            self._steering.learn(evidence)
-            self._pass_canary()
-        elif self._climbs:
+        if self._state == CANARY or self._climbs:
             slowed = self._steer(evidence, passed_s)
+        if self._state == CANARY:
+            self._pass_canary()
         return replace(self._verdict(seen, slowed), set_aside=set_aside)
 
     def resumed(self, now: float) -> None:
@@ -136,23 +156,28 @@ class Controller:
             made._leave_canary()
         made._climbs = made._climbs or pace.ramp is not None
         if made._cap_of != pace.highest:
-            made._cap = None  # a person said another rate since
+            made._cap = made._bad = None  # a person said another rate since
         return made
 
     def _begin(self, now: float, *, climbs: bool) -> None:
         self._since, self._base = now, self._sent
         self._climbs = climbs
-        self._outcomes, self._groups = Outcomes(), Groups()
+        self._outcomes, self._groups, self._newest = Outcomes(), Groups(), []
         self._quiet_s, self._workerless_s, self._held_for = 0.0, None, None
+        self._good_since, self._good_of = now, 0.0
         self._steering = Steering(rate=self._low, changed_at=now)
         self._state = CANARY if self.pace.canary else RAMPING if climbs else RUNNING
 
     @property
     def _low(self) -> float:
         """The rate to begin with, also where a steady pace begins again."""
-        if self.pace.ramp and self.pace.ramp.start:
-            return self.pace.ramp.start
-        return min(CANARY_RATE, self.pace.highest or CANARY_RATE)
+        start = self.pace.ramp.start if self.pace.ramp else None
+        start = start or min(CANARY_RATE, self.pace.highest or CANARY_RATE)
+        return start if self._bad is None else min(start, AGAIN * self._bad)
+
+    @property
+    def _lowest(self) -> float:
+        return max(SLOWEST, LOWEST * self._low)
 
     def _note(self, seen: Seen, passed_s: float) -> list[Judged]:
         """Take in what came home; what of it is evidence."""
@@ -171,6 +196,8 @@ class Controller:
         since = [one for one in seen.judged if one.sent_at >= self._since]
         evidence = self._groups.add(since)
         self._outcomes = self._outcomes.joined(since, (self.pace.stop or Stop()).of_last)
+        for one in evidence:
+            self._newest = [*self._newest, *[[one.ok, one.died_of]] * min(one.n, NEWEST)][-NEWEST:]
         return evidence
 
     def _out(self, seen: Seen) -> int:
@@ -186,7 +213,7 @@ class Controller:
         if found is None and self._judges_jobs:
             found = self._groups.outage()
         if found is None and self.pace.stop:
-            found = self._too_many_failed(self.pace.stop)
+            found = self._too_many_failed(self.pace.stop) or self._outage(self.pace.stop)
         return found or self._workers_vanished(seen) or self._silence(seen)
 
     def _bad_canary(self, canary: Canary, seen: Seen) -> Evidence | None:
@@ -197,6 +224,20 @@ class Controller:
         cannot_pass = self._canary_jobs(canary) - self._failed < self._needed(canary)
         if judged >= FEWEST and self._failed and (bound > allowed or cannot_pass):
             return self._failures("canary", self._failed, judged, allowed, bound)
+        return None
+
+    def _outage(self, stop: Stop) -> Evidence | None:
+        """Nearly all of the newest failed, or a run of them that is no chance: that is neither usual nor a rate to feel for."""
+        without = self._groups.no_evidence
+        newest = [ok for ok, died_of in self._newest if ok or died_of not in without]
+        failed, judged = newest.count(False), len(newest)
+        if judged < NEWEST or failed < NEARLY_ALL:
+            failed = judged = len(list(takewhile(lambda ok: not ok, reversed(newest))))
+            usual = max(LEAST_USUAL, self._steering.usual)
+            if judged < max(FEWEST, math.log(BY_CHANCE) / math.log(usual)):
+                return None
+        if (bound := surely_above(failed, judged)) > stop.failed:
+            return self._failures("failing", failed, judged, stop.failed, bound)
         return None
 
     def _too_many_failed(self, stop: Stop) -> Evidence | None:
@@ -260,9 +301,14 @@ class Controller:
 
     def _cap_after(self, held_for: Evidence) -> None:
         """What it was held at is not tried again: some services give no other sign before they fall over."""
+        if (not self._climbs and self._state != CANARY) or held_for.kind not in ("canary", "failing", "new_groups"):
+            return
+        if self._state == CANARY and not self._well:
+            return  # it was down before
         fastest = self._steering.fastest
-        if self.pace.ramp and self._state != CANARY and held_for.kind in ("failing", "new_groups"):
-            self._cap, self._cap_of = max(self._low, CAP * fastest), self.pace.highest
+        if self._good < fastest:
+            self._bad = fastest if self._bad is None else min(self._bad, fastest)
+            self._cap, self._cap_of, self._cap_s = CAP * self._bad, self.pace.highest, 0.0
 
     # How it goes on
 
@@ -279,21 +325,42 @@ class Controller:
             self._leave_canary()
 
     def _leave_canary(self) -> None:
-        judged = self._well + self._failed
-        self._steering.begin(self._at, usual=self._failed / judged if judged >= 4 * FEWEST else 0.0)
+        self._steering.leave_canary(self._failed, self._well + self._failed)
         self._state = RAMPING if self._climbs else RUNNING
 
     def _steer(self, evidence: Sequence[Judged], passed_s: float) -> Evidence | None:
         high = self._high
+        if self._state == CANARY:
+            high = min(high or CANARY_RATE, max(CANARY_RATE, self._low))
         if high is None:
             self._state, self._climbs = RUNNING, False
             return None
-        slowed = self._steering.steer(evidence, passed_s, self._at, min(self._low, high), high)
+        most_usual = self.pace.stop.failed if self.pace.stop else 1.0
+        is_canary = self._state == CANARY
+        slowed = self._steering.steer(
+            evidence, passed_s, self._at, min(self._lowest, high), high, most_usual, is_canary=is_canary
+        )
+        if is_canary:
+            return slowed
+        self._note_good(passed_s, high)
         if slowed or self._steering.rate >= high:
             self._state = RUNNING  # the end of the climb: what was asked for, or what the service bears
-        if self._steering.rate >= high and self.pace.ramp is None:
+        if self._steering.rate >= high and self.pace.ramp is None and self._cap is None:
             self._climbs = False  # steady again
         return slowed
+
+    def _note_good(self, passed_s: float, high: float) -> None:
+        """Which rate was well for long; and a cap that was goes up a little."""
+        rate = self._steering.rate
+        if rate < self._good_of or not self._good_of:
+            self._good_of, self._good_since = rate, self._at
+        elif self._at - self._good_since >= GOOD_S:
+            self._good = max(self._good, self._good_of)
+            self._good_of, self._good_since = rate, self._at
+        if self._cap is not None and self._bad is not None and rate >= self._cap:
+            self._cap_s += passed_s
+            if self._cap_s >= max(CAP_WELL_S, CAP_WELL_JOBS / rate):
+                self._cap, self._cap_s = max(self._cap, min(CAP_MOST * self._bad, self._cap + 0.05 * self._bad)), 0.0
 
     def _verdict(self, seen: Seen, slowed: Evidence | None = None) -> Verdict:
         if self._state == HELD:
@@ -309,20 +376,41 @@ class Controller:
     def _rate(self) -> float | None:
         high = self._high
         if self._state == CANARY:
-            return min(self._low, high or self._low)
+            return min(self._steering.rate, high or self._steering.rate)
         return high if high is None or not self._climbs else min(self._steering.rate, high)
 
     def _leash(self, seen: Seen) -> int | None:
         """How many may have been sent in all."""
-        bounds = []
+        bounds: list[int] = []
         if self.pace.in_flight is not None:
             bounds.append(seen.sent - seen.unsettled + self.pace.in_flight)
         if self._state == CANARY and self.pace.canary:
-            jobs = min(self._canary_jobs(self.pace.canary), FIRST + 2 * self._well)
+            jobs = min(self._canary_jobs(self.pace.canary), self._first + 2 * self._well)
             bounds.append(self._base + jobs + self._groups.lost)
+        if self.pace.stop and self.pace.stop.failed < 1 and seen.are_reported and seen.sent > self._base:
+            bounds.append(self._proven(seen))
         if self._waits_for_news(seen) or (self._judges and self._workerless_s):
             bounds.append(seen.sent)
-        return min(bounds, default=None)
+        bound = min(bounds, default=None)
+        return None if bound is not None and bound >= seen.sent + seen.planned else bound
+
+    def _proven(self, seen: Seen) -> int:
+        """No more than what was judged bears out, so that few are on their way when a dead service is noticed.
+
+        Where news take long, a steady pace goes on without; what climbs waits for them anyhow.
+        """
+        rate = self._rate
+        if rate is None or self._state == CANARY or self._quiet_s >= QUIET_S:
+            return seen.sent + seen.planned
+        judged = self._well + self._failed
+        if judged < PROVEN:
+            return self._base + PROVEN_FIRST + 4 * self._well + self._groups.lost
+        return seen.sent - self._out(seen) + max(PROVEN, math.ceil(AHEAD_LAGS * rate * ((self._lag_s or 0.0) + 1.0)))
+
+    @property
+    def _first(self) -> int:
+        """Of a canary are sent before any of them came home; fewer where it was held before."""
+        return FIRST if not self._base else FEWEST
 
     def _waits_for_news(self, seen: Seen) -> bool:
         if self._state == CANARY or self.pace.ramp is None:

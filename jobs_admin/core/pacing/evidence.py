@@ -42,6 +42,11 @@ def surely_above(hits: float, of: float) -> float:
     return max(0.0, (share + square / 2 - _SURE * math.sqrt((share * (1 - share) + square / 4) / of)) / (1 + square))
 
 
+def surely_below(hits: float, of: float) -> float:
+    """The upper end of the same interval: 0 of 50 gives 0.07, 10 of 50 gives 0.33."""
+    return 1.0 - surely_above(of - hits, of) if of > 0 else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Failed:
     group: GroupId | None
@@ -187,6 +192,11 @@ class Evidence:
         return _SENTENCES[self.kind](self, title)
 
 
+def stop_rule(share: float | None) -> str:
+    """The one sentence for a stop share, wherever it is named; "" for None."""
+    return "" if share is None else f"It stops when clearly more than {share:.0%} fail again."
+
+
 def _with(e: Evidence, title: str) -> str:
     if not title:
         return ""
@@ -194,11 +204,11 @@ def _with(e: Evidence, title: str) -> str:
 
 
 def _canary(e: Evidence, title: str) -> str:
-    return f"{e.failed:,} of {e.judged:,} canary jobs failed again{_with(e, title)}."
+    return f"{e.failed:,} of {e.judged:,} canary jobs failed again{_with(e, title)}. {stop_rule(e.limit)}".strip()
 
 
 def _failing(e: Evidence, title: str) -> str:
-    return f"{e.failed:,} of the last {e.judged:,} jobs failed again{_with(e, title)}. More than {e.limit or 0:.0%} stop it."
+    return f"{e.failed:,} of the last {e.judged:,} jobs failed again{_with(e, title)}. {stop_rule(e.limit)}".strip()
 
 
 def _new_groups(e: Evidence, title: str) -> str:

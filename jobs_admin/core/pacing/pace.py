@@ -19,7 +19,8 @@ CAREFUL_ABOVE = 100  # jobs: more than these are replayed carefully, unless some
 # come back; what a queue usually manages is not known where nothing ran well in the last hour.
 CANARY_JOBS = 50
 CANARY_RATE = 5.0  # jobs per second
-UNKNOWN_TO = 10.0  # jobs per second
+LEAST_KNOWN = CANARY_RATE  # jobs per second: a queue that managed less in the last hour had little to do
+UNKNOWN_TO = 1_000.0  # jobs per second: where nothing else bounds it, outcomes do
 IN_FLIGHT_S = 30  # so many seconds of work may be sent and not settled …
 IN_FLIGHT_LEAST = 100  # … or so many jobs, where that is more
 
@@ -27,7 +28,7 @@ IN_FLIGHT_LEAST = 100  # … or so many jobs, where that is more
 @dataclass(frozen=True, slots=True)
 class Canary:
     jobs: int = CANARY_JOBS
-    success: float = 0.8  # the share of first attempts that must run well
+    success: float = 0.7  # the share of first attempts that must run well
     within: float = 300.0  # seconds without any news after which it is held
 
     def as_dict(self) -> dict[str, Any]:
@@ -122,27 +123,31 @@ def default_for(jobs: int) -> Pace:
     return Pace(CAREFUL) if jobs > CAREFUL_ABOVE else Pace(STEADY, rate=float(DEFAULT["rate"]))
 
 
-def settled(pace: Pace, *, jobs: int, median_per_s: float | None = None) -> Pace:
+def settled(pace: Pace, *, jobs: int, median_per_s: float | None = None, workers_per_s: float | None = None) -> Pace:
     """The same pace with a number for everything that it left open: what a replay keeps and is steered by.
 
     `median_per_s`: the last hour's median throughput of successes of what is replayed to; None where it is not known.
+    `workers_per_s`: what the workers can carry, jobs per second; None where it is not known.
     """
     if pace.over is not None:
         pace = replace(pace, over=None, rate=_within(jobs / pace.over))
     if pace.style == AT_ONCE:
         return pace
     if pace.style == CAREFUL or pace.ramp:
-        pace = _with_ramp(pace, median_per_s)
+        pace = _with_ramp(pace, median_per_s, workers_per_s)
     if pace.style == CAREFUL:
-        canary = pace.canary or Canary(jobs=min(CANARY_JOBS, max(1, math.ceil(jobs / 2))))
+        failed = (pace.stop or Stop()).failed
+        canary = pace.canary or Canary(jobs=min(CANARY_JOBS, max(1, math.ceil(jobs / 2))), success=round(1 - failed, 4))
         most = max(IN_FLIGHT_LEAST, math.ceil((pace.highest or UNKNOWN_TO) * IN_FLIGHT_S))
         pace = replace(pace, canary=canary, in_flight=most if pace.in_flight is None else pace.in_flight)
     return replace(pace, stop=pace.stop or Stop())
 
 
-def _with_ramp(pace: Pace, median_per_s: float | None) -> Pace:
+def _with_ramp(pace: Pace, median_per_s: float | None, workers_per_s: float | None) -> Pace:
+    """A queue that had little to do tells nothing of what it can do: then outcomes decide, up to what workers carry."""
     ramp = pace.ramp or Ramp(None, None)
-    to = ramp.to or pace.rate or _within(median_per_s or UNKNOWN_TO)
+    is_known = median_per_s is not None and median_per_s >= LEAST_KNOWN
+    to = ramp.to or pace.rate or _within((median_per_s if is_known else workers_per_s) or UNKNOWN_TO)
     start = ramp.start or max(SLOWEST, min(CANARY_RATE, to / 10))
     return replace(pace, rate=None, ramp=Ramp(min(start, to), to))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -68,17 +69,38 @@ def estimate(jobs: int, pace: Pace) -> Estimate:
     return Estimate(found.ends_after_s or 0.0, found.peak_per_second)
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that a policy sets on a task: so many of these jobs start a second, and what share of all they are."""
+
+    task: str
+    per_s: float
+    share: float  # 0 to 1
+
+
+def served(runtime_s: float | None, concurrency: int | None) -> float | None:
+    """Jobs per second that so many at once carry, of so many seconds each; None where either is not known."""
+    return concurrency / max(runtime_s, 1e-3) if runtime_s is not None and concurrency else None
+
+
 def simulate(
-    jobs: int, pace: Pace, *, runtime_s: float | None = None, concurrency: int | None = None, seed: int = 0
+    jobs: int,
+    pace: Pace,
+    *,
+    runtime_s: float | None = None,
+    concurrency: int | None = None,
+    limits: Sequence[Limit] = (),
+    seed: int = 0,
 ) -> Simulation:
     """The same replay three times: as planned, with a tenth, and with half of it failing again.
 
     `pace` settled. `runtime_s`: what such jobs took; `concurrency`: how many the workers run at once; None: not known.
     """
     outlooks = tuple(
-        outlook(jobs, pace, share, runtime_s=runtime_s, concurrency=concurrency, seed=seed) for share in SHARES
+        outlook(jobs, pace, share, runtime_s=runtime_s, concurrency=concurrency, limits=limits, seed=seed)
+        for share in SHARES
     )
-    return Simulation(outlooks, _assumptions(pace, runtime_s, concurrency))
+    return Simulation(outlooks, _assumptions(pace, runtime_s, concurrency, limits))
 
 
 def outlook(
@@ -88,15 +110,19 @@ def outlook(
     *,
     runtime_s: float | None = None,
     concurrency: int | None = None,
+    limits: Sequence[Limit] = (),
     seed: int = 0,
 ) -> Outlook:
     """One of them, for any share that fails."""
     takes_s = 1.0 if runtime_s is None else runtime_s
-    serves = concurrency / max(takes_s, 1e-3) if concurrency else math.inf
+    serves = served(takes_s, concurrency) or math.inf
+    serves = min([serves, *(limit.per_s / limit.share for limit in limits if limit.share)])
     return _Run(jobs, pace, failing, takes_s, serves, Random(seed)).end()
 
 
-def _assumptions(pace: Pace, runtime_s: float | None, concurrency: int | None) -> tuple[str, ...]:
+def _assumptions(
+    pace: Pace, runtime_s: float | None, concurrency: int | None, limits: Sequence[Limit]
+) -> tuple[str, ...]:
     found = [
         "A job takes 1 s: how long such jobs take is not known."
         if runtime_s is None
@@ -106,6 +132,7 @@ def _assumptions(pace: Pace, runtime_s: float | None, concurrency: int | None) -
         else f"Workers run {concurrency:,} at once, and nothing else.",
         "Jobs that fail do so at random, by a fixed seed, however fast they are sent; their native retries are not counted.",
     ]
+    found += [f"A policy lets {limit.per_s:,.3g} jobs of {limit.task} start a second." for limit in limits]
     if pace.highest is None:
         found.append(f"One sender sends {AT_ONCE_GUESS:,.0f} a second where nothing bounds it.")
     if pace.ramp:
@@ -206,7 +233,7 @@ class _Run:
             self.home += count
             judged += [
                 Judged(at, sent_at, ok, None if ok else 0, is_same_group=not ok, runtime_s=self.runtime_s, n=n)
-                for ok, n in ((True, count - failed), (False, failed))
+                for ok, n in ((False, failed), (True, count - failed))  # in this order: no run of failures
                 if n
             ]
         return Seen(self.now, self.sent, self.sent - self.home, self.jobs - self.sent, judged)

@@ -15,22 +15,33 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from jobs_admin.core.pacing.evidence import FEWEST, Evidence, Judged, surely_above
+from jobs_admin.core.pacing.evidence import FEWEST, Evidence, Judged, surely_above, surely_below
 
 RAMP_S = 45.0  # from the lowest rate to the highest at the soonest
 GROWTH = 0.1  # of the rate, a second, at most
-STEP = 0.1  # of the rate, at once, at most
+STEP = 0.1  # of the rate, at once, at most …
+SLOW, SLOW_STEP = 5.0, 0.05  # … and below this rate, where a few requests are much
 BACK = 0.85  # of what was seen to work: where a decrease goes
 FURTHEST_BACK = 0.5  # of the rate
 CEILING = 0.95  # of what was seen to work: where the climb after it becomes flat
-IN_VAIN = 3  # decreases in a row …
-HELPED = 0.7  # … after which not even this much of the first share of failures is gone
-PLATEAU_S = 12.0  # until a ceiling is reached again
+CALM = 0.45  # of the rate that trouble began at: what fails there still is not due to the rate …
+CALM_S, CALM_JOBS = 30.0, 60  # … if it was there for so long and so many jobs are judged
+MILD = 0.2  # of the jobs fail for sure: then it goes down further, also from there
+CANARY_USUAL = 0.1  # so much of a canary may fail and is usual then
+EASED = 0.9  # of the rate: after the first failure that is not usual
+PLATEAU_S, PLATEAU_JOBS = 12.0, 100  # until a ceiling is reached again …
+PATIENCE = 8.0  # … and up to so many times that, doubled where the same ceiling is met again
+SAME_CEILING = 1.2
 FORGOTTEN = 1.25  # times a ceiling: then it is none any more
 TOLERATED = 0.01  # of first attempts may fail, for sure, beyond 1.5 times what usually does
 SLOWER = 2.0  # times the usual runtime: too slow …
 SLOWER_S = 0.1  # … if it is by so much
-MOST_FRESH = 20  # first attempts between two steps up, at most
+FIRST_RUNTIMES = 40  # what is usual is known from so many
+MOST_FRESH = 20  # first attempts between two steps up, or a second's
+FRESH_OF_S = 4.0  # of a slow replay, fewer: those of so many seconds
+FRESH_OF_USUAL = 500  # more of them, times the share that usually fails: that hides what the rate does
+SURE_OF_USUAL = 100  # from fewer, times the share that usually fails, nothing is concluded
+LONG_SUSPICIOUS = 300  # first attempts at one rate of which more fail than usual, if never for sure
 KEPT = 0.25  # of what was known, after a step up
 FRESH_S = 0.5  # until the sender goes at a new rate
 
@@ -47,10 +58,15 @@ class Steering:
     failed: float = 0.0
     elapsed_s: float = 0.0  # since the last change
     usual: float = 0.0  # the share that fails whatever the rate
-    downs: int = 0  # in a row, without a step up in between
-    share: float = 0.0  # that failed at the first of these
-    before: float = 0.0  # the rate before the first of these
+    usual_of: float = 0.0  # how many jobs that is known from
+    before: float = 0.0  # the rate when trouble began; 0 once it is reached again
+    calm_s: float = 0.0  # since it is at CALM of that rate or less …
+    calm_judged: int = 0  # … first attempts that were sent there …
+    calm_failed: int = 0  # … and failed
+    eased: bool = False
     ceiling: float | None = None  # what worked where it failed
+    met: float = 0.0  # the last ceiling, also when it is forgotten
+    patience: float = 1.0  # how often the same ceiling was met, as a factor
     climbing_s: float = 0.0  # since it went down
     usual_runtime: float | None = None  # natural logarithm of seconds, as are:
     runtime: float = 0.0  # … the sum, and
@@ -62,42 +78,61 @@ class Steering:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Steering:
-        """What another version wrote and this one does not know is left out; what it did not know begins anew."""
+        """What another version wrote and this one does not know is left out; what it did not know begins again."""
         known = {one.name for one in fields(Steering)}
         return Steering(**{name: value for name, value in values.items() if name in known})
-
-    def learn(self, judged: Sequence[Judged]) -> None:
-        """From the canary: its runtimes are the usual ones."""
-        for one in judged:
-            self._time(one)
-        if self.runtimes:
-            self.usual_runtime = self.runtime / self.runtimes
 
     @property
     def fastest(self) -> float:
         """The rate that its trouble began at; without any, the present one."""
-        return self.before if self.downs else self.rate
+        return self.before or self.rate
 
-    def begin(self, at: float, usual: float) -> None:
-        """The canary is through; such a share of it failed."""
-        self.usual, self.down_at = usual, at
-        self._change(at)
+    def steer(
+        self,
+        judged: Sequence[Judged],
+        passed_s: float,
+        now: float,
+        low: float,
+        high: float,
+        most_usual: float = 1.0,
+        *,
+        is_canary: bool = False,
+    ) -> Evidence | None:
+        """Look at what came home and set the rate. Evidence only where it goes down.
 
-    def steer(self, judged: Sequence[Judged], passed_s: float, now: float, low: float, high: float) -> Evidence | None:
-        """Look at what came home and set the rate. Evidence only where it goes down."""
+        More than the share `most_usual` is never taken for usual. A canary goes down only where much fails.
+        """
         self.rate = min(max(self.rate, low), high)
         self.elapsed_s += passed_s
         self.climbing_s += passed_s
-        self._note(judged)
-        if self.rate > low and (why := self._trouble()):
-            if not self._is_not_the_rate(why):
+        self._note(judged, passed_s)
+        self._learn_usual(most_usual)
+        if why := self._trouble():
+            if self.rate > low and (self._is_bad or not (is_canary or self._is_calm)):
                 return self._down(why, judged, now, low)
-            self._take_as_usual(why)
-        if self.fresh >= self._enough(high):
-            self._adapt(low)
+        elif self._is_suspicious and not (self.eased or is_canary or self._is_calm):
+            self.rate, self.eased = max(low, EASED * self.rate), True
+        if self.fresh >= self._enough:
+            self._adapt()
             if self.rate < high and not self._is_suspicious:
                 self._up(now, low, high)
         return None
+
+    def leave_canary(self, failed: int, judged: int) -> None:
+        """What failed of it is usual, if it was little."""
+        if judged >= 4 * FEWEST and failed <= CANARY_USUAL * judged:
+            self.usual, self.usual_of = failed / judged, judged
+            self.well = self.failed = 0.0
+
+    @property
+    def _is_calm(self) -> bool:
+        """Far below the rate that trouble began at: going slower still would not help."""
+        return self.rate <= CALM * self.before
+
+    @property
+    def _is_bad(self) -> bool:
+        total = self.well + self.failed
+        return total >= 2 * FEWEST and surely_above(self.failed, total) > MILD
 
     @property
     def _is_suspicious(self) -> bool:
@@ -106,18 +141,25 @@ class Steering:
 
     @property
     def _borne(self) -> float:
-        """The share that may fail: what usually does is not known better than that."""
-        return 1.5 * self.usual + TOLERATED
+        """The share that may fail: no more than what usually does, as far as that is known."""
+        return surely_below(self.usual * self.usual_of, self.usual_of) + TOLERATED if self.usual else TOLERATED
 
-    def _enough(self, high: float) -> float:
-        """First attempts at this rate before the next step: half a second's, and more of them the nearer the top is."""
-        return min(MOST_FRESH, max(1.0, self.rate / 2, 4 * MOST_FRESH * self.rate / high))
+    @property
+    def _enough(self) -> float:
+        """First attempts at this rate before the next step."""
+        least = MOST_FRESH + FRESH_OF_USUAL * self.usual
+        return max(1.0, self.rate / 2, min(least, FRESH_OF_S * self.rate))
 
-    def _note(self, judged: Sequence[Judged]) -> None:
+    def _note(self, judged: Sequence[Judged], passed_s: float) -> None:
+        is_calm = self._is_calm
+        self.calm_s += passed_s if is_calm else 0.0
         for one in judged:
             if one.sent_at < self.down_at:
                 continue
             self.fresh += one.n if one.sent_at >= self.changed_at else 0
+            if is_calm:
+                self.calm_judged += one.n
+                self.calm_failed += 0 if one.ok else one.n
             if one.ok:
                 self.well += one.n
                 self._time(one)
@@ -130,10 +172,13 @@ class Steering:
             self.runtime += runtime * one.n
             self.runtime_squares += runtime * runtime * one.n
             self.runtimes += one.n
+            if self.usual_runtime is None and self.runtimes >= FIRST_RUNTIMES:
+                self.usual_runtime = self.runtime / self.runtimes
 
     def _trouble(self) -> Evidence | None:
         total = self.well + self.failed
-        if self.failed >= 1.5 and surely_above(self.failed, total) > self._borne:
+        is_sure = total >= SURE_OF_USUAL * self.usual and surely_above(self.failed, total) > self._borne
+        if self.failed >= 1.5 and (is_sure or (self._is_suspicious and total >= LONG_SUSPICIOUS)):
             return Evidence("backed_off", failed=round(self.failed), judged=round(total), limit=self._borne)
         return self._slowness()
 
@@ -148,25 +193,30 @@ class Steering:
             return Evidence("slower", runtime_s=math.exp(mean), usual_s=usual_s)
         return None
 
-    def _is_not_the_rate(self, why: Evidence) -> bool:
-        """Going slower did not help, again and again."""
-        share = self.failed / max(1.0, self.well + self.failed)
-        return self.downs >= IN_VAIN and (why.kind == "slower" or share > HELPED * self.share)
-
-    def _take_as_usual(self, why: Evidence) -> None:
-        self.downs = 0
-        if why.kind == "slower":
+    def _learn_usual(self, most: float) -> None:
+        """What is so at a much lower rate, too, for long enough."""
+        if self.calm_s < CALM_S or self.calm_judged < CALM_JOBS or not self._is_calm:
+            return
+        if self.calm_failed <= most * self.calm_judged:
+            self.usual, self.usual_of = self.calm_failed / self.calm_judged, self.calm_judged
+        if self._slowness():
             self.usual_runtime = self.runtime / self.runtimes
-        else:
-            self.usual = self.failed / (self.well + self.failed)
+
+    def _leave_trouble(self) -> None:
+        self.before = self.calm_s = 0.0
+        self.calm_judged = self.calm_failed = 0
 
     def _down(self, why: Evidence, judged: Sequence[Judged], now: float, low: float) -> Evidence:
         total = self.well + self.failed
         share = max(self.failed / total if total else 0.0, _share_failed(judged))
         worked = self.rate * (1 - max(0.0, share - self.usual))
-        if not self.downs:
-            self.share, self.before = share, self.rate
-        self.downs += 1
+        if not self.before or self._is_calm:
+            self._leave_trouble()
+            self.before = self.rate
+        if self.climbing_s >= PLATEAU_S:
+            is_same = self.met / SAME_CEILING < worked < self.met * SAME_CEILING
+            self.patience = min(PATIENCE, 2 * self.patience) if is_same else 1.0
+            self.met = worked
         before, self.rate = self.rate, max(low, BACK * worked, FURTHEST_BACK * self.rate)
         self.ceiling, self.climbing_s = max(CEILING * worked, self.rate), 0.0
         self.well = self.failed = 0.0
@@ -175,34 +225,37 @@ class Steering:
         return Evidence(**{**why.as_dict(), "rate": before, "to_rate": self.rate})
 
     def _up(self, now: float, low: float, high: float) -> None:
-        step = min(self.rate * min(GROWTH * self.elapsed_s, STEP), (high - low) / RAMP_S * self.elapsed_s)
+        most = SLOW_STEP if self.rate < SLOW else STEP
+        step = min(self.rate * min(GROWTH * self.elapsed_s, most), (high - low) / RAMP_S * self.elapsed_s)
         rate = self.rate + step
         if self.ceiling is not None:
-            way = (self.climbing_s - PLATEAU_S) / PLATEAU_S
+            plateau_s = self.patience * max(PLATEAU_S, PLATEAU_JOBS / self.ceiling)
+            way = (self.climbing_s - plateau_s) / plateau_s
             rate = min(rate, self.ceiling * (1 + (1 - BACK) * way**3))
             if rate > FORGOTTEN * self.ceiling:
                 self.ceiling = None
-        self.rate, self.downs = min(high, max(self.rate, rate)), 0
+        self.rate = min(high, max(self.rate, rate))
+        if self.ceiling is None or self.rate >= self.before:
+            self._leave_trouble()
         self.well, self.failed = KEPT * self.well, KEPT * self.failed
         self._change(now)
 
-    def _adapt(self, low: float) -> None:
-        """What fails, and how long it takes, without trouble is usual. At the lowest rate it cannot be the rate."""
-        weight = min(0.5, self.fresh / 50) if self.rate <= low else min(0.1, self.fresh / 1000)
-        share = self.failed / max(1.0, self.well + self.failed)
-        # Upwards only there: else a little too much, for long, would become usual bit by bit.
-        if self.rate <= low or share < self.usual:
-            self.usual += (share - self.usual) * weight
-        if self.runtimes:
+    def _adapt(self) -> None:
+        """What fails and how long it takes becomes less usual by itself, never more: else a little too much, for long,
+        would become usual bit by bit."""
+        total = self.well + self.failed
+        share = self.failed / max(1.0, total)
+        if share < self.usual:
+            self.usual += (share - self.usual) * min(0.1, self.fresh / 1000)
+        if self.usual_runtime is not None and self.runtimes:
             runtime = self.runtime / self.runtimes
-            usual = runtime if self.usual_runtime is None else self.usual_runtime
-            if self.rate <= low or runtime < usual:
-                usual += (runtime - usual) * weight
-            self.usual_runtime = usual
+            self.usual_runtime += min(0.0, runtime - self.usual_runtime) * min(0.1, self.fresh / 1000)
 
     def _change(self, at: float) -> None:
         self.changed_at, self.fresh, self.elapsed_s = at, 0, 0.0
-        self.runtime, self.runtime_squares, self.runtimes = 0.0, 0.0, 0
+        self.eased = self.eased and self.failed > 0
+        if self.usual_runtime is not None:
+            self.runtime, self.runtime_squares, self.runtimes = 0.0, 0.0, 0
 
 
 def _share_failed(judged: Sequence[Judged]) -> float:

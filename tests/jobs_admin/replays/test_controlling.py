@@ -99,7 +99,8 @@ def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
     replay = steered.passed()
     assert replay.state == "held" and replay.may_send == 10
     assert replay.held_because == (
-        "6 of 10 canary jobs failed again, 5 of them with TimeoutError at shop/pay.py in charge."
+        "6 of 10 canary jobs failed again, 5 of them with TimeoutError at shop/pay.py in charge. "
+        "It stops when clearly more than 30% fail again."
     )
     evidence = replay.evidence
     assert (evidence["kind"], evidence["failed"], evidence["judged"], evidence["others"]) == ("canary", 6, 10, 0)
@@ -149,11 +150,11 @@ def test_resumed_it_begins_low_and_what_was_sent_before_is_no_evidence(shop, bur
     assert steered.passed().state == "held"
     before = timezone.now()
     replay = replays.resume(ANN, steered.replay)
-    assert (replay.state, replay.held_because, replay.evidence, replay.may_send) == ("canary", "", None, 20)
+    assert (replay.state, replay.held_because, replay.evidence, replay.may_send) == ("canary", "", None, 15)
     steered.now = max(steered.now, before) + timedelta(seconds=1)
     steered.come_home(early[8:], "exception")
-    steered.come_home(steered.send(10), "success")
-    assert steered.passed().state == "canary" and steered.replay.may_send == 40
+    steered.come_home(steered.send(5), "success")
+    assert steered.passed().state == "canary" and steered.replay.may_send == 25
 
 
 def test_paused_and_resumed_it_goes_on_where_it_was(steered):
@@ -299,8 +300,8 @@ def test_new_errors_hold_it_before_as_many_known_ones_would_whatever_the_workers
     for group_, state in ((known, "running"), (new, "held")):
         steered = Steered(ids[:20] if group_ is known else ids[20:], {"rate": 50, "stop": {"failed": 0.5}})
         items = steered.send(20)
-        steered.come_home(items[:10], "success")
-        steered.come_home(items[10:], "exception", group=group_)
+        steered.come_home(items[:10], "exception", group=group_)
+        steered.come_home(items[10:], "success")
         Replay.objects.filter(pk=steered.replay.pk).update(total=60, planned=40)
         assert steered.passed().state == state
     assert steered.replay.evidence["kind"] == "new_groups" and steered.replay.evidence["groups"][0]["is_new"]

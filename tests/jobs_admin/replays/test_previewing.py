@@ -121,7 +121,7 @@ def test_more_than_a_hundred_jobs_go_carefully_unless_somebody_says_otherwise(sh
     seen = replays.preview(ANN)
     assert seen.pace["style"] == "careful"
     # Nothing is left open: what runs is what was shown.
-    assert seen.pace["canary"]["jobs"] == 50 and seen.pace["ramp"] == {"from": 1, "to": 10}
+    assert seen.pace["canary"]["jobs"] == 50 and seen.pace["ramp"] == {"from": 5, "to": 1000}
     assert replays.preview(ANN, pace={"style": "at_once"}).pace["style"] == "at_once"
 
 

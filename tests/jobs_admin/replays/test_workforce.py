@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import replays
-from jobs_admin.models import Attempt, QueueCounter, Worker
+from jobs_admin import policies, replays
+from jobs_admin.models import Attempt, Failure, QueueCounter, Worker
 from jobs_admin.replays import workforce
 from tests.jobs_admin.replays.conftest import ANN
 
@@ -63,3 +63,38 @@ def test_a_preview_plays_the_replay_with_these_numbers(store, shop, bury):
 
 def test_a_preview_of_nothing_plays_nothing(shop, bury):
     assert replays.preview(ANN).simulation.as_planned.sent == 0
+
+
+def test_the_outlook_counts_what_policies_let_start(store, shop, bury):
+    ids = bury(40)
+    for pk in ids:
+        attempted(pk, 2.0)
+    Worker.objects.create(source="shop", name="w", boot="b", queues=["emails"], seen_at=NOW, concurrency=100)
+    task = Failure.objects.get(pk=ids[0]).task
+    document = {"match": {"task": task}, "mode": "enforce", "concurrency": {"key": "task", "limit": 2}}
+    before = replays.preview(ANN, pace={"rate": 100}, now=NOW).simulation.as_planned.ends_after_s
+    policies.publish(ANN, "two-at-once", document, reason="it bears two")
+    played = replays.preview(ANN, pace={"rate": 100}, now=NOW).simulation
+    # Two at once of two seconds each are one a second.
+    assert before < 5 and 38 <= played.as_planned.ends_after_s <= 45
+    assert f"A policy lets 1 jobs of {task} start a second." in played.assumptions
+
+
+def test_a_quiet_hour_is_no_measure_and_workers_bound_the_pace_instead(store, shop, bury):
+    ids = bury(200)
+    for pk in ids:
+        attempted(pk, 0.5)
+    Worker.objects.create(source="shop", name="w", boot="b", queues=["emails"], seen_at=NOW, concurrency=10)
+    last = NOW.replace(second=0, microsecond=0)
+    for minutes in (5, 20, 40):
+        at = last - timedelta(minutes=minutes)
+        QueueCounter.objects.create(source="shop", queue="emails", step=60, at=at, succeeded=1)
+    quiet = replays.preview(ANN, selection=ids, now=NOW)
+    assert quiet.throughput_per_s < 0.02 and quiet.plan.ramp.start == 2 and quiet.plan.ramp.to == 20
+    for minutes in range(2, 50):
+        at = last - timedelta(minutes=minutes)
+        QueueCounter.objects.update_or_create(
+            source="shop", queue="emails", step=60, at=at, defaults={"succeeded": 900}
+        )
+    busy = replays.preview(ANN, selection=ids, now=NOW)
+    assert busy.throughput_per_s == busy.plan.ramp.to == 15

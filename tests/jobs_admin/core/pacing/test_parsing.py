@@ -62,7 +62,7 @@ def test_a_careful_pace_is_settled_with_numbers_for_everything():
     found = settled(parse({"style": "careful"}), jobs=45_000, median_per_s=300)
     assert found.as_dict() == {
         "style": "careful",
-        "canary": {"jobs": 50, "success": 0.8, "within": 300},
+        "canary": {"jobs": 50, "success": 0.7, "within": 300},
         "ramp": {"from": 5, "to": 300},
         "in_flight": 9000,
         "stop": {"failed": 0.3, "of_last": 200, "new_groups": True},
@@ -72,8 +72,9 @@ def test_a_careful_pace_is_settled_with_numbers_for_everything():
 @pytest.mark.parametrize(
     "pace, median, low, high",
     [
-        ({"style": "careful"}, None, 1, 10),
-        ({"style": "careful"}, 2, 0.2, 2),
+        ({"style": "careful"}, None, 5, 1000),
+        ({"style": "careful"}, 2, 5, 1000),
+        ({"style": "careful"}, 7, 0.7, 7),
         ({"style": "careful", "rate": 40}, 300, 4, 40),
         ({"style": "careful", "over": 3600}, 300, 1.25, 12.5),
         ({"style": "careful", "ramp": {"from": 20}}, 300, 20, 300),
@@ -85,6 +86,13 @@ def test_a_careful_pace_is_settled_with_numbers_for_everything():
 def test_the_lowest_and_highest_rates_follow_from_what_is_known(pace, median, low, high):
     found = settled(parse(pace), jobs=45_000, median_per_s=median)
     assert (found.lowest, found.highest) == (low, high)
+
+
+def test_workers_bound_a_pace_that_no_history_bounds_and_one_share_stops_it():
+    assert settled(parse({"style": "careful"}), jobs=500, workers_per_s=40).highest == 40
+    assert settled(parse({"style": "careful"}), jobs=500, median_per_s=20, workers_per_s=40).highest == 20
+    found = settled(parse({"style": "careful", "stop": {"failed": 0.1}}), jobs=500)
+    assert found.canary.success == 0.9
 
 
 def test_steady_stops_by_itself_and_at_once_does_not():

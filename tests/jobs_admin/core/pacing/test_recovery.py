@@ -69,7 +69,7 @@ def test_a_service_that_is_still_down_gets_at_most_250_requests(runtime_s, news_
     partner, way = Partner(lambda at: 1e-6), Paced(careful(45_000, median))
     world = World(partner, 45_000, Random(seed), runtime_s=runtime_s, news_s=news_s, look_s=look_s)
     world.run(way, until=lambda: bool(way.holds))
-    assert way.holds[0].endswith("canary jobs failed again.")
+    assert "canary jobs failed again." in way.holds[0]
     # Nothing more is sent; what was sent makes its six attempts.
     assert world.sent * 6 <= 250
 
@@ -78,7 +78,7 @@ def test_an_outage_in_the_middle_holds_it_soon():
     partner, way = Partner(lambda at: 300 if at < 100 else 1e-6), Paced(careful(45_000, 300))
     world = World(partner, 45_000, Random(0))
     world.run(way, until=lambda: bool(way.holds))
-    assert world.now < 103 and "More than 30% stop it" in way.holds[0]
+    assert world.now < 103 and "clearly more than 30%" in way.holds[0]
 
 
 def test_a_rate_that_knocked_a_service_over_without_a_sign_is_not_tried_again():
@@ -102,7 +102,7 @@ def test_broken_jobs_do_not_keep_the_others_back_for_ever(broken):
     partner = Partner(lambda at: 300)
     told = World(partner, 15_000, Random(1), broken=broken).run(Paced(careful(15_000, 150)))
     assert told["held"] == 0 and told["collapses"] == 0
-    assert told["all_sent_after_s"] < 300
+    assert told["all_sent_after_s"] < 450
 
 
 @pytest.mark.parametrize("curve", ["warming", "flapping", "cliff"])

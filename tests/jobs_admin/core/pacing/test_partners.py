@@ -1,0 +1,46 @@
+"""Careful against partners drawn at random (`bench/partners.py`), a few of them and few jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.partners import KINDS, meet, partners
+from jobs_admin.core.pacing import settled
+from jobs_admin.core.pacing.parsing import parse
+
+JOBS = 4_000
+DRAWN = {drawn.name: drawn for drawn in partners(1)}
+
+
+def test_ten_kinds_are_drawn_and_the_same_seed_draws_the_same():
+    assert len(DRAWN) == 40 and len({drawn.kind for drawn in DRAWN.values()}) == len(KINDS) == 10
+    again = {drawn.name: drawn for drawn in partners(1)}
+    assert all(one.usual == again[name].usual for name, one in DRAWN.items())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["step 1", "drift 4", "periodic 1", "per tenant 1", "slow 3", "flapping 4", "below the start 2", "no sign 4"],
+)
+def test_a_fresh_desk_knocks_a_partner_over_at_most_once_and_few_jobs_die_again(name):
+    told = meet(DRAWN[name], "fresh", JOBS, seed=1)
+    assert told["collapses"] <= 1 and told["dead_percent"] < 2
+
+
+def test_a_partner_that_gives_no_sign_is_not_knocked_over_twice_by_the_same_climb():
+    """588 jobs, and it bears 12 a second."""
+    drawn = DRAWN["no sign 4"]
+    told = meet(drawn, "fresh", 588, seed=3)
+    assert told["collapses"] <= 1 and told["held"] <= 1
+
+
+def test_a_partner_below_the_start_is_not_failed_for_long():
+    """It carries less than careful begins with: careful goes below that, or holds."""
+    told = meet(DRAWN["below the start 2"], "fresh", 300, seed=1)
+    assert told["collapses"] <= 1 and told["dead"] < 30
+
+
+def test_what_this_desk_knows_bounds_the_climb():
+    drawn = DRAWN["no sign 2"]
+    assert settled(parse({"style": "careful"}), jobs=JOBS, median_per_s=drawn.usual).highest == drawn.usual
+    assert meet(drawn, "busy", JOBS, seed=1)["collapses"] == 0
