@@ -72,7 +72,7 @@ class Resume(Reason):
 
 
 class BroughtBack(Reason):
-    groups: list[Text] = Field(min_length=1, max_length=500)  # fingerprints
+    groups: list[Text] = Field([], max_length=500)  # fingerprints; none is refused
 
 
 class Pace(Body):
