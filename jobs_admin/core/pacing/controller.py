@@ -150,6 +150,8 @@ class Controller:
         made._outcomes = Outcomes.from_list(values["outcomes"])
         if "groups" in values:
             made._groups = Groups.from_list(values["groups"])
+        else:  # of a version that counted no groups: a canary under way goes on from its numbers
+            made._groups = Groups.of_no_group(values.get("well", 0), values.get("failed", 0))
         made._steering = Steering.from_dict(values["steering"])
         made._held_for = Evidence.from_dict(values["held_for"]) if values["held_for"] else None
         if made._state == CANARY and pace.canary is None:

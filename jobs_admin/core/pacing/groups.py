@@ -9,7 +9,8 @@ group fails again by chance and 1,000 are looked at one after the other (`false_
 3 million is set aside, at 10 % one in 95,000, at 20 % one in 2,600, at 30 % one in 270.
 
 Failures of a group without a success are no evidence about the rate or the service as long as other groups succeed: the
-group is judged first. What fails in all groups is an outage, and holds the replay.
+group is judged first. What fails in all groups is an outage, and holds the replay; so does a group that fails when nothing
+else is left to send.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MOST_EXCUSED = (
     20  # groups without a success whose failures are no evidence yet: where each job has its own, all would be
 )
 OUTAGE = 0.8  # of all first attempts, whatever their groups
+MOST_COUNTED = 500  # groups that are counted one by one; jobs of any other are counted as those of no known group
 
 HasOthers = Callable[[Collection[GroupId]], bool]
 
@@ -55,6 +57,8 @@ class Groups:
     # Groups set aside -> how many had succeeded in all when their first job failed.
     before: dict[GroupId, int] = field(default_factory=dict)
     forgotten: int = 0  # first attempts of groups that were brought back, from before that
+    # At the latest look nothing was left to send but jobs of groups that fail. Found anew at each, so not remembered.
+    are_last: bool = False
 
     def follow(self, aside: Collection[GroupId], now: float) -> None:
         """Take over which groups are set aside now. What is known of one that was brought back is forgotten."""
@@ -71,12 +75,13 @@ class Groups:
             if one.died_of is not None and one.sent_at < self.since.get(one.died_of, one.sent_at):
                 self.forgotten += one.n
                 continue
-            count = self.counts.setdefault(one.died_of, _Count())
+            group = one.died_of if one.died_of in self.counts or len(self.counts) < MOST_COUNTED else None
+            count = self.counts.setdefault(group, _Count())
             if one.ok:
                 count.succeeded += one.n
             else:
-                if one.died_of is not None and not count.judged:
-                    self.before[one.died_of] = self.succeeded
+                if group is not None and not count.judged:
+                    self.before[group] = self.succeeded
                 count.failed += one.n
                 count.is_same = count.is_same or one.is_same_group
             evidence.append(one)
@@ -119,7 +124,8 @@ class Groups:
     def to_set_aside(self, has_others: HasOthers) -> tuple[Evidence, ...]:
         """Why these groups are set aside from now on; none where the others fail as well, or nothing else is left to send."""
         failing = self._failing()
-        if not failing or self.innocent or not has_others({*failing, *self.aside}):
+        self.are_last = bool(failing) and not self.innocent and not has_others({*failing, *self.aside})
+        if not failing or self.innocent or self.are_last:
             return ()
         others = [one for group, one in self.counts.items() if group not in failing and group not in self.aside]
         failed, judged = sum(one.failed for one in others), sum(one.judged for one in others)
@@ -131,8 +137,9 @@ class Groups:
         return tuple(_evidence("group", {group: one}) for group, one in failing.items())
 
     def outage(self) -> Evidence | None:
-        """Why what fails is no matter of a group: nearly all fails, or nothing succeeded since another was set aside."""
-        if self.innocent and (failing := self._failing()):
+        """Why what fails holds the replay: nearly all fails, nothing succeeded since another group was set aside, or nothing
+        is left to send but jobs of groups that fail."""
+        if (self.innocent or self.are_last) and (failing := self._failing()):
             return _evidence("failing", failing | {group: self.counts[group] for group in self.innocent})
         known = {group: one for group, one in self.counts.items() if group not in self.aside}
         found = _evidence("failing", known, OUTAGE)
@@ -165,6 +172,11 @@ class Groups:
             list(self.before.items()),
             self.forgotten,
         ]
+
+    @staticmethod
+    def of_no_group(succeeded: int, failed: int) -> Groups:
+        """First attempts of which no group is known."""
+        return Groups({None: _Count(succeeded, failed)})
 
     @staticmethod
     def from_list(values: Sequence[Any]) -> Groups:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from jobs_admin.core.pacing import Controller, Judged, Seen, parse, settled
-from jobs_admin.core.pacing.groups import false_alarm_rate
+from jobs_admin.core.pacing.groups import Groups, false_alarm_rate
 
 
 class Mixed:
@@ -129,6 +129,34 @@ def test_an_outage_in_the_middle_holds_and_brings_back_the_group_that_it_began_w
 def test_a_group_that_is_all_there_is_holds_as_before():
     played = Mixed(["only"] * 200, {"only": 1.0}).run()
     assert played.verdict.state == "held" and not played.set_aside
+
+
+@pytest.mark.parametrize("pace", [{"rate": 20}, {"style": "careful", "canary": {"jobs": 20}}])
+def test_a_group_that_fails_when_all_others_are_sent_holds(pace):
+    """Its service may have gone down after the others succeeded: it is not sent to its end for that."""
+    played = Mixed(["first"] * 300 + ["last"] * 500, {"last": 1.0}, pace=pace).run()
+    assert (played.verdict.state, played.verdict.because.kind) == ("held", "failing")
+    assert played.succeeded["first"] > 250 and played.failed["last"] <= 60 and not played.set_aside
+
+
+def test_a_canary_of_a_version_that_counted_no_groups_goes_on_from_its_numbers():
+    played = Mixed(in_turns({"one": 300, "other": 300}), {}).run(seconds=5)
+    older = played.controller.as_dict()
+    counts = older.pop("groups")[0]
+    assert older["state"] == "canary"
+    older["well"], older["failed"] = sum(one[1] for one in counts), sum(one[2] for one in counts)
+    assert 0 < older["well"] < played.pace.canary.jobs
+    played.controller = Controller.from_dict(played.pace, older)
+    assert sum(played.run().succeeded.values()) == 600
+
+
+def test_what_is_remembered_is_bounded_where_each_of_45000_jobs_has_a_group_of_its_own():
+    groups = Groups()
+    for at in range(0, 45_000, 500):
+        groups.add([Judged(at, at, n % 10 != 0, died_of=n) for n in range(at, at + 500)])
+    assert len(json.dumps(groups.as_list())) < 30_000
+    assert groups.succeeded == 40_500
+    assert sum(one.judged for one in groups.counts.values()) == 45_000
 
 
 def test_where_each_job_has_a_group_of_its_own_failures_still_hold():
