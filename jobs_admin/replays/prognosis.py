@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
-from django.db.models import Q, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 
 from jobs_admin import scope as scopes
 from jobs_admin.core import matching, policy
@@ -142,20 +142,24 @@ def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
     items = ReplayItem.objects.filter(replay__in=ids, first_at__gte=now - _LATELY).order_by()
     if (sources := viewer.sources(OPERATOR)) is not None:
         items = items.filter(failure__source__in=sources)
+    since: dict[datetime | None, list[int]] = defaultdict(list)  # what counts only after it: a person said that it is fixed
     for group in groups:
-        mine = items
-        if group.state == GroupState.RESOLVED and group.resolved_at:
-            mine = items.filter(first_at__gt=group.resolved_at)
-        failed = mine.filter(first_ok=False, first_group=group).count()
-        if failed < FEWEST:
+        since[group.resolved_at if group.state == GroupState.RESOLVED else None].append(group.pk)
+    for at, pks in since.items():
+        mine = items if at is None else items.filter(first_at__gt=at)
+        failed = _counts(mine.filter(first_ok=False, first_group__in=pks), "first_group")
+        failed = {pk: n for pk, n in failed.items() if n >= FEWEST}
+        if not failed:
             continue
-        judged = failed + mine.filter(first_ok=True, failure__group=group).count()
-        if surely_above(failed, judged) > LIMIT:
-            yield (
-                group.pk,
-                FAILED_AGAIN,
-                f"still failing: {failed:,} of {judged:,} replayed in the last hour failed again",
-            )
+        succeeded = _counts(mine.filter(first_ok=True, failure__group__in=failed), "failure__group")
+        for pk, n in failed.items():
+            judged = n + succeeded.get(pk, 0)
+            if surely_above(n, judged) > LIMIT:
+                yield pk, FAILED_AGAIN, f"still failing: {n:,} of {judged:,} replayed in the last hour failed again"
+
+
+def _counts(items: QuerySet[ReplayItem], by: str) -> dict[int, int]:
+    return dict(items.values_list(by).annotate(n=Count("pk")))
 
 
 def _still(groups: list[Group], now: datetime) -> _Told:

@@ -6,6 +6,8 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs_admin import policies, replays
@@ -187,6 +189,28 @@ def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_out
     assert off()[0] == {"again": "still failing: 6 of 6 replayed in the last hour failed again"}
     ReplayItem.objects.update(first_at=now - timedelta(hours=2))
     assert off()[0] == {}
+
+
+def test_the_prognosis_of_many_groups_takes_no_more_queries_than_that_of_few(mixed):
+    made = mixed(**{f"g{n}": (6, {}) for n in range(12)})
+    now = timezone.now()
+    earlier = Replay.objects.create(
+        scope_max_id=0, state="done", started_at=now, ended_at=now, actor="ann", succeeded=1, failed_again=72
+    )
+    rows = [(pk, one) for one, ids in made.values() for pk in ids]
+    for n, (pk, one) in enumerate(rows, 1):
+        ReplayItem.objects.create(
+            replay=earlier, n=n, failure_id=pk, run=2, state="failed_again", sent_at=now, first_at=now, first_ok=False,
+            first_group=one,
+        )  # fmt: skip
+    ids = [one.pk for one, _ in made.values()]
+    taken = []
+    for few in (ids[:2], ids):
+        with CaptureQueriesContext(connection) as asked:
+            found = prognosis.of_groups(ANN, few, now)
+        assert [one.code for one in found.values()] == [prognosis.FAILED_AGAIN] * len(few)
+        taken.append(len(asked))
+    assert taken[0] == taken[1]
 
 
 def test_a_group_of_another_source_tells_nothing(mixed, bury):
