@@ -65,8 +65,10 @@ def seen_until(snapshot: str, scope: Scope) -> int | None:
     if not snapshot:
         return None
     try:
-        max_id, _, _, digest, *_ = snapshot.split(".")
-        highest = int(max_id)
+        max_id, matched, count, digest, *options = snapshot.split(".")
+        highest, *_ = int(max_id), int(matched), int(count), *(int(one, 16) for one in options)
+        if len(options) > 1:
+            raise ValueError(snapshot)
     except ValueError as error:
         raise ReplayRefused(
             "changed", "The snapshot is not one that a preview gave. Preview again.", field="snapshot"
