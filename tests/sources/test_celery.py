@@ -12,7 +12,7 @@ import redis
 from celery import Celery, chain, chord, group
 
 from jobs_admin.sources import connect
-from jobs_admin.sources.base import SourceRefused, SourceUnreachable
+from jobs_admin.sources.base import SourceError, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
 from tests.real_celery import RealWorker
 from tests.sources.contract import RecallContract, SourceContract, recalled
@@ -415,3 +415,17 @@ def test_headers_that_repeat_the_arguments_unredacted_are_not_shown():
     }
     message = {"headers": headers, "properties": {}, "body": ""}
     assert celery_message.shown_headers(celery_message.parse(json.dumps(message).encode())) == {"task": "t", "id": "j"}
+
+
+def test_a_delivery_whose_queue_refuses_it_is_not_lost_when_it_is_given_back(app, broker, source):
+    raw = publish(app, broker, 1)
+    broker.hset("unacked", "tag-1", json.dumps([json.loads(raw), "", "emails"]))
+    broker.zadd("unacked_index", {"tag-1": 1.0})
+    broker.delete("emails")
+    broker.set("emails", "no list")
+    with pytest.raises(SourceError):
+        source.give_back(["tag-1"])
+    assert broker.hkeys("unacked") == [b"tag-1"] and broker.zscore("unacked_index", "tag-1") == 1.0
+    broker.delete("emails")
+    assert source.give_back(["tag-1"]) == 1 and broker.llen("emails") == 1
+    assert not broker.exists("unacked", "unacked_index")
