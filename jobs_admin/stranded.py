@@ -69,7 +69,7 @@ class Stranded:
 
 
 def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
-    """Of one source, by worker. Raises redis.RedisError, SourceError."""
+    """Of one source, by worker. What is told of lives with nothing left in hand is removed. Raises redis.RedisError, SourceError."""
     store = config.store() if store is None else store
     told: Any = store.hgetall(keys.in_hand())
     places = {
@@ -87,7 +87,7 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
         pipeline.zscore(keys.boots(source), boot)
         pipeline.hget(keys.boot(source, boot), "gone")
     (seconds, _), *signs = cast(Any, pipeline.execute())
-    found = []
+    found, over = [], []
     for (boot, said), sign, gone in zip(places.items(), signs[::2], signs[1::2], strict=True):
         seen_s = min(float(said["at"]), seconds) if sign is None else sign / 1000
         if seconds - seen_s < SILENT_S and gone is None:
@@ -95,6 +95,10 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
         one = _of(source, boot, said, seen_s, seconds, has_left=gone is not None)
         if one is not None:
             found.append(one)
+        else:
+            over.append(f"{source}/{boot}")
+    if over:  # nothing is left to tell of these lives; should one of them go on after all, its next heartbeat tells again
+        store.hdel(keys.in_hand(), *over)
     return sorted(found, key=lambda one: one.seen_at)
 
 

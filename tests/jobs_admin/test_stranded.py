@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import timedelta
 
@@ -119,3 +120,15 @@ def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store
     while store.hlen(keys.in_hand()) and time.monotonic() < ends:
         time.sleep(0.1)
     assert stranded.stranded("shop") == []
+
+
+def test_what_is_told_of_killed_workers_goes_when_nothing_is_left_of_it(broker, engine, store):
+    """Else it is read at each sampling for as long as any worker lives."""
+    long_ago = time.time() - 2 * stranded.LOST_FOR_S
+    said = {"worker": "w@host", "at": long_ago, "jobs": [["tag", "id", "shop.send", "celery", False]], "more": 0}
+    for n in range(3):
+        store.hset(keys.in_hand(), f"shop/boot{n}", json.dumps(said))
+    store.hset(keys.in_hand(), "shop/fresh", json.dumps(said | {"at": time.time() - 60}))
+    store.hset(keys.in_hand(), "other/boot", json.dumps(said))
+    assert [one.boot for one in stranded.stranded("shop")] == ["fresh"]
+    assert sorted(store.hkeys(keys.in_hand())) == [b"other/boot", b"shop/fresh"]
