@@ -30,7 +30,7 @@ HELD_AFTER_S = 300.0  # without news, where no canary says otherwise
 WORKERLESS_S = 30.0
 NEWEST, NEARLY_ALL = 20, 18  # of the newest first attempts so many failed: an outage
 BY_CHANCE = 1e-6  # a run of failures that is less likely is an outage, too …
-LEAST_USUAL = 0.05  # … where at least this share is reckoned to fail anyhow
+LEAST_USUAL, MOST_USUAL = 0.05, 0.99  # … where at least this share is reckoned to fail anyhow, and never all
 CAP = 0.75  # of the rate at which it had to be held: a climb goes no further after that …
 CAP_MOST = 0.85  # … until that was well for long, and then so far
 CAP_WELL_S, CAP_WELL_JOBS = 120.0, 500
@@ -235,7 +235,7 @@ class Controller:
         failed, judged = newest.count(False), len(newest)
         if judged < NEWEST or failed < NEARLY_ALL:
             failed = judged = len(list(takewhile(lambda ok: not ok, reversed(newest))))
-            usual = max(LEAST_USUAL, self._steering.usual)
+            usual = min(max(LEAST_USUAL, self._steering.usual), MOST_USUAL)
             if judged < max(FEWEST, math.log(BY_CHANCE) / math.log(usual)):
                 return None
         if (bound := surely_above(failed, judged)) > stop.failed:

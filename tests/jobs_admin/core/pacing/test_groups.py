@@ -150,6 +150,15 @@ def test_a_canary_of_a_version_that_counted_no_groups_goes_on_from_its_numbers()
     assert sum(played.run().succeeded.values()) == 600
 
 
+def test_a_replay_of_a_version_that_took_a_total_outage_for_usual_goes_on():
+    played = Mixed(in_turns({"one": 300, "other": 300}), {"one": 0.05, "other": 0.05}).run(seconds=30)
+    older = played.controller.as_dict()
+    older["steering"]["usual"] = 1.0
+    played.controller = Controller.from_dict(played.pace, older)
+    played.run()
+    assert played.verdict.state != "held" and sum(played.succeeded.values()) > 500
+
+
 def test_what_is_remembered_is_bounded_where_each_of_45000_jobs_has_a_group_of_its_own():
     groups = Groups()
     for at in range(0, 45_000, 500):
