@@ -142,7 +142,9 @@ def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
     items = ReplayItem.objects.filter(replay__in=ids, first_at__gte=now - _LATELY).order_by()
     if (sources := viewer.sources(OPERATOR)) is not None:
         items = items.filter(failure__source__in=sources)
-    since: dict[datetime | None, list[int]] = defaultdict(list)  # what counts only after it: a person said that it is fixed
+    since: dict[datetime | None, list[int]] = defaultdict(
+        list
+    )  # resolved then -> groups: earlier failures do not count
     for group in groups:
         since[group.resolved_at if group.state == GroupState.RESOLVED else None].append(group.pk)
     for at, pks in since.items():

@@ -95,12 +95,21 @@ def test_a_snapshot_of_another_search_is_refused(shop, bury):
         assert (said.code, said.field) == ("changed", "snapshot")
 
 
-@pytest.mark.parametrize("changed", ["{0}.x.{2}.{3}.{4}", "{0}.{1}.{2}.{3}.", "{0}.{1}.x.{3}.{4}", "{0}.{1}.{2}.{3}.{4}.5"])
+@pytest.mark.parametrize(
+    "changed", ["{0}.x.{2}.{3}.{4}", "{0}.{1}.{2}.{3}.", "{0}.{1}.x.{3}.{4}", "{0}.{1}.{2}.{3}.{4}.5"]
+)
 def test_a_snapshot_that_no_preview_gave_is_refused_not_a_crash(shop, bury, changed):
     bury(2)
     seen = replays.preview(ANN, query="queue:emails")
     snapshot = changed.format(*seen.snapshot.split("."))
-    said = refusal(replays.draft, ANN, query=seen.query, snapshot=snapshot, reason="x", options=replays.Options(accept=("unguarded",)))
+    said = refusal(
+        replays.draft,
+        ANN,
+        query=seen.query,
+        snapshot=snapshot,
+        reason="x",
+        options=replays.Options(accept=("unguarded",)),
+    )
     assert (said.code, said.field) == ("changed", "snapshot")
 
 
