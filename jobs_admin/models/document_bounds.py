@@ -75,6 +75,14 @@ def text(path: str) -> Holds:
     )
 
 
+def unless_false(path: str, condition: Holds) -> Holds:
+    """The condition, or false at `path`."""
+    return Holds(
+        f"COALESCE(jsonb_path_match({COLUMN}, 'strict $.{path} == false', '{{}}', true), false) OR {condition.postgresql}",
+        f"COALESCE(json_type({COLUMN}, '$.{path}') = 'false',0) OR {condition.sqlite}",
+    )
+
+
 def at_most(path: str, longest: int) -> Holds:
     """A list with at most so many entries, or nothing."""
     return Holds(

@@ -6,7 +6,17 @@ from django.db.models.fields.json import KT
 
 from jobs_admin.core import policy as core
 from jobs_admin.core.policy import shape
-from jobs_admin.models.document_bounds import Bound, Holds, at_most, choice, not_below, not_between, number, text
+from jobs_admin.models.document_bounds import (
+    Bound,
+    Holds,
+    at_most,
+    choice,
+    not_below,
+    not_between,
+    number,
+    text,
+    unless_false,
+)
 
 LONGEST_NAME = 63
 LONGEST_REASON = 500
@@ -65,6 +75,7 @@ class PolicyVersion(models.Model):
             models.CheckConstraint(condition=Q(reverts_to__lt=F("version")), name="policy_reverts_to_one_before"),
             # What core/policy/shape.py bounds, and in the same words where it names them.
             *(_bound(f"has_{path.replace('.', '_')}", text(path)) for path in _NEEDED),
+            _bound("has_backoff_kind", unless_false("retries", text("backoff.kind"))),
             _bound("mode", choice("mode", shape.MODES)),
             _bound("native", choice("native", shape.NATIVE)),
             _bound("max_attempts", number("max_attempts", 1, shape.MOST_ATTEMPTS, whole=True)),

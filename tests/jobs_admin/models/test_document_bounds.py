@@ -114,6 +114,14 @@ def test_what_is_no_document_is_not_taken(text):
         insert(text)
 
 
+def test_a_policy_without_a_backoff_is_taken_only_where_it_leaves_retries_to_the_task():
+    limit = {"name": "limit", "mode": "enforce", "match": NORMAL["match"], "concurrency": {"limit": 3}}
+    for retries in ({}, {"retries": True}, {"retries": None}):
+        with pytest.raises(DatabaseError):
+            insert(json.dumps(limit | retries))
+    insert(json.dumps(limit | {"retries": False}))
+
+
 def test_a_document_cannot_be_made_absurd_later_either():
     insert(written())
     with pytest.raises(DatabaseError), transaction.atomic(), connection.cursor() as cursor:

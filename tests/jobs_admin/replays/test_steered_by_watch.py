@@ -27,7 +27,7 @@ say(replays.start(ANN, replays.draft(ANN, query="queue:emails", pace=pace, reaso
 """
 TOLD = """
 r = Replay.objects.get()
-say({"state": r.state, "succeeded": r.succeeded, "well": r.controller["core"]["well"], "now": r.controller["core"]["state"]})
+say({"state": r.state, "succeeded": r.succeeded, "well": sum(one[1] for one in r.controller["core"]["groups"][0]), "now": r.controller["core"]["state"]})
 """
 
 
