@@ -95,7 +95,8 @@ def _lay_batch(batch: FrozenBatch) -> None:
             # Locked first: a cancel either came before, and is seen here, or finds what was laid out.
             if not this.select_for_update().filter(state__in=BEGUN).only("pk"):
                 return
-            if not FrozenBatch.objects.filter(pk=batch.pk).delete()[0]:
+            # As it was read: jobs may have been left out of it meanwhile, and then the next round reads it again.
+            if not FrozenBatch.objects.filter(pk=batch.pk, count=batch.count).delete()[0]:
                 return
             lay_out(batch.replay, laid)
     except IntegrityError:

@@ -106,6 +106,20 @@ def test_a_batch_is_laid_out_once_however_many_take_it(shop, bury):
     assert replay.items.count() == replay.planned == replay.total == FIRST + 50 and replay.taken == 0
 
 
+def test_what_is_left_out_while_its_batch_is_being_laid_out_stays_out(shop, bury):
+    bury(FIRST + 20)
+    bury(10, queue="other")
+    replay = started(query="source:shop")
+    (batch,) = FrozenBatch.objects.select_related("replay")  # as `lay` has read it
+    replays.pause(ANN, replay)
+    replays.resume(ANN, replay, without="queue:other")
+    laying._lay_batch(batch)
+    replay = laid(replay)
+    assert (replay.planned, replay.cancelled) == (FIRST + 20, 10)
+    assert replay.items.filter(state="planned").count() == FIRST + 20
+    assert not replay.items.filter(state="planned", failure__queue="other").exists()
+
+
 def test_what_was_pruned_meanwhile_counts_as_cancelled(shop, bury):
     ids = bury(FIRST + 5)
     replay = started(ids)
