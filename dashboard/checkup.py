@@ -75,7 +75,7 @@ def _attempt(part: str, check: Callable[[], Result]) -> Result:
     except (redis.RedisError, DatabaseError) as error:
         what = "The store" if isinstance(error, redis.RedisError) else "The database"
         why = _line(error) if isinstance(error, redis.RedisError) else about_database(error)
-        text = f"This part was not checked. {what} failed meanwhile: {why}."
+        text = f"This part was not checked. {what} failed during the check: {why}."
         return Result(part, "", [Finding("not-checked", HIGH, text, "Run `doctor` again.")])
 
 
@@ -120,7 +120,7 @@ def check_store() -> Result:
 
 
 def _without_store(error: BaseException) -> Result:
-    fix = "Look at REDRIVE_REDIS_URL, and whether it runs. Workers keep their reports on disk meanwhile."
+    fix = "Check REDRIVE_REDIS_URL and that the store is running. Until then, workers keep their reports on disk."
     found = Finding("store", HIGH, f"The store does not answer: {_line(error)}.", fix)
     return Result("store", "", [found], is_usable=False)
 
@@ -239,7 +239,7 @@ def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
     stall = liveness.stalled_reader(known, now) if known is not None else None
     if stall is not None and known is not None and (known.pulled_at or known.why_not_pulled):
         text = f"Its dead jobs have not been read since {stall.since:%Y-%m-%d %H:%M} UTC: {stall.why.rstrip('.')}."
-        fix = "Jobs that fail meanwhile are not seen. Fix what it names, or look at the log of `manage.py watch`."
+        fix = "New failures are not seen. Fix the cause named above, or read the log of `manage.py watch`."
         return "not read", [Finding("not-read", HIGH, text, fix)]
     if known is None or known.pulled_at is None:
         text = "Its dead jobs were not read yet, or not all of them."
@@ -406,15 +406,18 @@ def check_logins() -> Result:
     found = []
     if not trusted and not is_local:
         text = (
-            f"REDRIVE_URL names {host}, and no proxy is trusted: behind one, all clients have one address, and ten wrong "
+            f"No proxy is trusted, and REDRIVE_URL names {host}. Behind a proxy all clients share one address, so ten wrong "
             "passwords from anywhere lock an account for everyone."
         )
         fix = "Set REDRIVE_TRUSTED_PROXIES to the addresses of your proxy, such as 127.0.0.1 (docs/operations.md)."
         found.append(Finding("trusted-proxies", WARNING, text, fix))
     hidden = [at for at in AccessAttempt.objects.values_list("ip_address", flat=True)[:1000] if trusted and at]
     if count := sum(login_limits.is_shared(at) for at in hidden):
-        text = f"{count} names had wrong passwords from the address of a trusted proxy: that proxy does not name the client."
-        found.append(Finding("client-unknown", WARNING, text, "Have the proxy send X-Forwarded-For."))
+        text = (
+            f"{count} failed login{'' if count == 1 else 's'} counted for the address of a trusted proxy: "
+            "the proxy does not send the client's address."
+        )
+        found.append(Finding("client-unknown", WARNING, text, "Configure the proxy to send X-Forwarded-For."))
     count = len(trusted)
     return Result("logins", f"{count} trusted {'proxy' if count == 1 else 'proxies'}" if count else "no proxy", found)
 

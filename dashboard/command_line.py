@@ -22,7 +22,7 @@ OURS = {
     "worker-wheel": "Build the guard as a package for the environments of workers.",
     "node-package": "Build the piece for BullMQ workers as an npm package.",
     "token": "Keys to the API: create, list, revoke.",
-    "audit": "Verify the audit's chain and its end; accept the end after a restored backup.",
+    "audit": "Verify the audit's chain and its end, or accept the end after a restored backup.",
     "prune": "Remove what is over, by age and size; --dry-run says what would go.",
     "reindex": "Make the search index anew, where it is of an older version.",
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
@@ -67,7 +67,7 @@ def run(argv: list[str]) -> None:
 
 
 def asks_for_help(argv: list[str]) -> bool:
-    """Return whether the command only explains itself: it needs no desk, and a setting that cannot be used is no obstacle."""
+    """Return whether the command only prints help, which needs neither a desk nor valid settings."""
     return argv[1:2] == ["help"] or bool({"--help", "-h"} & set(argv[1:]))
 
 

@@ -164,7 +164,7 @@ def _mac(previous: str, event: AuditEvent) -> str:
 
 
 def sign(text: str) -> str:
-    """A MAC over this text under the key of the chain, for what is kept of it elsewhere."""
+    """A MAC over this text under the key of the chain, for the anchor outside the database."""
     return hmac.new(_key(), f"anchor\n{text}".encode(), hashlib.sha256).hexdigest()
 
 

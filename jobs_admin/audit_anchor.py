@@ -1,4 +1,4 @@
-"""The head of the audit's chain, kept outside the database: in Redrive's store, and in watch's log.
+"""The head of the audit's chain, stored outside the database: in Redrive's store and in the log of `watch`.
 
 A chain whose latest rows were removed is a shorter chain without a break. The anchor shows the difference. Enters: the
 latest row, from `watch` each ten seconds; leaves: what `doctor` and `manage.py audit` report of the two.
@@ -36,18 +36,18 @@ class Head:
     at: datetime  # of the row
 
     def signed(self) -> str:
-        """JSON with a signature: who writes to the store alone cannot name another row."""
+        """Return signed JSON: write access to the store alone does not suffice to name another row."""
         said = {"id": self.id, "mac": self.mac, "at": self.at.astimezone(UTC).isoformat()}
         return json.dumps(said | {"signature": audit.sign(json.dumps(said, sort_keys=True))})
 
 
 class BadAnchor(Exception):
-    """What the store holds is no anchor of this desk: another SECRET_KEY signed it, or it was changed."""
+    """The anchor in the store is not of this desk: changed, or signed with another SECRET_KEY."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The anchored row is not in the chain any more."""
+    """A missing end of the chain: the anchored row is no longer there."""
 
     anchor: Head
     head: Head | None  # None: the audit is empty
@@ -57,13 +57,13 @@ class Missing:
 
 
 def head() -> Head | None:
-    """The latest row; None where the audit is empty."""
+    """Return the latest row; None where the audit is empty."""
     row = AuditEvent.objects.order_by("-id").first()
     return Head(row.pk, row.mac, row.at) if row is not None else None
 
 
 def read() -> Head | None:
-    """The anchor in the store; None where there is none. Raises BadAnchor and redis.RedisError."""
+    """Return the anchor in the store; None where there is none. Raises BadAnchor and redis.RedisError."""
     text = config.store().get(keys.audit_head())
     if text is None:
         return None
@@ -79,7 +79,7 @@ def read() -> Head | None:
 
 
 def missing() -> Missing | None:
-    """What shows that the latest rows are gone; None where the anchored row is there, or none is anchored.
+    """Return the evidence that the latest rows are gone; None where the anchored row exists, or none is anchored.
 
     Raises BadAnchor and redis.RedisError.
     """
@@ -90,15 +90,15 @@ def missing() -> Missing | None:
     since = latest.at if latest is not None else datetime.min.replace(tzinfo=UTC)
     later = None
     if anchor.at - since > 3 * _SAMPLED_EVERY:
-        # While watch runs, queues are sampled each ten seconds: a restored backup has nothing of that time.
+        # While watch runs, queues are sampled every ten seconds. A restored backup has no samples from that time.
         later = DepthSample.objects.filter(at__gt=since + _SAMPLED_EVERY, at__lte=anchor.at).exists()
     return Missing(anchor, latest, later)
 
 
 def advance() -> bool:
-    """Anchor the latest row, where the one anchored before is still there. Return whether it moved.
+    """Anchor the latest row if the row anchored before still exists. Return whether the anchor moved.
 
-    Raises redis.RedisError. Where rows are missing the anchor stays, so that the finding does.
+    Raises redis.RedisError. Where rows are missing the anchor stays, and so does the finding.
     """
     latest = head()
     try:
@@ -108,7 +108,7 @@ def advance() -> bool:
     except BadAnchor:
         return False
     if before is None and latest.id > 1:
-        log.warning("The store held no anchor of the audit; it begins at entry %d.", latest.id)
+        log.warning("The store had no anchor of the audit. A new one is set at entry %d.", latest.id)
     config.store().set(keys.audit_head(), latest.signed())
     return True
 
@@ -119,7 +119,7 @@ class _Logged:
 
 
 def step() -> None:
-    """A round of watch: move the anchor, and write it into the log once an hour where it moved. Raises redis.RedisError."""
+    """Move the anchor (a step of `watch`), and log a moved anchor once an hour. Raises redis.RedisError."""
     advance()
     latest = head()
     if latest is not None and latest.id != _Logged.id and time.monotonic() - _Logged.at > LOG_EVERY_S:
@@ -128,7 +128,7 @@ def step() -> None:
 
 
 def accept(viewer: Viewer, reason: str) -> Head:
-    """Begin anew at the latest row, such as after a backup was restored; the audit says so. Raises redis.RedisError."""
+    """Anchor the present end of the audit, such as after restoring a backup, and record this. Raises redis.RedisError."""
     store = config.store()
     try:
         before = read()
@@ -143,16 +143,16 @@ def accept(viewer: Viewer, reason: str) -> Head:
 
 
 def findings() -> list[tuple[str, str]]:
-    """What is wrong with the audit, each with what to do: a broken chain, missing latest entries, an unreadable anchor."""
+    """Return findings about the audit as (text, fix): a broken chain, missing latest entries, an unreadable anchor."""
     found = []
     broken = audit.verify()
     if broken is not None:
-        text = f"The audit's chain breaks at entry {broken}: it, or the one before, was changed or removed."
-        found.append((text, "Compare with a backup. After a change of SECRET_KEY every older entry looks changed."))
+        text = f"The audit's chain breaks at entry {broken}. This entry or the one before was changed or removed."
+        found.append((text, "Compare with a backup. After a change of SECRET_KEY, all older entries look changed."))
     try:
         gap = missing()
     except BadAnchor:
-        text = "The audit's anchor in the store was not written by this desk, or under another SECRET_KEY."
+        text = "The audit's anchor in the store was written by another desk or with another SECRET_KEY."
         found.append((text, f"Compare the end of the audit with the lines “Audit head” in watch's log. {_ACCEPT}"))
     except (redis.RedisError, config.BadConfiguration):
         pass  # the check of the store says so
@@ -162,17 +162,17 @@ def findings() -> list[tuple[str, str]]:
     return found
 
 
-_ACCEPT = "If that is right: `python3 manage.py audit accept --reason …`."
+_ACCEPT = "If you know why, accept the current end: `python3 manage.py audit accept --reason …`."
 
 
 def _describe(gap: Missing) -> str:
     end = f"ends at entry {gap.head.id} of {_time(gap.head.at)}" if gap.head else "is empty"
-    text = f"The audit {end}, and entry {gap.anchor.id} of {_time(gap.anchor.at)} was there: it is missing or another."
+    text = f"The audit {end}, but entry {gap.anchor.id} of {_time(gap.anchor.at)} is missing or was replaced."
     if gap.has_later_records is None:
-        return f"{text} A restored backup, or a power cut, looks the same."
+        return f"{text} A restored backup or a power cut has the same effect."
     if gap.has_later_records:
-        return f"{text} The database has other records of the time between: entries were removed from the audit alone."
-    return f"{text} The database has nothing else of the time between either, as after a restored backup."
+        return f"{text} The database has other records from the time between, so entries were removed only from the audit."
+    return f"{text} The database has no other records from the time between, as after a restored backup."
 
 
 def _time(at: datetime) -> str:

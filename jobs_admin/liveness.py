@@ -105,7 +105,7 @@ def stalled_reader(source: Source, now: datetime) -> Stall | None:
     except Exception as error:  # an adapter that cannot be made must not hide the other sources
         return Stall(source.first_seen, f"{type(error).__name__}: {error}")
     due = source.progress_due_at or source.first_seen
-    return Stall(due, "Its reader makes no progress.") if _is_late(due, now) else None
+    return Stall(due, "The reader makes no progress.") if _is_late(due, now) else None
 
 
 def stalled_sources(now: datetime) -> dict[str, Stall | None]:
@@ -115,7 +115,7 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
     for source in Source.objects.filter(is_configured=True):
         sampled_at = source.sampled_at or source.first_seen
         if _is_late(sampled_at, now):
-            found[source.name] = Stall(sampled_at, "Its queues are not sampled.")
+            found[source.name] = Stall(sampled_at, "The queues are not sampled.")
         else:
             found[source.name] = None if source.is_reachable is False else stalled_reader(source, now)
     return found
@@ -123,7 +123,7 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
 
 def stalled_steps(now: datetime) -> dict[str, Stall | None]:
     """Of each step of watch that has run: since when it ended no round; None while it does. Raises redis.RedisError."""
-    return {name: Stall(at, "It ends no round.") if _is_late(at, now) else None for name, at in steps(now).items()}
+    return {name: Stall(at, "The step completes no round.") if _is_late(at, now) else None for name, at in steps(now).items()}
 
 
 def _is_late(at: datetime, now: datetime) -> bool:

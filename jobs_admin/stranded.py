@@ -1,4 +1,4 @@
-"""Jobs that were in the hands of a worker that is gone: told within a minute, and put back on their queue when a person says so.
+"""Jobs that a dead worker had fetched: reported within a minute, and returned to their queue when an operator requests it.
 
 A worker that gave no sign for SILENT_S is gone. One that was only frozen goes on with its job, so what is put back may run twice,
 as it does when its broker gives it to another worker after the visibility timeout.
@@ -21,8 +21,8 @@ from jobs_admin.core.text import representable
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.sources.base import Finding, GivesBack, SourceError
 
-SILENT_S = 30.0  # between two signs five seconds pass
-LOST_FOR_S = 3_600.0  # how long it is told of jobs that no broker gives back
+SILENT_S = 30.0  # without a heartbeat; one is due every 5 s
+LOST_FOR_S = 3_600.0  # how long jobs are reported that no broker returns
 FINDING = "worker-gone"
 _USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
 
@@ -46,30 +46,30 @@ class Stranded:
     seen_at: datetime
     queues: tuple[str, ...]
     tags: tuple[str, ...]  # of deliveries that its broker holds for it
-    returns_at: datetime | None  # the earliest of them; None where there is none
-    lost: int  # jobs that were acknowledged before they ran: no broker gives them again
+    returns_at: datetime | None  # of the first job; None: no job returns
+    lost: int  # jobs that were acknowledged before they ran: no broker returns these
 
     @property
     def text(self) -> str:
-        """State first: `1 job was running in worker w1, which is gone since 08:01:12 UTC; it returns at 09:01:05 UTC`."""
-        gone = f"in worker {self.worker}, which is gone since {self.seen_at:%H:%M:%S} UTC"
+        """State first: `1 job was running or fetched in worker w1, last seen at 08:01:12 UTC; the job returns at 09:01:05 UTC`."""
+        gone = f"in worker {self.worker}, last seen at {self.seen_at:%H:%M:%S} UTC"
         said = []
         if self.tags:
             one = len(self.tags) == 1
-            return_ = "it returns" if one else "they return, the first"
+            return_ = "the job returns" if one else "the first returns"
             at = "" if self.returns_at is None else f"; {return_} at {self.returns_at:%H:%M:%S} UTC"
             said.append(f"{len(self.tags):,} job{' was' if one else 's were'} running or fetched {gone}{at}.")
         if self.lost:
             one = self.lost == 1
             said.append(
-                f"{self.lost:,} job{' was' if one else 's were'} running {gone}, and had been acknowledged before: "
-                f"{'it does' if one else 'they do'} not return."
+                f"{self.lost:,} job{' was' if one else 's were'} running {gone}; acknowledged on receipt, so "
+                f"{'the job does' if one else 'these jobs do'} not return."
             )
         return " ".join(said)
 
 
 def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
-    """Of one source, by worker. What is told of lives with nothing left in hand is removed. Raises redis.RedisError, SourceError."""
+    """Return a source's stranded jobs by worker, and forget workers without any. Raises redis.RedisError, SourceError."""
     store = config.store() if store is None else store
     told: Any = store.hgetall(keys.in_hand())
     places = {
@@ -103,7 +103,7 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
 
 
 def of_queue(source: str, queue: str) -> list[Stranded]:
-    """Those with jobs of one queue; empty too where the store or the broker does not answer."""
+    """Return the stranded jobs with any of one queue; empty too where the store or the broker does not answer."""
     try:
         return [one for one in stranded(source) if queue in one.queues]
     except (redis.RedisError, SourceError, config.BadConfiguration):
@@ -138,26 +138,26 @@ def _of(
 
 
 def findings(source: str) -> list[Finding]:
-    """What is told of a source's workers that are gone, as its other findings are. Raises redis.RedisError, SourceError."""
+    """Return the findings about a source's dead workers. Raises redis.RedisError, SourceError."""
     return [
         Finding(
             FINDING,
             "high",
             one.text,
-            "Return them now on the queue's page, or wait." if one.tags else
-            "Publish a policy with file_lost, so that such jobs are filed and can be replayed.",
+            "Wait, or return the jobs now on the queue's page." if one.tags else
+            "Publish a policy with file_lost: such jobs are then filed and can be replayed.",
         )
         for one in stranded(source)
     ]  # fmt: skip
 
 
 def return_now(viewer: Viewer, source: str, boot: str) -> int:
-    """Put back what a worker that is gone had fetched; how many jobs. Each goes once. Raises StrandedRefused."""
+    """Return a dead worker's fetched jobs to their queues, each once. Return how many. Raises StrandedRefused."""
     refused = None
     if config.is_read_only():
         refused = StrandedRefused("read_only", f"{config.READ_ONLY} Nothing was changed.")
     elif not viewer.may(OPERATOR, source):
-        refused = StrandedRefused("forbidden", f"To return jobs of {source} you need the role operator on it. Nothing was changed.")
+        refused = StrandedRefused("forbidden", f"You need the role operator on {source} to return its jobs. Nothing was changed.")
     if refused is not None:
         with transaction.atomic():
             audit.record(viewer, "worker.return", f"worker:{boot}", source=source, reason=refused.message, allowed=False)
@@ -165,12 +165,12 @@ def return_now(viewer: Viewer, source: str, boot: str) -> int:
     try:
         one = next((one for one in stranded(source) if one.boot == boot and one.tags), None)
         if one is None:
-            raise StrandedRefused("not_gone", "This worker is not gone, or its jobs returned already. Nothing was changed.")
+            raise StrandedRefused("not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed.")
         with transaction.atomic():
             audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, after={"jobs": len(one.tags)})
             return cast(GivesBack, config.adapter(source)).give_back(one.tags)
     except (redis.RedisError, SourceError, config.BadConfiguration) as error:
-        raise StrandedRefused("unreachable", f"It could not be done: {error} Nothing was changed.") from error
+        raise StrandedRefused("unreachable", f"The jobs could not be returned: {error} Nothing was changed.") from error
 
 
 def _read(text: bytes) -> dict[str, Any] | None:

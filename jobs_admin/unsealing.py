@@ -1,4 +1,4 @@
-"""The desk's end of `worker/sealing.py`: its public key, and raw messages opened as they are filed."""
+"""The desk's counterpart of `worker/sealing.py`: its public key, and decryption of raw messages as they are filed."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _OF_THE_DESK = b"redrive report key 1"
 
 
 def public_key() -> str:
-    """What workers are given as REDRIVE_PUBLIC_KEY: of the first of REDRIVE_PAYLOAD_KEYS."""
+    """Return the public key for workers (REDRIVE_PUBLIC_KEY), of the first of REDRIVE_PAYLOAD_KEYS."""
     return base64.urlsafe_b64encode(_public(_private(settings.REDRIVE_PAYLOAD_KEYS[0]))).decode()
 
 
 def opened(envelope: Envelope) -> Envelope:
-    """The envelope with its raw message as the broker had it. Raises Unreadable where no key of this desk opens it."""
+    """Return the envelope with its raw message decrypted. Raises Unreadable where no key of this desk opens the message."""
     if not envelope.sealed or envelope.raw is None:
         return envelope
     private = _by_id(tuple(settings.REDRIVE_PAYLOAD_KEYS)).get(envelope.sealed)
     if private is None:
         raise Unreadable(
-            f"{UNOPENABLE}for key {envelope.sealed}, which is of none of REDRIVE_PAYLOAD_KEYS. Put the key back that its worker's "
-            "REDRIVE_PUBLIC_KEY was printed with, and it is filed; then give workers what `manage.py public_key` prints now."
+            f"{UNOPENABLE}for key {envelope.sealed}, which belongs to none of REDRIVE_PAYLOAD_KEYS. Put back the key of that "
+            "public key, and the report is filed. Then give workers the key that `manage.py public_key` prints now."
         )
     sender, body = envelope.raw[:KEY_BYTES], envelope.raw[KEY_BYTES:]
     try:
@@ -42,12 +42,12 @@ def opened(envelope: Envelope) -> Envelope:
         key = HKDF(SHA256(), KEY_BYTES, salt=sender + _public(private), info=INFO).derive(shared)
         return replace(envelope, raw=ChaCha20Poly1305(key).decrypt(NONCE, body, INFO), sealed="")
     except (ValueError, InvalidTag) as error:
-        raise Unreadable("its message is encrypted, and was changed or cut on its way: no key opens it") from error
+        raise Unreadable("its message is encrypted and was changed or truncated in transit: no key opens it") from error
 
 
 @cache
 def _private(payload_key: str) -> X25519PrivateKey:
-    """One secret to keep: the key pair is derived from the key that encrypts messages at rest."""
+    """Return the private key derived from the key that encrypts messages at rest: there is no second secret to store."""
     secret = HKDF(SHA256(), KEY_BYTES, salt=None, info=_OF_THE_DESK).derive(base64.urlsafe_b64decode(payload_key))
     return X25519PrivateKey.from_private_bytes(secret)
 

@@ -194,7 +194,7 @@ def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | Non
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A planned job of a replay that sends nothing now: why, and what can be done."""
+    """Why a planned job is not being sent, and how to free it."""
 
     state: str
     why: str
@@ -202,15 +202,15 @@ class Waits:
 
 
 _TO_DO = {
-    ReplayState.HELD: "Resume that replay, resume it without this job or its group, or cancel its rest: then this job is "
-    "free to be replayed, edited or discarded here.",
-    ReplayState.PAUSED: "Resume that replay, or cancel its rest: then this job is free to be replayed, edited or discarded here.",
-    ReplayState.WAITING: "It is sent when the time window opens. Cancel the rest of that replay to free it.",
+    ReplayState.HELD: "Resume that replay, resume it without this job or its group, or cancel its remaining jobs. Once this job is "
+    "free, you can replay, edit or discard it here.",
+    ReplayState.PAUSED: "Resume that replay, or cancel its remaining jobs to free this job.",
+    ReplayState.WAITING: "The job is sent when the time window opens. To free the job, cancel that replay's remaining jobs.",
 }
 
 
 def waits(viewer: Viewer, item: ReplayItem | None) -> Waits | None:
-    """None where it is on its way, or will be within its replay's pace."""
+    """Return why this item is waiting; None where its replay is sending."""
     if item is None or item.state != ItemState.PLANNED or item.replay.state not in _TO_DO:
         return None
     scope.restrict_replays(viewer, [item.replay])

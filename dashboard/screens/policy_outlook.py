@@ -55,7 +55,7 @@ def _says(policy: Policy, name: str) -> Says:
     if not policy.retries:
         return Says(
             name,
-            "How often a failed job is retried stays as the task’s own code says",
+            "The task’s own code decides how often a failed job is retried",
             curve(policy),
             "",
             "Changes no retries.",

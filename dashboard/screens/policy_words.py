@@ -158,11 +158,11 @@ def fleet(told: Any, version: int) -> Fleet:
     if told.overrun:
         unseen.append(
             f"a limit was exceeded by {told.overrun:,} job{'' if told.overrun == 1 else 's'}: "
-            "their worker stopped answering for 30 s, so their places were given to others"
+            "a worker did not answer for 30 s, so its places were given to other jobs"
         )
     if told.shared_out:
         retries = f"{told.shared_out:,} retr{'y' if told.shared_out == 1 else 'ies'}"
-        unseen.append(f"{retries} made by each worker’s own share of the budget: the store did not answer in time")
+        unseen.append(f"{retries} made from the workers’ shares of the budget, because the store did not answer in time")
     return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *unseen]))
 
 

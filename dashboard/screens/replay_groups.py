@@ -1,4 +1,4 @@
-"""The groups that a replay goes without, as its page tells them: which, why, how many jobs, and the way back."""
+"""The excluded groups on a replay's page: reason, number of jobs, and the act that brings each back."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Row:
     reason: str
     by: str
     at: datetime
-    jobs: int | None  # None where that is not known
+    jobs: int | None  # None: not known
     group_url: str
-    anew_url: str  # a new replay of its jobs; "" while the group can be brought back
+    new_replay_url: str  # "" while the group can be brought back
     can_bring_back: bool
 
 
@@ -39,7 +39,7 @@ class Aside:
 
 
 def aside(replay: Replay, viewer: Viewer, groups: list[GroupAside]) -> Aside | None:
-    """None where it goes without none."""
+    """Return the excluded groups; None where there are none."""
     if not groups:
         return None
     is_open, may_act = replay.state not in _OVER, viewer.may_anywhere(OPERATOR)
@@ -50,7 +50,7 @@ def aside(replay: Replay, viewer: Viewer, groups: list[GroupAside]) -> Aside | N
 
 def _row(replay: Replay, one: GroupAside, *, is_open: bool, may_act: bool) -> Row:
     can = is_open and may_act and one.phase != START and replay.state != ReplayState.DRAFT
-    anew = "" if can or not may_act else links.new_replay(f"group:{one.group.name} state:dead")
+    new_replay_url = "" if can or not may_act else links.new_replay(f"group:{one.group.name} state:dead")
     return Row(
         one.group.name,
         str(one.group),
@@ -60,6 +60,6 @@ def _row(replay: Replay, one: GroupAside, *, is_open: bool, may_act: bool) -> Ro
         one.at,
         one.jobs,
         reverse("group-detail", args=[one.group.name]),
-        anew,
+        new_replay_url,
         can,
     )

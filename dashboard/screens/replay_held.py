@@ -13,8 +13,8 @@ from jobs_admin.models import Replay
 from jobs_admin.models.replay import ReplayState
 
 _MEND = (
-    "Look at the error below. When its cause is fixed, resume: it begins again with a few jobs. "
-    "If only some groups are still broken, tick them and resume without them. Otherwise cancel the rest: it stays dead and nothing is lost."
+    "Fix the cause of the error below, then resume: the replay restarts with a few jobs. "
+    "If only some groups still fail, tick those groups and resume without them. Otherwise cancel: the remaining jobs stay dead and nothing is lost."
 )
 _WORKERS = (
     "Look whether workers take jobs from these queues. When they do, resume: it begins again with a few jobs. "

@@ -150,7 +150,7 @@ def row(replay: Replay) -> Row:
 def scope(replay: Replay) -> str:
     """What it was asked to replay, in words."""
     if replay.seen_sources is not None:
-        return "jobs of several sources: shown are those of sources that you may see"
+        return "jobs of several sources; only those of sources that you may see are shown"
     if replay.selection:
         return (
             "1 job chosen by hand" if len(replay.selection) == 1 else f"{len(replay.selection):,} jobs chosen by hand"
@@ -195,7 +195,7 @@ def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a draft is for, and where it is opened."""
+    """A draft: its number of jobs, and the form that opens it as a preview."""
 
     jobs: int  # that matched, less those left out
     url: str
@@ -203,7 +203,7 @@ class Draft:
 
 
 def draft(replay: Replay) -> Draft | None:
-    """None where it is none."""
+    """Return the draft; None where the replay is none."""
     if replay.state != ReplayState.DRAFT:
         return None
     fields = [("reason", replay.reason), ("draft", str(replay.pk)), ("style", str(replay.pace.get("style", "")))]

@@ -64,9 +64,9 @@ def _checks(now: datetime) -> dict[str, dict[str, object]]:
 
 
 def _sources(viewer: Viewer | None, now: datetime) -> dict[str, object]:
-    """Sources that cannot be reached or read; named to who may see them."""
+    """Check of all sources: those that cannot be reached or read, named only where the viewer may see them."""
     away = Source.objects.filter(is_configured=True, is_reachable=False)
-    why = {source.name: f"It cannot be reached: {source.why_unreachable}" for source in away}
+    why = {source.name: f"The source cannot be reached: {source.why_unreachable}" for source in away}
     why |= {name: stall.why for name, stall in liveness.stalled_sources(now).items() if stall is not None}
     named = {name: text for name, text in why.items() if viewer is not None and viewer.may(VIEWER, name)}
     return {"ok": not why, **({"not_read": named} if named else {})}

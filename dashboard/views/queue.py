@@ -110,7 +110,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
 @require_POST
 @can(OPERATOR)
 def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
-    """Put back what a worker that is gone had fetched."""
+    """Return the jobs that a dead worker had fetched to their queues."""
     if not request.viewer.may(VIEWER, source):
         raise Http404
     try:
@@ -124,7 +124,7 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
 
 
 def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list[stranded.Stranded]:
-    """Jobs of this queue in the hands of workers that are gone. The store is asked only where `sample` found some."""
+    """Return the jobs of this queue that dead workers hold. Reads the store only where `sample` found some."""
     if known is None or all(one.get("id") != stranded.FINDING for one in known.findings):
         return []
     return stranded.of_queue(source, queue)

@@ -190,9 +190,9 @@ def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -
 
 
 def _discard_opened(request: HttpRequest, opened: str) -> None:
-    """The draft that this start was opened from is done with."""
+    """Discard the draft that this start was opened from."""
     with suppress(ValueError, OverflowError, Replay.DoesNotExist, ReplayRefused):
-        replays.discard(request.viewer, replays.find(request.viewer, int(opened)), "It was opened and started.")
+        replays.discard(request.viewer, replays.find(request.viewer, int(opened)), "Started as a replay.")
 
 
 def found(request: HttpRequest, pk: int) -> Replay:
@@ -287,27 +287,27 @@ def resume(request: HttpRequest, pk: int) -> HttpResponse:
     groups, query = request.POST.getlist("without_groups"), request.POST.get("without", "")
     act = partial(replays.resume, without_groups=groups, without=query)
     which = f"{len(groups)} groups" if len(groups) > 1 else "that group" if groups else "these jobs"
-    return _act(request, pk, act, f"Going on without {which}: they stay dead." if groups or query else "Going on.")
+    return _act(request, pk, act, f"Resumed without {which}: they stay dead." if groups or query else "Going on.")
 
 
 @require_POST
 @can(OPERATOR)
 def bring_back(request: HttpRequest, pk: int) -> HttpResponse:
-    """Send the jobs of groups after all that were set aside."""
+    """Send the jobs of groups that were set aside."""
     act = partial(replays.bring_back, groups=request.POST.getlist("group"))
-    return _act(request, pk, act, "Brought back: its jobs are sent with the others.")
+    return _act(request, pk, act, "Group brought back. Its jobs are sent with the others.")
 
 
 @require_POST
 @can(OPERATOR)
 def discard(request: HttpRequest, pk: int) -> HttpResponse:
-    """Take a draft away."""
+    """Discard a draft."""
     replay = found(request, pk)
     try:
         replays.discard(request.viewer, replay)
     except ReplayRefused as refused:
         return page(request, replay, status=409, refused=refused.message)
-    say(request, f"Draft #{pk} is discarded. No job was changed.")
+    say(request, f"Draft #{pk} discarded. No job was changed.")
     return go(request, reverse("replay-list"))
 
 

@@ -1,4 +1,4 @@
-"""Raw messages, encrypted for the desk before they leave the worker: REDRIVE_PUBLIC_KEY, and the library `cryptography`.
+"""Encryption of raw messages for the desk before they leave the worker (REDRIVE_PUBLIC_KEY, library `cryptography`).
 
 A message is sealed with a key of its own: X25519 between a new key pair and the desk's public key, HKDF (SHA-256), ChaCha20-Poly1305.
 Only the desk opens it (`jobs_admin/unsealing.py`); the worker itself cannot. What is shown of a job is not sealed: it is redacted.
@@ -22,21 +22,21 @@ Seal = Callable[[Envelope], Envelope]
 
 
 class BadPublicKey(ValueError):
-    """REDRIVE_PUBLIC_KEY cannot be used. The text says why; nothing was changed."""
+    """REDRIVE_PUBLIC_KEY cannot be used. The message gives the reason; nothing was changed."""
 
 
 def key_id(public: bytes) -> str:
-    """The name of a public key, in reports: eight characters of hex."""
+    """Return the id of a public key in reports: eight hex characters."""
     return hashlib.sha256(public).hexdigest()[:8]
 
 
 def unsealed(envelope: Envelope) -> Envelope:
-    """The envelope as it is: no public key is set."""
+    """Return the envelope unchanged: no public key is set."""
     return envelope
 
 
 def sealer(public_key: str) -> Seal:
-    """What seals the raw message of an envelope. `public_key` is as `manage.py public_key` prints it; "" seals nothing.
+    """Return the function that seals an envelope's raw message. `public_key`: as `manage.py public_key` prints it; "" seals nothing.
 
     Raises BadPublicKey.
     """
@@ -49,7 +49,7 @@ def sealer(public_key: str) -> Seal:
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     except ImportError as error:
-        raise BadPublicKey(f"{VARIABLE} is set, and the library cryptography is not installed") from error
+        raise BadPublicKey(f"{VARIABLE} is set, but the library cryptography is not installed") from error
     try:
         public = base64.b64decode(public_key.strip(), altchars=b"-_", validate=True)
         desk = X25519PublicKey.from_public_bytes(public)

@@ -259,7 +259,7 @@ def test_a_pasted_line_of_a_log_opens_its_job_and_else_becomes_task_and_error(an
     indexing.index(type(one).objects.all())
     answer, _ = page(ann, "failure-list", q=line)
     assert answer.url == reverse("failure-detail", args=[one.pk])
-    assert "Read from the text you pasted" in ann.get(answer.url).content.decode()
+    assert "Found from your pasted text" in ann.get(answer.url).content.decode()
     swapped = ann.get(reverse("failure-list"), {"q": line}, headers=HTMX)
     assert swapped["HX-Redirect"] == reverse("failure-detail", args=[one.pk])
 

@@ -140,4 +140,4 @@ def test_doctor_says_where_clients_cannot_be_told_apart(settings, proxied):
     settings.REDRIVE_TRUSTED_PROXIES = PROXY
     AccessAttempt.objects.create(username="ann", ip_address="10.2.3.4", failures_since_start=1)
     (found,) = checkup.check_logins().findings
-    assert "that proxy does not name the client" in found.text
+    assert "the proxy does not send the client" in found.text

@@ -439,7 +439,7 @@ def test_the_worst_minute_of_a_budget_is_told(vera):
 def test_a_policy_for_a_limit_alone_is_published_without_a_word_about_retries(otto):
     form = typed(leaves_retries="on", concurrency__key="tenant", concurrency__limit="2")
     said = text_of(otto.post("/policies/new/preview/", form))
-    assert "Changes no retries." in said and "How often a failed job is retried stays as the task’s own code says" in said
+    assert "Changes no retries." in said and "The task’s own code decides how often a failed job is retried" in said
     assert otto.post("/policies/new/publish/", form).status_code == 302
     document = PolicyVersion.objects.get().document
     assert document["concurrency"] == {"key": "tenant", "limit": 2} and document["retries"] is False

@@ -392,12 +392,12 @@ def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
     assert "Held: 2 of 5 canary jobs failed again." in text and "2 of the last 5" in text
     assert "shop.PartnerDown: still down" in text and "resume: it begins again" in text
     # Only where jobs that are not sent yet died of it is there something to go on without.
-    assert text.count('name="without_groups"') == 1 and "1 not sent yet died of it" in text
+    assert text.count('name="without_groups"') == 1 and "1 unsent with this error" in text
 
 
 def test_a_group_that_all_the_rest_died_of_is_not_to_be_gone_on_without(ann, shop):
     text = ann.get(f"/replays/{held(kind='canary', failed=2, judged=5).pk}/").content.decode()
-    assert "1 not sent yet died of it" in text and 'name="without_groups"' not in text
+    assert "1 unsent with this error" in text and 'name="without_groups"' not in text
 
 
 def test_a_replay_that_ended_without_some_says_how_many_were_never_sent():
@@ -686,7 +686,7 @@ def test_a_preview_lists_its_groups_and_those_likely_to_fail_again_are_off(ann, 
     replay = Replay.objects.get()
     assert replay.total == 5
     page = text_of(ann.get(f"/replays/{replay.pk}/"))
-    assert "Off when it was started" in page and "KeyError: sku" in page and "3 jobs stay dead" in page
+    assert "Off at the start" in page and "KeyError: sku" in page and "3 jobs stay dead" in page
 
 
 def test_a_group_set_aside_is_named_and_brought_back(ann, shop):
@@ -695,7 +695,7 @@ def test_a_group_set_aside_is_named_and_brought_back(ann, shop):
     told = {"group": pk, "phase": "run", "code": "failed_again", "reason": "5 of 5 failed", "by": "controller"}
     Replay.objects.update(without_groups=[pk], set_aside=[told | {"at": timezone.now().isoformat(), "jobs": None}])
     text = text_of(ann.get(f"/replays/{replay.pk}/"))
-    assert "Set aside while it ran" in text and "5 of 5 failed" in text and "Bring back" in text
+    assert "Set aside during the replay" in text and "5 of 5 failed" in text and "Bring back" in text
     ann.post(f"/replays/{replay.pk}/bring-back/", {"group": [Failure.objects.first().group.fingerprint]})
     replay.refresh_from_db()
     assert (replay.without_groups, replay.set_aside) == ([], [])
@@ -721,7 +721,7 @@ def test_a_refused_start_leaves_no_draft(ann, shop):
 def test_a_draft_is_listed_opened_and_discarded(ann, shop):
     dead(3)
     draft = replays.draft(BOB, query="state:dead", reason="later")
-    assert "3 jobs, nothing sent: open it" in text_of(ann.get("/replays/"))
+    assert "3 jobs, none sent. Open the draft" in text_of(ann.get("/replays/"))
     page = ann.get(f"/replays/{draft.pk}/")
     text = page.content.decode()
     assert "A draft of 3 jobs. Nothing was sent." in text and "Discard draft" in text and "Open draft" in text
@@ -739,7 +739,7 @@ def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop
     replay = held(others=2, kind="canary", failed=2, judged=5)
     waiting = replay.items.filter(state="planned").first()
     text = text_of(ann.get(f"/failures/{waiting.failure_id}/"))
-    assert "That replay is held, so this job waits. 2 of 5 canary jobs failed again." in text
-    assert "Resume that replay, resume it without this job or its group, or cancel its rest" in text
+    assert "That replay is held, so this job is waiting. 2 of 5 canary jobs failed again." in text
+    assert "Resume that replay, resume it without this job or its group, or cancel its remaining jobs" in text
     rows = ann.get("/failures/").content.decode()
     assert f'in held <a href="/replays/{replay.pk}/">replay #{replay.pk}</a>' in rows

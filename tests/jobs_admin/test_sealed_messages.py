@@ -63,7 +63,7 @@ def test_what_no_key_opens_is_kept_raw_and_filed_once_its_key_is_back(settings, 
     forget_configuration(config)
     assert ingest.file([(b"1-1", entry)]).unfiled == 1
     kept = Unfiled.objects.get()
-    assert "which is of none of REDRIVE_PAYLOAD_KEYS" in kept.why and not Failure.objects.exists()
+    assert "which belongs to none of REDRIVE_PAYLOAD_KEYS" in kept.why and not Failure.objects.exists()
     settings.REDRIVE_PAYLOAD_KEYS = [*settings.REDRIVE_PAYLOAD_KEYS, *old]  # rotated, and the old one is kept
     forget_configuration(config)
     refiling.begin_again()
@@ -78,7 +78,7 @@ def test_what_was_changed_on_its_way_is_kept_raw(store):
     entry = encode(sealer(unsealing.public_key())(told()))
     entry[b"raw"] = entry[b"raw"][:-1] + bytes([entry[b"raw"][-1] ^ 1])
     assert ingest.file([(b"1-1", entry)]).unfiled == 1
-    assert "was changed or cut on its way" in Unfiled.objects.get().why
+    assert "was changed or truncated in transit" in Unfiled.objects.get().why
 
 
 @pytest.mark.django_db(transaction=True)
@@ -136,4 +136,4 @@ def test_a_worker_without_the_library_says_what_to_install():
         "except BadPublicKey as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, check=True)
-    assert done.stdout == "REDRIVE_PUBLIC_KEY is set, and the library cryptography is not installed\n"
+    assert done.stdout == "REDRIVE_PUBLIC_KEY is set, but the library cryptography is not installed\n"

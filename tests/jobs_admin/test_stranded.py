@@ -62,8 +62,8 @@ def test_what_a_killed_worker_had_in_hand_is_said_and_returned_once(broker, engi
     assert (len(one.tags), one.lost, one.queues) == (1, 0, ("celery",))
     assert one.returns_at - timezone.now() > timedelta(minutes=55)
     assert one.text == (
-        f"1 job was running or fetched in worker {one.worker}, which is gone since {one.seen_at:%H:%M:%S} UTC; "
-        f"it returns at {one.returns_at:%H:%M:%S} UTC."
+        f"1 job was running or fetched in worker {one.worker}, last seen at {one.seen_at:%H:%M:%S} UTC; "
+        f"the job returns at {one.returns_at:%H:%M:%S} UTC."
     )
     sampling.sample(timezone.now())
     (finding,) = [one for one in Source.objects.get(name="shop").findings if one["id"] == stranded.FINDING]
@@ -108,7 +108,7 @@ def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_s
     killed(worker, store, is_held=False)
     (one,) = stranded.stranded("shop")
     assert (one.tags, one.lost) == ((), 1)
-    assert one.text.endswith("and had been acknowledged before: it does not return.")
+    assert one.text.endswith("acknowledged on receipt, so the job does not return.")
 
 
 def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store):

@@ -1,4 +1,4 @@
-"""`manage.py audit verify`: whether the audit is whole. `audit accept --reason …`: begin anew after a restored backup."""
+"""`manage.py audit verify` checks the audit. `audit accept --reason …` accepts its end after a restored backup."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Command(BaseCommand):
         acts = parser.add_subparsers(dest="act", required=True)
         acts.add_parser("verify", help="Exit code 1 where an entry was changed or is missing.")
         accept = acts.add_parser("accept", help="Anchor the latest entry, such as after a backup was restored.")
-        accept.add_argument("--reason", required=True, help="Why entries are missing. The audit keeps it.")
+        accept.add_argument("--reason", required=True, help="Reason why entries are missing, recorded in the audit.")
 
     def handle(self, *, act: str, reason: str = "", **options: object) -> None:
         if act == "accept":
             if config.is_read_only():
                 raise CommandError(config.READ_ONLY)
             if not reason.strip():
-                raise CommandError("--reason is empty: say why entries are missing. Nothing was changed.")
+                raise CommandError("--reason is empty. State why entries are missing. Nothing was changed.")
             try:
                 head = audit_anchor.accept(Viewer("manage.py audit"), reason.strip())
             except (redis.RedisError, config.BadConfiguration) as error:
-                raise CommandError(f"Nothing was changed: {error} (REDRIVE_REDIS_URL)") from error
-            self.stdout.write(f"The audit is anchored at entry {head.id}. The reason is in that entry.")
+                raise CommandError(f"{error} (REDRIVE_REDIS_URL). Nothing was changed.") from error
+            self.stdout.write(f"The audit is anchored at entry {head.id}, which records the reason.")
             return
         findings = audit_anchor.findings()
         for text, fix in findings:
@@ -39,4 +39,4 @@ class Command(BaseCommand):
         if findings:
             raise SystemExit(1)
         head = audit_anchor.head()
-        self.stdout.write(f"The chain holds to entry {head.id}, MAC {head.mac}." if head else "The audit is empty.")
+        self.stdout.write(f"The chain is intact up to entry {head.id}, MAC {head.mac}." if head else "The audit is empty.")

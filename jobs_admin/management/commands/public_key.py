@@ -1,4 +1,4 @@
-"""`public_key`: what workers encrypt raw messages with, for REDRIVE_PUBLIC_KEY."""
+"""`manage.py public_key`: the key with which workers encrypt raw messages (REDRIVE_PUBLIC_KEY)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jobs_admin import config, unsealing
 
 
 class Command(BaseCommand):
-    help = "Print the public key that workers encrypt raw messages with (REDRIVE_PUBLIC_KEY). It is no secret."
+    help = "Print the public key with which workers encrypt raw messages (REDRIVE_PUBLIC_KEY). The key is not secret."
     requires_system_checks = ()
 
     def handle(self, **options: object) -> None:
-        config.payload_keys()  # says what to do where there is none
+        config.payload_keys()  # raises where there is none
         self.stdout.write(unsealing.public_key())

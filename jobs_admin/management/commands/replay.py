@@ -63,9 +63,9 @@ class Command(SearchCommand):
             "--without-group",
             action="append",
             metavar="FINGERPRINT",
-            help="Leave this group out, and no other. May be given again. Default: those that are likely to fail again.",
+            help="Exclude only this group. Repeat for several. Default: groups that are likely to fail again.",
         )
-        groups.add_argument("--all-groups", action="store_true", help="Leave no group out.")
+        groups.add_argument("--all-groups", action="store_true", help="Exclude no group.")
         parser.add_argument("--dry-run", action="store_true", help="Say what would happen, and do nothing.")
         parser.add_argument("--wait", action="store_true", help="Show progress until every job has ended.")
         parser.add_argument("--reason", default="", help="Why; kept in the audit. Needed for more than one job.")
@@ -79,7 +79,7 @@ class Command(SearchCommand):
             self._tell(text, seen)
             if dry_run:
                 return
-            how["options"] = seen.options  # the groups that were told to be left out
+            how["options"] = seen.options  # with the groups that the preview excludes
             replay = replays.launch(viewer, query=seen.query, reason=reason, snapshot=seen.snapshot, **how)
         except (replays.ReplayRefused, config.BadConfiguration) as error:
             raise CommandError(_refusal(str(error))) from error
