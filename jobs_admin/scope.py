@@ -125,7 +125,7 @@ _NOT_TOLD = "Why is not told: it has jobs of a source that you may not see."
 
 
 def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
-    """Leave of these replays, in memory, what is of sources that the viewer may see, where another source is in them.
+    """Reduce these replays, in memory, to the sources that the viewer may see.
 
     Their counts are then of these sources, and what names jobs, errors or queues of another is gone: why they are held,
     what was left out, search, patch, queue. `seen_sources` says of which they are; it is None of one that is seen in full.

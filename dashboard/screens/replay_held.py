@@ -14,7 +14,8 @@ from jobs_admin.models.replay import ReplayState
 
 _MEND = (
     "Fix the cause of the error below, then resume: the replay restarts with a few jobs. "
-    "If only some groups still fail, tick those groups and resume without them. Otherwise cancel: the remaining jobs stay dead and nothing is lost."
+    "If only some groups still fail, tick those groups and resume without them. "
+    "Otherwise cancel: the remaining jobs stay dead and nothing is lost."
 )
 _WORKERS = (
     "Look whether workers take jobs from these queues. When they do, resume: it begins again with a few jobs. "

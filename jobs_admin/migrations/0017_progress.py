@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 def add_rule(apps, schema_editor):
-    """What cannot be read, or makes no progress, is an alert within a minute: on desks that there are, too."""
+    """Add the rule *No Progress* to existing desks, and lower the threshold of *Source Unreachable*."""
     Rule = apps.get_model("jobs_admin", "Rule")
     if not Rule.objects.filter(name="No Progress", deleted_at=None).exists():
         # A watch that starts again has some seconds to show its first round.
@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='source',
             name='progress_due_at',
-            field=models.DateTimeField(help_text='Progress mark of its reader: by then it makes progress again. Null: none yet.', null=True),
+            field=models.DateTimeField(help_text='Time by which the reader must have made progress again. Null: not read yet.', null=True),
         ),
         migrations.RemoveConstraint(model_name='rule', name='rule_metric_is_known'),
         migrations.AlterField(

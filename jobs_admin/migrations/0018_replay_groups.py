@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='replay',
             name='by_source',
-            field=models.JSONField(blank=True, default=dict, help_text='How many jobs of each source its start froze.'),
+            field=models.JSONField(blank=True, default=dict, help_text='Number of jobs by source, counted at the start.'),
         ),
         migrations.AddField(
             model_name='replay',

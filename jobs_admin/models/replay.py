@@ -80,7 +80,7 @@ class Replay(models.Model):
     without_groups = models.JSONField(default=list, blank=True, help_text="Ids of groups whose jobs are not sent.")
     # Why: see `replays.setting_aside`.
     set_aside = models.JSONField(default=list, blank=True, help_text="[{group, phase, code, reason, by, at, jobs}]")
-    by_source = models.JSONField(default=dict, blank=True, help_text="How many jobs of each source its start froze.")
+    by_source = models.JSONField(default=dict, blank=True, help_text="Number of jobs by source, counted at the start.")
     approval_because = models.CharField(max_length=255, blank=True, help_text="Why a second person has to approve it.")
     actor = models.CharField(max_length=150)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
@@ -108,7 +108,7 @@ class Replay(models.Model):
     sender = models.CharField(max_length=64, blank=True)
     sender_until = models.DateTimeField(null=True, blank=True)
 
-    # In memory alone: of which sources its numbers are, where the viewer may not see all of them (`scope`).
+    # In memory only: the sources whose jobs are counted, where the viewer may not see all (`scope`).
     seen_sources: list[str] | None = None
 
     class Meta:

@@ -31,7 +31,7 @@ class Source(models.Model):
     why_not_pulled = models.TextField(blank=True)
     not_pulled_since = models.DateTimeField(null=True)
     progress_due_at = models.DateTimeField(
-        null=True, help_text="Progress mark of its reader: by then it makes progress again. Null: none yet."
+        null=True, help_text="Time by which the reader must have made progress again. Null: not read yet."
     )
     puller = models.CharField(max_length=255, blank=True, help_text="The process that reads it.")
     puller_until = models.DateTimeField(null=True)

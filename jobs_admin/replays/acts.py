@@ -50,8 +50,8 @@ def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
 def resume(
     viewer: Viewer, replay: Replay, reason: str = "", without_groups: Sequence[str] = (), without: str = ""
 ) -> Replay:
-    """Go on. Not sent any more, and free again: jobs of the groups `without_groups` (fingerprints), which can be brought
-    back, and jobs that match the search `without`."""
+    """Resume. Jobs of the groups `without_groups` (fingerprints; can be brought back) and jobs that match the search
+    `without` are no longer sent, and are free."""
     sources = rights.must_act(viewer, replay, "replay.resume")
     left_out, now = group_ids(without_groups), timezone.now()
     matching = _matching(viewer, without, now) if without.strip() else None
@@ -60,16 +60,16 @@ def resume(
         if setting_aside.is_any_claimed(replay, matching):
             raise ReplayRefused(
                 "changed",
-                "Some of these jobs are being sent at this moment. Nothing was changed. Try again in a second.",
+                "Some of these jobs are being sent right now. Nothing was changed. Try again in a second.",
             )
     skipped = 0
     if matching is not None:
-        why = f"Left out by {viewer.name}: it matched {without.strip()}"
+        why = f"Excluded by {viewer.name}: matched {without.strip()}"
         skipped = setting_aside.leave_out(replay, matching, representable(why), now)
         if not skipped:
             raise ReplayRefused(
                 "nothing_to_replay",
-                "No job that is still to be sent matches this search. Nothing was changed.",
+                "No unsent job of this replay matches the search. Nothing was changed.",
                 field="without",
             )
     with transaction.atomic():
@@ -78,7 +78,7 @@ def resume(
             raise wrong_state(replay, "resumed")
         before = {"state": stands.state}
         notes = [
-            setting_aside.note(pk, RUN, "asked", f"left out by {viewer.name}", viewer.name, now) for pk in left_out
+            setting_aside.note(pk, RUN, "asked", f"excluded by {viewer.name}", viewer.name, now) for pk in left_out
         ]
         aside = setting_aside.columns(stands, notes)
         stands.without_groups = aside["without_groups"]
@@ -97,7 +97,7 @@ def _refuse_unless_standing(replay: Replay) -> None:
 
 
 def _matching(viewer: Viewer, query: str, now: datetime) -> QuerySet[Failure]:
-    """The failures that a search names, whatever replay has them. Raises ReplayRefused for one that acts cannot use."""
+    """Return the failures that match a search, in whatever replay. Raises ReplayRefused for a search that acts cannot use."""
     read = language.parse(query, now)
     if why := language.unfit_for_acts(read):
         raise ReplayRefused("bad_scope", f"{why} Nothing was changed.", field="without")
@@ -105,7 +105,7 @@ def _matching(viewer: Viewer, query: str, now: datetime) -> QuerySet[Failure]:
 
 
 def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: str = "") -> Replay:
-    """Send the jobs of these groups (fingerprints) after all, which were set aside while it ran."""
+    """Send the jobs of these groups (fingerprints), which were set aside during the replay."""
     sources = rights.must_act(viewer, replay, "replay.bring_back")
     ids = set(group_ids(groups, "groups"))
     with transaction.atomic():
@@ -113,28 +113,28 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
         if stands.state not in laying.BEGUN:
             raise ReplayRefused(
                 "wrong_state",
-                f"{wrong_state(replay, 'changed').message} Their jobs are dead and free: replay them by a new replay.",
+                f"{wrong_state(replay, 'changed').message} These jobs are dead and free: start a new replay for them.",
             )
         known = {row["group"] for row in stands.set_aside if row["phase"] == RUN} & set(stands.without_groups)
         if not ids or ids - known:
             raise ReplayRefused(
                 "bad_scope",
-                "Only groups that were set aside while it ran can be brought back. Nothing was changed. Jobs that its draft "
-                "left out are dead and free: replay them by a new replay.",
+                "Only groups set aside during the replay can be brought back. Nothing was changed. Jobs excluded at the "
+                "start are dead and free: start a new replay for them.",
                 field="groups",
             )
         columns = setting_aside.columns(stands, remove=ids)
         Replay.objects.filter(pk=replay.pk).update(**columns)
         before, after = {"without_groups": stands.without_groups}, {"without_groups": columns["without_groups"]}
         rights.record(viewer, "replay.bring_back", replay, sources, reason=reason, before=before, after=after)
-        # Some at once, so that it does not end meanwhile; `control` goes on with the others.
+        # Some at once, so that the replay does not end first; `control` plans the others.
         setting_aside.plan_again(replay, ids, most=_BROUGHT_BACK_AT_ONCE)
     replay.refresh_from_db()
     return replay
 
 
 def discard(viewer: Viewer, replay: Replay, reason: str = "") -> None:
-    """Take a draft away. It held no job; the audit keeps what it was for."""
+    """Discard a draft, which holds no jobs. The audit records its scope and pace."""
     rights.must_act(viewer, replay, "replay.discard")
     with transaction.atomic():
         drafts = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT)
@@ -145,7 +145,7 @@ def discard(viewer: Viewer, replay: Replay, reason: str = "") -> None:
 
 
 def _as_it_stands(replay: Replay) -> Replay:
-    """Read anew, and nobody writes it until the transaction ends."""
+    """Return the replay as stored now, locked until the transaction ends."""
     return Replay.objects.select_for_update(of=("self",), no_key=True).get(pk=replay.pk)
 
 

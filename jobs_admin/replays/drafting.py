@@ -138,7 +138,7 @@ class _Asked:
         )
 
     def _are_options_of(self, made: Replay) -> bool:
-        """Which groups are likely to fail again may be told otherwise by now: that is nothing that was asked for."""
+        """Return the options without the prognosis of groups, which may have changed since and was not requested."""
         theirs = Options.of(made)
         if self.options.without_groups is None:
             theirs = replace(theirs, without_groups=None)
@@ -180,7 +180,7 @@ def _nothing(viewer: Viewer, scope: Scope, seen: Preview, now: datetime) -> Repl
     none = "It cannot" if seen.matched == 1 else f"None of the {seen.matched:,} can"
     said = f"{none} be replayed now: {why}. Nothing was changed."
     if any(row["code"] == LEFT_OUT for row in seen.blocked):
-        said += " Say which groups are left out (without_groups), none of them to send all."
+        said += " Name the groups to exclude (without_groups); an empty list sends all."
     return ReplayRefused("nothing_to_replay", said, accept=[row["accept"] for row in seen.blocked if row.get("accept")])
 
 
@@ -195,7 +195,7 @@ def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
 
 
 def launch(viewer: Viewer, **asked: Any) -> Replay:
-    """Draft and start in one act; `asked` as `draft` takes it. Raises ReplayRefused; then nothing is left of it."""
+    """Draft and start in one act; `asked`: arguments of `draft`. Raises ReplayRefused, and then leaves no draft."""
     made = draft(viewer, **asked)
     try:
         return start(viewer, made)
@@ -358,7 +358,7 @@ def _refuse_if_changed(replay: Replay, total: int) -> None:
 
 
 def _refuse_if_other(snapshot: str, seen: Preview) -> None:
-    """Raises ReplayRefused where this is not what the preview showed because something else is asked for."""
+    """Raise ReplayRefused if this start requests something else than its preview."""
     if snapshot.count(".") < 4:
         return
     _, _, count, _, digest = snapshot.split(".")
@@ -367,18 +367,18 @@ def _refuse_if_other(snapshot: str, seen: Preview) -> None:
     accepted = [name for n, name in enumerate(ACCEPTABLE) if int(digest[0], 16) >> n & 1]
     missing = [name for name in accepted if name not in seen.options.accept]
     added = [name for name in seen.options.accept if name not in accepted]
-    counts = f"It showed {int(count):,} jobs, this start has {seen.replayable:,}. Nothing was changed."
+    counts = f"The preview had {int(count):,} jobs, this start has {seen.replayable:,}. Nothing was changed."
     if missing:
         names, them = " and ".join(missing), "it" if len(missing) == 1 else "them"
         said = (
-            f"The preview accepted {names}, and this start does not: name {them} in accept, or preview without {them}."
+            f"The preview accepted {names}, but this start does not: name {them} in accept, or preview without {them}."
         )
         raise ReplayRefused("changed", f"{said} {counts}", field="accept", accept=missing)
     if added:
         names = " and ".join(added)
-        said = f"This start accepts {names}, and the preview did not: preview with it."
+        said = f"This start accepts {names}, but the preview did not: preview with the same accept."
         raise ReplayRefused("changed", f"{said} {counts}", field="accept")
-    said = "The preview left out other groups than this start: give both the same without_groups, or preview again."
+    said = "The preview and this start exclude different groups: give both the same without_groups, or preview again."
     raise ReplayRefused("changed", f"{said} {counts}", field="without_groups")
 
 

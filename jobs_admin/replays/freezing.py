@@ -59,7 +59,7 @@ def frozen(ready: Iterable[tuple[int, str, str]], shuffle: str = "", groups_of: 
 
 
 def _drawn_first(order: list[int], groups_of: GroupsOf) -> list[int]:
-    """The groups are told of jobs spread evenly over all: as many as give their shares."""
+    """Look up groups only for a sample of jobs spread evenly over all, which suffices for their shares."""
     step = max(1, len(order) // _SAMPLED)
     sample = order[::step]
     group_of = groups_of(sample)

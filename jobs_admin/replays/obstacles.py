@@ -77,10 +77,10 @@ def standing(options: Options, now: datetime) -> list[Obstacle]:
 
 
 def _groups(options: Options) -> Iterator[Obstacle]:
-    """The last, so that it counts what would go otherwise."""
+    """Jobs of excluded groups. Checked last, so that only jobs without another obstacle count."""
     if ids := options.without_groups:
         n = len(ids)
-        reason = f"in {'a group that is' if n == 1 else f'{n:,} groups that are'} left out"
+        reason = f"in {'an excluded group' if n == 1 else f'{n:,} excluded groups'}"
         condition = f"{{t}}.group_id IN ({', '.join(['%s'] * n)})"
         place = Q(group_id__in=ids)
         yield Obstacle(LEFT_OUT, reason, condition, ids, index="failure_by_group", place=place)

@@ -16,7 +16,7 @@ from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.sources.base import Capabilities
 
 RESET, KEPT = "reset", "kept"
-START, RUN = "start", "run"  # when a group was left out: by the draft, or while it ran
+START, RUN = "start", "run"  # when a group was excluded: in the draft, or during the replay
 MOST_ATTEMPTS = 1_000
 LARGEST_PATCH = 100_000  # bytes of JSON
 
@@ -63,7 +63,7 @@ class Options:
 
     @property
     def digest(self) -> str:
-        """What is accepted, as a digit of 16, and which groups are left out, for the snapshot of a preview."""
+        """Return a digest for a preview's snapshot: one hex digit for what is accepted, six for the excluded groups."""
         accepted = sum(1 << n for n, name in enumerate(ACCEPTABLE) if name in self.accept)
         groups = hashlib.sha256(",".join(map(str, self.without_groups or ())).encode()).hexdigest()[:6]
         return f"{accepted:x}{groups}"
@@ -81,18 +81,18 @@ class Options:
     def as_dict(self) -> dict[str, Any]:
         """Those that are not as usual, to be written down and shown."""
         usual = Options()
-        names = [name for name in self.__slots__ if name != "without_groups"]  # told by themselves, with why
+        names = [name for name in self.__slots__ if name != "without_groups"]  # shown separately, with reasons
         told = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
         return told | ({"accept": list(self.accept)} if self.accept else {})
 
 
 def at_start(replay: Replay) -> tuple[int, ...]:
-    """The groups that its draft left out: what was set aside later is none of its options."""
+    """Return the groups excluded in the draft; those set aside later are not options."""
     return tuple(sorted(row["group"] for row in replay.set_aside if row["phase"] == START))
 
 
 def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tuple[int, ...]:
-    """The ids of the groups that these name, now or formerly. Raises ReplayRefused for a name of none."""
+    """Return the ids of groups by present or former fingerprint. Raises ReplayRefused for an unknown one."""
     named = dict(Group.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "pk"))
     former = GroupAlias.objects.filter(fingerprint__in=fingerprints).values_list("fingerprint", "group_id")
     named = dict(former) | named
@@ -183,7 +183,7 @@ def _without_groups(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise _bad("without_groups", "without_groups is a list of groups, each by its fingerprint.")
+        raise _bad("without_groups", "without_groups must be a list of fingerprints.")
     return group_ids(value)
 
 

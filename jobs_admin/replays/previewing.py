@@ -26,7 +26,7 @@ SAMPLED = 10_000  # jobs, the newest, that a breakdown is made of where no count
 _GLANCED = 1_000  # of these where only the queues are asked for
 _SHOWN = 10
 _LISTED = 20  # values of a breakdown
-_MOST_GROUPS = 500  # that can be left out one by one
+_MOST_GROUPS = 500  # that can be excluded one by one
 _MOST_ARRIVED = 10_000  # counted of what came later
 _MOST_S = 10 * 365 * 86400  # an end further away than this is not told as a date
 
@@ -35,14 +35,14 @@ Breakdown = list[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class GroupChoice:
-    """A group of the scope, and whether its jobs go."""
+    """A group of the scope, and whether its jobs are sent."""
 
     fingerprint: str
     title: str
     culprit: str
-    count: int  # of jobs that can go, or could if the group was on
+    count: int  # jobs that can be sent while the group is on
     is_on: bool
-    code: str = ""  # why its jobs are likely to fail again: see `prognosis`; "" where nothing says so
+    code: str = ""  # why its jobs are likely to fail again (`prognosis`); "": unlikely
     reason: str = ""
 
 
@@ -251,7 +251,7 @@ class _Spread:
 
 
 class _Groups:
-    """The groups of a scope, and which of them are left out."""
+    """The groups of a scope, and which are excluded."""
 
     def __init__(self, viewer: Viewer, scope: Scope, spread: _Spread, options: Options, now: datetime) -> None:
         self._viewer, self._now, self._by = viewer, now, viewer.name
@@ -264,7 +264,7 @@ class _Groups:
         if asked is not None:
             self.off = asked
         elif len(self._count) < 2 or scope.selection or _names_group(scope):
-            self.off = ()  # who names a group, or jobs, means them
+            self.off = ()  # a search by group, or jobs chosen by hand, include all
         else:
             self.off = tuple(sorted(self._found))
 
@@ -273,7 +273,7 @@ class _Groups:
         return [self._note(pk) for pk in self.off]
 
     def _note(self, pk: int) -> dict[str, Any]:
-        found = self._found.get(pk) or prognosis.Prognosis("asked", f"left out by {self._by}")
+        found = self._found.get(pk) or prognosis.Prognosis("asked", f"excluded by {self._by}")
         jobs = self._count.get(pk, 0) if self.counted_over is None else None
         return setting_aside.note(pk, START, found.code, found.reason, self._by, self._now, jobs)
 

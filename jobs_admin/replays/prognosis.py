@@ -1,4 +1,4 @@
-"""Prognosis of groups before a replay: which are likely to fail again, and why. Those are off unless they are asked for.
+"""Prognosis of groups before a replay: which are likely to fail again, and why. Those are off unless requested.
 
 A group that is off by mistake costs a tick, one that is on by mistake the five jobs that set it aside. So each reason is
 something that was said or seen, and a group about which nothing is known is on.
@@ -43,14 +43,14 @@ _STILL = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Prognosis:
-    """Why the jobs of a group are likely to fail again."""
+    """A reason why the jobs of a group are likely to fail again."""
 
     code: str
     reason: str
 
 
 def of_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[int, Prognosis]:
-    """Group id -> why its jobs are likely to fail again; without those of which nothing is known. By what the viewer may see."""
+    """Return group id -> prognosis, for groups that are likely to fail again, from what the viewer may see."""
     groups = list(Group.objects.filter(pk__in=ids))
     found: dict[int, Prognosis] = {}
     reasons = (
@@ -85,11 +85,11 @@ def _poison(viewer: Viewer, groups: list[Group]) -> _Told:
     )
     for pk, n in held.order_by().values_list("group_id").annotate(n=Sum("count")):
         jobs = "1 of its jobs is" if n == 1 else f"{n:,} of its jobs are"
-        yield pk, POISON, f"poison: {jobs} in quarantine for ending their workers"
+        yield pk, POISON, f"poison: {jobs} in quarantine for crashing their workers"
 
 
 def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
-    """By the policies in force for its jobs, else by the class of the error, unless a newer release runs since."""
+    """Groups permanent by the policies in force, otherwise by error class, unless a newer release runs."""
     policies = []
     for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
         with suppress(policy.PolicyRefused):
@@ -102,7 +102,7 @@ def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
         places[pk].add((place[0], place[1], place[2]))
     for group in groups:
         if group.state == GroupState.RESOLVED:
-            continue  # a person says that it is fixed
+            continue  # an operator marked it as fixed
         classes = {
             (one.name, matching.class_of(one, [group.error_type]))
             for place in places[group.pk]
@@ -123,7 +123,7 @@ def _permanent(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
 
 
 def _is_released_since(group: Group, now: datetime) -> bool:
-    """Whether workers run a release that its latest failure was not of."""
+    """Return whether workers run another release than that of the group's latest failure."""
     latest = Failure.objects.filter(group=group).order_by("-pk").values_list("source", "release").first()
     if latest is None or not latest[1]:
         return False
@@ -133,7 +133,7 @@ def _is_released_since(group: Group, now: datetime) -> bool:
 
 
 def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
-    """Replayed lately and failed again, in replays that brought others back: where nothing succeeded it was an outage."""
+    """Groups that failed again in recent replays where other jobs succeeded: without a success it was an outage."""
     lately = Q(ended_at__isnull=True) | Q(ended_at__gte=now - _LATELY)
     replays = Replay.objects.filter(lately, started_at__isnull=False, succeeded__gt=0).order_by("-pk")
     ids = list(replays.values_list("pk", flat=True)[:_MOST_REPLAYS])

@@ -121,7 +121,7 @@ def _due(replay: Replay, rows: list[ReplayItem], now: datetime) -> dict[int, dat
 
 
 def standing(failures: Sequence[Failure]) -> dict[int, tuple[int, str]]:
-    """Failure id -> (number, state) of the replay that has it planned and sends nothing now: held, paused, waiting."""
+    """Return failure id -> (number, state) of the held, paused or waiting replay that has the job planned."""
     dead = [failure.pk for failure in failures if failure.state == FailureState.DEAD]
     if not dead:
         return {}
@@ -177,19 +177,19 @@ def cured_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[Group]
 
 @dataclass(frozen=True, slots=True)
 class GroupAside:
-    """A group that a replay goes without."""
+    """A group that a replay excludes."""
 
     group: Group
-    phase: str  # start: its draft left it out; run: it was set aside since
+    phase: str  # start: excluded in the draft; run: set aside during the replay
     code: str
     reason: str
     by: str
     at: datetime
-    jobs: int | None  # that were not sent for it; None where that is not known
+    jobs: int | None  # not sent because of the exclusion; None: not known
 
 
 def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
-    """Those set aside while it ran first, and of these the latest. Only groups with failures that the viewer may see."""
+    """Return the excluded groups with failures that the viewer may see; those set aside during the replay first, latest first."""
     ids = [row["group"] for row in replay.set_aside]
     if not ids:
         return []
@@ -214,7 +214,7 @@ def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
 
 
 def left_out_groups(viewer: Viewer, rows: Sequence[Replay]) -> dict[int, str]:
-    """Id -> fingerprint, of the groups that these replays go without; only those with failures that the viewer may see."""
+    """Return id -> fingerprint of the groups that these replays exclude and the viewer may see."""
     ids = {pk for row in rows for pk in row.without_groups}
     if ids and (sources := viewer.sources(VIEWER)) is not None:
         ids &= set(FailureCount.objects.filter(group_id__in=ids, source__in=sources).values_list("group_id", flat=True))

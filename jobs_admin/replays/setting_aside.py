@@ -1,4 +1,4 @@
-"""Groups that a replay goes without: why each is set aside, letting its planned jobs go, and bringing them back.
+"""Groups that a replay excludes: why each is set aside, cancelling its planned jobs, and bringing them back.
 
 `Replay.without_groups` has their ids, and no job of them is claimed from the moment they stand there. `Replay.set_aside`
 says why. Their planned items are cancelled some hundred at a time, so that the jobs are free, and planned again when the
@@ -22,28 +22,28 @@ from jobs_admin.replays import freezing
 from jobs_admin.replays.laying import BEGUN
 from jobs_admin.replays.options import RUN
 
-_BATCH = 500  # items of one write transaction: on SQLite nobody else writes meanwhile
+_BATCH = 500  # items of one write transaction, which blocks all other writers on SQLite
 SET_ASIDE = "Set aside with its group"  # how the outcome of its items begins
 
 
 def note(
     group: int, phase: str, code: str, reason: str, by: str, now: datetime, jobs: int | None = None
 ) -> dict[str, Any]:
-    """Why a group is set aside. `phase`: start or run. `jobs`: how many the draft left out; None where that is not known."""
+    """Return the stored reason for excluding a group. `phase`: start or run. `jobs`: number excluded in the draft; None: not known."""
     return {
         "group": group, "phase": phase, "code": code, "reason": reason, "by": by, "at": now.isoformat(), "jobs": jobs,
     }  # fmt: skip
 
 
 def failing(because: Evidence, by: str, now: datetime) -> dict[str, Any]:
-    """Why the controller sets a group aside."""
+    """Return the stored reason why the controller sets a group aside."""
     assert isinstance(because.group, int)
     told = note(because.group, RUN, "failed_again", because.sentence(), by, now)
     return told | {"evidence": because.as_dict()}
 
 
 def columns(replay: Replay, add: Iterable[dict[str, Any]] = (), remove: Collection[object] = ()) -> dict[str, Any]:
-    """The columns of the replay with these groups set aside, and without those."""
+    """Return the replay's columns with the groups `add` set aside and the groups `remove` brought back."""
     added = {row["group"]: row for row in add}
     notes = [row for row in replay.set_aside if row["group"] not in remove and row["group"] not in added]
     ids = {*replay.without_groups, *added} - set(remove)
@@ -69,13 +69,13 @@ def carry_out(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dic
         return done
     mine = items.filter(n__gt=from_n, n__lte=last, state=ItemState.PLANNED, failure__group__in=replay.without_groups)
     while ids := list(mine.filter(claimed_at=None).order_by("n").values_list("pk", flat=True)[:_BATCH]):
-        _cancel(replay, ids, f"{SET_ASIDE}: the replay goes on without it.", now)
+        _cancel(replay, ids, f"{SET_ASIDE}: the replay continues without it.", now)
     claimed = mine.order_by("n").values_list("n", flat=True).first()
     return {"groups": replay.without_groups, "to_n": last if claimed is None else claimed - 1}
 
 
 def plan_again(replay: Replay, groups: Collection[int], most: int | None = None) -> int:
-    """Plan the cancelled items of groups that are brought back, as far as their jobs are still dead and free; how many."""
+    """Plan the cancelled items of groups that are brought back, where the job is still dead and free. Return how many."""
     mine = Q(replay=replay, state=ItemState.CANCELLED, sent_at=None, outcome__startswith=SET_ASIDE)
     held = ReplayItem.objects.filter(failure=OuterRef("failure"), state__in=OPEN_ITEM)
     free = ReplayItem.objects.filter(
@@ -96,13 +96,13 @@ def plan_again(replay: Replay, groups: Collection[int], most: int | None = None)
                     planned=F("planned") + count, cancelled=F("cancelled") - count
                 )
         except IntegrityError:
-            continue  # another replay took one at this moment: it is not free any more
+            continue  # another replay has just claimed one: the job is no longer free
         planned += count
     return planned
 
 
 def is_any_claimed(replay: Replay, failures: Any) -> bool:
-    """Whether a sender has one of these in its hands."""
+    """Return whether a sender has claimed one of these."""
     claimed = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at__isnull=False)
     return claimed.filter(failure__in=failures).exists()
 
@@ -140,7 +140,7 @@ def _leave_out_frozen(replay: Replay, failures: Any) -> int:
 
 
 def has_others(replay: Replay, groups: Collection[object]) -> bool:
-    """Whether a planned job died of something else than these groups."""
+    """Return whether a planned job died of an error outside these groups."""
     planned = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED)
     if planned.filter(Q(failure__group=None) | ~Q(failure__group__in=groups)).exists():
         return True

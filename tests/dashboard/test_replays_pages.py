@@ -390,7 +390,7 @@ def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
     replay = held(others=1, kind="canary", failed=2, judged=5, bound=0.12, limit=0.2)
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
     assert "Held: 2 of 5 canary jobs failed again." in text and "2 of the last 5" in text
-    assert "shop.PartnerDown: still down" in text and "resume: it begins again" in text
+    assert "shop.PartnerDown: still down" in text and "then resume: the replay restarts" in text
     # Only where jobs that are not sent yet died of it is there something to go on without.
     assert text.count('name="without_groups"') == 1 and "1 unsent with this error" in text
 

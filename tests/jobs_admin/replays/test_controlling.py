@@ -189,7 +189,7 @@ def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bur
     replay = steered.passed()
     assert counts(replay) == {"planned": 40, "cancelled": 30, "failed_again": 10}
     assert replay.items.filter(state="cancelled").values_list("outcome", flat=True).distinct().get() == (
-        "Set aside with its group: the replay goes on without it."
+        "Set aside with its group: the replay continues without it."
     )
     assert set(replay.items.filter(state="planned").values_list("failure__group", flat=True)) == {good.pk}
     Replay.objects.update(rate=500)
@@ -215,7 +215,7 @@ def test_a_group_set_aside_is_brought_back_by_one_act(shop, bury):
     # What is known of it is forgotten: it is judged anew.
     assert steered.passed().without_groups == []
     assert AuditEvent.objects.get(act="replay.bring_back").reason == "its partner is back"
-    with pytest.raises(replays.ReplayRefused, match="Only groups that were set aside while it ran"):
+    with pytest.raises(replays.ReplayRefused, match="Only groups set aside during the replay"):
         replays.bring_back(ANN, replay, ["v1-good"])
 
 
@@ -237,7 +237,7 @@ def test_resumed_without_the_jobs_of_a_search_the_rest_of_their_group_goes(shop,
     replay = replays.launch(ANN, query="queue:emails", reason="back", pace={"style": "careful"})
     replays.pause(ANN, replay)
     assert replay.frozen.exists()
-    with pytest.raises(replays.ReplayRefused, match="No job that is still to be sent matches"):
+    with pytest.raises(replays.ReplayRefused, match="No unsent job of this replay matches"):
         replays.resume(ANN, replay, without="tenant:initech")
     replay.refresh_from_db()
     assert replay.state == "paused"

@@ -72,11 +72,11 @@ def test_groups_that_are_likely_to_fail_again_are_off_with_their_reasons(mixed):
     assert told == {
         "bug": "permanent: KeyError is an error of code or data",
         "known": "muted by bob",
-        "poison": "poison: 3 of its jobs are in quarantine for ending their workers",
+        "poison": "poison: 3 of its jobs are in quarantine for crashing their workers",
     }
     assert (seen.matched, seen.replayable) == (15, 5)
     assert [row for row in seen.blocked if row["code"] == "group"] == [
-        {"code": "group", "reason": "in 3 groups that are left out", "count": 7}
+        {"code": "group", "reason": "in 3 excluded groups", "count": 7}
     ]
     # On first, then the fullest.
     assert [(one.fingerprint, one.count, one.is_on) for one in seen.choices] == [
@@ -103,7 +103,7 @@ def test_a_person_decides(mixed):
     replay = replays.launch(
         ANN, query="queue:emails", reason="x", options=Options.read({"without_groups": ["v1-down"]})
     )
-    assert [one.reason for one in replays.groups_aside(ANN, replay)] == ["left out by ann"]
+    assert [one.reason for one in replays.groups_aside(ANN, replay)] == ["excluded by ann"]
 
 
 def test_who_names_jobs_or_a_group_means_them(mixed):
@@ -121,8 +121,8 @@ def test_all_off_is_refused_with_the_way_out(mixed):
     mixed(one=(2, {"error_type": "TypeError"}), two=(3, {"error_type": "KeyError"}))
     refused = refusal(lambda: replays.launch(ANN, query="queue:emails", reason="x"))
     assert refused.message == (
-        "None of the 5 can be replayed now: 5 in 2 groups that are left out. Nothing was changed. "
-        "Say which groups are left out (without_groups), none of them to send all."
+        "None of the 5 can be replayed now: 5 in 2 excluded groups. Nothing was changed. "
+        "Name the groups to exclude (without_groups); an empty list sends all."
     )
     assert not Replay.objects.exists()
 
@@ -263,8 +263,8 @@ def test_a_start_without_what_the_preview_accepted_says_so(shop, bury):
     refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))
     assert (refused.field, refused.accept) == ("accept", ("expired",))
     assert refused.message == (
-        "The preview accepted expired, and this start does not: name it in accept, or preview without it. "
-        "It showed 19 jobs, this start has 17. Nothing was changed."
+        "The preview accepted expired, but this start does not: name it in accept, or preview without it. "
+        "The preview had 19 jobs, this start has 17. Nothing was changed."
     )
     assert not Replay.objects.exists()
     assert replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot, options=accepting).total == 19
@@ -274,7 +274,7 @@ def test_a_start_with_other_groups_than_the_preview_says_so(mixed):
     mixed(down=(5, {}), bug=(3, {"error_type": "KeyError"}))
     seen = replays.preview(ANN, query="queue:emails", options=Options.read({"without_groups": []}))
     refused = refusal(lambda: replays.launch(ANN, query=seen.query, reason="x", snapshot=seen.snapshot))
-    assert refused.field == "without_groups" and "It showed 8 jobs, this start has 5." in refused.message
+    assert refused.field == "without_groups" and "The preview had 8 jobs, this start has 5." in refused.message
 
 
 def test_a_draft_is_discarded_and_the_audit_keeps_what_it_was(shop, bury):
