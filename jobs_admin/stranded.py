@@ -97,7 +97,7 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
             found.append(one)
         else:
             over.append(f"{source}/{boot}")
-    if over:  # nothing is left to tell of these lives; should one of them go on after all, its next heartbeat tells again
+    if over:  # no jobs left; a worker that resumes reports its jobs again with the next heartbeat
         store.hdel(keys.in_hand(), *over)
     return sorted(found, key=lambda one: one.seen_at)
 
