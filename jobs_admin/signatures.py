@@ -1,4 +1,4 @@
-"""Whether edited arguments fit what a task takes, by what its live workers report. What none reports is not checked."""
+"""Check of edited arguments against the signatures that live workers report. Unreported tasks are not checked."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jobs_admin.models.access import ENGINE
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """As reported at one moment. (source, task) -> one for each version of the code that a live worker runs."""
+    """Reported signatures: (source, task) -> one for each version of the code that a live worker runs."""
 
     reported: Mapping[tuple[str, str], tuple[Signature, ...]] = field(default_factory=dict)
 
     def of(self, source: str, task: str) -> tuple[Signature, ...]:
-        """Empty where not every live worker of the source that has the task reports one."""
+        """Return a task's signatures; empty unless every live worker that has the task reports one."""
         return self.reported.get((source, task), ())
 
     def check(self, source: str, task: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
@@ -35,7 +35,7 @@ class Signatures:
 
 
 def signatures(now: datetime | None = None) -> Signatures:
-    """Of all tasks of all sources. Empty where the store does not answer. Two round trips to the store, one query."""
+    """Return the signatures of all tasks; empty where the store does not answer. Two store round trips, one query."""
     told = configurations.told(ENGINE, now)
     found: dict[tuple[str, str], list[Signature] | None] = {}
     for one in told.found:

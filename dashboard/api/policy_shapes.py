@@ -19,8 +19,8 @@ class Workers(Schema):
     held_back: dict[str, int]  # off, capture, observe -> workers that may do no more than this
     refused: dict[str, str]  # worker -> why it cannot use this version
     uncounted: int | None  # jobs that they started uncounted, while the store did not answer; null: nobody knows
-    overrun: int | None  # jobs above a limit: their worker stopped answering, and their places went to others; null: nobody knows
-    shared_out: int | None  # retries by workers' own shares of a budget, while the store did not answer; null: nobody knows
+    overrun: int | None  # jobs above a limit, because a worker did not answer for 30 s; null: unknown
+    shared_out: int | None  # retries made from workers' shares of a budget, while the store did not answer; null: unknown
     unplaced: (
         int | None
     )  # jobs that no policy decided over, as it was not sure which queue they came from; null: nobody knows
@@ -28,9 +28,9 @@ class Workers(Schema):
 
 
 class VersionItem(Schema):
-    """The policy's own fields, null where it says nothing, and what is known of the version.
+    """A version of a policy, with its fields (null: not set).
 
-    Where `retries` is false, the fields about retries are null: the task's own code decides.
+    If `retries` is false, the fields about retries are null: the task's own code decides.
     """
 
     name: str

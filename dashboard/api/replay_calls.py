@@ -68,7 +68,7 @@ class NewReplay(Scope):
 
 class Resume(Reason):
     without_groups: list[Text] = Field([], max_length=100)  # fingerprints of groups whose jobs are not sent any more
-    without: Text = Field("", max_length=5_000)  # a search: jobs that match are not sent any more
+    without: Text = Field("", max_length=5_000)  # a search: matching jobs are no longer sent
 
 
 class BroughtBack(Reason):
@@ -201,8 +201,8 @@ def _act_on(name: str) -> None:
 @api.post("/replays/{replay_id}/resume", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def resume_replay(request: HttpRequest, replay_id: Number, body: Resume) -> Any:
-    """Go on, from a low rate; without the groups that are named and the jobs that match `without`: these stay dead and are
-    free again."""
+    """Resume from a low rate. Jobs of the groups `without_groups`, and jobs that match `without`, are not sent: they stay dead
+    and are free."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)
     asked = {"without_groups": body.without_groups, "without": body.without}
@@ -212,7 +212,7 @@ def resume_replay(request: HttpRequest, replay_id: Number, body: Resume) -> Any:
 @api.post("/replays/{replay_id}/bring-back", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def bring_back_groups(request: HttpRequest, replay_id: Number, body: BroughtBack) -> Any:
-    """Send the jobs of groups after all that were set aside while the replay ran."""
+    """Send the jobs of groups that were set aside during the replay."""
     viewer = request.auth
     found = replays.find(viewer, replay_id)
     return _replay(viewer, replays.bring_back(viewer, found, body.groups, reason=body.reason))
@@ -221,7 +221,7 @@ def bring_back_groups(request: HttpRequest, replay_id: Number, body: BroughtBack
 @api.post("/replays/{replay_id}/discard", response={204: None, **REFUSALS}, tags=["replays"])
 @needs(OPERATOR)
 def discard_draft(request: HttpRequest, replay_id: Number, body: Reason) -> Any:
-    """Take a draft away. It held no job."""
+    """Discard a draft, which holds no jobs."""
     replays.discard(request.auth, replays.find(request.auth, replay_id), reason=body.reason)
     return Status(204, None)
 

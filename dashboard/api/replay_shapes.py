@@ -41,29 +41,29 @@ class SimulationItem(Schema):
 
 
 class GroupChoiceItem(Schema):
-    """A group of the scope, and whether its jobs go."""
+    """A group of the scope, and whether its jobs are sent."""
 
     fingerprint: str
     title: str
     culprit: str
-    count: int  # of jobs that can go, or could if it was on
-    is_on: bool  # false: name those that are to stay off in `without_groups`, an empty list sends all
+    count: int  # jobs that can be sent while the group is on
+    is_on: bool  # to change, name the groups to exclude in `without_groups`; an empty list sends all
     code: str  # why its jobs are likely to fail again: permanent, poison, muted, failed_again, still_failing; or empty
     reason: str
 
 
 class AsideItem(Schema):
-    """A group that a replay goes without."""
+    """A group that a replay excludes."""
 
     group: str  # its fingerprint
     title: str
     culprit: str
-    phase: str  # start: its draft left it out; run: set aside since, and can be brought back
+    phase: str  # start: excluded in the draft; run: set aside during the replay, can be brought back
     code: str
     reason: str
     by: str
     at: datetime
-    jobs: int | None  # that were not sent for it; null where that is not known
+    jobs: int | None  # not sent because of the exclusion; null: not known
 
 
 class PreviewItem(Schema):
@@ -122,7 +122,7 @@ class ReplayDetail(Counts):
     taken: int  # of what was frozen, what another replay had when its turn came; not in the total
     options: dict[str, Any]  # attempts, to_queue, same_job_id, patch, accept: those that are not as usual
     without_groups: list[str]  # fingerprints of groups whose jobs are not sent
-    set_aside: list[AsideItem]  # … and why
+    set_aside: list[AsideItem]  # the same groups, with reasons
     approval_because: str  # why another operator has to approve it; empty where nobody has to
     approver: str
     approved_at: datetime | None

@@ -45,14 +45,14 @@ class Signature:
 
     @property
     def shown(self) -> str:
-        """In brackets, at most 20 arguments, `…` for a default value."""
+        """Return the signature in parentheses: at most 20 arguments, `…` for a default value."""
         parts = self.text.split(", ") if self.text else []
         shown = ", ".join(f"{part}…" if part.endswith("=") else part for part in parts[:_MOST_NAMED])
         return f"({shown}{', …' if len(parts) > _MOST_NAMED else ''})"
 
 
 def written(signature: inspect.Signature) -> str | None:
-    """The text of a signature; None for one that is too long to be reported."""
+    """Return a signature as text; None if too long to be reported."""
     parts, kinds = [], [one.kind for one in signature.parameters.values()]
     for n, (name, one) in enumerate(signature.parameters.items()):
         if one.kind is one.KEYWORD_ONLY and one.KEYWORD_ONLY not in kinds[:n] and one.VAR_POSITIONAL not in kinds:
@@ -66,7 +66,7 @@ def written(signature: inspect.Signature) -> str | None:
 
 
 def read(text: str) -> Signature | None:
-    """What `written` wrote; None for anything else."""
+    """Parse the text that `written` returns; None for anything else."""
     positional: list[str] = []
     named: list[str] = []
     optional: set[str] = set()

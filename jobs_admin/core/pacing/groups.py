@@ -1,4 +1,4 @@
-"""Evidence by group: which groups of a replay fail again by themselves, and are set aside so that the others go on.
+"""Evidence by group: which groups of a replay fail again alone, and are set aside so that the others continue.
 
 A job belongs to the group that it *died of*: only that is known before it is sent. Counted are first attempts sent since
 the replay began or was resumed, or since the group was brought back.
@@ -61,7 +61,7 @@ class Groups:
     are_last: bool = False
 
     def follow(self, aside: Collection[GroupId], now: float) -> None:
-        """Take over which groups are set aside now. What is known of one that was brought back is forgotten."""
+        """Adopt the groups that are set aside now. Forget the counts of groups brought back."""
         for group in self.aside - set(aside):
             self.forgotten += self.counts.pop(group, _Count()).judged
             self.before.pop(group, None)
@@ -69,7 +69,7 @@ class Groups:
         self.aside = set(aside)
 
     def add(self, judged: Iterable[Judged]) -> list[Judged]:
-        """Count these. Returns those that are evidence about the rate and the service."""
+        """Count these attempts. Return those that are evidence about the rate and the service."""
         evidence = []
         for one in judged:
             if one.died_of is not None and one.sent_at < self.since.get(one.died_of, one.sent_at):
@@ -94,18 +94,18 @@ class Groups:
 
     @property
     def failed(self) -> int:
-        """Of what is evidence."""
+        """Number of failed first attempts that are evidence."""
         no_evidence = self.no_evidence
         return sum(one.failed for group, one in self.counts.items() if group not in no_evidence)
 
     @property
     def lost(self) -> int:
-        """First attempts that came home and are no evidence."""
+        """Number of settled first attempts that are not evidence."""
         return self.forgotten + sum(self.counts[group].judged for group in self.no_evidence if group in self.counts)
 
     @property
     def hopeless(self) -> list[GroupId]:
-        """Groups of which jobs failed and none succeeded, without those set aside; most failures first."""
+        """Groups with failures and no success, except those set aside; most failures first."""
         found = {
             group: one.failed
             for group, one in self.counts.items()
@@ -122,7 +122,7 @@ class Groups:
         return found
 
     def to_set_aside(self, has_others: HasOthers) -> tuple[Evidence, ...]:
-        """Why these groups are set aside from now on; none where the others fail as well, or nothing else is left to send."""
+        """Set failing groups aside and return the evidence; none if other groups fail too, or nothing else is left to send."""
         failing = self._failing()
         self.are_last = bool(failing) and not self.innocent and not has_others({*failing, *self.aside})
         if not failing or self.innocent or self.are_last:
@@ -163,7 +163,7 @@ class Groups:
         }
 
     def as_list(self) -> list[Any]:
-        """All of it, for JSON."""
+        """Return all counts as a list for JSON."""
         counts = [[group, one.succeeded, one.failed, one.is_same] for group, one in self.counts.items()]
         return [
             counts,
@@ -196,7 +196,7 @@ def _evidence(kind: str, counts: Mapping[Any, _Count], limit: float = LIMIT) -> 
 
 
 def false_alarm_rate(failing: float, jobs: int = 1_000) -> float:
-    """The chance that a group is set aside within so many jobs if such a share of them fails by chance. Looks after each."""
+    """Return the probability that a group is set aside within `jobs`, checked after each, if the share `failing` fails by chance."""
     alive = {0: 1.0}  # how many failed -> the chance of it, of groups that were not set aside
     gone = 0.0
     for judged in range(1, jobs + 1):
