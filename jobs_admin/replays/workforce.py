@@ -1,4 +1,4 @@
-"""What the workers of some queues do: how long such jobs take them, how many they run at once, and what policies allow."""
+"""Capacity of the workers of some queues: runtime of such jobs, concurrency, and limits set by policies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def limits(
     tenants: int | None,
     runtime_s: float | None,
 ) -> list[pacing.Limit]:
-    """What enforced policies let start a second of these tasks, given with how many jobs each has.
+    """Return the limits, in starts per second, that enforced policies set on these tasks (name, number of jobs).
 
     `tenants`: how many the jobs belong to; None: too many to be counted. A limit for each value of another key does not
     bound the whole.

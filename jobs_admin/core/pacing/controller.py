@@ -229,7 +229,7 @@ class Controller:
         return None
 
     def _outage(self, stop: Stop) -> Evidence | None:
-        """Nearly all of the newest failed, or a run of them that is no chance: that is neither usual nor a rate to feel for."""
+        """Return the evidence of an outage: nearly all of the latest failed, or a run of failures too long for chance."""
         without = self._groups.no_evidence
         newest = [ok for ok, died_of in self._newest if ok or died_of not in without]
         failed, judged = newest.count(False), len(newest)
@@ -352,7 +352,7 @@ class Controller:
         return slowed
 
     def _note_good(self, passed_s: float, high: float) -> None:
-        """Which rate was well for long; and a cap that was goes up a little."""
+        """Record the rate that succeeded for long, and raise a cap that did."""
         rate = self._steering.rate
         if rate < self._good_of or not self._good_of:
             self._good_of, self._good_since = rate, self._at
@@ -397,7 +397,7 @@ class Controller:
         return None if bound is not None and bound >= seen.sent + seen.planned else bound
 
     def _proven(self, seen: Seen) -> int:
-        """No more than what was judged bears out, so that few are on their way when a dead service is noticed.
+        """Return the bound on jobs in flight from those judged so far, so that few reach a service that is down.
 
         Where news take long, a steady pace goes on without; what climbs waits for them anyhow.
         """
@@ -411,7 +411,7 @@ class Controller:
 
     @property
     def _first(self) -> int:
-        """Of a canary are sent before any of them came home; fewer where it was held before."""
+        """Number of canary jobs sent before the first result; fewer after a hold."""
         return FIRST if not self._base else FEWEST
 
     def _waits_for_news(self, seen: Seen) -> bool:

@@ -193,7 +193,7 @@ class Evidence:
 
 
 def stop_rule(share: float | None) -> str:
-    """The one sentence for a stop share, wherever it is named; "" for None."""
+    """Return the sentence that states a stop share; "" for None."""
     return "" if share is None else f"It stops when clearly more than {share:.0%} fail again."
 
 

@@ -144,7 +144,7 @@ def settled(pace: Pace, *, jobs: int, median_per_s: float | None = None, workers
 
 
 def _with_ramp(pace: Pace, median_per_s: float | None, workers_per_s: float | None) -> Pace:
-    """A queue that had little to do tells nothing of what it can do: then outcomes decide, up to what workers carry."""
+    """Fill in the ramp. An idle queue's median is ignored: then outcomes decide, up to the workers' capacity."""
     ramp = pace.ramp or Ramp(None, None)
     is_known = median_per_s is not None and median_per_s >= LEAST_KNOWN
     to = ramp.to or pace.rate or _within((median_per_s if is_known else workers_per_s) or UNKNOWN_TO)

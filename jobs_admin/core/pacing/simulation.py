@@ -71,7 +71,7 @@ def estimate(jobs: int, pace: Pace) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit that a policy sets on a task: so many of these jobs start a second, and what share of all they are."""
+    """A policy's limit on a task: starts per second, and the task's share of all jobs."""
 
     task: str
     per_s: float
@@ -79,7 +79,7 @@ class Limit:
 
 
 def served(runtime_s: float | None, concurrency: int | None) -> float | None:
-    """Jobs per second that so many at once carry, of so many seconds each; None where either is not known."""
+    """Return jobs per second for a runtime and a concurrency; None where either is unknown."""
     return concurrency / max(runtime_s, 1e-3) if runtime_s is not None and concurrency else None
 
 

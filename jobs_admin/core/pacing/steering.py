@@ -78,7 +78,7 @@ class Steering:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Steering:
-        """What another version wrote and this one does not know is left out; what it did not know begins again."""
+        """Read the stored state of any version: unknown fields are dropped, missing fields restart."""
         known = {one.name for one in fields(Steering)}
         return Steering(**{name: value for name, value in values.items() if name in known})
 
@@ -98,7 +98,7 @@ class Steering:
         *,
         is_canary: bool = False,
     ) -> Evidence | None:
-        """Look at what came home and set the rate. Evidence only where it goes down.
+        """Set the rate from the results. Return evidence only where the rate goes down.
 
         More than the share `most_usual` is never taken for usual. A canary goes down only where much fails.
         """
@@ -119,14 +119,14 @@ class Steering:
         return None
 
     def leave_canary(self, failed: int, judged: int) -> None:
-        """What failed of it is usual, if it was little."""
+        """Take the canary's failure share as usual, if small."""
         if judged >= 4 * FEWEST and failed <= CANARY_USUAL * judged:
             self.usual, self.usual_of = failed / judged, judged
             self.well = self.failed = 0.0
 
     @property
     def _is_calm(self) -> bool:
-        """Far below the rate that trouble began at: going slower still would not help."""
+        """Return whether the rate is far below that at which trouble began: going slower would not help."""
         return self.rate <= CALM * self.before
 
     @property
@@ -141,7 +141,7 @@ class Steering:
 
     @property
     def _borne(self) -> float:
-        """The share that may fail: no more than what usually does, as far as that is known."""
+        """Share that may fail: the usual share's upper bound."""
         return surely_below(self.usual * self.usual_of, self.usual_of) + TOLERATED if self.usual else TOLERATED
 
     @property
@@ -194,7 +194,7 @@ class Steering:
         return None
 
     def _learn_usual(self, most: float) -> None:
-        """What is so at a much lower rate, too, for long enough."""
+        """Learn the usual failure share at a much lower rate, after long enough."""
         if self.calm_s < CALM_S or self.calm_judged < CALM_JOBS or not self._is_calm:
             return
         if self.calm_failed <= most * self.calm_judged:
