@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.2  # at the soonest after the last look …
 _QUIET_LOOK_S = 1.0  # … where nothing came home
 _MOST_PHASES = 200
+
+
+class CannotJudge(Exception):
+    """The outcomes of a replay could not be judged; it goes on as it did. The text names it and says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,25 @@ def _begins(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
 
 
 def control(now: datetime) -> bool:
-    """Look at every replay that is under way. True when something came home that it was judged by."""
+    """Look at every replay that is under way. True when something came home that it was judged by.
+
+    Where one cannot be judged, the others are first; then CannotJudge is raised.
+    """
     under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).defer("selection", "blocked", "query")
-    looks = [_look(replay, now) for replay in under_way.order_by("pk")]
-    return any(looks)
+    is_busy = False
+    failed: CannotJudge | None = None
+    for replay in under_way.order_by("pk"):
+        try:
+            is_busy |= _look(replay, now)
+        except (OperationalError, InterfaceError):
+            raise  # the database, and no replay's fault
+        except Exception as error:
+            cannot = CannotJudge(f"replay #{replay.pk} cannot be judged: {type(error).__name__}: {error}")
+            cannot.__cause__ = error
+            failed = failed or cannot
+    if failed is not None:
+        raise failed
+    return is_busy
 
 
 def _look(replay: Replay, now: datetime) -> bool:

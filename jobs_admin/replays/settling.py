@@ -43,8 +43,11 @@ def settle(now: datetime | None = None) -> bool:
     for replay in stopped.filter(Q(planned__gt=0) | Q(sent__gt=0)):
         busy |= bool(stopping.drop_planned(replay, now)) if replay.planned else False
         busy |= stopping.take_back(replay, now)
-    busy |= controlling.control(now)
-    return ending.end(now) or busy
+    try:
+        busy |= controlling.control(now)
+    finally:  # also where one of them cannot be judged
+        busy |= ending.end(now)
+    return busy
 
 
 _IS_OUT = Q(sent__gt=0) | Q(running__gt=0) | Q(uncertain__gt=0)

@@ -123,6 +123,16 @@ def test_what_a_person_did_meanwhile_wins(steered):
     assert not AuditEvent.objects.filter(act="replay.hold").exists()
 
 
+def test_a_replay_that_cannot_be_judged_stops_no_other(shop, bury):
+    broken, other = Steered(bury(30)), Steered(bury(30))
+    Replay.objects.filter(pk=broken.replay.pk).update(controller={"n": 1, "until": "junk"})
+    before = other.replay.controller["n"]
+    with pytest.raises(controlling.CannotJudge, match=f"replay #{broken.replay.pk} cannot be judged: ValueError"):
+        replays.settle(START + timedelta(seconds=2))
+    other.replay.refresh_from_db()
+    assert other.replay.controller["n"] > before
+
+
 def test_of_two_that_look_at_once_one_writes(steered):
     items = steered.send(10)
     steered.come_home(items, "success")
