@@ -348,7 +348,6 @@ class _TakenUp:
                 if pk in self._jobs:
                     self._note(self._standing[pk], number, name, undone)
             self.until = max(self.until, number)
-            self.until = max(self.until, number)
 
     @staticmethod
     def _note(standing: list[tuple[int, str]], number: int, name: str, undone: str) -> None:
