@@ -228,7 +228,8 @@ class Celery(SourceWorld):
 
         self.seen += [fields for _, fields in self.store.xrange(keys.failures())]
         for _ in range(10_000):
-            if not ingest.step("histories", wait_s=0.001) and not self.store.xlen(keys.failures()):
+            ingest.step("histories", wait_s=0.001)
+            if not self.store.xlen(keys.failures()):  # a step that finds nothing waits
                 return
         raise Divergence("The stream never becomes empty.")
 

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,7 +166,9 @@ def compare_counts(*, with_attempts: bool = True) -> None:
         if n
     }
     must_equal("counters of failures", counted, dict(Counter(row[1:6] for row in rows)))
-    for state in FailureState.values:
+    empty_states = sorted(set(FailureState.values) - by_state.keys())
+    # Of the states without a job one is searched for, which one depends on the history.
+    for state in (*by_state, *empty_states[len(rows) % max(len(empty_states), 1) :][:1]):
         page = failures.search(viewer, f"state:{state}", limit=500)
         must_equal(f"state:{state} counts", page.count, by_state[state])
         if len(rows) <= 500:
@@ -211,18 +214,23 @@ def compare_counts(*, with_attempts: bool = True) -> None:
         must_equal(f"group {row.group.pk}: dead", row.dead, by_group[row.group.pk, "dead"])
         if with_attempts:  # a group goes on counting those of failures that were pruned
             must_equal(f"group {row.group.pk}: failed attempts", row.count, in_groups[row.group.pk])
-        found, _ = failures.count(
-            viewer, failures.search(viewer, f"group:{row.group.fingerprint} state:dead", limit=1).query
-        )
+        found = _count(viewer, f"group:{row.group.fingerprint} state:dead")
         must_equal(f"group:{row.group.fingerprint} state:dead", found, by_group[row.group.pk, "dead"])
 
     facets = failures.facets(viewer, "state:dead", limit=500)
     must_equal("facet of queues", dict(facets["queue"]), dict(Counter(row[2] for row in rows if row[5] == "dead")))
     for queue in sorted({row[2] for row in rows})[:_LINKS_FOLLOWED]:
-        found, _ = failures.count(viewer, failures.search(viewer, f'queue:"{queue}" state:dead', limit=1).query)
+        found = _count(viewer, f'queue:"{queue}" state:dead')
         must_equal(f"queue:{queue} state:dead", found, sum(n for (_, q), n in dead_queues.items() if q == queue))
     wrong += _wrong_attempts(rows, attempts)
     _refuse(wrong)
+
+
+def _count(viewer, text: str) -> int:
+    from jobs_admin import failures
+    from jobs_admin.core.query import parse
+
+    return failures.count(viewer, parse(text, datetime.now(UTC)))[0]
 
 
 def _listed(viewer, query: str, limit: int) -> list[int]:

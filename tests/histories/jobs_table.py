@@ -184,7 +184,8 @@ class JobsTable(PulledWorld):
         from jobs_admin.sources.jobs_table import reading
 
         super().read_reports()
-        for _ in range(len(self.jobs) // reading._ROWS_AT_ONCE + 1):
+        lost = sum(job.lies == "running" for job in self.jobs)
+        for _ in range(lost // reading._ROWS_AT_ONCE + 1 if lost else 0):
             pulling.pull(self.source, "histories:1")
 
     def is_replayable(self, job: Job) -> bool:

@@ -256,7 +256,7 @@ class Replays(CeleryDesk):
         from jobs_admin import replays
 
         rounds = rng.choice([1, 1, 5])
-        self.dies(rng, 20, lambda: [replays.lay() for _ in range(rounds)])
+        self.dies(rng, 20, lambda: all(replays.lay() for _ in range(rounds)))
 
     @act(weight=8)
     def send(self, rng: random.Random) -> None:
@@ -277,7 +277,7 @@ class Replays(CeleryDesk):
         from jobs_admin import replays
 
         rounds = rng.choice([1, 1, 4])
-        self.dies(rng, 60, lambda: [replays.settle() for _ in range(rounds)])
+        self.dies(rng, 60, lambda: all(replays.settle() for _ in range(rounds)))
 
     @act(weight=6)
     def work(self, rng: random.Random) -> None:
@@ -465,6 +465,8 @@ class Replays(CeleryDesk):
             if said["planned"] or said["sent"] or said["running"]:
                 wrong.append(f"replay {replay.pk} ({replay.state}) has jobs without an end: {said}")
             dropped = said["cancelled"] - counts[replay.pk]["cancelled"]  # of what was never laid out no row is left
+            # Of the states without a job the page of one is looked at, which one depends on the history.
+            unused = sorted(said)[(replay.pk + replay.total) % len(said)]
             for name, n in said.items():
                 is_so = counts[replay.pk][name]
                 if pruned or name == "cancelled":
@@ -473,6 +475,8 @@ class Replays(CeleryDesk):
                     is_wrong = is_so != n
                 if is_wrong:
                     wrong.append(f"replay {replay.pk}: {n} {name}, its link shows {is_so}")
+                if not (n or is_so or name == unused):
+                    continue
                 page = replays.items(self.ann, replay, state=name, limit=500)
                 if len(page.rows) != is_so:
                     wrong.append(f"replay {replay.pk}: its page of {name} has {len(page.rows)} rows, there are {is_so}")

@@ -487,8 +487,11 @@ class Undo(CeleryDesk):
 
         from jobs_admin import regrouping
 
+        found: list[bool] = []
         for _ in range(rng.choice([1, 2, 5, 20])):
-            self.dies(rng, 20, lambda: regrouping.regroup(timezone.now()))
+            found.clear()
+            if not self.dies(rng, 20, lambda: found.append(regrouping.regroup(timezone.now()))) and not found[0]:
+                return  # nothing is left to do
 
     # -- the end --------------------------------------------------------------------------------------------------
 
