@@ -222,6 +222,8 @@ class Incident:
                 query=QUERY,
                 pace=self._pace(name),
                 reason=REASONS[name],
+                # All that is dead, whatever just failed: the warehouse is back.
+                options=replays.Options(without_groups=()),
                 idempotency_key=f"incident-{self.story.id}-{name}",
             ).pk
             story.write(self.broker, self.story)
