@@ -136,7 +136,9 @@ class Told:
     policies: dict[str, int]  # name -> version that it runs
     refused: dict[str, str]  # name -> why it cannot use the version in force, and goes on with the one before
     uncounted: int = 0  # jobs that it started although a policy counts them: the store did not answer
-    overrun: int = 0  # jobs that ran on while their place under a limit was given to another: it had not answered for 30 s
+    overrun: int = (
+        0  # jobs that ran on while their place under a limit was given to another: it had not answered for 30 s
+    )
     shared_out: int = 0  # retries by its own share of a budget: the store did not answer
     unkept: int = 0  # jobs that a policy wanted kept while they run, and that were not
     unplaced: int = 0  # jobs that no policy decided over, because it is not sure which queue they came from
@@ -283,7 +285,7 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
                     added[h.source, queue, minute][column] += more
                 else:  # another process folded a newer heartbeat meanwhile
                     counts[column] = before.get(column, 0)
-        _describe(worker, h)
+        _describe(worker, h, now)
         changed.append(worker)
     Worker.objects.bulk_update(changed, _DESCRIBED)
     counters.count_queues({place: {column: n[column] for column in _COUNTED} for place, n in added.items()})
@@ -297,12 +299,20 @@ def _count(heard: list[Heartbeat], now: datetime) -> None:
 
 _DESCRIBED = [
     "boot", "seen_at", "host", "release", "celery", "guard", "mode", "pool", "concurrency", "queues", "counted",
-    "spooled", "dropped",
+    "spooled", "dropped", "overrun", "overrun_at", "shared_out", "shared_out_at",
 ]  # fmt: skip
 
 
-def _describe(worker: Worker, h: Heartbeat) -> None:
+_GROWING = ("overrun", "shared_out")
+
+
+def _describe(worker: Worker, h: Heartbeat, now: datetime) -> None:
     said = h.said
+    for column in _GROWING:
+        count = int(_number(said.get(column)))
+        if count > (getattr(worker, column) if worker.boot == h.boot else 0):
+            setattr(worker, f"{column}_at", now)
+        setattr(worker, column, count)
     worker.boot, worker.seen_at, worker.counted, worker.queues = h.boot, h.seen_at, h.counts, h.queues
     worker.host, worker.release = _text(said.get("host"), 255), _text(said.get("release"), 100)
     worker.celery, worker.guard = _text(said.get("celery"), 20), _text(said.get("guard"), 20)

@@ -11,10 +11,12 @@ from jobs_admin.configurations import Told
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Case, Check, Finding
 from jobs_admin.core.lint.words import count
-from jobs_admin.core.policy import Policy, PolicyRefused
+from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
 from jobs_admin.found_options import Lying
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
+
+_MOST_NAMED = 3  # tasks that a sentence names
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,44 @@ def report(viewer: Viewer, now: datetime | None = None, *, outage_s: float | Non
     lying = found_options.told(viewer)
     case = _case(viewer, policies, told, now, outage_s, lying)
     return Report(tuple(lint.findings(case)), lint.check(case), told, len(policies), tuple(unread), now, lying)
+
+
+def attempts_given(viewer: Viewer, policy: Policy, now: datetime | None = None) -> list[str]:
+    """A sentence for tasks that get more attempts by this policy than they have now, as far as live workers report it."""
+    if not policy.retries:
+        return []
+    told = configurations.told(viewer, now)
+    stale = {one.source for one in told.stale}
+    found = [one for one in told.found if one.source not in stale]
+    in_force = _policies(viewer)[0]
+    others = [one for one in in_force if one.name != policy.name]
+    before = {one.where: one.attempts for one in lint.known_tasks(in_force, found)}
+    none: set[str] = set()
+    fewer: dict[str, int] = {}
+    for one in lint.known_tasks([*others, policy], found):
+        attempts = before[one.where]
+        if one.policy is not policy or attempts is None or attempts >= policy.max_attempts:
+            continue
+        if attempts == 1:
+            none.add(one.task.name)
+        else:
+            fewer[one.task.name] = attempts
+    gives = "This gives" if policy.mode == ENFORCE else "Once enforced, this gives"
+    most = f"up to {count(policy.max_attempts, 'attempt')}"
+    said = []
+    if none:
+        has = "it has no retries now" if len(none) == 1 else "they have no retries now"
+        said.append(f"{gives} {count(len(none), 'task')} {most}; {has}: {_named(sorted(none))}.")
+    if fewer:
+        has = "it has fewer now" if len(fewer) == 1 else "they have fewer now"
+        named = _named([f"{task} ({attempts})" for task, attempts in sorted(fewer.items())])
+        said.append(f"{gives} {count(len(fewer), 'task')} {most}; {has}: {named}.")
+    return said
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def findings_of(viewer: Viewer, policy: Policy, now: datetime | None = None) -> list[Finding]:

@@ -7,10 +7,12 @@ Everything here reads counters, samples and a bounded number of rows: it costs t
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from django.db.models import Count, Exists, OuterRef, Q, Subquery, Sum
+from django.db.models import Count, Exists, Max, OuterRef, Q, Subquery, Sum
 
 from jobs_admin import abilities, config, depths, failures, liveness, queues, rates
 from jobs_admin import scope as scopes
@@ -42,6 +44,7 @@ LOUD_PER_MIN = 1.0
 NEW_WITHIN = timedelta(minutes=30)
 SAMPLE = 1_000
 MOST_SOURCES = 50
+EXCEEDED_FOR = timedelta(hours=1)  # how long an exceeded limit or a budget that could not be asked is shown
 MOST_QUEUES = 12  # of those with dead jobs
 MOST_SERIES = 6  # queues told apart in the picture; the rest are one
 MOST_LOUD = 100  # queues that are counted as failing
@@ -77,6 +80,11 @@ class SourceRow:
     pulled_at: datetime | None = None  # when all that it had were last read; None: never, so far
     why_not_pulled: str = ""
     not_pulled_since: datetime | None = None
+    # Of the last hour: retries by workers' own shares of a budget, jobs above a limit, and when each last grew.
+    shared_out: int = 0
+    shared_out_at: datetime | None = None
+    overrun: int = 0
+    overrun_at: datetime | None = None
 
     @property
     def system(self) -> str:
@@ -356,12 +364,25 @@ def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
     found = list(found[:MOST_SOURCES])
     shown = {source.name for source in found}
     dead = dict(_counted_dead(viewer).filter(source__in=shown).values_list("source").annotate(n=Sum("count")))
-    alive = Worker.objects.filter(source__in=shown, seen_at__gte=now - timedelta(seconds=ALIVE_S))
-    workers = dict(alive.values_list("source").annotate(n=Count("pk")))
-    return [_source_row(source, now, dead.get(source.name, 0), workers.get(source.name, 0)) for source in found]
+    workers = _workers(shown, now)
+    return [_source_row(source, now, dead.get(source.name, 0), workers.get(source.name)) for source in found]
 
 
-def _source_row(source: Source, now: datetime, dead: int = 0, workers: int = 0) -> SourceRow:
+def _workers(shown: Collection[str], now: datetime) -> dict[str, dict[str, Any]]:
+    """Source -> its live workers, and what its workers could not hold to in the last hour."""
+    numbers: dict[str, Any] = {"workers": Count("pk", filter=Q(seen_at__gte=now - timedelta(seconds=ALIVE_S)))}
+    for column in ("shared_out", "overrun"):
+        lately = Q(**{f"{column}_at__gte": now - EXCEEDED_FOR})
+        # In names that are no columns: an aggregate of one would otherwise be read as the other.
+        numbers |= {
+            f"{column}_n": Sum(column, filter=lately, default=0),
+            f"{column}_last": Max(f"{column}_at", filter=lately),
+        }
+    return {row["source"]: row for row in Worker.objects.filter(source__in=shown).values("source").annotate(**numbers)}
+
+
+def _source_row(source: Source, now: datetime, dead: int = 0, workers: Mapping[str, Any] | None = None) -> SourceRow:
+    workers = workers or {}
     stall = liveness.stalled_reader(source, now) if source.is_configured else None
     return SourceRow(
         name=source.name,
@@ -373,12 +394,16 @@ def _source_row(source: Source, now: datetime, dead: int = 0, workers: int = 0) 
         sampled_at=source.sampled_at,
         age_s=int((now - source.sampled_at).total_seconds()) if source.sampled_at else None,
         dead=dead,
-        workers=workers,
+        workers=workers.get("workers", 0),
         findings=list(source.findings),
         keeps_dead=config.keeps_dead(source.name),
         pulled_at=source.pulled_at,
         why_not_pulled=stall.why if stall else "",
         not_pulled_since=stall.since if stall else None,
+        shared_out=workers.get("shared_out_n", 0),
+        shared_out_at=workers.get("shared_out_last"),
+        overrun=workers.get("overrun_n", 0),
+        overrun_at=workers.get("overrun_last"),
     )
 
 

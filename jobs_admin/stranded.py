@@ -6,8 +6,9 @@ as it does when its broker gives it to another worker after the visibility timeo
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -17,8 +18,11 @@ from django.db import transaction
 
 from jobs_admin import audit, config
 from jobs_admin.core import keys
+from jobs_admin.core.matching import chosen
+from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
 from jobs_admin.core.text import representable
-from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.sources.base import Finding, GivesBack, SourceError
 
 SILENT_S = 30.0  # without a heartbeat; one is due every 5 s
@@ -29,6 +33,8 @@ _USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
 
 class StrandedRefused(Exception):
     """Nothing was changed. Codes: forbidden, read_only, not_gone, unreachable."""
+
+    field: str | None = None
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -47,7 +53,9 @@ class Stranded:
     queues: tuple[str, ...]
     tags: tuple[str, ...]  # of deliveries that its broker holds for it
     returns_at: datetime | None  # of the first job; None: no job returns
-    lost: int  # jobs that were acknowledged before they ran: no broker returns these
+    lost: int  # jobs that were acknowledged before they ran and that no policy files: no broker returns these
+    held_jobs: tuple[str, ...] = ()  # ids of the jobs that return
+    lost_jobs: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -63,9 +71,19 @@ class Stranded:
             one = self.lost == 1
             said.append(
                 f"{self.lost:,} job{' was' if one else 's were'} running {gone}; acknowledged on receipt, so "
-                f"{'the job does' if one else 'these jobs do'} not return."
+                f"{'the job is' if one else 'these jobs are'} lost."
             )
         return " ".join(said)
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        parts = []
+        if self.tags:
+            parts.append("Wait, or return the jobs now: on the queue’s page, or with `manage.py workers return`.")
+        if self.lost:
+            parts.append("Publish a policy with file_lost: such jobs are then filed and can be replayed.")
+        return " ".join(parts)
 
 
 def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
@@ -104,8 +122,33 @@ def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
 
 def of_queue(source: str, queue: str) -> list[Stranded]:
     """Return the stranded jobs with any of one queue; empty too where the store or the broker does not answer."""
+    return [one for one in _if_known(source) if queue in one.queues]
+
+
+def of_job(source: str, job_id: str) -> Stranded | None:
+    """Return the dead worker that had this job; None too where the store or the broker does not answer."""
+    return next((one for one in _if_known(source) if job_id in one.held_jobs + one.lost_jobs), None)
+
+
+def is_found(findings: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether `sample` found such jobs, by a source's findings."""
+    return any(one.get("id") == FINDING for one in findings)
+
+
+def listing(viewer: Viewer) -> list[Stranded]:
+    """Return the stranded jobs of all configured sources that the viewer sees.
+
+    Raises StrandedRefused where the store or a broker does not answer.
+    """
     try:
-        return [one for one in stranded(source) if queue in one.queues]
+        return [one for source in config.sources() if viewer.may(VIEWER, source) for one in stranded(source)]
+    except (redis.RedisError, SourceError, config.BadConfiguration) as error:
+        raise StrandedRefused("unreachable", f"The store or a broker does not answer: {error}") from error
+
+
+def _if_known(source: str) -> list[Stranded]:
+    try:
+        return stranded(source)
     except (redis.RedisError, SourceError, config.BadConfiguration):
         return []
 
@@ -121,7 +164,8 @@ def _of(
     timeout = said.get("visibility_timeout")
     timeout_s = float(timeout) if isinstance(timeout, int | float) else _USUAL_TIMEOUT_S
     # Of a worker that ended in order nothing that it had acknowledged is left undone.
-    lost = 0 if has_left or now_s - seen_s > LOST_FOR_S else sum(not job[4] for job in jobs)
+    is_lost = not has_left and now_s - seen_s <= LOST_FOR_S
+    lost = _unfiled(source, [job for job in jobs if is_lost and not job[4]])
     if not fetched and not lost:
         return None
     returns = min(fetched.values(), default=None)
@@ -133,22 +177,38 @@ def _of(
         tuple(sorted({representable(str(job[3]))[:200] for job in jobs})),
         tuple(fetched),
         None if returns is None else datetime.fromtimestamp(returns + timeout_s, UTC),
-        lost,
+        len(lost),
+        tuple(str(job[1]) for job in jobs if str(job[0]) in fetched),
+        tuple(str(job[1]) for job in lost),
     )
+
+
+def _unfiled(source: str, jobs: list[list[Any]]) -> list[list[Any]]:
+    """Return the jobs that no policy with `file_lost` files (`reaping.py`)."""
+    if not jobs:
+        return []
+    policies = _policies()
+    return [
+        job
+        for job in jobs
+        if (policy := chosen(policies, source, str(job[3]), str(job[2]))) is None
+        or not policy.file_lost
+        or policy.mode != ENFORCE
+    ]
+
+
+def _policies() -> list[Policy]:
+    """Return the policies in force that this version can read."""
+    found = []
+    for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
+        with contextlib.suppress(PolicyRefused):
+            found.append(version.policy)
+    return found
 
 
 def findings(source: str) -> list[Finding]:
     """Return the findings about a source's dead workers. Raises redis.RedisError, SourceError."""
-    return [
-        Finding(
-            FINDING,
-            "high",
-            one.text,
-            "Wait, or return the jobs now on the queue's page." if one.tags else
-            "Publish a policy with file_lost: such jobs are then filed and can be replayed.",
-        )
-        for one in stranded(source)
-    ]  # fmt: skip
+    return [Finding(FINDING, "high", one.text, one.fix) for one in stranded(source)]
 
 
 def return_now(viewer: Viewer, source: str, boot: str) -> int:
@@ -160,7 +220,9 @@ def return_now(viewer: Viewer, source: str, boot: str) -> int:
         refused = StrandedRefused("forbidden", f"You need the role operator on {source} to return its jobs. Nothing was changed.")
     if refused is not None:
         with transaction.atomic():
-            audit.record(viewer, "worker.return", f"worker:{boot}", source=source, reason=refused.message, allowed=False)
+            audit.record(
+                viewer, "worker.return", f"worker:{boot}", source=source, reason=refused.message, allowed=False
+            )
         raise refused
     try:
         one = next((one for one in stranded(source) if one.boot == boot and one.tags), None)

@@ -14,7 +14,7 @@ from dashboard.access import needs
 from dashboard.api import errors, shapes
 from dashboard.api.tokens import Token
 from jobs_admin import audit as audit_log
-from jobs_admin import config, failures, nearest, queues, triage
+from jobs_admin import config, failures, nearest, queues, replays, triage
 from jobs_admin.core.text import representable, whole_number
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
@@ -129,7 +129,8 @@ def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "c
 def one_failure(request: HttpRequest, failure_id: Number) -> Any:
     found = failures.get(_viewer(request), failure_id)
     started = progress.started_runs(found)
-    return shapes.failure_detail(found, failures.attempts(found), started, page_of("failure-detail", found.pk))
+    takes = replays.signatures().of(found.source, found.task)
+    return shapes.failure_detail(found, failures.attempts(found), started, takes, page_of("failure-detail", found.pk))
 
 
 @api.post("/failures/{failure_id}/discard", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])

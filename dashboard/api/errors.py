@@ -28,6 +28,7 @@ from jobs_admin.policies import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEd
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
 from jobs_admin.rescheduling import RescheduleRefused
 from jobs_admin.saved_views import ViewRefused
+from jobs_admin.stranded import StrandedRefused
 from jobs_admin.triage import TriageRefused
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ _STATUS = {
     "stale": 409,
     "equal_match": 409,
     "key_reused": 409,
+    "not_gone": 409,
+    "unreachable": 503,
 }
 
 
@@ -126,6 +129,7 @@ def install(api: NinjaAPI) -> None:
         return answer(500, "failed", message)
 
     for plain in (
+        StrandedRefused,
         TriageRefused,
         RescheduleRefused,
         ChannelRefused,

@@ -95,6 +95,7 @@ class Finding(Schema):
 
 class Preview(Numbers):
     jobs: int
+    warnings: list[str]  # tasks that get more attempts than they have now; empty where that is not known, too
     findings: list[Finding]  # the worst first
     current: Numbers | None  # of the policy of this name that is in force
 

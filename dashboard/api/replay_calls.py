@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from django.http import HttpRequest
@@ -95,7 +96,7 @@ def _scope(body: Scope) -> dict[str, Any]:
 @needs(OPERATOR)
 def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) -> Any:
     viewer = request.auth
-    failures.get(viewer, failure_id)
+    found = failures.get(viewer, failure_id)
     edit = {name: value for name, value in (("args", body.args), ("kwargs", body.kwargs)) if value is not None}
     started = replays.launch(
         viewer,
@@ -106,7 +107,8 @@ def replay_failure(request: HttpRequest, failure_id: Number, body: OneReplay) ->
         edit=edit or None,
         idempotency_key=body.idempotency_key,
     )
-    return _started(viewer, started)
+    unchecked = replays.unchecked({(found.source, found.task)}) if edit or body.patch else []
+    return _started(viewer, started, unchecked)
 
 
 @api.post("/replays/preview", response={200: replay_shapes.PreviewItem, **REFUSALS}, tags=["replays"])
@@ -134,9 +136,10 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
     return _started(viewer, started)
 
 
-def _started(viewer: Viewer, started: Replay) -> Status:
+def _started(viewer: Viewer, started: Replay, warnings: Sequence[str] = ()) -> Status:
     """201: it is sent. 202: another operator has to approve it first."""
-    return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, _replay(viewer, started))
+    shown = _replay(viewer, started) | {"warnings": list(warnings)}
+    return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, shown)
 
 
 def _replay(viewer: Viewer, found: Replay) -> dict[str, Any]:

@@ -131,6 +131,7 @@ class ReplayDetail(Counts):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    warnings: list[str]  # of the call that started it: changed arguments that could not be checked; else empty
     url: str
 
 
@@ -218,6 +219,7 @@ def replay(
         "selected": len(row.selection),
         "counts": counts,
         "rate_now": rate_now,
+        "warnings": [],
         "url": url,
     }  # fmt: skip
 

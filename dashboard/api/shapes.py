@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from ninja import Schema
 
+from jobs_admin.core.signature import Signature
 from jobs_admin.group_detail import GroupDetail
 from jobs_admin.group_rules import Preview as RulePreviewed
 from jobs_admin.group_rules import Row as RuleRow
@@ -143,6 +144,9 @@ class FailureDetail(FailureItem):
     kwargs: Any
     headers: Any
     redacted: int
+    takes: list[
+        str
+    ]  # the arguments of its task, as live workers report them: a text for each version; empty: none reports them
     traceback: str | None
     crashes: list[Crash]  # why it is, or was, in quarantine: the oldest first; empty where it never was
     url: str
@@ -292,7 +296,7 @@ _MADE = ("fingerprint", "priority_level")  # from several columns
 
 
 def failure_detail(
-    row: Failure, attempts: list[Attempt], started: Mapping[int, ReplayItem], url: str
+    row: Failure, attempts: list[Attempt], started: Mapping[int, ReplayItem], takes: Sequence[Signature], url: str
 ) -> dict[str, Any]:
     return failure(row) | {
         "first_job_id": row.first_job_id,
@@ -301,6 +305,7 @@ def failure_detail(
         "kwargs": _json(row.kwargs),
         "headers": _json(row.headers),
         "redacted": row.redacted,
+        "takes": [one.shown for one in takes],
         "traceback": row.traceback.text if row.traceback else None,
         "crashes": [asdict(crash) for crash in crashes_of(row)],
         "url": url,

@@ -16,6 +16,7 @@ from dashboard.api import (  # noqa: F401  (they add their calls)
     retry_calls,
     rule_calls,
     view_calls,
+    worker_calls,
 )
 from dashboard.api.calls import api
 from dashboard.api.errors import door, unknown_address

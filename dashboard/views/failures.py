@@ -15,7 +15,7 @@ from dashboard import links, python_call, tracebacks, tree
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import failure_list, failure_page, lost, quarantine, timeline, unread
-from jobs_admin import abilities, config, contents, failures, kin, overview, priorities
+from jobs_admin import abilities, config, contents, failures, kin, overview, priorities, stranded
 from jobs_admin import attempts as histories
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.veil import Piece, shown
@@ -77,6 +77,7 @@ def page(
         "removes": bool((can := abilities.of(failure.source)) and can.remove),
         "crashes": quarantine.lines(failure),
         "unread": unread.told(failure),
+        **_stranded(failure, source),
         "lost": lost.told(failure),
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
@@ -87,6 +88,14 @@ def page(
         **more,
     }
     return render_page(request, "failures/detail.html", context, part="failure", status=status)
+
+
+def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, object]:
+    """The worker that is gone with this job, of a job that is on its way."""
+    if failure.state not in ON_THE_WAY or source is None or not stranded.is_found(source.findings):
+        return {"stranded": None}
+    found = stranded.of_job(failure.source, failure.job_id)
+    return {"stranded": found, "is_lost": found is not None and failure.job_id in found.lost_jobs}
 
 
 def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:

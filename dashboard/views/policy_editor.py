@@ -228,6 +228,7 @@ def page(
         "file_lost_refused": draft.errors.get("file_lost", []),
         "rows": policy_fields.rows(draft),
         "class_words": policy_fields.CLASS_WORDS.items(),
+        "warnings": linting.attempts_given(viewer, drawn, now),
         "outlook": policy_outlook.outlook(
             drawn, current, edit.jobs, linting.findings_of(viewer, drawn, now), in_force=in_force
         ),

@@ -118,16 +118,17 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
     except stranded.StrandedRefused as refused:
         say(request, refused.message, level="error")
     else:
-        say(request, f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}.")
+        say(
+            request,
+            f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}.",
+        )
     queue = request.POST.get("queue", "")
     return go(request, reverse("queue-detail", args=[source, queue]) if queue else reverse("queue-list"))
 
 
 def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list[stranded.Stranded]:
     """Return the jobs of this queue that dead workers hold. Reads the store only where `sample` found some."""
-    if known is None or all(one.get("id") != stranded.FINDING for one in known.findings):
-        return []
-    return stranded.of_queue(source, queue)
+    return stranded.of_queue(source, queue) if known is not None and stranded.is_found(known.findings) else []
 
 
 def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs_admin import config, policies
+from jobs_admin import config, linting, policies
 from jobs_admin.core.text import shown, whole_number
 from jobs_admin.management import terminal
 from jobs_admin.models import PolicyVersion
@@ -82,6 +82,9 @@ def run_publish(
     document, before = _document(file), _in_force(name)
     if expected_version == NOW:
         expected_version = before.version if before else None
+    drafted = _done(lambda: policies.check(terminal.viewer(), name, document))
+    for warning in linting.attempts_given(terminal.viewer(), drafted):
+        command.stderr.write(f"note: {shown(warning, 500)}")
     made = _done(
         lambda: policies.publish(terminal.viewer(), name, document, expected_version=expected_version, reason=reason)
     )
@@ -112,7 +115,7 @@ def _when() -> str:
     return ": workers know of it within two seconds."
 
 
-def _done(act: Any) -> PolicyVersion:
+def _done(act: Any) -> Any:
     try:
         return act()
     except policies.NoSuchPolicy as none:

@@ -59,6 +59,11 @@ class Worker(models.Model):
     counted = models.JSONField(default=dict)
     spooled = models.PositiveBigIntegerField(default=0, help_text="Reports waiting on its disk.")
     dropped = models.PositiveBigIntegerField(default=0, help_text="Reports it could not keep.")
+    # Since boot, and when the desk last saw the number grow. Null: not in this life.
+    overrun = models.PositiveBigIntegerField(default=0, help_text="Jobs above a limit, while it did not answer.")
+    overrun_at = models.DateTimeField(null=True)
+    shared_out = models.PositiveBigIntegerField(default=0, help_text="Retries by its own share of a budget.")
+    shared_out_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["source", "name"], name="one_row_per_worker")]

@@ -30,6 +30,7 @@ def preview(viewer: Viewer, policy: Policy, current: Policy | None = None, jobs:
     return _numbers(policy, jobs) | {
         "jobs": jobs,
         "current": current and _numbers(current, jobs),
+        "warnings": linting.attempts_given(viewer, named),
         "findings": findings,
     }
 

@@ -2,6 +2,7 @@
 
 from jobs_admin.replays.acts import bring_back, cancel, change_pace, discard, pause, resolve_item, resume
 from jobs_admin.replays.approval import needs_admin, why_not_by
+from jobs_admin.replays.cautions import unchecked
 from jobs_admin.replays.drafting import approve, draft, launch, start
 from jobs_admin.replays.laying import lay
 from jobs_admin.replays.letters import check_edit, fields_of
@@ -76,6 +77,7 @@ __all__ = [
     "sources_of",
     "standing",
     "start",
+    "unchecked",
     "visible",
     "why_not_by",
 ]

@@ -12,6 +12,7 @@ from jobs_admin import rates
 from jobs_admin.models import Attempt, Failure, FailureCount, GroupCounter
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.replays.readiness import Readiness
+from jobs_admin.signatures import signatures
 
 LOOKED_AT = 1_000  # jobs, the newest, whose last attempt is looked at
 _LATE_S = 1.0  # of work: whoever failed later has most likely done something
@@ -35,6 +36,7 @@ def told(
         *_done_before(ready, looked_at),
         *_accepted(ready),
         *_hidden(ready, looked_at),
+        *_unchecked(ready, looked_at),
     ]
 
 
@@ -102,6 +104,30 @@ def _hidden(ready: Readiness, looked_at: Sequence[dict[str, Any]]) -> list[str]:
         f"{_share(hidden, newest, ready)} {have} values that are hidden here. The change is laid over the real ones, and "
         "what it does not name stays."
     ]
+
+
+def _unchecked(ready: Readiness, looked_at: Sequence[dict[str, Any]]) -> list[str]:
+    if ready.options.patch is None:
+        return []
+    return unchecked({(row["source"], row["task"]) for row in looked_at})
+
+
+def unchecked(tasks: Collection[tuple[str, str]]) -> list[str]:
+    """A sentence for each source about its tasks, of (source, task), whose changed arguments nothing is checked against."""
+    reported = signatures()
+    without: dict[str, list[str]] = {}
+    for source, task in sorted(tasks):
+        if not reported.of(source, task):
+            without.setdefault(source, []).append(task)
+    return [
+        f"Live workers of {source} report no signature of {names[0] or 'these jobs'}"
+        f"{_and_more(len(names) - 1)}: the changed arguments are checked only when the job runs."
+        for source, names in without.items()
+    ]
+
+
+def _and_more(count: int) -> str:
+    return f" and {count:,} more task{'' if count == 1 else 's'}" if count else ""
 
 
 def _of(n: int, newest: Sequence[object], ready: Readiness) -> str:

@@ -10,6 +10,7 @@ from jobs_admin import config
 from jobs_admin.management.commands.token import create, revoke
 from jobs_admin.models import ApiToken, Attempt, AuditEvent, Failure, Group, Payload, Replay, ReplayItem, Traceback
 from jobs_admin.models.failure import Caveat
+from tests.jobs_admin.replays.test_acts import reports
 
 pytestmark = pytest.mark.django_db
 NOW = datetime.now(UTC)
@@ -210,6 +211,18 @@ def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
     assert [(r["by"], r["outcome"]) for r in found["runs"]] == [(None, None), ("ann", "planned")]
     assert (found["args"], found["kwargs"], found["headers"]) == ([1], {"a": "***"}, "cut {")
     assert found["traceback"] == "Traceback …" and found["url"].endswith(f"/failures/{one.pk}/")
+
+
+def test_a_program_is_told_where_changed_arguments_are_not_checked(ask, store):
+    one, another = bury(2, task="shop.send")
+    edit = {"patch": {"kwargs": {"order": 42}}, "accept": ["unguarded"]}
+    assert ask("GET", f"failures/{one.pk}").json()["takes"] == []
+    said = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
+    assert ask("POST", f"failures/{one.pk}/replay", edit).json()["warnings"] == [said]
+    reports(store, "order, to=")
+    assert ask("GET", f"failures/{another.pk}").json()["takes"] == ["(order, to=…)"]
+    assert ask("POST", f"failures/{another.pk}/replay", edit).json()["warnings"] == []
+    assert ask("GET", f"replays/{Replay.objects.latest('pk').pk}").json()["warnings"] == []
 
 
 def test_a_run_of_which_nothing_came_home_says_who_sent_it_and_that(ask):

@@ -3,12 +3,12 @@ from __future__ import annotations
 import html
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import counters, overview, policies, uncaptured
+from jobs_admin import counters, heartbeats, overview, policies, uncaptured
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled
 from jobs_admin.models.access import ENGINE
@@ -66,6 +66,32 @@ def test_reports_that_no_worker_could_keep_are_said_with_their_host(ann, watched
     )
     text = text_of(ann.get("/"))
     assert "shop: 1,234 reports of host web-3 could not be captured since" in text
+
+
+def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_hour(ann, watched):
+    Source.objects.create(name="shop")
+    now = timezone.now()
+
+    def beat(boot: str, at: datetime, **counts: int) -> None:
+        told = {"source": "shop", "name": "w1", "boot": boot, "at": at.timestamp(), "queues": ["emails"], **counts}
+        watched.hset(keys.workers(), "shop/w1", json.dumps(told))
+        heartbeats.fold(at)
+        overview.forget()
+
+    beat("b1", now, overrun=0, shared_out=0)
+    assert "budget could not be asked" not in text_of(ann.get("/")) and "limit was exceeded" not in text_of(
+        ann.get("/")
+    )
+    beat("b1", now - timedelta(minutes=61), overrun=1, shared_out=12)
+    assert "budget could not be asked" not in text_of(ann.get("/"))
+    beat("b1", now - timedelta(minutes=5), overrun=1, shared_out=13)
+    page = ann.get("/")
+    said = text_of(page)
+    assert "shop: the retry budget could not be asked, last 5 min ago" in said
+    assert "13 retries made by the workers’ own shares." in said
+    assert "limit was exceeded" not in text_of(page) and 'href="/policies/"' in page.content.decode()
+    beat("b2", now, overrun=2, shared_out=0)
+    assert "shop: a limit was exceeded by 2 jobs, last" in text_of(ann.get("/"))
 
 
 def test_a_watch_that_stopped_is_said_before_any_number(ann, watched):

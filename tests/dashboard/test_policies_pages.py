@@ -16,6 +16,7 @@ from jobs_admin.core.presets import PRESETS
 from jobs_admin.models import Attempt, AuditEvent, Group, PolicyVersion
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import HTMX, bury, group, log_in
+from tests.jobs_admin.replays.test_acts import reports
 
 pytestmark = pytest.mark.django_db
 
@@ -434,6 +435,16 @@ def test_the_worst_minute_of_a_budget_is_told(vera):
         vera.post("/policies/new/preview/", typed(budget__per_minute="100", budget__burst="10"), headers=HTMX)
     )
     assert "at most 110 retries of all its jobs in any minute" in said
+
+
+def test_the_editor_warns_of_tasks_that_get_attempts_which_they_do_not_have(vera, watched):
+    reports(watched, None)
+    said = text_of(vera.post("/policies/new/preview/", typed(match__task="shop.*", mode="enforce"), headers=HTMX))
+    assert "This gives 1 task up to 6 attempts; it has no retries now: shop.send." in said
+    alone = typed(
+        match__task="shop.*", mode="enforce", leaves_retries="on", concurrency__key="tenant", concurrency__limit="2"
+    )
+    assert "This gives" not in text_of(vera.post("/policies/new/preview/", alone, headers=HTMX))
 
 
 def test_a_policy_for_a_limit_alone_is_published_without_a_word_about_retries(otto):

@@ -215,6 +215,38 @@ def test_one_policy_is_judged_as_if_it_were_in_force(store):
     assert {finding.where.policy for finding in linting.findings_of(ENGINE, worse, NOW)} == {"other"}
 
 
+def test_a_policy_that_gives_tasks_more_attempts_says_how_many_and_what_they_have_now(store):
+    plain = [Task(f"plain{n}", "emails") for n in range(4)]
+    beat(store, tasks=(BRIEF, *plain), mode="enforce")
+    budget = {"name": "all", "mode": "enforce", "match": {"source": "shop"}, "budget": {"per_minute": 30}}
+    assert linting.attempts_given(ENGINE, parse(budget), NOW) == [
+        "This gives 4 tasks up to 5 attempts; they have no retries now: plain0, plain1, plain2 and 1 more.",
+        "This gives 1 task up to 5 attempts; it has fewer now: send (4).",
+    ]
+    brief = parse(POLICY | {"name": "brief", "max_attempts": 5})
+    assert linting.attempts_given(ENGINE, brief, NOW) == [
+        "Once enforced, this gives 1 task up to 5 attempts; it has fewer now: send (4)."
+    ]
+    assert linting.attempts_given(ENGINE, parse(POLICY | {"name": "brief"}), NOW) == []
+    limit = {"name": "limit", "mode": "enforce", "concurrency": {"key": "tenant", "limit": 2}}
+    assert linting.attempts_given(ENGINE, parse(limit), NOW) == []
+
+
+def test_a_policy_that_gives_what_is_in_force_already_does_not_say_so_again(store):
+    beat(store, tasks=(Task("send", "emails"),), mode="enforce")
+    publish(mode="enforce", max_attempts=4)
+    draft = {**POLICY, "name": "emails", "mode": "enforce", "cap_s": 90}
+    assert linting.attempts_given(ENGINE, parse(draft), NOW) == []
+    assert linting.attempts_given(ENGINE, parse({**draft, "max_attempts": 6}), NOW) == [
+        "This gives 1 task up to 6 attempts; it has fewer now: send (4)."
+    ]
+
+
+def test_attempts_of_workers_that_are_not_there_are_not_known(store):
+    beat(store, tasks=(Task("send", "emails"),), mode="enforce", ago=3_600)
+    assert linting.attempts_given(ENGINE, parse(POLICY | {"name": "emails", "mode": "enforce"}), NOW) == []
+
+
 def test_a_document_that_cannot_be_read_is_named_and_hides_no_other(store):
     publish()
     publish("odd", match={"task": "y"}, classes=[{"error": "x", "as": "permanent"}])

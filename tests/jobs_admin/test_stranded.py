@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from datetime import timedelta
 
 import pytest
 import redis
+from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from jobs_admin import audit, config, sampling, stranded
 from jobs_admin.core import keys
-from jobs_admin.models import AuditEvent, Source
+from jobs_admin.core.policy import document, parse
+from jobs_admin.management.commands.token import create
+from jobs_admin.models import AuditEvent, Failure, PolicyVersion, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
@@ -95,6 +99,67 @@ def test_what_a_killed_worker_had_in_hand_is_said_and_returned_once(broker, engi
         another.stop()
 
 
+def on_its_way(job: str, now) -> Failure:
+    return Failure.objects.create(
+        source="shop", queue="celery", task="until", state="retrying", kind="exception", first_job_id=job, job_id=job,
+        first_failed_at=now, failed_at=now, received_at=now,
+    )  # fmt: skip
+
+
+def test_a_program_and_a_terminal_return_it_by_the_same_door(broker, engine, store, client):
+    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    (one,) = stranded.stranded("shop")
+
+    def ask(method, path, role, source="*"):
+        token = create(f"{role} of {source}", role, source)
+        answer = client.generic(method, f"/api/{path}", headers={"Authorization": f"Bearer {token}"})
+        return answer.status_code, json.loads(answer.content)
+
+    status, listed = ask("GET", "workers/gone", "viewer")
+    (item,) = listed["items"]
+    assert status == 200 and item["text"] == one.text
+    assert (item["boot"], item["held"], item["lost"], item["queues"]) == (one.boot, 1, 0, ["celery"])
+    assert ask("GET", "workers/gone", "viewer", "bank")[1]["items"] == []
+    address = f"workers/shop/{one.boot}/return"
+    assert ask("POST", address, "viewer", "shop")[0] == 403
+    assert ask("POST", address, "operator", "bank")[0] == 404
+
+    told = io.StringIO()
+    call_command("workers", "gone", stdout=told)
+    assert f"shop {one.boot}  {one.text}" in told.getvalue()
+    assert ask("POST", address, "operator")[:2] == (200, {"returned": 1})
+    status, refused = ask("POST", address, "admin")
+    assert (status, refused["error"]["code"]) == (409, "not_gone")
+    with pytest.raises(CommandError, match="have already returned"):
+        call_command("workers", "return", "shop", one.boot)
+    told = io.StringIO()
+    call_command("workers", "gone", stdout=told)
+    assert told.getvalue() == "No worker is gone with jobs in hand.\n"
+    acts = AuditEvent.objects.filter(act="worker.return", allowed=True)
+    assert [event.actor for event in acts] == ["token operator of *"]
+
+
+def test_a_terminal_returns_what_its_list_names(broker, engine, store):
+    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    (one,) = stranded.stranded("shop")
+    told = io.StringIO()
+    call_command("workers", "return", "shop", one.boot, stdout=told)
+    assert told.getvalue() == "1 job returned to its queue.\n"
+    with redis.Redis.from_url(broker) as there:
+        assert there.llen("celery") == 1
+
+
+def test_the_page_of_a_job_in_a_worker_that_is_gone_says_so(broker, engine, store, django_user_model):
+    job = killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    now = timezone.now()
+    failure, another = on_its_way(job, now), on_its_way("another", now)
+    sampling.sample(now)
+    browser = log_in(django_user_model, "otto", shop="operator")
+    page = browser.get(f"/failures/{failure.pk}/").content.decode()
+    assert "data-stranded" in page and 'href="/queues/shop/celery/">return it now' in page
+    assert "data-stranded" not in browser.get(f"/failures/{another.pk}/").content.decode()
+
+
 def test_two_who_return_it_at_once_send_it_once(broker, engine, store):
     worker = worker_on(broker, engine.url, late_ack=True).start()
     killed(worker, store, is_held=True)
@@ -103,12 +168,26 @@ def test_two_who_return_it_at_once_send_it_once(broker, engine, store):
     assert [adapter.give_back(one.tags), adapter.give_back(one.tags)] == [1, 0]
 
 
-def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_said(broker, engine, store):
+def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_said(
+    broker, engine, store, django_user_model
+):
     worker = worker_on(broker, engine.url).start()
-    killed(worker, store, is_held=False)
+    job = killed(worker, store, is_held=False)
     (one,) = stranded.stranded("shop")
-    assert (one.tags, one.lost) == ((), 1)
-    assert one.text.endswith("acknowledged on receipt, so the job does not return.")
+    assert (one.tags, one.lost, one.lost_jobs) == ((), 1, (job,))
+    assert one.text.endswith("acknowledged on receipt, so the job is lost.")
+    assert one.fix == "Publish a policy with file_lost: such jobs are then filed and can be replayed."
+    now = timezone.now()
+    failure = on_its_way(job, now)
+    sampling.sample(now)
+    browser = log_in(django_user_model, "otto", shop="operator")
+    for address in (f"/failures/{failure.pk}/", "/queues/shop/celery/"):
+        page = browser.get(address).content.decode()
+        assert "file_lost" in page and "lost" in page and "Return 1 now" not in page
+
+    said = document(parse({"name": "kept", "mode": "enforce", "match": {"task": "*"}, "file_lost": True}))
+    PolicyVersion.objects.create(version=1, document=said, published_at=now, published_by="ann")
+    assert stranded.stranded("shop") == []  # such a job is filed as lost
 
 
 def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store):

@@ -8,7 +8,7 @@ lint.check(case)        # seed 003's check, with a verdict for every configurati
 from __future__ import annotations
 
 from jobs_admin.core.lint import rules  # noqa: F401  (they add themselves)
-from jobs_admin.core.lint.case import Case, case
+from jobs_admin.core.lint.case import Case, case, known_tasks
 from jobs_admin.core.lint.configuration import Configuration
 from jobs_admin.core.lint.facts import OUTAGE_S, Facts, Outage
 from jobs_admin.core.lint.finding import HIGH, LOW, MEDIUM, RULES, SEVERITIES, Finding, findings
@@ -19,5 +19,5 @@ from jobs_admin.core.lint.where import Where
 __all__ = [
     "GROWTH", "HIGH", "LOW", "MEDIUM", "OUTAGE_S", "RULES", "SEVERITIES", "VERDICTS",
     "Case", "Check", "Configuration", "Facts", "Finding", "Outage", "Verdict", "Where",
-    "case", "check", "findings",
+    "case", "check", "findings", "known_tasks",
 ]  # fmt: skip

@@ -37,7 +37,20 @@ class Known:
     def replaced(self, curve: Curve) -> bool:
         """Whether a policy decides instead of this curve; a call that is more than a retry stays Celery's."""
         policy = self.enforced
-        return policy is not None and policy.retries and policy.native == REPLACE and (curve.call is None or curve.call.is_plain)
+        return (
+            policy is not None
+            and policy.retries
+            and policy.native == REPLACE
+            and (curve.call is None or curve.call.is_plain)
+        )
+
+    @property
+    def attempts(self) -> int | None:
+        """How often a job runs at most: of the way of retrying that has most. 1: it is not retried. None: one has no bound."""
+        ways = [curve.attempts for curve in self.curves if not self.replaced(curve)]
+        if self.enforced is not None and self.enforced.retries:
+            ways.append(self.enforced.max_attempts)
+        return None if None in ways else max((way for way in ways if way is not None), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ def case(
     facts: Facts,
     lying: Sequence[FoundOptions] = (),
 ) -> Case:
-    tasks = tuple(_known(task, configuration, policies) for configuration in found for task in configuration.tasks)
+    tasks = known_tasks(policies, found)
     of_tasks: list[Curve] = []
     replaced: list[tuple[Curve, Policy]] = []
     for known in tasks:
@@ -97,6 +110,11 @@ def case(
         tuple(lying),
         tuple(curves.of_options(one, some) for some in lying for one in some.options),
     )
+
+
+def known_tasks(policies: Sequence[Policy], found: Sequence[Configuration]) -> tuple[Known, ...]:
+    """Every task of every configuration, with the policy that matches it."""
+    return tuple(_known(task, configuration, policies) for configuration in found for task in configuration.tasks)
 
 
 def _known(task: Task, found: Configuration, policies: Sequence[Policy]) -> Known:

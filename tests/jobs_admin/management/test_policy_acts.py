@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from jobs_admin import policies
 from jobs_admin.models import AuditEvent, PolicyVersion
 from jobs_admin.models.access import OPERATOR, Viewer
+from tests.jobs_admin.replays.test_acts import reports
 
 pytestmark = pytest.mark.django_db
 
@@ -44,6 +45,14 @@ def test_a_policy_is_published_from_a_file_and_audited_under_the_login(publish):
     assert "emails@1 is in force" in publish("--reason", "first")
     event = AuditEvent.objects.get()
     assert event.actor.endswith("(terminal)") and event.reason == "first"
+
+
+def test_publishing_says_which_tasks_get_attempts_that_they_do_not_have(store, tmp_path):
+    reports(store, None)
+    file, err = tmp_path / "policy.json", io.StringIO()
+    file.write_text(json.dumps({"match": {"task": "shop.send"}, "mode": "enforce", "budget": {"per_minute": 30}}))
+    call_command("policies", "publish", "brief", str(file), stdout=io.StringIO(), stderr=err)
+    assert "note: This gives 1 task up to 5 attempts; it has no retries now: shop.send." in err.getvalue()
 
 
 def test_what_is_published_again_changes_nothing(publish):

@@ -312,6 +312,17 @@ def test_an_edit_is_not_held_up_where_some_worker_may_take_it(store, shop, bury,
 
 
 @pytest.mark.server
+def test_a_preview_says_where_a_patch_cannot_be_checked(store, shop, bury):
+    bury()
+    options = Options.read({"patch": {"kwargs": {"too": "bob"}}})
+    said = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
+    assert said in replays.preview(ANN, options=options).warnings
+    assert said not in replays.preview(ANN).warnings
+    reports(store, "number, to=")
+    assert said not in replays.preview(ANN, options=options).warnings
+
+
+@pytest.mark.server
 def test_a_patch_that_the_task_does_not_take_is_refused_job_by_job(store, shop, bury):
     (pk,) = bury()
     reports(store, "number, to=")

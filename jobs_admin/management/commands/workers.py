@@ -1,0 +1,45 @@
+"""`workers gone | return`: jobs in the hands of workers that are gone, from a terminal."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs_admin import stranded
+from jobs_admin.core.text import shown
+from jobs_admin.management import terminal
+
+
+class Command(BaseCommand):
+    help = "Workers that are gone with jobs in hand: list them, return their jobs."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        acts = parser.add_subparsers(dest="act", required=True, metavar="ACT")
+        gone = acts.add_parser("gone", help="Workers without a heartbeat for 30 s, and the jobs that they had in hand.")
+        gone.set_defaults(run=self._gone)
+        back = acts.add_parser("return", help="Put the jobs of one back on their queues now, each once.")
+        back.add_argument("source")
+        back.add_argument("boot", help="As `workers gone` shows it: one life of the worker.")
+        back.set_defaults(run=self._return)
+
+    def handle(self, *args: object, run: Any, **options: Any) -> None:
+        try:
+            run(**options)
+        except stranded.StrandedRefused as refused:
+            raise CommandError(refused.message) from refused
+
+    def _gone(self, **_: Any) -> None:
+        found = stranded.listing(terminal.viewer())
+        for one in found:
+            self.stdout.write(f"{one.source} {one.boot}  {shown(one.text, 500)} {one.fix}")
+        if not found:
+            self.stdout.write("No worker is gone with jobs in hand.")
+
+    def _return(self, *, source: str, boot: str, **_: Any) -> None:
+        count = stranded.return_now(terminal.viewer(), source, boot)
+        self.stdout.write(
+            f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}."
+        )
