@@ -42,7 +42,7 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
     named = list(queues)[:MOST_QUEUES] or [alert.subject]
     while True:
         failures, draft = _queries(alert, named, begins, ends, now)
-        addresses = _asked("failures/", failures), _asked("replays/new/", draft)
+        addresses = _asked("failures/", failures), _asked("replays/new/", draft, reason=_reason(alert))
         if longest is None or max(map(len, addresses)) <= longest:
             break
         if len(named) == 1:
@@ -113,5 +113,10 @@ def _text(terms: Iterable[Term]) -> str:
     return language.format(Query(tuple(terms)))
 
 
-def _asked(page: str, text: str) -> str:
-    return config.page_at(f"{page}?{urlencode({'q': text})}")
+def _reason(alert: Alert) -> str:
+    """The reason of a replay that is drafted from the alert: an operator can start it without typing one."""
+    return f"Alert #{alert.pk}: {alert.rule.name}"
+
+
+def _asked(page: str, text: str, **more: str) -> str:
+    return config.page_at(f"{page}?{urlencode({'q': text, **more})}")

@@ -217,7 +217,7 @@ def _new_groups(e: Evidence, title: str) -> str:
 
 def _group(e: Evidence, title: str) -> str:
     which = "with the same error" if e.is_same_group else "again"
-    return f"{e.failed:,} of {e.judged:,} jobs of this group failed {which}, while other groups succeeded."
+    return f"{e.failed:,} of {e.judged:,} jobs of this group failed {which}: set aside, the other groups go on."
 
 
 def _no_news(e: Evidence, title: str) -> str:

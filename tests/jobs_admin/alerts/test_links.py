@@ -73,3 +73,9 @@ def test_a_hostile_name_stays_a_name(rule, queue):
     mine = dead(2, queue=queue)
     dead(1)
     assert found(alerts.links(lay(rule(), subject=queue), NOW).failures_query) == set(mine)
+
+
+def test_the_draft_of_an_alert_has_a_reason_so_that_it_starts_without_typing(rule):
+    alert = lay(rule())
+    asked = parse_qs(urlsplit(alerts.links(alert, NOW).replay_url).query)
+    assert asked["reason"] == [f"Alert #{alert.pk}: {alert.rule.name}"]

@@ -193,7 +193,7 @@ def test_a_group_that_fails_again_is_set_aside_alone_and_the_rest_goes(shop, bur
     assert {item.failure for item in claiming.planned(replay, 0, 80)} == set(ids[40:])
     (told,) = replays.groups_aside(ANN, replay)
     assert (told.group, told.phase, told.by, told.jobs) == (bad, "run", "controller", 30)
-    assert told.reason == "10 of 10 jobs of this group failed with the same error, while other groups succeeded."
+    assert told.reason == "10 of 10 jobs of this group failed with the same error: set aside, the other groups go on."
     event = AuditEvent.objects.get(act="replay.set_aside")
     assert (event.actor, event.after) == ("controller", {"without_groups": [bad.pk]})
     replay = steered.passed()

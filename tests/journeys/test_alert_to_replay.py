@@ -1,0 +1,73 @@
+"""From an alert over the demo's own dead jobs to the careful replay that its page drafts: one link and one button."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.journeys.looking import SIZES, expect, faults
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(600)]
+
+QUEUE = "payments"
+# What the partner did to a charge: it is well again. Whatever else is dead in the queue fails for its own code or data.
+TRANSIENT = ("HTTPStatusError", "RateLimited")
+
+
+def alert_over_dead_jobs(desk):
+    """The alert that the demo's own rules raise over the dead jobs of the queue."""
+    found = [one for one in desk.get("alerts")["items"] if one["queue"] == QUEUE and one["metric"] == "dead"]
+    return next((one for one in found if one["state"] in ("firing", "acknowledged")), None)
+
+
+def looked_at(page, name):
+    """What is wrong with the page at both sizes, in light and in dark."""
+    found = []
+    for size in SIZES:
+        page.set_viewport_size(SIZES[size])
+        found += faults(page, f"{name} {size}")
+    page.set_viewport_size(SIZES["wide"])
+    return found
+
+
+def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk, page):
+    page.complaints = []
+    alert = desk.wait_until(lambda: alert_over_dead_jobs(desk), "the dead payments are an alert", within_s=90)
+    page.goto(alert["url"])
+    page.get_by_role("link", name="Draft replay").click()
+    expect(page.get_by_role("radio", name="Careful")).to_be_checked()
+    listed = page.locator("input[name=group]").evaluate_all("all => all.map(one => [one.value, one.checked])")
+    query = page.locator("input[name=q]").first.input_value()
+    titles = {one["fingerprint"]: one["title"] for one in desk.get("groups", q=query, limit=100)["items"]}
+    on = [name for name, is_on in listed if is_on]
+    transient = [name for name in on if any(error in titles[name] for error in TRANSIENT)]
+    permanent = [name for name, _ in listed if name not in transient]
+    cured = ",".join(transient)
+    curable = desk.get("failures", q=f"{query} group:{cured}")["count"]
+    assert transient and curable >= 50 and len(permanent) >= 10 and len(permanent) < len(titles)
+    assert looked_at(page, "preview") == []
+
+    page.get_by_role("button", name=re.compile(rf"^Replay [\d,]+ jobs to {QUEUE}$")).click()
+    page.wait_for_url(re.compile(r"/replays/\d+/$"))
+    number = re.search(r"/replays/(\d+)/", page.url)[1]
+
+    def ended():
+        told = desk.get(f"replays/{number}")
+        return told if told["state"] in ("done", "held", "stopped", "cancelled") else None
+
+    told = desk.wait_until(ended, "it ends without another act", within_s=240)
+    page.reload()
+    assert looked_at(page, "replay") == []
+    assert told["state"] == "done", told["held_because"]
+    assert told["reason"].startswith(f"Alert #{alert['id']}: ")
+    # Every job that could be cured is; every other one is dead, and its group is named on the page.
+    assert desk.get("failures", q=f"replay:{number} state:recovered group:{cured}")["count"] == curable
+    assert desk.get("failures", q=f"{query} group:{cured}")["count"] == 0
+    left = {name: desk.get("failures", q=f"queue:{QUEUE} state:dead group:{name}")["count"] for name in permanent}
+    assert all(left.values()), left
+    shown = page.locator("#replay").inner_html()
+    assert [titles[name] for name in permanent if f"/groups/{name}/" not in shown] == []
+    aside = page.locator("#aside")
+    for text in ("Set aside while it ran", "Off when it was started"):
+        expect(aside).to_contain_text(text)
