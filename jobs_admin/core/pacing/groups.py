@@ -26,7 +26,8 @@ MOST_EXCUSED = (
     20  # groups without a success whose failures are no evidence yet: where each job has its own, all would be
 )
 OUTAGE = 0.8  # of all first attempts, whatever their groups
-MOST_COUNTED = 500  # groups that are counted one by one; jobs of any other are counted as those of no known group
+
+MOST_COUNTED = 500  # groups counted alone, so that what is stored is bounded; the smallest are counted together
 
 HasOthers = Callable[[Collection[GroupId]], bool]
 
@@ -48,7 +49,8 @@ class _Count:
 
 @dataclass(slots=True)
 class Groups:
-    """First attempts by the group that their jobs had died of. Jobs of no known group are counted under None."""
+    """First attempts by the group that their jobs had died of. Jobs of no known group, and of the smallest where
+    there are MOST_COUNTED, are counted under None."""
 
     counts: dict[GroupId | None, _Count] = field(default_factory=dict)
     aside: set[GroupId] = field(default_factory=set)
@@ -75,18 +77,33 @@ class Groups:
             if one.died_of is not None and one.sent_at < self.since.get(one.died_of, one.sent_at):
                 self.forgotten += one.n
                 continue
-            group = one.died_of if one.died_of in self.counts or len(self.counts) < MOST_COUNTED else None
-            count = self.counts.setdefault(group, _Count())
+            count = self._count_of(one.died_of)
             if one.ok:
                 count.succeeded += one.n
             else:
-                if group is not None and not count.judged:
-                    self.before[group] = self.succeeded
+                if one.died_of is not None and not count.judged:
+                    self.before[one.died_of] = self.succeeded
                 count.failed += one.n
                 count.is_same = count.is_same or one.is_same_group
             evidence.append(one)
         no_evidence = self.no_evidence
         return [one for one in evidence if one.died_of not in no_evidence]
+
+    def _count_of(self, group: GroupId | None) -> _Count:
+        if group not in self.counts and len(self.counts) >= MOST_COUNTED:
+            self._count_small_together()
+        return self.counts.setdefault(group, _Count())
+
+    def _count_small_together(self) -> None:
+        """Count the groups with the fewest failures under None from now on: evidence as before, and never set aside."""
+        alone = [group for group in self.counts if group is not None and group not in self.aside]
+        alone.sort(key=lambda group: (self.counts[group].failed, self.counts[group].judged))
+        together = self.counts.setdefault(None, _Count())
+        for group in alone[: MOST_COUNTED // 2]:
+            one = self.counts.pop(group)
+            together.succeeded += one.succeeded
+            together.failed += one.failed
+            self.before.pop(group, None)
 
     @property
     def succeeded(self) -> int:

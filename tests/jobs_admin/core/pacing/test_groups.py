@@ -101,7 +101,7 @@ def test_what_holds_back_a_group_is_told_with_its_numbers():
     assert why.bound > why.limit == 0.5 and not why.holds
     assert (
         why.sentence()
-        == f"{why.failed} of {why.judged} jobs of this group failed with the same error, while other groups succeeded."
+        == f"{why.failed} of {why.judged} jobs of this group failed with the same error: set aside, the other groups go on."
     )
 
 
@@ -172,6 +172,25 @@ def test_where_each_job_has_a_group_of_its_own_failures_still_hold():
     jobs = [f"g{n}" for n in range(1000)]
     played = Mixed(jobs, dict.fromkeys(jobs, 0.6)).run()
     assert played.verdict.state == "held"
+
+
+def test_what_is_remembered_of_45000_groups_is_bounded():
+    jobs = [f"g{n}" for n in range(45_000)]
+    groups = Groups()
+    failing = [Judged(1.0, 0.5, n % 10 > 0, None if n % 10 else job, died_of=job) for n, job in enumerate(jobs)]
+    for start in range(0, len(failing), 500):
+        groups.add(failing[start : start + 500])
+        groups = Groups.from_list(json.loads(json.dumps(groups.as_list())))
+    assert len(json.dumps(groups.as_list())) < 50_000
+    assert groups.succeeded == 40_500 and groups.failed + groups.lost == 4_500
+
+
+def test_a_large_group_among_thousands_of_small_ones_is_still_set_aside():
+    small = [f"g{n}" for n in range(3_000)]
+    jobs = small[:1_500] + in_turns({"dead": 200} | dict.fromkeys(small[1_500:], 1))
+    played = Mixed(jobs, {"dead": 1.0}).run()
+    assert set(played.set_aside) == {"dead"} and played.verdict.state != "held"
+    assert sum(played.succeeded.values()) == 3_000
 
 
 def test_a_group_that_fails_by_half_is_not_set_aside_lightly():
