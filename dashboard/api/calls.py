@@ -130,7 +130,17 @@ def one_failure(request: HttpRequest, failure_id: Number) -> Any:
     found = failures.get(_viewer(request), failure_id)
     started = progress.started_runs(found)
     takes = replays.signatures().of(found.source, found.task)
-    return shapes.failure_detail(found, failures.attempts(found), started, takes, page_of("failure-detail", found.pk))
+    page, waits_in = page_of("failure-detail", found.pk), _waits_in(_viewer(request), found)
+    return shapes.failure_detail(found, failures.attempts(found), started, takes, page, waits_in)
+
+
+def _waits_in(viewer: Viewer, found: Failure) -> dict[str, Any] | None:
+    """The replay that has the job planned and sends nothing now; None where there is none."""
+    if (planned := replays.standing([found]).get(found.pk)) is None:
+        return None
+    number, state = planned
+    reason = replays.find(viewer, number).held_because
+    return {"replay": number, "state": state, "reason": reason, "url": page_of("replay-detail", number)}
 
 
 @api.post("/failures/{failure_id}/discard", response={200: shapes.FailureItem, **REFUSALS}, tags=["failures"])

@@ -137,6 +137,15 @@ class Crash(Schema):
     beside: int  # counted jobs that did, where the whole worker died
 
 
+class WaitsIn(Schema):
+    """A replay that has a job planned and sends nothing now."""
+
+    replay: int
+    state: str  # held, paused, waiting
+    reason: str  # empty where nothing is known
+    url: str
+
+
 class FailureDetail(FailureItem):
     first_job_id: str
     runs: list[Run]
@@ -149,6 +158,7 @@ class FailureDetail(FailureItem):
     ]  # the arguments of its task, as live workers report them: a text for each version; empty: none reports them
     traceback: str | None
     crashes: list[Crash]  # why it is, or was, in quarantine: the oldest first; empty where it never was
+    waits_in: WaitsIn | None  # null where the job is not planned, or is sent within its replay's pace
     url: str
 
 
@@ -296,9 +306,15 @@ _MADE = ("fingerprint", "priority_level")  # from several columns
 
 
 def failure_detail(
-    row: Failure, attempts: list[Attempt], started: Mapping[int, ReplayItem], takes: Sequence[Signature], url: str
+    row: Failure,
+    attempts: list[Attempt],
+    started: Mapping[int, ReplayItem],
+    takes: Sequence[Signature],
+    url: str,
+    waits_in: dict[str, Any] | None,
 ) -> dict[str, Any]:
     return failure(row) | {
+        "waits_in": waits_in,
         "first_job_id": row.first_job_id,
         "runs": _runs(row, attempts, started),
         "args": _json(row.args),

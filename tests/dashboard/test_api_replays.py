@@ -51,6 +51,9 @@ def test_an_option_that_cannot_be_is_refused_by_its_name_and_nothing_starts(ask,
 def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):  # noqa: F811
     replay = Replay.objects.get(pk=started(ask)["id"])
     Replay.objects.filter(pk=replay.pk).update(state="held", held_because="6 of 10", evidence={"kind": "canary"})
+    waiting = ask("GET", f"failures/{replay.items.filter(state='planned').first().failure_id}").json()["waits_in"]
+    assert (waiting["replay"], waiting["state"], waiting["reason"]) == (replay.pk, "held", "6 of 10")
+    assert waiting["url"].endswith(f"/replays/{replay.pk}/")
     assert ask("GET", f"replays/{replay.pk}").json()["evidence"] == {"kind": "canary"}
     resumed = ask("POST", f"replays/{replay.pk}/resume", {"without_groups": [group.fingerprint]})
     assert resumed.status_code == 200 and resumed.json()["without_groups"] == [group.fingerprint]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
+from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
 
+from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import failures, nearest
+from jobs_admin import config, failures, nearest, replays
 from jobs_admin.core.text import shown
 from jobs_admin.management.searching import SearchCommand
-from jobs_admin.models import Failure
+from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import ENGINE
 
 _FIELDS = (
@@ -54,6 +56,8 @@ class Command(SearchCommand):
             return
         for row in _table(rows):
             self.stdout.write(row)
+        for line in _waiting(rows):
+            self.stdout.write(line)
         if page.searched is not None:
             self.stderr.write(f"No index has it: only the newest {page.searched:,} were looked at.")
         more = "more than " if page.count_is_capped else ""
@@ -90,6 +94,19 @@ def _table(rows: list[Failure]) -> list[str]:
     return [
         "  ".join([cell.ljust(width) for cell, width in zip(line, widths, strict=False)] + [line[5]]) for line in lines
     ]
+
+
+def _waiting(rows: list[Failure]) -> list[str]:
+    """A line for each replay that has some of these jobs planned and sends nothing now: why, and its page."""
+    planned = replays.standing(rows)
+    numbers = Counter(number for number, _ in planned.values())
+    lines = []
+    for replay in Replay.objects.filter(pk__in=numbers).order_by("pk"):
+        jobs = "1 job waits" if numbers[replay.pk] == 1 else f"{numbers[replay.pk]:,} jobs wait"
+        page = config.page_url(reverse("replay-detail", args=[replay.pk]))
+        why = f": {shown(replay.held_because, 300)}" if replay.held_because else "."
+        lines.append(f"{jobs} in {replay.state} replay #{replay.pk}{why} {page}")
+    return lines
 
 
 def _item(row: Failure) -> dict[str, object]:
