@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from django import forms
 
+from jobs_admin import replays
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing.window import DAYS
 from jobs_admin.replays.options import ACCEPTABLE
@@ -143,6 +144,26 @@ class Pace(Refusing):
             pace["shuffle"] = True
         return pace or None
 
+    @classmethod
+    def fields_of(cls, pace: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """The fields that `asked` reads as this pace, given as `pacing.Pace.as_dict` writes it."""
+        found = [("style", str(pace.get("style", "")))]
+        if rate := pace.get("rate"):
+            found += [("amount", _typed(rate)), ("unit", "rate")]
+        parts = {name: pace[name] for name in cls.ALONE if name in pace}
+        for name, names in cls.PARTS.items():
+            part = pace.get(name) or {}
+            parts |= {f"{name}_{key}": part[key] for key in names if key in part}
+        for name, value in parts.items():
+            if isinstance(value, list):
+                found += [(name, str(one)) for one in value]
+            else:
+                is_share = isinstance(cls.base_fields[name], Share)
+                found.append((name, _typed(round(value * 100, 4)) if is_share else _typed(value)))
+        if (pace.get("stop") or {}).get("new_groups") is False:
+            found.append(("stop_new_groups", "no"))
+        return [*found, ("shuffle", "on")] if pace.get("shuffle") else found
+
     @property
     def has_advanced(self) -> bool:
         """Whether somebody set, or mistyped, something beyond style and rate."""
@@ -159,6 +180,11 @@ def _number(value: Any) -> Any:
         return value
 
 
+def _typed(value: Any) -> str:
+    """A number as a person types it, to its last digit; text as it is."""
+    return f"{value:.15g}" if isinstance(value, int | float) else str(value)
+
+
 class Options(Refusing):
     """How the jobs of a replay are sent: attempts, queue, id, arguments, and what is accepted by name."""
 
@@ -173,7 +199,8 @@ class Options(Refusing):
     same_job_id = forms.BooleanField(required=False)
     patch = forms.CharField(required=False, strip=True, max_length=200_000, label="Change the arguments of every job")
     accept = forms.MultipleChoiceField(required=False, choices=[(name, name) for name in ACCEPTABLE])
-    groups = forms.CharField(required=False, max_length=30_000)  # the fingerprints that were listed
+    # The fingerprints that were listed, between commas; a comma alone lists none, so none is left out.
+    groups = forms.CharField(required=False, max_length=30_000)
 
     def clean_patch(self) -> Any:
         text = self.cleaned_data["patch"]
@@ -196,10 +223,22 @@ class Options(Refusing):
         said = self.cleaned_data
         found = {name: said[name] for name in ("to_queue", "same_job_id", "patch", "accept") if said[name]}
         if said["groups"]:
-            found["without_groups"] = sorted(set(said["groups"].split(",")) - set(self.ticked))
+            found["without_groups"] = sorted(set(said["groups"].split(",")) - {""} - set(self.ticked))
         if said["attempts"] == "number":
             return found | {"attempts": said["attempts_number"] or "0"}
         return found | ({"attempts": "kept"} if said["attempts"] == "kept" else {})
+
+    @classmethod
+    def fields_of(cls, options: replays.Options, left_out: Collection[str]) -> list[tuple[str, str]]:
+        """The fields that `asked` reads as these options; `left_out`: the groups that are off, by fingerprint."""
+        found = [("accept", name) for name in options.accept] + [("groups", ",".join(left_out) or ",")]
+        if isinstance(options.attempts, int):
+            found += [("attempts", "number"), ("attempts_number", str(options.attempts))]
+        else:
+            found.append(("attempts", options.attempts))
+        found += [("to_queue", options.to_queue)] if options.to_queue else []
+        found += [("same_job_id", "on")] if options.same_job_id else []
+        return found + ([("patch", json.dumps(options.patch, ensure_ascii=False))] if options.patch else [])
 
     @property
     def ticked(self) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard import links
+from dashboard import links, replay_forms
 from dashboard.screens import replay_accepted, replay_paces, replay_picture
 from dashboard.shown.figures import duration
+from jobs_admin import replays
 from jobs_admin.core import query as language
 from jobs_admin.core.clock import clock
 from jobs_admin.models import Replay
@@ -21,6 +23,7 @@ from jobs_admin.replays.unattended import Unattended
 STEP = 1.5  # of one press
 _HELD_BACK = 0.5  # of its rate, and less: a replay is as fast as the workers let it be
 _MOST_QUEUES = 3  # named in a sentence
+_LONGEST_ADDRESS = 4_000  # characters of a form that is sent within an address
 FAST_UP_TO = 100_000  # jobs: a page of more costs too much to be asked for every second
 BY = {"slower": 1 / STEP, "faster": STEP}
 
@@ -59,7 +62,7 @@ class Row:
     parts: list[Part]
     settled: int
     sent_none: bool
-    draft: Draft | None
+    drafted_jobs: int | None  # of a draft; None where it was started
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ def row(replay: Replay) -> Row:
         parts(replay),
         replay.settled,
         _sent_none(replay),
-        draft(replay),
+        _drafted_jobs(replay) if replay.state == ReplayState.DRAFT else None,
     )
 
 
@@ -199,26 +202,26 @@ class Draft:
 
     jobs: int  # that matched, less those left out
     url: str
-    fields: list[tuple[str, str]]  # of the form that opens it
+    fields: list[tuple[str, str]]  # of the form that opens it: scope, pace, options, groups, reason
+    method: str  # get, or post where the fields are too long for an address
 
 
-def draft(replay: Replay) -> Draft | None:
-    """Return the draft; None where the replay is none."""
+def draft(replay: Replay, left_out: Collection[str]) -> Draft | None:
+    """Return the draft; None where the replay is none. `left_out`: the fingerprints of the groups that it goes without."""
     if replay.state != ReplayState.DRAFT:
         return None
-    fields = [("reason", replay.reason), ("draft", str(replay.pk)), ("style", str(replay.pace.get("style", "")))]
-    if rate := replay.pace.get("rate"):
-        fields += [("amount", f"{rate:g}"), ("unit", "rate")]
+    fields = [("reason", replay.reason), ("draft", str(replay.pk)), *replay_forms.Pace.fields_of(replay.pace)]
+    fields += replay_forms.Options.fields_of(replays.Options.of(replay), left_out)
     if replay.selection:
         fields.append(("selection", ",".join(map(str, replay.selection))))
     else:
         fields.append(("q", replay.query))
-    fields += [("accept", name) for name in replay.accepted]
-    fields += [("to_queue", replay.to_queue)] if replay.to_queue else []
-    fields += [("same_job_id", "on")] if replay.same_job_id else []
-    fields += [("patch", json.dumps(replay.patch, ensure_ascii=False))] if replay.patch else []
-    left = sum(row["count"] for row in replay.blocked)
-    return Draft(max(0, replay.matched - left), reverse("replay-new"), fields)
+    is_long = sum(len(value) for _, value in fields) > _LONGEST_ADDRESS
+    return Draft(_drafted_jobs(replay), reverse("replay-new"), fields, "post" if is_long else "get")
+
+
+def _drafted_jobs(replay: Replay) -> int:
+    return max(0, replay.matched - sum(row["count"] for row in replay.blocked))
 
 
 def waits(found: Unattended | None, viewer: Viewer) -> str:

@@ -219,14 +219,15 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
         uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ITEMS).rows
     again = replays.failed_again_groups(request.viewer, replay) if replay.failed_again else []
     failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
+    aside = replays.groups_aside(request.viewer, replay)
     approval = _approval(request, replay)
     # Of a held one its panel tells more.
     nobody = None if replay.state == ReplayState.HELD else unattended(replay, timezone.now())
     context = {
         "replay": replay,
         "held": replay_held.held(replay, failing),
-        "aside": replay_groups.aside(replay, request.viewer, replays.groups_aside(request.viewer, replay)),
-        "draft": replay_page.draft(replay),
+        "aside": replay_groups.aside(replay, request.viewer, aside),
+        "draft": replay_page.draft(replay, [one.group.name for one in aside]),
         "approval": approval,
         "shown": replay_page.shown(
             replay,

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from html.parser import HTMLParser
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 from django.urls import reverse
 from django.utils import timezone
 
@@ -735,6 +738,84 @@ def test_a_draft_is_listed_opened_and_discarded(ann, shop):
     assert Replay.objects.count() == 1
 
 
+FULL_PACE = {
+    "style": "careful",
+    "canary": {"jobs": 7, "success": 0.55, "within": 90},
+    "ramp": {"from": 1.5, "to": 12345.6789},
+    "in_flight": 321,
+    "per_key": {"key": "tenant", "concurrency": 2, "rate": 0.75},
+    "stop": {"failed": 0.37, "of_last": 150, "new_groups": False},
+    "queue_cap": 5000,
+    "jitter": 0.25,
+    "window": {"from": "22:00", "to": "06:30", "days": ["mon", "tue"]},
+    "shuffle": True,
+}
+
+
+class Fields(HTMLParser):
+    """What a browser sends of the forms with one action: hidden and typed fields, ticked boxes, chosen options."""
+
+    def __init__(self, page, action):
+        super().__init__()
+        self.action, self.sent, self.inside, self.select, self.area = action, {}, False, None, None
+        self.feed(page.content.decode())
+
+    def add(self, name, value):
+        if name and name != "csrfmiddlewaretoken":
+            self.sent.setdefault(name, []).append(value)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag == "form":
+            self.inside = given.get("action") == self.action
+        elif self.inside and tag == "input" and "disabled" not in given:
+            if given.get("type") not in ("checkbox", "radio") or "checked" in given:
+                self.add(given.get("name"), given.get("value") or "")
+        elif self.inside and tag == "select":
+            self.select = [given.get("name"), None]
+        elif self.select and tag == "option" and ("selected" in given or self.select[1] is None):
+            self.select[1] = given.get("value", "")
+        elif self.inside and tag == "textarea":
+            self.area = [given.get("name"), ""]
+
+    def handle_data(self, data):
+        if self.area:
+            self.area[1] += data
+
+    def handle_endtag(self, tag):
+        if tag == "form":
+            self.inside = False
+        elif tag == "select" and self.select:
+            self.add(*self.select)
+            self.select = None
+        elif tag == "textarea" and self.area:
+            self.add(*self.area)
+            self.area = None
+
+
+@pytest.mark.parametrize(
+    ("pace", "options"),
+    [
+        (FULL_PACE, {"attempts": 4, "without_groups": ["v1-down"], "patch": {"kwargs": {"note": "again & again"}}}),
+        ({"style": "steady", "rate": 0.125}, {"attempts": "kept", "same_job_id": True, "without_groups": []}),
+        ({"style": "at_once"}, {"accept": ["expired"]}),
+    ],
+)
+def test_an_opened_draft_brings_back_its_groups_its_pace_and_its_attempts(ann, shop, pace, options):
+    dead(5, group=group("shop.PartnerDown", "down", fingerprint="v1-down"), task="shop.deliver")
+    dead(3, group=group("KeyError", "sku", fingerprint="v1-key"), task="shop.stock")
+    options = replays.Options.read(options)
+    draft = replays.draft(BOB, query="state:dead", pace=pace, options=options, reason="later")
+    opened = ann.get(NEW, Fields(ann.get(f"/replays/{draft.pk}/"), NEW).sent)
+    form = Fields(opened, NEW).sent | {"step": "start", "reason": "now", "confirm": "5"}
+    answer = ann.post(NEW, form)
+    assert answer.status_code == 302, text_of(answer)
+    started = Replay.objects.get()
+    assert started.pk != draft.pk and started.pace == draft.pace
+    assert replays.Options.of(started) == replays.Options.of(draft)
+    assert started.without_groups == draft.without_groups
+
+
 def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop):
     replay = held(others=2, kind="canary", failed=2, judged=5)
     waiting = replay.items.filter(state="planned").first()
@@ -743,3 +824,6 @@ def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop
     assert "Resume that replay, resume it without this job or its group, or cancel its remaining jobs" in text
     rows = ann.get("/failures/").content.decode()
     assert f'in held <a href="/replays/{replay.pk}/">replay #{replay.pk}</a>' in rows
+    call_command("failures", f"replay:{replay.pk}", stdout=(out := StringIO()), stderr=StringIO())
+    assert f"in held replay #{replay.pk}: 2 of 5 canary jobs failed again." in out.getvalue()
+    assert f"/replays/{replay.pk}/" in out.getvalue()
