@@ -80,7 +80,7 @@ class Stranded:
         """What to do about it."""
         parts = []
         if self.tags:
-            parts.append("Wait, or return the jobs now: on the queue’s page, or with `manage.py workers return`.")
+            parts.append("Wait, or return the jobs now: on the queue’s page, or with manage.py workers return.")
         if self.lost:
             parts.append("Publish a policy with file_lost: such jobs are then filed and can be replayed.")
         return " ".join(parts)

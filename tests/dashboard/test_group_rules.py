@@ -30,7 +30,13 @@ def test_the_page_marks_what_counts_and_says_why_the_rest_does_not(ann, watched)
     answer = ann.get(f"/groups/{where.fingerprint}/why/")
     page, text = answer.content.decode(), text_of(answer)
     assert "<mark>shop/tasks.py in deliver</mark>" in page and "of a library" in text
-    assert '<span class="varies">&lt;ip&gt;</span>' in page and "10.0.0.17" in text
+    assert '<span class="varies">&lt;ip&gt;</span>' in page and "10.0.0.17" in text and "the values marked <…> vary" in text
+
+
+def test_a_message_in_which_nothing_varies_explains_no_mark(ann, watched):
+    where = group()
+    bury(group=where, message="no such table", trace=TRACE)
+    assert "the values marked" not in text_of(ann.get(f"/groups/{where.fingerprint}/why/"))
 
 
 def test_a_group_page_leads_to_why(ann, watched):

@@ -183,7 +183,8 @@ def test_a_job_that_was_acknowledged_before_it_ran_does_not_return_and_that_is_s
     browser = log_in(django_user_model, "otto", shop="operator")
     for address in (f"/failures/{failure.pk}/", "/queues/shop/celery/"):
         page = browser.get(address).content.decode()
-        assert "file_lost" in page and "lost" in page and "Return 1 now" not in page
+        assert "file_lost" in page and "lost" in page and "Return 1 job now" not in page
+        assert "It will be retried by its worker" not in page
 
     said = document(parse({"name": "kept", "mode": "enforce", "match": {"task": "*"}, "file_lost": True}))
     PolicyVersion.objects.create(version=1, document=said, published_at=now, published_by="ann")
