@@ -21,7 +21,7 @@ from jobs_admin.core import fingerprint as prints
 from jobs_admin.core.fingerprint import Rules, Split, fingerprint
 from jobs_admin.core.paths import ignores
 from jobs_admin.core.text import representable
-from jobs_admin.models import Failure, FailureCount, Group, GroupAlias, GroupRule
+from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupAlias, GroupRule
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.models.group import IS_TAKEN_IN, TAKEN_IN
 from jobs_admin.models.group_rule import GroupRuleKind
@@ -272,6 +272,15 @@ def _splittable(groups: list[Group], by: str) -> None:
         raise RuleRefused("conflict", message, "groups")
     if _came_out_of_a_split(groups[0]):
         raise RuleRefused("conflict", "This group came out of a split itself. Nothing was changed.", "groups")
+    if _is_parting(groups[0]):
+        message = "A merge of this group is being withdrawn: split it when that is complete. Nothing was changed."
+        raise RuleRefused("conflict", message, "groups")
+
+
+def _is_parting(group: Group) -> bool:
+    """Return whether a withdrawn merge still has failures to return to it, or from it."""
+    rules = GroupRule.objects.filter(kind=GroupRuleKind.MERGE, is_withdrawn=True, is_applied=False)
+    return any(group.pk == rule.group_id or group.fingerprint in rule.others for rule in rules)
 
 
 def _came_out_of_a_split(group: Group) -> bool:
@@ -466,11 +475,12 @@ def _give_back(rule: GroupRule) -> None:
 # -- what would become of them ----------------------------------------------------------------------------------
 
 
-def printed(failure: Failure, rules: Rules) -> prints.Fingerprint:
-    """The fingerprint of a failure that is known, under these rules."""
-    trace = failure.traceback.text if failure.traceback else ""
+def printed(failure: Failure, rules: Rules, attempt: Attempt | None = None) -> prints.Fingerprint:
+    """The fingerprint of a known failure, or of one of its attempts, under these rules."""
+    error = attempt or failure
+    trace = error.traceback.text if error.traceback else ""
     facts = {name: getattr(failure, name) for name in ("task", "queue", "source", "tenant", "release")}
-    return fingerprint(failure.error_type, failure.message, trace, rules, facts)
+    return fingerprint(error.error_type, error.message, trace, rules, facts)
 
 
 def _preview(draft: _Draft) -> Preview:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 import re
 import time
@@ -19,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Value, When
 
 from jobs_admin import indexing, merged_counts, rules_in_force, statements
 from jobs_admin.asked import InIndex, all_of
@@ -343,9 +344,39 @@ def _apply(now: datetime) -> bool:
         return True
     if now - rule.since < _SETTLED:
         return False
+    if (strays := _strays(rule)) and _slice("stray", lambda most: _bring_home(rule, strays[:most])):
+        return True
     with _alone():
         _finish(rule.pk)
     return True
+
+
+def _strays(rule: GroupRule) -> list[int]:
+    """Return some attempts that the group of a withdrawn merge has of failures that left it by failing again.
+
+    Only attempts whose own error is of the group that its failure is in.
+    """
+    if rule.kind != GroupRuleKind.MERGE or not rule.is_withdrawn or rule.group is None:
+        return []
+    rules = rules_in_force.in_force()
+    found = Attempt.objects.filter(group=rule.group, failure__group__fingerprint__in=rule.others)
+    rows = found.select_related("traceback", "failure__group").order_by("pk").iterator(chunk_size=_MOST)
+
+    def is_at_home(one: Attempt) -> bool:
+        group = one.failure.group.fingerprint
+        return printed(one.failure, rules, one).value in (group, *rule.before.get(group, {}).get("aliases", ()))
+
+    return list(itertools.islice((one.pk for one in rows if is_at_home(one)), _MOST))
+
+
+def _bring_home(rule: GroupRule, attempts: Sequence[int]) -> int:
+    """Give these attempts to the groups of their failures. What each group counts is set right when the rule ends."""
+    home = Failure.objects.filter(pk=OuterRef("failure"), group__fingerprint__in=rule.others).values("group")[:1]
+    strays = Attempt.objects.filter(pk__in=attempts, group=rule.group, failure__group__fingerprint__in=rule.others)
+    moved = Attempt.objects.filter(pk__in=list(strays.values_list("pk", flat=True))).update(group=Subquery(home))
+    if rule.group is not None:
+        _represent_anew(rule.group.pk)
+    return moved
 
 
 def _held(pk: int) -> GroupRule | None:

@@ -126,7 +126,12 @@ def test_two_old_groups_that_are_one_by_now_become_one_and_both_links_live():
     assert group_detail.group(ANN, "v1-a").group == group_detail.group(ANN, "v1-b").group
 
 
-LIMIT = {"kind": "hard_limit", "error_type": "billiard.exceptions.TimeLimitExceeded", "message": "hard time limit of 3 s exceeded", "trace": ""}
+LIMIT = {
+    "kind": "hard_limit",
+    "error_type": "billiard.exceptions.TimeLimitExceeded",
+    "message": "hard time limit of 3 s exceeded",
+    "trace": "",
+}
 
 
 def kill(number, task, start=0, **said):
@@ -307,6 +312,55 @@ def test_a_merge_that_is_taken_back_at_any_point_gives_each_its_minutes_too(slic
     all_of_it()
     now = set(GroupCounter.objects.filter(step=60, failed__gt=0).values_list("group__fingerprint", "failed"))
     assert now == minutes == {(one.fingerprint, 1), (other.fingerprint, 3)}
+
+
+@pytest.mark.parametrize("slices", range(1, 9))
+def test_attempts_of_a_job_that_fails_again_while_a_merge_is_taken_back_return_to_its_group(slices):
+    one, other = bury(1), bury(2, task="refund")
+    regrouping._paces = defaultdict(lambda: regrouping._Pace(1))
+    rule = save("merge", one, other)
+    for _ in range(slices):
+        regrouping.regroup(NOW)
+    group_rules.withdraw(ANN, rule)
+    message = "order 17 refused"
+    trace = TRACE.format(task="refund", message=message)
+    file(*(report(f"refund-{message}-{n}", attempt=2, task="refund", message=message, trace=trace) for n in range(2)))
+    all_of_it()
+    assert where() == {one.fingerprint: 1, other.fingerprint: 2} and is_consistent()
+    assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (4, 4)}
+
+
+def test_groups_are_not_split_while_a_merge_of_them_is_being_withdrawn():
+    """Their failures in the other group would stay there, or be in a part that is not theirs."""
+    one, other = bury(1), bury(3, task="refund")
+    rule = save("merge", one, other)
+    regrouping.regroup(NOW)
+    group_rules.withdraw(ANN, rule)
+    bury(1, task="refund")
+    for group in (one, other):
+        with pytest.raises(group_rules.RuleRefused) as refused:
+            save("split", group, by="task")
+        assert refused.value.code == "conflict"
+    all_of_it()
+    split = save("split", other, by="task")
+    all_of_it()
+    group_rules.withdraw(ANN, split)
+    all_of_it()
+    assert where() == {one.fingerprint: 1, other.fingerprint: 3} and is_consistent()
+
+
+def test_an_attempt_that_failed_otherwise_stays_in_its_group_when_a_merge_is_taken_back():
+    one, other = bury(1), bury(1, task="refund")
+    message = "order 17 refused"
+    trace = TRACE.format(task="refund", message=message)
+    rule = save("merge", one, other)
+    all_of_it()
+    group_rules.withdraw(ANN, rule)
+    file(report(f"charge-{message}-0", attempt=2, task="charge", message=message, trace=trace))
+    all_of_it()
+    assert where() == {one.fingerprint: 0, other.fingerprint: 2}
+    assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (2, 2)}
+    assert Attempt.objects.filter(group=one).count() == 1
 
 
 def test_groups_that_fell_silent_long_ago_part_with_their_counts_too():
