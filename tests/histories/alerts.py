@@ -380,7 +380,7 @@ class Alerts(CeleryDesk):
         phase.judged_at = at
         if not phase.is_firing:
             if depth <= rule.threshold:
-                phase.opened_at = None
+                phase.opened_at, phase.judged_at = None, float("-inf")  # what opens again knows no last moment
             elif at - phase.opened_at >= rule.for_s:
                 phase.is_firing = True
                 phase.fired += 1
@@ -390,6 +390,7 @@ class Alerts(CeleryDesk):
             phase.below_since = at if phase.below_since is None else phase.below_since
             if at - phase.below_since >= rule.keep_firing_s:
                 phase.opened_at, phase.is_firing, phase.below_since = None, False, None
+                phase.judged_at = float("-inf")
 
     def _compare_open(self, now: Any) -> None:
         from jobs_admin.models import Alert
@@ -461,10 +462,10 @@ class Alerts(CeleryDesk):
         self._judge(quiet, 1)
         for receiver in self.receivers:
             receiver.moods = []
-        for channel in Channel.objects.exclude(disabled_at=None):
-            notices.enable(self.ann, channel.pk)
         for turn in range(40):
             self._deliver_all()
+            for channel in Channel.objects.exclude(disabled_at=None):  # also by an answer that was on its way
+                notices.enable(self.ann, channel.pk)
             for pk in Delivery.objects.filter(state="parked").values_list("pk", flat=True):
                 self.was_resent = True
                 notices.resend(self.ann, pk)

@@ -39,7 +39,7 @@ class CeleryDesk(World):
         self._bounds = SmallBounds(bounds)
         self._monotonic, self._skipped = time.monotonic, 0.0
         time.monotonic = lambda: self._monotonic() + self._skipped
-        self.jobs_made = self.checked = 0
+        self.jobs_made = 0
 
     def close(self) -> None:
         forget_process()

@@ -495,9 +495,7 @@ class Replays(CeleryDesk):
             raise Divergence("\n".join(wrong[:15]))
         if (broken := audit.verify()) is not None:
             raise Divergence(f"The audit breaks at {broken}")
-        self.checked += 1
-        if self.checked % 5 == 1:
-            compare_counts(with_attempts=not pruned)
+        compare_counts(with_attempts=not pruned)
 
     def _wrong_items(self, items: list[tuple[int, int, int, int, str]]) -> list[str]:
         wrong = []
