@@ -69,5 +69,5 @@ def test_an_alert_over_the_mixed_day_is_replayed_by_its_link_and_one_button(desk
     shown = page.locator("#replay").inner_html()
     assert [titles[name] for name in permanent if f"/groups/{name}/" not in shown] == []
     aside = page.locator("#aside")
-    for text in ("Set aside while it ran", "Off when it was started"):
+    for text in ("Set aside during the replay", "Off at the start"):
         expect(aside).to_contain_text(text)

@@ -71,5 +71,6 @@ def test_a_change_of_arguments_where_some_are_hidden(shop, bury):
     bury(3)
     bury(1, redacted=2)
     assert warnings() == []
-    (text,) = warnings(options=Options(patch={"kwargs": {"dry_run": True}}))
-    assert text.startswith("1 of 4 has values that are hidden here.")
+    hidden, unchecked = warnings(options=Options(patch={"kwargs": {"dry_run": True}}))
+    assert hidden.startswith("1 of 4 has values that are hidden here.")
+    assert "report no signature" in unchecked
