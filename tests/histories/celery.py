@@ -308,6 +308,19 @@ class CeleryOnRabbitMQ(Celery):
         for queue in (*QUEUES, PARKED):
             self.connection.default_channel.queue_purge(queue)
 
+    def restart_workers(self) -> None:
+        """The pool `solo` acknowledges a message after its execution: RabbitMQ would deliver it again."""
+        self.worker.kill()
+        channel = self.connection.default_channel
+        ends = time.monotonic() + _DEADLINE_S
+        while any(channel.queue_declare(queue, passive=True).consumer_count for queue in QUEUES):
+            if time.monotonic() > ends:
+                raise Divergence("RabbitMQ does not notice that its consumer was killed")
+            time.sleep(0.01)
+        for queue in QUEUES:
+            channel.queue_purge(queue)
+        self.worker.start()
+
     def unpark(self, job: Job) -> None:
         channel = self.connection.default_channel
         others = []
