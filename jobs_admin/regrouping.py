@@ -359,7 +359,9 @@ def _strays(rule: GroupRule) -> list[int]:
     if rule.kind != GroupRuleKind.MERGE or not rule.is_withdrawn or rule.group is None:
         return []
     rules = rules_in_force.in_force()
-    found = Attempt.objects.filter(group=rule.group, failure__group__fingerprint__in=rule.others)
+    # The group that took the others in may be taken in by one of them since.
+    elsewhere = Group.objects.filter(fingerprint__in=rule.others).exclude(pk=rule.group.pk)
+    found = Attempt.objects.filter(group=rule.group, failure__group__in=elsewhere)
     rows = found.select_related("traceback", "failure__group").order_by("pk").iterator(chunk_size=_MOST)
 
     def is_at_home(one: Attempt) -> bool:

@@ -330,6 +330,18 @@ def test_attempts_of_a_job_that_fails_again_while_a_merge_is_taken_back_return_t
     assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (4, 4)}
 
 
+def test_a_merge_the_other_way_round_while_one_is_being_withdrawn_comes_to_its_end():
+    one, other = bury(1), bury(2, task="refund")
+    rule = save("merge", one, other)
+    group_rules.withdraw(ANN, rule)
+    merged = save("merge", other, one)
+    all_of_it()
+    assert where() == {other.fingerprint: 3} and is_consistent()
+    group_rules.withdraw(ANN, merged)
+    all_of_it()
+    assert where() == {one.fingerprint: 1, other.fingerprint: 2} and is_consistent()
+
+
 def test_groups_are_not_split_while_a_merge_of_them_is_being_withdrawn():
     """Their failures in the other group would stay there, or be in a part that is not theirs."""
     one, other = bury(1), bury(3, task="refund")
