@@ -36,6 +36,7 @@ SLOW_TIMEOUT_S, SLOW_FALLS_S = 10.0, 8.0  # a client gives up; one that only bec
 OUTAGE_S = 30.0
 RESUMED_S = 60.0
 OF_EACH = 4
+JOBS = 45_000
 LONGEST_S = 40 * 3600.0
 
 Curve = Callable[[float], float]
@@ -333,12 +334,21 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--jobs", type=int, default=45_000)
+    options.add_argument("--jobs", type=int, help=f"{JOBS:,} unless said; 1,500 with --real.")
     options.add_argument("--kind", action="append", choices=list(KINDS), help="Only this one; may be repeated.")
     options.add_argument("--way", action="append", choices=[*CAREFUL, "steady"], help="Only this one; may be repeated.")
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--lines", action="store_true", help="A line for each, rather than JSON.")
+    options.add_argument("--real", action="store_true", help="Six of the kinds with real workers, from a fresh desk.")
     chosen = options.parse_args()
+    if chosen.real:
+        from bench import partners_real
+
+        jobs = chosen.jobs or partners_real.JOBS
+        rows = partners_real.real(chosen.seed, jobs, chosen.kind or partners_real.KINDS)
+        print(json.dumps({"machine": machine(), "seed": chosen.seed, "jobs": jobs, "met": rows}, indent=1))
+        return
+    chosen.jobs = chosen.jobs or JOBS
     wanted = [
         (n, way, chosen.jobs, chosen.seed)
         for way in chosen.way or (*CAREFUL, "steady")

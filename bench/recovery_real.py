@@ -23,6 +23,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -44,8 +45,9 @@ WITHIN_S = 400.0  # one way
 _REPLAYED = """
 from demo import control
 while Failure.objects.filter(tenant="{name}", state="dead").count() < {jobs}: time.sleep(0.2)
-draft = replays.draft(ANN, query="tenant:{name}", pace={pace!r}, reason="the customer is back")
-control.set_mode("{url}", "warming")
+draft = replays.draft(ANN, query="tenant:{name}", pace={pace!r}, reason="the customer is back",
+                      options=replays.Options(without_groups=()))
+for url in {urls!r}: control.set_mode(url, "warming")
 began, held_at = time.monotonic(), None
 say(began)
 replay = replays.start(ANN, draft)
@@ -143,6 +145,8 @@ class Story:
     folder: Path
     jobs: int
     sheds: bool = True
+    before: float | None = WARM  # jobs/s that the queue managed in the hour before; None: it had nothing to do
+    within_s: float = WITHIN_S
     stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Story:
@@ -161,18 +165,21 @@ class Story:
 
         engine = Engine(self.folder / "engine").start()
         stack.callback(engine.stop)
-        self.diary, self.place = self.folder / "diary", f"127.0.0.1:{free_port()}"
-        self.url = f"http://{self.place}"
-        port = int(self.place.rpartition(":")[2])
-        service = multiprocessing.get_context("spawn").Process(
-            target=serve, args=(port, self.diary, self.sheds), daemon=True
-        )
-        service.start()
-        stack.callback(service.kill)
-        _until_it_answers(self.url)
+        self.diary = self.folder / "diary"
+        self.places = [f"127.0.0.1:{free_port()}" for _ in range(self.services)]
+        self.urls = [f"http://{place}" for place in self.places]
+        for n, place in enumerate(self.places):
+            service = multiprocessing.get_context("spawn").Process(
+                target=self.serves(n), args=(int(place.rpartition(":")[2]), self.diary), daemon=True
+            )
+            service.start()
+            stack.callback(service.kill)
+        for url in self.urls:
+            _until_it_answers(url)
         self.desk = Desk(self.folder, engine.url)
         self.desk.environment["REDRIVE_DATA"] = str(self.folder)
-        self.desk.run(_BEFORE.format(per_minute=round(60 * WARM)))
+        if self.before is not None:
+            self.desk.run(_BEFORE.format(per_minute=round(60 * self.before)))
         with (self.folder / "watch.log").open("ab") as log:
             watch = subprocess.Popen(
                 [sys.executable, "manage.py", "watch"], cwd=ROOT, env=self.desk.environment, stdout=log, stderr=log,
@@ -181,6 +188,19 @@ class Story:
         stack.callback(end, watch)
         self.worker = RealWorker(engine.url, engine.url, concurrency=4, queues="emails").start()
         stack.callback(self.worker.stop)
+
+    @property
+    def services(self) -> int:
+        """How many services the jobs call."""
+        return 1
+
+    def serves(self, n: int) -> Callable[[int, Path], None]:
+        """What runs the service of that number, in a process of its own: told its port and the diary."""
+        return partial(serve, sheds=self.sheds)
+
+    def places_of_jobs(self) -> list[str]:
+        """The host and port that each job calls."""
+        return self.places * self.jobs
 
     def tell(self, name: str, way: Replayed | Scripted) -> dict[str, Any]:
         began, said = self._replayed(name, way.pace) if isinstance(way, Replayed) else self._scripted(name, way)
@@ -199,10 +219,11 @@ class Story:
         }
 
     def _replayed(self, name: str, pace: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-        control.set_mode(self.url, "outage")
-        for n in range(self.jobs):
-            self.worker.send("post", self.place, n, kwargs={"tenant": _word(name)}, queue="emails", retries=5)
-        code = _REPLAYED.format(name=_word(name), jobs=self.jobs, pace=pace, url=self.url, resumed_s=RESUMED_S)
+        for url in self.urls:
+            control.set_mode(url, "outage")
+        for n, place in enumerate(self.places_of_jobs()):
+            self.worker.send("post", place, n, kwargs={"tenant": _word(name)}, queue="emails", retries=5)
+        code = _REPLAYED.format(name=_word(name), jobs=self.jobs, pace=pace, urls=self.urls, resumed_s=RESUMED_S)
         operator = self.desk.start(code)
         try:
             told = list(self._told(operator))
@@ -214,23 +235,24 @@ class Story:
         steps = [
             f"{at:.0f} s: {state}, {rate:.1f}/s, {sent:,} sent" for at, state, rate, sent, _ in course[::20] if rate
         ]
-        return began, {**end, "held_because": sentences, "course": steps}
+        held_s = sum(later[0] - at for (at, state, *_), later in pairwise(course) if state == "held")
+        return began, {**end, "held_because": sentences, "held_s": round(held_s, 1), "course": steps}
 
     def _told(self, operator: subprocess.Popen[str]) -> Iterator[Any]:
         assert operator.stdout is not None
-        ends = time.monotonic() + WITHIN_S
+        ends = time.monotonic() + self.within_s
         for line in operator.stdout:
-            assert time.monotonic() < ends, f"not through after {WITHIN_S} s: {line}"
+            assert time.monotonic() < ends, f"not through after {self.within_s} s: {line}"
             yield json.loads(line)
         assert operator.wait() == 0, "the operator's process failed"
 
     def _scripted(self, name: str, way: Scripted) -> tuple[float, dict[str, Any]]:
         random = Random(1)
-        control.set_mode(self.url, "warming")
+        control.set_mode(self.urls[0], "warming")
         began = time.monotonic()
         for n in range(self.jobs):
             self.worker.send(
-                "post", self.place, n, kwargs={"tenant": _word(name)}, queue="emails", countdown=way.countdown(random)
+                "post", self.places[0], n, kwargs={"tenant": _word(name)}, queue="emails", countdown=way.countdown(random)
             )
         self.worker.wait(
             lambda: sum(line.startswith(_word(name) + " ") for line in self.worker.marks("posted")) == self.jobs,
