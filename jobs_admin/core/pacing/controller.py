@@ -35,6 +35,7 @@ CAP = 0.75  # of the rate at which it had to be held: a climb goes no further af
 CAP_MOST = 0.85  # … until that was well for long, and then so far
 CAP_WELL_S, CAP_WELL_JOBS = 120.0, 500
 AGAIN = 0.2  # of the rate that failed: where it begins again at most
+FALLS = 3  # after so many, the rate that they began at is blamed without a hold
 GOOD_S = 20.0  # a rate that was well for so long is not what a later outage is laid to
 LOWEST = 0.02  # of the rate that it begins with: so slow at most
 NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
@@ -42,7 +43,7 @@ NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
 # What a controller remembers besides its parts.
 _PLAIN = (
     "state", "at", "since", "sent", "base", "home", "climbs", "quiet_s", "workerless_s", "lag_s",
-    "cap", "cap_of", "cap_s", "newest", "bad", "good", "good_since", "good_of",
+    "cap", "cap_of", "cap_s", "newest", "bad", "good", "good_since", "good_of", "is_excused", "falls",
 )  # fmt: skip
 
 
@@ -98,6 +99,8 @@ class Controller:
         ] = []  # the newest first attempts, oldest first: succeeded, and the group it died of
         self._bad: float | None = None  # the lowest rate at which it had to be held because jobs failed
         self._good = 0.0  # the highest rate that was well for GOOD_S …
+        self._is_excused = False  # one outage was not laid to the rate: the next one is
+        self._falls = 0  # times that going slower did not help at once: the service was knocked over, or a part of it
         self._good_since = now  # … and that which was exceeded all the time since then
         self._good_of = 0.0
         self._begin(now, climbs=pace.ramp is not None)
@@ -308,9 +311,15 @@ class Controller:
         if self._state == CANARY and not self._well:
             return  # it was down before
         fastest = self._steering.fastest
-        if self._good < fastest:
-            self._bad = fastest if self._bad is None else min(self._bad, fastest)
-            self._cap, self._cap_of, self._cap_s = CAP * self._bad, self.pace.highest, 0.0
+        if self._good < fastest or self._is_excused:
+            self._blame(fastest)
+        else:
+            self._is_excused = True
+
+    def _blame(self, rate: float) -> None:
+        """This rate, or the lowest that was blamed, is not tried again."""
+        self._bad = rate if self._bad is None else min(self._bad, rate)
+        self._cap, self._cap_of, self._cap_s = CAP * self._bad, self.pace.highest, 0.0
 
     # How it goes on
 
@@ -344,12 +353,21 @@ class Controller:
         )
         if is_canary:
             return slowed
+        self._note_fall(slowed)
         self._note_good(passed_s, high)
         if slowed or self._steering.rate >= high:
             self._state = RUNNING  # the end of the climb: what was asked for, or what the service bears
         if self._steering.rate >= high and self.pace.ramp is None and self._cap is None:
             self._climbs = False  # steady again
         return slowed
+
+    def _note_fall(self, slowed: Evidence | None) -> None:
+        """A service that falls over for some jobs only, or for a moment, never holds the replay: its rate is blamed, too."""
+        if slowed and slowed.kind == "backed_off" and self._steering.fell_again:
+            self._falls += 1
+            fastest = self._steering.fastest
+            if self._falls >= FALLS and fastest >= CAP * self._good:
+                self._blame(fastest)
 
     def _note_good(self, passed_s: float, high: float) -> None:
         """Record the rate that succeeded for long, and raise a cap that did."""

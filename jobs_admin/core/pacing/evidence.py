@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 GroupId = int | str
@@ -181,7 +181,7 @@ class Evidence:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; what says nothing is left out."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, 0, False)}
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Evidence:

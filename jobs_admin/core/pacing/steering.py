@@ -64,6 +64,7 @@ class Steering:
     calm_judged: int = 0  # … first attempts that were sent there …
     calm_failed: int = 0  # … and failed
     eased: bool = False
+    fell_again: bool = False  # it went down twice within PLATEAU_S
     ceiling: float | None = None  # what worked where it failed
     met: float = 0.0  # the last ceiling, also when it is forgotten
     patience: float = 1.0  # how often the same ceiling was met, as a factor
@@ -213,6 +214,7 @@ class Steering:
         if not self.before or self._is_calm:
             self._leave_trouble()
             self.before = self.rate
+        self.fell_again = bool(self.ceiling) and self.climbing_s < PLATEAU_S
         if self.climbing_s >= PLATEAU_S:
             is_same = self.met / SAME_CEILING < worked < self.met * SAME_CEILING
             self.patience = min(PATIENCE, 2 * self.patience) if is_same else 1.0
@@ -246,7 +248,9 @@ class Steering:
         total = self.well + self.failed
         share = self.failed / max(1.0, total)
         if share < self.usual:
-            self.usual += (share - self.usual) * min(0.1, self.fresh / 1000)
+            # Clearly less: what was taken for usual was an outage of some.
+            self.usual = min(self.usual, surely_below(self.failed, total))
+            self.usual += min(0.0, share - self.usual) * min(0.1, self.fresh / 1000)
         if self.usual_runtime is not None and self.runtimes:
             runtime = self.runtime / self.runtimes
             self.usual_runtime += min(0.0, runtime - self.usual_runtime) * min(0.1, self.fresh / 1000)

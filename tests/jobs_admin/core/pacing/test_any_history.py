@@ -36,7 +36,7 @@ class Stretch:
     broken: int | None  # a group that fails whatever else, None for none
     home: float  # of those on their way, the share that comes home at a look
     runtime_s: float
-    is_pausing: bool  # an operator resumes it afterwards, held or not
+    is_resumed: bool  # an operator resumes it afterwards, held or not
 
 
 STRETCHES = st.lists(
@@ -48,12 +48,12 @@ STRETCHES = st.lists(
         broken=st.sampled_from([None, None, 0, 1]),
         home=st.sampled_from([0.1, 0.6, 1.0]),
         runtime_s=st.sampled_from([0.1, 0.1, 1.0]),
-        is_pausing=st.booleans(),
+        is_resumed=st.booleans(),
     ),
     max_size=8,
 )
 histories = given(st.sampled_from(PACES), STRETCHES, st.integers(0, 2**32))
-quickly = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quickly = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass
@@ -64,10 +64,9 @@ class Replayed:
     random: Random
     now: float = 0.0
     sent: int = 0
-    judged: int = 0
+    judged: int = 0  # first attempts that came home
     out: deque[tuple[float, int]] = field(default_factory=deque)  # when each was sent, and what it died of
     aside: set[int] = field(default_factory=set)
-    set_aside: int = 0
 
     def __post_init__(self) -> None:
         self.plan = settled(parse(self.pace), jobs=JOBS)
@@ -84,7 +83,7 @@ class Replayed:
     def plays(self, stretch: Stretch) -> None:
         for _ in range(stretch.looks):
             self.look(stretch)
-        if self.verdict.state == HELD or stretch.is_pausing:
+        if self.verdict.state == HELD or stretch.is_resumed:
             self.resume()
 
     def look(self, stretch: Stretch) -> Verdict:
@@ -139,7 +138,7 @@ def test_no_more_is_sent_than_the_verdict_says_and_never_above_the_highest_rate(
             verdict = replay.look(Stretch(1, 0.0, *list(vars(stretch).values())[2:]))
             assert verdict.rate <= replay.plan.highest + 1e-9 and verdict.rate > 0
             assert verdict.state != HELD or (verdict.may_send == replay.sent and verdict.because is not None)
-        if replay.verdict.state == HELD or stretch.is_pausing:
+        if replay.verdict.state == HELD or stretch.is_resumed:
             replay.resume()
 
 
@@ -158,7 +157,7 @@ def test_the_rate_never_climbs_while_more_fails_than_is_borne(pace, stretches, s
                 # Of what it knew when it climbed, and no share that makes it hold is ever usual.
                 assert after["failed"] <= borne * (after["well"] + after["failed"]) + 1e-9
                 assert usual <= 0.3
-        if replay.verdict.state == HELD or stretch.is_pausing:
+        if replay.verdict.state == HELD or stretch.is_resumed:
             replay.resume()
 
 
@@ -168,13 +167,15 @@ def test_a_total_outage_holds_within_few_jobs_in_every_state(pace, stretches, se
     replay = Replayed(pace, Random(seed))
     for stretch in stretches:
         replay.plays(stretch)
-    replay.coming_home(1.0)  # from here on nothing succeeds
-    replay.judged = 0
-    down = Stretch(1, 0.5, 1.0, None, 1.0, 0.1, False)
-    while replay.look(down).state != HELD:
-        assert replay.judged < OUTAGE + 50  # of one look more come home at a high rate
-        if replay.sent == replay.sent and not replay.judged and replay.now > 10**5:
-            raise AssertionError("nothing is sent, and it is not held")
+    on_their_way, replay.judged = len(replay.out), 0
+    down = Stretch(1, 0.5, 1.0, None, 1.0, 0.1, False)  # from here on nothing succeeds
+    for _ in range(2_000):
+        more = replay.sent
+        if replay.look(down).state == HELD:
+            break
+        # What the look brought home beyond that was let go before any of it was known to fail.
+        assert replay.judged <= on_their_way + OUTAGE + (replay.sent - more)
+    assert replay.verdict.state == HELD and replay.verdict.because.sentence()
 
 
 @histories
@@ -187,6 +188,6 @@ def test_another_process_goes_on_as_if_nothing_had_happened(pace, stretches, see
             replay.controller = Controller.from_dict(replay.plan, json.loads(json.dumps(replay.controller.as_dict())))
             assert replay.look(stretch) == other.look(stretch)
             assert replay.controller.as_dict() == other.controller.as_dict()
-        if replay.verdict.state == HELD or stretch.is_pausing:
+        if replay.verdict.state == HELD or stretch.is_resumed:
             replay.resume()
             other.resume()

@@ -228,6 +228,39 @@ def test_an_outage_at_a_rate_that_was_well_for_long_is_not_laid_to_the_rate():
     assert steadily(look, 200, ok=20)[-1].rate == 20
 
 
+def test_the_second_outage_at_a_rate_that_was_well_for_long_is_laid_to_it():
+    """A service that bears less from time to time falls over at the same rate each time."""
+    look = Look({"style": "careful", "rate": 20}, jobs=10**6)
+    look.past_the_canary()
+    for _ in range(2):
+        assert steadily(look, 200, ok=20)[-1].rate == 20
+        assert look(send=30, failed=30, group=1).state == "held"
+        look.controller.resumed(look.now)
+    assert max(verdict.rate for verdict in steadily(look, 2_000, ok=20)) == pytest.approx(0.85 * 20)
+
+
+def test_an_outage_of_some_that_was_taken_for_usual_is_soon_forgotten():
+    """One customer's service of several is down for a minute: going slower helps nothing until it is back."""
+    look = Look({"style": "careful", "rate": 20}, jobs=10**6)
+    look.past_the_canary()
+    steadily(look, 120, ok=20)
+    steadily(look, 60, ok=17, failed=3)
+    assert look.controller._steering.usual > 0.1
+    steadily(look, 20, ok=20)
+    assert look.controller._steering.usual < 0.03
+
+
+def test_a_service_that_falls_for_some_jobs_again_and_again_has_its_rate_blamed():
+    look = Look({"style": "careful", "rate": 300}, jobs=10**6)
+    look.past_the_canary()
+    for _ in range(3):
+        for _ in range(200):
+            if look(send=20, ok=20).rate >= 20:
+                break
+        steadily(look, 8, ok=16, failed=4)
+    assert max(verdict.rate for verdict in steadily(look, 2_000, ok=20)) <= 0.86 * 20 * 1.1
+
+
 def test_a_steady_replay_sends_few_into_a_service_that_is_down():
     look = Look({"rate": 50}, jobs=190)
     assert look(send=5).may_send == 20

@@ -90,3 +90,8 @@ def test_evidence_is_numbers_and_a_sentence(evidence, says):
     assert evidence.sentence("X") == says
     assert Evidence.from_dict(json.loads(json.dumps(evidence.as_dict()))) == evidence
     assert evidence.holds == (evidence.kind not in ("backed_off", "slower"))
+
+
+def test_evidence_is_whole_after_json_also_where_a_number_is_zero():
+    why = Evidence("canary", failed=5, judged=5, limit=0.0, group=0)
+    assert Evidence.from_dict(why.as_dict()) == why and "bound" not in why.as_dict()

@@ -34,6 +34,12 @@ def test_a_partner_that_gives_no_sign_is_not_knocked_over_twice_by_the_same_clim
     assert told["collapses"] <= 1 and told["held"] <= 1
 
 
+def test_one_tenant_of_several_is_not_knocked_over_again_and_again():
+    """Its failures are few among all, and never hold the replay."""
+    told = meet(DRAWN["per tenant 4"], "fresh", 45_000, seed=1)
+    assert told["collapses"] <= 1 and told["dead_percent"] < 0.5
+
+
 def test_a_partner_below_the_start_is_not_failed_for_long():
     """It carries less than careful begins with: careful goes below that, or holds."""
     told = meet(DRAWN["below the start 2"], "fresh", 300, seed=1)
