@@ -252,7 +252,12 @@ class Story:
         began = time.monotonic()
         for n in range(self.jobs):
             self.worker.send(
-                "post", self.places[0], n, kwargs={"tenant": _word(name)}, queue="emails", countdown=way.countdown(random)
+                "post",
+                self.places[0],
+                n,
+                kwargs={"tenant": _word(name)},
+                queue="emails",
+                countdown=way.countdown(random),
             )
         self.worker.wait(
             lambda: sum(line.startswith(_word(name) + " ") for line in self.worker.marks("posted")) == self.jobs,

@@ -18,6 +18,7 @@ from jobs_admin.core.clock import clock
 from jobs_admin.models import Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+from jobs_admin.replays import learned_limit
 from jobs_admin.replays.unattended import Unattended
 
 STEP = 1.5  # of one press
@@ -348,6 +349,9 @@ def how(replay: Replay) -> list[tuple[str, str]]:
         found.append(("Job id", "the one that each job had"))
     if replay.accepted:
         found.append(("Accepted", ", ".join(replay_accepted.which(name) for name in replay.accepted)))
+    if replay.planned and replay.state not in ENDED and (learned := learned_limit(replay)):
+        limit, failed_at = map(replay_paces.rate_in_words, learned)
+        found.append(("Learned limit", f"{limit}: jobs failed at {failed_at}. Change the pace to lift the limit."))
     return found
 
 

@@ -3,6 +3,7 @@
 from jobs_admin.replays.acts import bring_back, cancel, change_pace, discard, pause, resolve_item, resume
 from jobs_admin.replays.approval import needs_admin, why_not_by
 from jobs_admin.replays.cautions import unchecked
+from jobs_admin.replays.controlling import learned_limit
 from jobs_admin.replays.drafting import approve, draft, launch, start
 from jobs_admin.replays.laying import lay
 from jobs_admin.replays.letters import check_edit, fields_of
@@ -63,6 +64,7 @@ __all__ = [
     "items",
     "launch",
     "lay",
+    "learned_limit",
     "left_out_groups",
     "listing",
     "needs_admin",

@@ -129,6 +129,16 @@ def _begins(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
     }
 
 
+def learned_limit(replay: Replay) -> tuple[float, float] | None:
+    """The highest rate that it still goes at by what it learned, and the rate at which jobs failed; None: no such limit.
+
+    Jobs a second. Another pace, given by an operator, lifts it.
+    """
+    core = _Memory.of(replay).core or {}
+    limit, failed_at = core.get("cap"), core.get("bad")
+    return None if limit is None or failed_at is None else (limit, failed_at)
+
+
 # -- the step ---------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from dashboard.screens import replay_paces, replay_page
 from jobs_admin import config, replays, retention
+from jobs_admin.core.pacing import Controller, parse, settled
 from jobs_admin.models import DepthSample, Failure, Payload, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress, spread
@@ -396,6 +397,19 @@ def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
     assert "shop.PartnerDown: still down" in text and "then resume: the replay restarts" in text
     # Only where jobs that are not sent yet died of it is there something to go on without.
     assert text.count('name="without_groups"') == 1 and "1 unsent with this error" in text
+
+
+def test_a_limit_that_careful_learned_is_shown_until_the_pace_is_changed(ann, shop):
+    """It may be an outage of the service's own that met the climb: an operator who knows better lifts it."""
+    replay = held(others=1, kind="failing", failed=20, judged=20)
+    pace = settled(parse({"style": "careful", "rate": 40}), jobs=200)
+    core = Controller(pace, timezone.now().timestamp()).as_dict() | {"cap": 15.0, "cap_of": 40.0, "bad": 20.0}
+    Replay.objects.filter(pk=replay.pk).update(pace=pace.as_dict(), controller={"n": 1, "core": core})
+    page = ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert "15 a second: jobs failed at 20 a second. Change the pace to lift the limit." in page
+    assert f'action="/replays/{replay.pk}/pace/"' in page
+    ann.post(f"/replays/{replay.pk}/pace/", {"style": "steady", "step": "", "amount": "30", "unit": "rate"})
+    assert "Learned limit" not in ann.get(f"/replays/{replay.pk}/").content.decode()
 
 
 def test_a_group_that_all_the_rest_died_of_is_not_to_be_gone_on_without(ann, shop):
