@@ -198,13 +198,17 @@ class RecallContract(SourceContract):
 
     @contextmanager
     def drained(self):
-        """A worker that takes one job after the other until the block has ended and none waits."""
+        """A worker that takes one job after the other until the block has ended and none waits.
+
+        Until then it pauses after each job, so that a busy machine gives the block its turn before the queue is empty.
+        """
         ran, is_over = Ran(), threading.Event()
 
         def work():
             while (job := self.fetch(self.queue)) or not is_over.is_set():
                 if job:
                     ran.add(int(job.removeprefix("new-")))
+                    is_over.wait(0.001)
 
         worker = threading.Thread(target=work)
         worker.start()
