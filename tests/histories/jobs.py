@@ -47,6 +47,7 @@ class Fetched:
     task: str
     lineage: dict[str, Any] | None
     args: list[Any]
+    kwargs: dict[str, Any]
 
     @property
     def item(self) -> int | None:
@@ -56,8 +57,8 @@ class Fetched:
 def fetched(source: str, queue: str, raw: bytes) -> Fetched:
     said = json.loads(raw)
     headers = said["headers"]
-    args = json.loads(base64.b64decode(said["body"]))[0]
-    return Fetched(source, queue, raw, headers["id"], headers["task"], headers.get("redrive"), args)
+    args, kwargs, _ = json.loads(base64.b64decode(said["body"]))
+    return Fetched(source, queue, raw, headers["id"], headers["task"], headers.get("redrive"), args, kwargs)
 
 
 def report(

@@ -6,6 +6,7 @@ its run ended, or that nobody knows; a job is in the state that its last run lef
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -375,7 +376,8 @@ class Replays(CeleryDesk):
         error = rng.choice(["Refused", "Timeout", "New"])
         self.outbox.append(
             report(job.source, job.queue, job.job_id, at=self.now(), task=job.task, kind=kind, attempt=one.attempt,
-                   error=error, raw=job.raw, lineage=job.lineage, duration_s=0.1)
+                   error=error, raw=job.raw, lineage=job.lineage, duration_s=0.1, args=json.dumps(job.args),
+                   kwargs=json.dumps(job.kwargs))
         )  # fmt: skip
         pk, run = self.ran[job.item]
         mine = self.jobs[pk]

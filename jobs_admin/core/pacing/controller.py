@@ -198,7 +198,8 @@ class Controller:
             lag_s = sum(max(0.0, one.at - one.sent_at) * one.n for one in seen.judged) / came
             self._lag_s = lag_s if self._lag_s is None else self._lag_s + 0.2 * (lag_s - self._lag_s)
         self._groups.follow(seen.set_aside, seen.now)
-        since = [one for one in seen.judged if one.sent_at >= self._since]
+        # Before it began nothing was sent, whatever the clocks of the web process and of the sender say.
+        since = [one for one in seen.judged if not self._base or one.sent_at >= self._since]
         evidence = self._groups.add(since)
         self._outcomes = self._outcomes.joined(since, (self.pace.stop or Stop()).of_last)
         for one in evidence:

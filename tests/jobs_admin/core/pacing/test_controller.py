@@ -52,6 +52,16 @@ def test_a_canary_that_runs_well_lets_the_rest_go():
     assert verdict.state == "ramping" and verdict.rate >= 5 and verdict.may_send > 50
 
 
+def test_a_canary_passes_where_the_sender_has_a_clock_behind_that_of_the_start():
+    look = Look({"style": "careful", "canary": {"jobs": 3}})
+    look(send=3)
+    look.now += 1
+    look.settled += 3
+    behind = [Judged(look.now, -1.5, True, n=1), Judged(look.now, 0.5, True, n=2)]
+    verdict = look.controller.look(Seen(look.now, 3, 0, 997, behind))
+    assert verdict.state == "ramping" and (verdict.may_send is None or verdict.may_send > 3)
+
+
 def test_a_canary_that_fails_holds_and_says_with_what():
     look = Look()
     look(send=10)
