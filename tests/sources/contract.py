@@ -165,7 +165,7 @@ class RecallContract(SourceContract):
         answers = {}
 
         def send():
-            for start in range(1, 20_000, 20):
+            for start in range(1, 400_000, 20):  # more than any machine sends before the recall
                 answers.update(source.send("r", [self.letter(n) for n in range(start, start + 20)]))
                 if "recalled" in answers.values():
                     return
