@@ -339,9 +339,14 @@ def test_ids_never_split_a_group(number, other, key, other_key):
 )
 def test_a_megabyte_of_anything_takes_bounded_time(piece):
     text = piece * (1_000_000 // len(piece))
-    began = time.process_time()
-    fingerprint("E", text, text)
-    assert time.process_time() - began < 0.5
+
+    def took_s() -> float:
+        began = time.process_time()
+        fingerprint("E", text, text)
+        return time.process_time() - began
+
+    # Some 10 ms. The better of three: a collection of garbage of the whole run may fall into one.
+    assert min(took_s() for _ in range(3)) < 0.5
 
 
 # -- what a library says in its own words ---------------------------------------------------------------------------
