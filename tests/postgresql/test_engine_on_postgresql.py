@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.server
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_engines_tests_pass_on_postgresql(postgresql_url):
     command = [
         sys.executable,
