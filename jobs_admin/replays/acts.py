@@ -55,27 +55,11 @@ def resume(
     sources = rights.must_act(viewer, replay, "replay.resume")
     left_out, now = group_ids(without_groups), timezone.now()
     matching = _matching(viewer, without, now) if without.strip() else None
-    if matching is not None:
-        _refuse_unless_standing(replay)
-        if setting_aside.is_any_claimed(replay, matching):
-            raise ReplayRefused(
-                "changed",
-                "Some of these jobs are being sent right now. Nothing was changed. Try again in a second.",
-            )
-    skipped = 0
-    if matching is not None:
-        why = f"Excluded by {viewer.name}: matched {without.strip()}"
-        skipped = setting_aside.leave_out(replay, matching, representable(why), now)
-        if not skipped:
-            raise ReplayRefused(
-                "nothing_to_replay",
-                "No unsent job of this replay matches the search. Nothing was changed.",
-                field="without",
-            )
     with transaction.atomic():
         stands = _as_it_stands(replay)
         if stands.state not in (ReplayState.PAUSED, ReplayState.HELD):
             raise wrong_state(replay, "resumed")
+        skipped = _leave_out(viewer, stands, matching, without, now) if matching is not None else 0
         before = {"state": stands.state}
         notes = [
             setting_aside.note(pk, RUN, "asked", f"excluded by {viewer.name}", viewer.name, now) for pk in left_out
@@ -91,9 +75,22 @@ def resume(
     return replay
 
 
-def _refuse_unless_standing(replay: Replay) -> None:
-    if not Replay.objects.filter(pk=replay.pk, state__in=(ReplayState.PAUSED, ReplayState.HELD)).exists():
-        raise wrong_state(replay, "resumed")
+def _leave_out(viewer: Viewer, replay: Replay, matching: QuerySet[Failure], without: str, now: datetime) -> int:
+    """Cancel the planned jobs among `matching`. Return their number. Raises ReplayRefused where there are none, or some
+    are being sent."""
+    if setting_aside.is_any_claimed(replay, matching):
+        raise ReplayRefused(
+            "changed", "Some of these jobs are being sent right now. Nothing was changed. Try again in a second."
+        )
+    why = f"Excluded by {viewer.name}: matched {without.strip()}"
+    count = setting_aside.leave_out(replay, matching, representable(why), now)
+    if not count:
+        raise ReplayRefused(
+            "nothing_to_replay",
+            "No unsent job of this replay matches the search. Nothing was changed.",
+            field="without",
+        )
+    return count
 
 
 def _matching(viewer: Viewer, query: str, now: datetime) -> QuerySet[Failure]:

@@ -108,12 +108,12 @@ def is_any_claimed(replay: Replay, failures: Any) -> bool:
 
 
 def leave_out(replay: Replay, failures: Any, why: str, now: datetime) -> int:
-    """Cancel what is planned of these failures (a queryset), laid out or not; how many. Of a replay that sends nothing."""
+    """Cancel what is planned of these failures (a queryset), laid out or not; how many. Of a replay that sends nothing,
+    in one transaction with the act."""
     count = _leave_out_frozen(replay, failures)
     mine = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None, failure__in=failures)
-    while ids := list(mine.order_by("n").values_list("pk", flat=True)[:_BATCH]):
-        count += _cancel(replay, ids, why, now)
-    return count
+    ids = list(mine.values_list("pk", flat=True))
+    return count + sum(_cancel(replay, ids[start : start + _BATCH], why, now) for start in range(0, len(ids), _BATCH))
 
 
 def _leave_out_frozen(replay: Replay, failures: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from jobs_admin import replays
@@ -258,6 +259,29 @@ def test_resumed_without_the_jobs_of_a_search_the_rest_of_their_group_goes(shop,
     assert counts(replay)["planned"] == 600 and (replay.planned, replay.cancelled) == (600, 600)
     assert set(replay.items.filter(state="planned").values_list("failure__tenant", flat=True)) == {"globex"}
     assert AuditEvent.objects.get(act="replay.resume").after["left_out"] == 600
+
+
+def test_jobs_excluded_by_a_search_stay_planned_if_the_act_is_not_audited(shop, bury):
+    bury(600, tenant="acme")
+    bury(600, tenant="globex")
+    replay = replays.launch(ANN, query="queue:emails", reason="back", pace={"style": "careful"})
+    replays.pause(ANN, replay)
+    frozen = sum(batch.count for batch in replay.frozen.all())
+
+    def lose_the_database(execute, sql, *rest):
+        if sql.startswith("INSERT") and AuditEvent._meta.db_table in sql:
+            raise OperationalError("server closed the connection unexpectedly")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(lose_the_database), pytest.raises(OperationalError):
+        replays.resume(ANN, replay, without="tenant:acme")
+    replay.refresh_from_db()
+    assert (replay.state, replay.planned, replay.cancelled) == ("paused", 1200, 0)
+    assert (
+        replay.items.filter(state="planned").count() == 1200 - frozen
+        and sum(batch.count for batch in replay.frozen.all()) == frozen
+    )
+    assert frozen
 
 
 def test_what_is_laid_out_later_of_a_group_that_is_left_out_is_left_out_too(shop, bury):
