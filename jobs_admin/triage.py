@@ -291,8 +291,8 @@ def _stands(event: AuditEvent) -> bool:
     left = _free().filter(pk__in=after.get("ids", ()), state=after.get("state"), reason=said, source=event.source)
     if not (jobs := set(left.values_list("pk", flat=True))):
         return False
-    later = _TakenUp(jobs, event.pk)
-    later.read(_later(event.pk, event.object, {event.source}))
+    later = _TakenUp(jobs, {event.source}, event.pk)
+    later.read(_later(event.pk, event.object, later.sources))
     return bool(jobs - later.since(event.pk))
 
 
@@ -333,7 +333,8 @@ class _TakenUp:
     A later act that was undone itself counts for nothing: what it had taken up is in the earlier act's hands again.
     """
 
-    def __init__(self, jobs: set[int], until: int) -> None:
+    def __init__(self, jobs: set[int], sources: set[str], until: int) -> None:
+        self.sources = sources  # of the jobs: each reading is of all of them
         self.until = until  # events up to here are in it
         self._jobs = jobs
         self._standing: dict[int, list[tuple[int, str]]] = defaultdict(
@@ -365,9 +366,10 @@ def _taken_up(numbers: Sequence[int], sweep: Sweep) -> _TakenUp:
     """Of the jobs of these events. Read before any transaction: a later act may have been about a million jobs."""
     until = AuditEvent.objects.aggregate(newest=Max("pk"))["newest"] or 0
     events = list(AuditEvent.objects.filter(pk__in=numbers).only("pk", "object", "source", "after"))
-    found = _TakenUp({pk for event in events for pk in (event.after or {}).get("ids", ())}, 0)
+    jobs = {pk for event in events for pk in (event.after or {}).get("ids", ())}
+    found = _TakenUp(jobs, {event.source for event in events}, 0)
     if events:
-        later = _later(min(numbers), events[0].object, {event.source for event in events}, sweep.key)
+        later = _later(min(numbers), events[0].object, found.sources, sweep.key)
         found.read(later.filter(pk__lte=until))
     found.until = until
     return found
@@ -396,7 +398,7 @@ def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp
         # Whoever changed one since wrote another reason: that is theirs, and stays.
         rows = _lock(_free().filter(pk__in=after["ids"], state__in=back.before, reason=said, source=event.source))
         if rows:
-            later.read(_later(later.until, event.object, {event.source}, sweep.key))
+            later.read(_later(later.until, event.object, later.sources, sweep.key))
         since = later.since(event.pk)
         rows = [row for row in rows if row[0] not in since]
         if not rows:

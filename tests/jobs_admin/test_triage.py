@@ -299,6 +299,19 @@ def test_an_undoing_leaves_what_was_acted_on_after_it_had_looked(shop, bury):  #
     assert states() == ["discarded", "dead"]
 
 
+def test_an_undoing_leaves_what_was_acted_on_meanwhile_in_each_of_its_sources(shop, bury):  # noqa: F811
+    ids = bury(1) + bury(1, source="web")
+    done = triage.discard(ANN, selection=ids, reason="first")
+    events = list(AuditEvent.objects.filter(object=done.key).order_by("-source"))  # web, shop
+    sweep = triage.begin_undo(ANN, done.key)
+    seen = triage._taken_up([event.pk for event in events], sweep)
+    for pk in ids:  # the later acts on the job of `shop` come before those on the job of `web`
+        triage.restore(ANN, selection=[pk])
+        triage.discard(ANN, selection=[pk])
+    assert [triage._undo_event(ANN, event, sweep, seen) for event in events] == [0, 0]
+    assert states() == ["discarded", "discarded"]
+
+
 def test_acts_are_taken_back_one_after_the_other_down_to_the_first(shop, bury):  # noqa: F811
     """What a later act had taken up is in the earlier one's hands again once that is taken back."""
     ids = bury(3)
