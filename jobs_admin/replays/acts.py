@@ -65,12 +65,13 @@ def resume(
             setting_aside.note(pk, RUN, "asked", f"excluded by {viewer.name}", viewer.name, now) for pk in left_out
         ]
         aside = setting_aside.columns(stands, notes)
-        stands.without_groups = aside["without_groups"]
-        columns = controlling.resumed(stands, now)
-        Replay.objects.filter(pk=replay.pk).update(**columns, **aside)
-        after = {"state": columns["state"], "without_groups": stands.without_groups}
+        stands.without_groups, stands.set_aside = aside["without_groups"], aside["set_aside"]
+        columns = aside | controlling.resumed(stands, now)
+        Replay.objects.filter(pk=replay.pk).update(**columns)
+        after = {"state": columns["state"], "without_groups": aside["without_groups"]}
         after |= {"without": without.strip(), "left_out": skipped} if matching is not None else {}
         rights.record(viewer, "replay.resume", replay, sources, reason=reason, before=before, after=after)
+        controlling.record_aside(stands, sources, columns)
     replay.refresh_from_db()
     return replay
 
@@ -197,6 +198,7 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
             before={"pace": stands.pace},
             after={"pace": columns["pace"]},
         )
+        controlling.record_aside(stands, sources, columns)
     replay.refresh_from_db()
     return replay
 

@@ -93,13 +93,14 @@ def resumed(replay: Replay, now: datetime) -> dict[str, Any]:
     pace, memory = _pace(replay), _Memory.of(replay)
     controller = memory.controller(replay, pace, now)
     verdict = controller.look(_seen(replay, now))
+    aside = _aside(replay, verdict, now)
     if verdict.state == ReplayState.HELD:
         controller.resumed(now.timestamp())
         verdict = controller.look(_seen(replay, now))
-    if replay.without_groups:
+    if aside.get("without_groups", replay.without_groups):
         verdict = replace(verdict, may_send=seeing.sent(replay))
     begins = _begins(pace, verdict, now)
-    return begins | {"controller": memory.next(controller, begins["state"])}
+    return begins | aside | {"controller": memory.next(controller, begins["state"])}
 
 
 def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
         "rate": verdict.rate,
         "may_send": verdict.may_send,
         "controller": memory.next(controller, verdict.state if moves else ""),
-    }
+    } | _aside(replay, verdict, now)
     return columns | ({"state": verdict.state, "state_since": now} if moves else {})
 
 
@@ -184,10 +185,19 @@ def _look(replay: Replay, now: datetime) -> bool:
         since = datetime.fromtimestamp(column["core"]["since"], UTC)
         why, told = evidence.tell(replay, verdict.because, staffing.deserted, since, now)
         columns |= {"evidence": told} | ({"held_because": why} if verdict.because.holds else {})
-    if verdict.set_aside or verdict.bring_back:
-        notes = [setting_aside.failing(why, CONTROLLER.name, now) for why in verdict.set_aside]
-        columns |= setting_aside.columns(replay, notes, verdict.bring_back)
+    columns |= _aside(replay, verdict, now)
     return _write(replay, memory, columns | {"controller": column}, now) and bool(judged)
+
+
+def _aside(replay: Replay, verdict: Verdict, now: datetime) -> dict[str, Any]:
+    """The columns of the groups that the controller sets aside and brings back; none where it does neither.
+
+    What an operator excluded stays excluded.
+    """
+    notes = [setting_aside.failing(why, CONTROLLER.name, now) for why in verdict.set_aside]
+    excluded = {row["group"] for row in replay.set_aside if row["by"] != CONTROLLER.name}
+    back = set(verdict.bring_back) - excluded
+    return setting_aside.columns(replay, notes, back) if notes or back else {}
 
 
 def _change(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
@@ -206,8 +216,7 @@ def _change(replay: Replay, pace: Pace, verdict: Verdict, now: datetime) -> dict
 def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: datetime) -> bool:
     """False, and nothing is changed, where somebody else wrote since it was read."""
     is_held = columns.get("state") == ReplayState.HELD
-    aside = columns.get("without_groups", replay.without_groups)
-    sources = rights.sources_of(replay) if is_held or aside != replay.without_groups else []
+    sources = rights.sources_of(replay) if is_held or "without_groups" in columns else []
     read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
     read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller={})
     with transaction.atomic():
@@ -218,15 +227,19 @@ def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: dateti
             reason = columns["held_because"]
             rights.record(CONTROLLER, "replay.hold", replay, sources, reason=reason, before=before, after=after)
             telling.held(replay, sources, reason, memory.n + 1)
-        if aside != replay.without_groups:
-            before, after = {"without_groups": replay.without_groups}, {"without_groups": aside}
-            reason = " ".join(
-                row["reason"] for row in columns["set_aside"] if row["group"] not in replay.without_groups
-            )
-            rights.record(
-                CONTROLLER, "replay.set_aside", replay, sources, reason=reason[:500], before=before, after=after
-            )
+        record_aside(replay, sources, columns)
     return True
+
+
+def record_aside(replay: Replay, sources: Sequence[str], columns: dict[str, Any]) -> None:
+    """Audit the groups that the controller sets aside or brings back; `replay` as before."""
+    aside = columns.get("without_groups", replay.without_groups)
+    if aside == replay.without_groups:
+        return
+    added = [row["reason"] for row in columns["set_aside"] if row["group"] not in replay.without_groups]
+    before, after = {"without_groups": replay.without_groups}, {"without_groups": aside}
+    reason = " ".join(added)[:500]
+    rights.record(CONTROLLER, "replay.set_aside", replay, sources, reason=reason, before=before, after=after)
 
 
 # -- what is asked of a row -------------------------------------------------------------------------------------

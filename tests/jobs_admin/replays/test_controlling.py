@@ -230,6 +230,38 @@ def test_a_group_set_aside_is_brought_back_by_one_act(shop, bury):
         replays.bring_back(ANN, replay, ["v1-good"])
 
 
+def test_a_pace_that_judges_sets_a_failing_group_aside_from_the_start(shop, bury):
+    bad, good = group("bad"), group("good")
+    steered = Steered(died_of(bury(40), bad) + died_of(bury(40), good), {"style": "at_once", "in_flight": 80})
+    items = steered.send(70)
+    steered.come_home(items[:10], "exception", group=bad)
+    steered.come_home(items[40:], "success")
+    assert steered.passed().without_groups == []
+    replay = replays.change_pace(ANN, steered.replay, CAREFUL, reason="slower")
+    assert replay.without_groups == [bad.pk]
+    assert [one.code for one in replays.groups_aside(ANN, replay)] == ["failed_again"]
+    event = AuditEvent.objects.get(act="replay.set_aside")
+    assert (event.actor, event.after) == ("controller", {"without_groups": [bad.pk]})
+    assert steered.passed().without_groups == [bad.pk]
+
+
+def test_a_group_that_an_operator_excluded_is_not_brought_back_by_an_outage(shop, bury):
+    """Unlike one that the controller set aside just before all others began to fail."""
+    first, second, third = group("first"), group("second"), group("third")
+    steered = Steered([pk for one in (first, second, third) for pk in died_of(bury(20), one)])
+    steered.come_home(steered.send(4), "exception", group=first)
+    steered.passed()
+    replays.pause(ANN, steered.replay)
+    replays.resume(ANN, steered.replay, without_groups=["v1-first"], reason="its partner is gone for good")
+    steered.now = timezone.now()
+    steered.passed()
+    assert counts(steered.replay) == {"planned": 40, "cancelled": 16, "failed_again": 4}
+    steered.come_home(steered.send(30), "exception", group=second)
+    for _ in range(3):
+        steered.passed()
+    assert steered.replay.state == "held" and first.pk in steered.replay.without_groups
+
+
 def test_resumed_without_several_groups_their_jobs_are_left_out(shop, bury):
     groups = [group("one"), group("two"), group("good")]
     steered = Steered([pk for one in groups for pk in died_of(bury(20), one)])
