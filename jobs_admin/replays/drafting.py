@@ -195,11 +195,18 @@ def _open_item(selection: Sequence[int]) -> AlreadyOpen | None:
 
 
 def launch(viewer: Viewer, **asked: Any) -> Replay:
-    """Draft and start in one act; `asked`: arguments of `draft`. Raises ReplayRefused, and then leaves no draft."""
+    """Draft and start in one act; `asked`: arguments of `draft`. Raises ReplayRefused, and then leaves no draft of its own.
+
+    A draft made before with the same idempotency key is started, and stays where its start is refused.
+    """
+    key = asked.get("idempotency_key")
+    before = set(Replay.objects.filter(idempotency_key=key).values_list("pk", flat=True)) if key else set()
     made = draft(viewer, **asked)
     try:
         return start(viewer, made)
     except ReplayRefused as refused:
+        if made.pk in before:
+            raise
         with transaction.atomic():
             if Replay.objects.filter(pk=made.pk, state=ReplayState.DRAFT).delete()[0]:
                 rights.record(

@@ -254,6 +254,18 @@ def test_a_refused_start_leaves_nothing(shop, bury, monkeypatch):
     assert refused.code == "changed" and not Replay.objects.exists()
 
 
+def test_a_refused_start_leaves_the_draft_that_its_key_had_made_before(shop, bury):
+    ids = bury(20)
+    seen = replays.preview(ANN, query="queue:emails")
+    asked = {"query": seen.query, "reason": "x", "snapshot": seen.snapshot, "idempotency_key": "k"}
+    draft = replays.draft(ANN, **asked)
+    Failure.objects.filter(pk__in=ids[:10]).update(state="recovered")
+    assert refusal(lambda: replays.launch(ANN, **asked)).code == "changed"
+    assert Replay.objects.get().pk == draft.pk
+    assert refusal(lambda: replays.launch(ANN, **asked | {"idempotency_key": "another"})).code == "changed"
+    assert Replay.objects.get().pk == draft.pk
+
+
 def test_a_start_without_what_the_preview_accepted_says_so(shop, bury):
     bury(2, expires_at=timezone.now() - timedelta(hours=1), caveats=8)
     bury(17)
