@@ -19,6 +19,8 @@ OURS = {
     "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
     "off": "Silence the guard in all workers within two seconds.",
     "on": "Let the guard in all workers record again.",
+    "workers": "Workers that are gone with jobs in hand: list them, return their jobs.",
+    "public_key": "Print the public key with which workers encrypt raw messages.",
     "worker-wheel": "Build the guard as a package for the environments of workers.",
     "node-package": "Build the piece for BullMQ workers as an npm package.",
     "token": "Keys to the API: create, list, revoke.",
@@ -28,7 +30,7 @@ OURS = {
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.
-_NEED_TABLES = {"audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "watch"}
+_NEED_TABLES = {"audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "watch", "workers"}
 _DJANGO = (
     "core/management",
     "contrib/auth/management",

@@ -69,16 +69,21 @@ def test_an_edit_is_refused_beside_its_field_shown_as_a_difference_and_sent(page
     page.goto(DEAD)
     page.goto(page.locator("a[data-panel]").nth(3).get_attribute("href"))
     page.get_by_role("link", name=re.compile("Edit and replay")).click()
-    shown = page.get_by_label(re.compile("^Keyword arguments"))
+    shown = page.get_by_role("textbox", name=re.compile("^Keyword arguments"))  # not the difference named after it
     before = shown.input_value()
     page.get_by_label(re.compile("^Arguments")).fill("[1,")
     page.get_by_role("button", name="Show what changes").click()
     expect(page.locator("#args-refused")).to_contain_text("This is not JSON")
     page.get_by_label(re.compile("^Arguments")).fill('["edited by hand"]')
     page.get_by_role("button", name="Show what changes").click()
-    expect(page.locator("tr.is-added").filter(has_text="edited by hand")).to_have_count(1)
+    expect(page.locator("#args-refused")).to_contain_text("by position, not 1")  # the demo's tasks take names alone
+    page.get_by_label(re.compile("^Arguments")).fill("[]")
+    edited = re.sub(r'("tenant": )"[^"]*"', r'\1"edited by hand"', before)
+    shown.fill(edited)
+    page.get_by_role("button", name="Show what changes").click()
+    expect(page.locator("tr.is-changed").filter(has_text="edited by hand")).to_have_count(1)
     page.get_by_role("button", name="Go on editing").click()
-    expect(shown).to_have_value(before)
+    expect(shown).to_have_value(edited)
 
 
 def test_what_is_typed_before_the_script_is_there_is_worked_out_too(page, desk):
@@ -197,6 +202,9 @@ def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     expect(page.locator("#patch-refused")).to_contain_text("This is not JSON")
     page.get_by_label("JSON Merge Patch").fill('{"kwargs": {"note": "again"}}')
     page.get_by_label("How many").fill("1")
+    expect(page.locator("#changes")).to_contain_text("takes no argument 'note'")
+    page.get_by_label("JSON Merge Patch").fill('{"kwargs": {"tenant": "again"}}')
+    page.get_by_label("Why").click()
     expect(page.locator("#changes ins").first).to_contain_text("again")
     expect(page.get_by_label("Attempts, as a number")).to_have_value("3")
     expect(page.locator("#advanced")).to_have_attribute("open", "")
@@ -204,7 +212,7 @@ def test_options_typed_under_advanced_stay_and_are_sent(page, desk):
     page.get_by_role("button", name=re.compile(r"^Replay [\d,]+ jobs to emails$")).click()
     page.wait_for_url(re.compile(r"/replays/\d+/$"))
     told = desk.get(f"replays/{re.search(r'/replays/(.+)/', page.url)[1]}")
-    assert told["options"] == {"attempts": 3, "patch": {"kwargs": {"note": "again"}}}
+    assert told["options"] == {"attempts": 3, "patch": {"kwargs": {"tenant": "again"}}}
     assert told["pace"]["window"] == {"from": "00:00", "to": "00:00"} and told["pace"]["rate"] == 1
     page.locator("#cancel-menu > summary").click()
     page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
