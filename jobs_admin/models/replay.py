@@ -51,6 +51,10 @@ class Replay(models.Model):
     scope_max_id = models.BigIntegerField(
         help_text="The highest failure id of the preview: what came later is not in it."
     )
+    # Clocks may be set back; ids only grow.
+    highest_item = models.BigIntegerField(
+        default=0, help_text="The highest item id at its start: what other replays took later is theirs."
+    )
     matched = models.PositiveIntegerField(default=0, help_text="What the draft matched.")
     blocked = models.JSONField(default=list, blank=True, help_text="[{reason, count}] of the draft.")
     pace = models.JSONField(default=dict)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from jobs_admin.core import query as language
@@ -235,6 +235,7 @@ def _start(viewer: Viewer, replay: Replay, now: datetime) -> None:
     if not Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT).exists():
         raise wrong_state(replay, "started")
     replay = copy(replay)  # what is noted on it here becomes true only if it starts
+    replay.highest_item = ReplayItem.objects.aggregate(Max("pk"))["pk__max"] or 0
     # Chosen before: inside, it would hold up all others who write.
     choice = _chosen(viewer, replay, now)
     try:
@@ -313,6 +314,7 @@ def _begin(viewer: Viewer, replay: Replay, choice: _Choice, now: datetime) -> No
     begun = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT, pace=replay.pace).update(
         **columns,
         started_at=now,
+        highest_item=replay.highest_item,
         total=frozen.total,
         planned=frozen.total,
         by_source=frozen.by_source,

@@ -132,7 +132,6 @@ def lay_out(replay: Replay, wanted: Sequence[Place]) -> int:
 
 def _insert(replay: Replay, wanted: Sequence[Place]) -> set[int]:
     table, failures = ReplayItem._meta.db_table, Failure._meta.db_table
-    began = connection.ops.adapt_datetimefield_value(replay.started_at)
     rows = ", ".join([f"({one.n}, {one.failure}, %s)" for one in wanted])
     with connection.cursor() as cursor:
         cursor.execute(
@@ -141,16 +140,18 @@ def _insert(replay: Replay, wanted: Sequence[Place]) -> set[int]:
             # CROSS JOIN: SQLite goes through the few places, not through all failures.
             f"FROM (VALUES {rows}) AS v CROSS JOIN {failures} AS f "
             f"WHERE f.id = v.column2 AND NOT EXISTS (SELECT 1 FROM {table} AS o "
-            f"WHERE o.failure_id = f.id AND o.replay_id <> {replay.pk} AND o.sent_at >= %s) "
+            f"WHERE o.failure_id = f.id AND o.id > {replay.highest_item} AND o.replay_id <> {replay.pk} "
+            "AND o.sent_at IS NOT NULL) "
             # The same order in every transaction: two that insert crosswise would wait for each other for ever.
             "ORDER BY f.id ON CONFLICT DO NOTHING RETURNING failure_id",
-            [*(one.key for one in wanted), began],
+            [one.key for one in wanted],
         )
         return {pk for (pk,) in cursor.fetchall()}
 
 
 def _tell_missing(replay: Replay, missing: Sequence[int]) -> None:
-    items = ReplayItem.objects.filter(Q(state__in=OPEN_ITEM) | Q(sent_at__gte=replay.started_at), failure__in=missing)
+    sent = Q(pk__gt=replay.highest_item, sent_at__isnull=False)
+    items = ReplayItem.objects.filter(Q(state__in=OPEN_ITEM) | sent, failure__in=missing)
     theirs = items.exclude(replay=replay).order_by("pk").values_list("failure", "replay", "replay__actor")
     by = {failure: (pk, actor) for failure, pk, actor in theirs}
     pruned = len(missing) - len(by)

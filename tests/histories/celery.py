@@ -270,7 +270,7 @@ class CeleryOnRedis(Celery):
             self.broker.delete(*left)
 
     def unpark(self, job: Job) -> None:
-        messages = [one for one in self.broker.lrange(PARKED, 0, -1) if job.id.encode() in one]
+        messages = [one for one in self.broker.lrange(PARKED, 0, -1) if f'"id": "{job.id}"'.encode() in one]
         assert len(messages) == 1, (job, messages)
         self.broker.lrem(PARKED, 1, messages[0])
         self.broker.lpush(job.queue, messages[0])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -74,6 +75,19 @@ def test_what_another_replay_sent_meanwhile_is_not_sent_again_though_it_died_aga
     while replays.settle():
         pass
     assert laid(slow).total == FIRST and slow.taken == 2
+
+
+def test_what_was_sent_by_a_clock_that_was_set_back_since_is_replayed_again(shop, bury):
+    ids = bury(2)
+    before = started(ids)
+    sent_all()
+    for item in before.items.all():
+        came_home(item, "exception")
+    while replays.settle():
+        pass
+    draft = replays.draft(ANN, selection=ids, pace=AT_ONCE, reason="an hour earlier")
+    again = replays.start(ANN, draft, now=timezone.now() - timedelta(hours=1))
+    assert (again.total, again.planned, again.taken) == (2, 2, 0)
 
 
 def test_a_replay_all_of_which_others_took_is_over(shop, bury):

@@ -1,0 +1,25 @@
+from django.db import migrations, models
+
+
+def fill(apps, schema_editor):
+    """What is under way began before its own first item, or has none yet."""
+    replays, items = apps.get_model("jobs_admin", "Replay"), apps.get_model("jobs_admin", "ReplayItem")
+    last = items.objects.aggregate(models.Max("pk"))["pk__max"] or 0
+    under_way = replays.objects.filter(ended_at__isnull=True, started_at__isnull=False)
+    for pk, first in under_way.values_list("pk").annotate(first=models.Min("items__pk")):
+        replays.objects.filter(pk=pk).update(highest_item=last if first is None else first - 1)
+
+
+class Migration(migrations.Migration):
+    dependencies = [("jobs_admin", "0019_exceeded_limits")]
+
+    operations = [
+        migrations.AddField(
+            model_name="replay",
+            name="highest_item",
+            field=models.BigIntegerField(
+                default=0, help_text="The highest item id at its start: what other replays took later is theirs."
+            ),
+        ),
+        migrations.RunPython(fill, migrations.RunPython.noop),
+    ]
