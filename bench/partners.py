@@ -270,12 +270,12 @@ def oracle_s(drawn: Drawn, jobs: int) -> float:
 
 
 def meet(drawn: Drawn, way: str, jobs: int, seed: int = 0) -> dict[str, Any]:
-    """One replay. `way`: fresh, busy, resumed (an outage when half is sent), or steady."""
+    """One replay. `way`: fresh, busy, resumed (an outage when half is sent), steady, or steady resumed (the same outage)."""
     met = Met(drawn)
-    pace: dict[str, Any] = {"style": "steady", "rate": 50} if way == "steady" else {"style": "careful"}
+    pace: dict[str, Any] = {"style": "steady", "rate": 50} if way in STEADY else {"style": "careful"}
     most = drawn.workers / drawn.runtime_s
     plan = settled(parse(pace), jobs=jobs, median_per_s=drawn.usual if way == "busy" else None, workers_per_s=most)
-    operated = Operated(plan, met, jobs // 2 if way == "resumed" else None)
+    operated = Operated(plan, met, jobs // 2 if way.endswith("resumed") else None)
     world = World(
         met, jobs, Random(f"{seed}/{drawn.name}/{way}"), runtime_s=drawn.runtime_s, attempts=drawn.attempts,
         groups=drawn.groups, workers=drawn.workers, longest_s=LONGEST_S,
@@ -302,7 +302,9 @@ def meet(drawn: Drawn, way: str, jobs: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
-CAREFUL = ("fresh", "busy", "resumed")
+# Way of careful -> that of steady which meets the same.
+CAREFUL = {"fresh": "steady", "busy": "steady", "resumed": "steady resumed"}
+STEADY = ("steady", "steady resumed")
 
 
 def _meet(asked: tuple[int, str, int, int]) -> dict[str, Any]:
@@ -311,23 +313,27 @@ def _meet(asked: tuple[int, str, int, int]) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What careful promises, over all it met."""
-    steady = {row["partner"]: row["dead"] for row in rows if row["way"] == "steady"}
+    """What careful promises, over all it met. `more_dead_than_steady`: partner -> jobs more, where it is so."""
     found = {}
-    for way in CAREFUL:
+    for way in (*CAREFUL, *STEADY):
         mine = [row for row in rows if row["way"] == way]
         if mine:
             times, dead = [row["times_the_oracle"] for row in mine], [row["dead_percent"] for row in mine]
+            aside = [row["set_aside_whole_percent"] for row in mine]
             found[way] = {
                 "partners": len(mine),
                 "most_collapses": max(row["collapses"] for row in mine),
                 "collapsed": sum(row["collapses"] > 0 for row in mine),
+                "collapsed_again": {row["partner"]: row["collapses"] for row in mine if row["collapses"] > 1},
+                "dead": sum(row["dead"] for row in mine),
                 "dead_percent": {"median": round(median(dead), 2), "worst": max(dead)},
+                "set_aside_whole_percent": {"of": sum(share > 0 for share in aside), "worst": max(aside)},
                 "times_the_oracle": {"median": round(median(times), 2), "worst": max(times)},
-                "more_dead_than_steady": [
-                    row["partner"] for row in mine if row["dead"] > steady.get(row["partner"], 10**9)
-                ],
             }
+        if mine and way in CAREFUL:
+            beside = {row["partner"]: row["dead"] for row in rows if row["way"] == CAREFUL[way]}
+            more = {row["partner"]: row["dead"] - beside.get(row["partner"], row["dead"]) for row in mine}
+            found[way]["more_dead_than_steady"] = {name: jobs for name, jobs in more.items() if jobs > 0}
     return found
 
 
@@ -336,7 +342,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--jobs", type=int, help=f"{JOBS:,} unless said; 1,500 with --real.")
     options.add_argument("--kind", action="append", choices=list(KINDS), help="Only this one; may be repeated.")
-    options.add_argument("--way", action="append", choices=[*CAREFUL, "steady"], help="Only this one; may be repeated.")
+    options.add_argument("--way", action="append", choices=[*CAREFUL, *STEADY], help="Only this one; may be repeated.")
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--lines", action="store_true", help="A line for each, rather than JSON.")
     options.add_argument("--real", action="store_true", help="Six of the kinds with real workers, from a fresh desk.")
@@ -351,7 +357,7 @@ def main() -> None:
     chosen.jobs = chosen.jobs or JOBS
     wanted = [
         (n, way, chosen.jobs, chosen.seed)
-        for way in chosen.way or (*CAREFUL, "steady")
+        for way in chosen.way or (*CAREFUL, *STEADY)
         for n, drawn in enumerate(partners(chosen.seed))
         if not chosen.kind or drawn.kind in chosen.kind
     ]

@@ -43,6 +43,7 @@ FRESH_OF_USUAL = 500  # more of them, times the share that usually fails: that h
 SURE_OF_USUAL = 100  # from fewer, times the share that usually fails, nothing is concluded
 LONG_SUSPICIOUS = 300  # first attempts at one rate of which more fail than usual, if never for sure
 KEPT = 0.25  # of what was known, after a step up
+MEMORY = 400  # first attempts, the latest: what succeeded for an hour must not hide what fails now
 FRESH_S = 0.5  # until the sender goes at a new rate
 
 
@@ -166,6 +167,8 @@ class Steering:
                 self._time(one)
             else:
                 self.failed += one.n
+        if (total := self.well + self.failed) > MEMORY:
+            self.well, self.failed = MEMORY * self.well / total, MEMORY * self.failed / total
 
     def _time(self, one: Judged) -> None:
         if one.ok and one.runtime_s is not None:

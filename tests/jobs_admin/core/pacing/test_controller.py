@@ -249,6 +249,13 @@ def test_the_second_outage_at_a_rate_that_was_well_for_long_is_laid_to_it():
     assert max(verdict.rate for verdict in steadily(look, 2_000, ok=20)) == pytest.approx(0.85 * 20)
 
 
+def test_what_succeeded_for_long_does_not_hide_what_fails_now():
+    look = Look({"style": "careful", "rate": 20}, jobs=10**6)
+    look.past_the_canary()
+    assert steadily(look, 1_000, ok=20)[-1].rate == 20
+    assert steadily(look, 4, ok=16, failed=4)[-1].rate < 20
+
+
 def test_an_outage_of_some_that_was_taken_for_usual_is_soon_forgotten():
     """One customer's service of several is down for a minute: going slower helps nothing until it is back."""
     look = Look({"style": "careful", "rate": 20}, jobs=10**6)
