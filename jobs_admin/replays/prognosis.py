@@ -36,6 +36,7 @@ _OF_CODE = {
 }  # fmt: skip
 _LATELY = timedelta(hours=1)  # of replays
 _MOST_REPLAYS = 20
+_RECENT = timedelta(minutes=5)  # since the latest failure of a group: what failed before that may be over
 _JUST_NOW = timedelta(seconds=15)  # since the latest failure of a group that is still failing
 _ALIVE = timedelta(minutes=1)  # since a worker's last heartbeat
 _STILL = timedelta(minutes=1)
@@ -133,7 +134,12 @@ def _is_released_since(group: Group, now: datetime) -> bool:
 
 
 def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
-    """Groups that failed again in recent replays where other jobs succeeded: without a success it was an outage."""
+    """Groups that failed again in recent replays where other jobs succeeded, and failed in the last minutes too.
+
+    Without a success it was an outage of everything; without a recent failure it may have been a partial outage that is
+    over. The canary then finds out with a few jobs, while a group that is off would stay dead.
+    """
+    groups = [group for group in groups if now - group.last_seen <= _RECENT]
     lately = Q(ended_at__isnull=True) | Q(ended_at__gte=now - _LATELY)
     replays = Replay.objects.filter(lately, started_at__isnull=False, succeeded__gt=0).order_by("-pk")
     ids = list(replays.values_list("pk", flat=True)[:_MOST_REPLAYS])
@@ -142,6 +148,7 @@ def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
     items = ReplayItem.objects.filter(replay__in=ids, first_at__gte=now - _LATELY).order_by()
     if (sources := viewer.sources(OPERATOR)) is not None:
         items = items.filter(failure__source__in=sources)
+    latest = {group.pk: group.last_seen for group in groups}
     since: dict[datetime | None, list[int]] = defaultdict(
         list
     )  # resolved then -> groups: earlier failures do not count
@@ -157,7 +164,8 @@ def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
         for pk, n in failed.items():
             judged = n + succeeded.get(pk, 0)
             if surely_above(n, judged) > LIMIT:
-                yield pk, FAILED_AGAIN, f"still failing: {n:,} of {judged:,} replayed in the last hour failed again"
+                share = f"{n:,} of {judged:,} replayed in the last hour failed again"
+                yield pk, FAILED_AGAIN, f"still failing: {share}, the latest failure was {_ago(latest[pk], now)}"
 
 
 def _counts(items: QuerySet[ReplayItem], by: str) -> dict[int, int]:
@@ -172,5 +180,9 @@ def _still(groups: list[Group], now: datetime) -> _Told:
     counted = GroupCounter.objects.filter(group__in=fresh, step=MINUTE, at__gte=since).order_by()
     for pk, failed, retried in counted.values_list("group").annotate(f=Sum("failed"), r=Sum("retried")):
         if (failed or 0) + (retried or 0) >= FEWEST:
-            seconds = max(0, round((now - fresh[pk].last_seen).total_seconds()))
-            yield pk, STILL_FAILING, f"still failing: its latest failure was {seconds} s ago"
+            yield pk, STILL_FAILING, f"still failing: its latest failure was {_ago(fresh[pk].last_seen, now)}"
+
+
+def _ago(at: datetime, now: datetime) -> str:
+    seconds = max(0, round((now - at).total_seconds()))
+    return f"{seconds} s ago" if seconds < 60 else f"{seconds // 60} min ago"

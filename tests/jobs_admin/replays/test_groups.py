@@ -172,7 +172,7 @@ def test_a_group_that_is_failing_now_is_off(mixed):
 
 
 def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_outage(mixed):
-    made = mixed(down=(20, {}), again=(20, {}))
+    made = mixed(down=(20, {}), again=(20, {"ago": timedelta(minutes=2)}))
     (_, down_ids), (again, again_ids) = made["down"], made["again"]
     now = timezone.now()
     earlier = Replay.objects.create(
@@ -186,13 +186,18 @@ def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_out
         )  # fmt: skip
     assert off()[0] == {}, "nothing succeeded in it"
     Replay.objects.update(succeeded=6)
-    assert off()[0] == {"again": "still failing: 6 of 6 replayed in the last hour failed again"}
+    assert off()[0] == {
+        "again": "still failing: 6 of 6 replayed in the last hour failed again, the latest failure was 2 min ago"
+    }
+    Group.objects.update(last_seen=now - timedelta(minutes=6))
+    assert off()[0] == {}, "nothing fails now: the outage of its partner may be over"
+    Group.objects.update(last_seen=now - timedelta(minutes=2))
     ReplayItem.objects.update(first_at=now - timedelta(hours=2))
     assert off()[0] == {}
 
 
 def test_the_prognosis_of_many_groups_takes_no_more_queries_than_that_of_few(mixed):
-    made = mixed(**{f"g{n}": (6, {}) for n in range(12)})
+    made = mixed(**{f"g{n}": (6, {"ago": timedelta(minutes=2)}) for n in range(12)})
     now = timezone.now()
     earlier = Replay.objects.create(
         scope_max_id=0, state="done", started_at=now, ended_at=now, actor="ann", succeeded=1, failed_again=72
