@@ -66,7 +66,7 @@ def _ask_the_store(now: datetime) -> Watched:
 
 
 def steps(now: datetime | None = None) -> dict[str, datetime]:
-    """When each step of watch last ended a round. Raises redis.RedisError where the store does not answer."""
+    """When each step of watch last ended a round, or a part of a long one. Raises redis.RedisError where the store does not answer."""
     return _ended(config.store().hgetall(keys.steps()))
 
 
@@ -122,8 +122,10 @@ def stalled_sources(now: datetime) -> dict[str, Stall | None]:
 
 
 def stalled_steps(now: datetime) -> dict[str, Stall | None]:
-    """Of each step of watch that has run: since when it ended no round; None while it does. Raises redis.RedisError."""
-    return {name: Stall(at, "The step completes no round.") if _is_late(at, now) else None for name, at in steps(now).items()}
+    """Of each step of watch that has run: since when it makes no progress; None while it does. Raises redis.RedisError."""
+    return {
+        name: Stall(at, "The step makes no progress.") if _is_late(at, now) else None for name, at in steps(now).items()
+    }
 
 
 def _is_late(at: datetime, now: datetime) -> bool:

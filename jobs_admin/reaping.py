@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from jobs_admin import config
+from jobs_admin import config, step_progress
 from jobs_admin.core import keys
 from jobs_admin.worker.ledger import KEPT_DAYS, with_report
 from jobs_admin.worker.store import STREAM_BYTES
@@ -61,6 +61,7 @@ class Reaper:
             look = found[place] = self._seen(place, sign, now)
             if is_gone or now - look.since >= SURE_S:
                 is_more |= _file(store, source, boot, sign, _why(name, sign, is_gone), stream_bytes)
+                step_progress.report()
         self._silent = found
         return is_more
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 from django.db.models import F, Q, QuerySet
 
-from jobs_admin import audit, config, counters, group_sightings, totals
+from jobs_admin import audit, config, counters, group_sightings, step_progress, totals
 from jobs_admin.models import Attempt, Failure, Group
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
@@ -76,6 +76,7 @@ def end_mutes(now: datetime) -> int:
                 after=over_now,
             )
             ended += 1
+        step_progress.report()
     return ended
 
 
@@ -95,6 +96,7 @@ def overdue(now: datetime, delays: Delays) -> int:
             rows = rows.filter(~Q(queue__in=queues) | Q(due_at__lt=latest - _PATIENCE))
         with transaction.atomic():
             found += _lose(rows, timeout_s, now)
+        step_progress.report()
     return found
 
 

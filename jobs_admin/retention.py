@@ -20,7 +20,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet, Sum
 
-from jobs_admin import audit, config
+from jobs_admin import audit, config, step_progress
 from jobs_admin.core import query as language
 from jobs_admin.depths import ladder
 from jobs_admin.depths.rolling import rolled_until
@@ -235,6 +235,7 @@ class _Run:
         self._check_time()
 
     def _check_time(self) -> None:
+        step_progress.report()
         if self.ends is not None and time.monotonic() > self.ends:
             raise _TimeIsUp
 
@@ -341,6 +342,7 @@ def _touched(since: datetime) -> array:
     for after in acts.values_list("after", flat=True).iterator(chunk_size=500):
         ids = after.get("ids") if isinstance(after, dict) else None
         found.update(pk for pk in ids or () if isinstance(pk, int))
+        step_progress.report()
     return array("q", sorted(found))
 
 

@@ -25,7 +25,7 @@ import redis
 from django.db import InterfaceError, OperationalError, connections
 from django.utils import timezone
 
-from jobs_admin import config
+from jobs_admin import config, step_progress
 from jobs_admin.core import keys
 from jobs_admin.core.lifeline import die_with_parent
 from jobs_admin.core.pauses import Pauses
@@ -68,9 +68,10 @@ def steps() -> dict[str, Step]:
 
     def reconcile(name: str) -> bool:
         from jobs_admin import audit_anchor, awaiting, indexing, ingest, reaping, refiling
+
         ends = time.monotonic() + _INDEXING_S
         while time.monotonic() < ends and (indexing.step() or refiling.step()):
-            pass
+            step_progress.report()
         now = timezone.now()
         is_more = ingest.reconcile(now, awaiting.delays(now))
         audit_anchor.step()
@@ -283,7 +284,9 @@ class _Rounds:
         self.pauses = Pauses(_SHORTEST_WAIT_S, _LONGEST_WAIT_S, least_s=_SHORTEST_WAIT_S / 2)
         self.busy_at = float("-inf")
         self.noted: tuple[float, str] = (float("-inf"), "")
-        self.ended_at: float | None = None  # the last round that did not fail, seconds since 1970
+        self.ended_at: float | None = (
+            None  # latest progress: a round that did not fail, or a part of one; seconds since 1970
+        )
 
     def run(self) -> None:
         """Never returns: a forked child must not go on in its parent's code."""
@@ -293,6 +296,7 @@ class _Rounds:
             # Ctrl-C reaches the whole terminal; the parent ends us in order.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             random.seed()
+            step_progress.listen(self._progressed)
             self._round()
             gc.freeze()  # what is loaded by now stays: the collector need not go through it again and again
             while not self.is_stopping:
@@ -328,6 +332,13 @@ class _Rounds:
         self._note(is_busy)
         self._idle(is_busy)
 
+    def _progressed(self) -> None:
+        """Note progress within a round. After a failed round only the end of a round counts, as the next may fail the same way."""
+        self._sign()
+        if not self.error:
+            self.ended_at = time.time()
+            self._note(True)
+
     def _went_wrong(self, error: Exception) -> None:
         self.failed_rounds += 1
         text = representable(f"{type(error).__name__}: {error}".strip())[:500]
@@ -342,7 +353,7 @@ class _Rounds:
         self._sleep(self.pauses.failed())
 
     def _note(self, is_busy: bool) -> None:
-        """Say in Redis that a round ended: what is not said here for long is shown as late."""
+        """Note in Redis that the step makes progress: without a note for long it is shown as late."""
         self.slate.write(self.place, failed_rounds=self.failed_rounds)
         if not self.error and any(self.slate.failed_rounds(place) for place in self.beside):
             return  # what that one says of the step stands

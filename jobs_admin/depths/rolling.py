@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from jobs_admin import statements, turns
+from jobs_admin import statements, step_progress, turns
 from jobs_admin.depths.folding import Folded, fold
 from jobs_admin.depths.ladder import FOLDS, LATE_S, moment, start_of
 from jobs_admin.depths.sql import epoch, told
@@ -80,6 +80,7 @@ def _fold_all(low: int, high: int, now: datetime, ends: float) -> bool:
         at = start_of(first, high)
         until = at + steps * high
         read = _fold(low, high, at, until)
+        step_progress.report()
         steps = max(1, min(steps * 4, steps * _ROWS_AT_ONCE // max(read, 1)))
         at = until
     return False

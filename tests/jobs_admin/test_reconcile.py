@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from jobs_admin import awaiting, config, ingest
+from jobs_admin import awaiting, config, ingest, step_progress
 from jobs_admin.core import keys
 from jobs_admin.core.lint.configuration import App, Configuration, document
 from jobs_admin.models import AuditEvent, DepthSample, Failure, Group, QueueCounter, Worker
@@ -167,3 +167,16 @@ def test_a_mute_lasts_until_its_end(until):
     muted(**until)
     ingest.reconcile(NOW)
     assert Group.objects.get().state == "muted" and not AuditEvent.objects.exists()
+
+
+def test_progress_is_reported_after_each_mute_that_ends_and_each_source(monkeypatch):
+    reports = []
+    monkeypatch.setattr(step_progress, "_listener", lambda: reports.append(1))
+    for source in ("shop", "web"):
+        file(report(kind="retry", source=source, job_id=source))
+    at = {"first_seen": NOW, "last_seen": NOW}
+    for n in range(3):
+        Group.objects.create(fingerprint=f"v1-{n}", state="muted", muted_until=NOW, **at)
+    ingest.reconcile(LATE)
+    assert not Group.objects.filter(state="muted").exists() and Failure.objects.filter(kind="lost").count() == 2
+    assert len(reports) == 5

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from jobs_admin import retention, triage
+from jobs_admin import retention, step_progress, triage
 from jobs_admin.models import (
     Alert,
     AlertEvent,
@@ -290,3 +290,11 @@ def test_alerts_that_are_over_go_with_their_events_and_then_a_deleted_rule():
     retention.prune(NOW)
     assert not Alert.objects.exists() and not AlertEvent.objects.exists()
     assert not Rule.objects.filter(pk=rule.pk).exists() and Rule.objects.filter(name="stays").exists()
+
+
+def test_progress_is_reported_between_the_transactions_of_a_prune(monkeypatch):
+    reports = []
+    monkeypatch.setattr(step_progress, "_listener", lambda: reports.append(Failure.objects.count()))
+    bury(300)
+    assert retention.prune(NOW).count == 300
+    assert len(set(reports)) >= 3 and reports[-1] == 0

@@ -189,3 +189,39 @@ def test_a_step_that_hangs_is_killed_and_started_again_and_delays_no_other(envir
     # Nobody is left to kill what hangs, and yet it ends.
     hanging = {int(line.split()[0]) for line in file.read_text().splitlines()}
     until(lambda: not any(map(is_alive, hanging)))
+
+
+LONG = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
+import django; django.setup()
+from jobs_admin import step_progress
+from jobs_admin.watch import Step, Watch
+def work(name):
+    with open({file!r}, "a") as out: out.write("begun\\n")
+    while True:
+        time.sleep(0.05); step_progress.report()
+def fail(name):
+    for _ in range(50):
+        time.sleep(0.05); step_progress.report()
+    raise ValueError("at the same place")
+Watch([Step("long", work, deadline_s=30), Step("failing", fail)]).run()
+"""
+
+
+def test_progress_within_a_round_is_noted_unless_the_rounds_fail(environment, desk, tmp_path):
+    file = tmp_path / "told"
+    file.touch()
+    program = LONG.format(root=str(ROOT), file=str(file))
+    watch = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
+    try:
+        at = until(lambda: noted(desk).get("long"), alive=watch)["at"]
+        until(lambda: noted(desk)["long"]["at"] > at + 2, alive=watch)
+        failed_at = until(lambda: noted(desk)["failing"].get("error") and noted(desk)["failing"], alive=watch)["at"]
+        until(lambda: noted(desk)["failing"]["failed_rounds"] > 1, alive=watch)
+        assert noted(desk)["failing"]["at"] == failed_at  # so that it is shown as late
+        assert file.read_text() == "begun\n"
+    finally:
+        watch.kill()
+        watch.wait()
