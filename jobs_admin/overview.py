@@ -501,7 +501,7 @@ def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10)
 def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
     """The replays that are not over, the newest first, with those of other sources left out."""
     open_ = [state for state in ReplayState.values if state not in NOT_RUNNING]
-    found = Replay.objects.filter(state__in=open_).order_by("-id")
+    found = Replay.objects.filter(state__in=open_).order_by("-id").defer("set_aside")
     allowed = viewer.sources()
     if allowed is not None:
         found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))

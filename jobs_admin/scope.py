@@ -128,7 +128,8 @@ def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
     """Reduce these replays, in memory, to the sources that the viewer may see.
 
     Their counts are then of these sources, and what names jobs, errors or queues of another is gone: why they are held,
-    what was left out, search, patch, queue. `seen_sources` says of which they are; it is None of one that is seen in full.
+    what was left out, search, patch, queue, and the reason that a person wrote. `seen_sources` says of which they are; it is
+    None of one that is seen in full. The number of queries does not depend on the number of replays.
     """
     sources, replays = viewer.sources(), list(replays)
     begun = [replay for replay in replays if replay.started_at is not None]
@@ -139,23 +140,28 @@ def restrict_replays(viewer: Viewer, replays: Iterable[Replay]) -> None:
     told = AuditEvent.objects.filter(object__in=older, act="replay.start", allowed=True) if older else ()
     for event in told:
         named[int(event.object.partition(":")[2])].add(event.source)
-    for replay in begun:
-        # Where its start names none, nobody knows whose jobs it has.
-        if not (named[replay.pk] or {""}) <= {*sources}:
-            _restrict(replay, sources)
+    # Where its start names none, nobody knows whose jobs it has.
+    partly = {replay.pk: replay for replay in begun if not (named[replay.pk] or {""}) <= {*sources}}
+    if not partly:
+        return
+    items = ReplayItem.objects.filter(replay__in=partly, failure__source__in=sources).order_by()
+    counts: dict[int, Counter[str]] = {pk: Counter() for pk in partly}
+    for pk, state, count in items.values_list("replay", "state").annotate(n=Count("pk")):
+        counts[pk][state] = count
+    frozen = set(FrozenBatch.objects.filter(replay__in=partly).order_by().values_list("replay", flat=True).distinct())
+    for pk, replay in partly.items():
+        _restrict(replay, sources, counts[pk], is_frozen=pk in frozen)
 
 
-def _restrict(replay: Replay, sources: Collection[str]) -> None:
-    items = ReplayItem.objects.filter(replay=replay, failure__source__in=sources).order_by()
-    counts = Counter(dict(items.values_list("state").annotate(n=Count("pk"))))
-    if FrozenBatch.objects.filter(replay=replay).exists():
+def _restrict(replay: Replay, sources: Collection[str], counts: Counter[str], *, is_frozen: bool) -> None:
+    if is_frozen:
         laid = counts.total()
         counts["planned"] += max(0, sum(n for name, n in replay.by_source.items() if name in sources) - laid)
     for state in ItemState.values:
         setattr(replay, state, counts[state])
     replay.total = replay.matched = counts.total()
     replay.taken, replay.blocked, replay.query, replay.selection = 0, [], "", []
-    replay.patch, replay.edit, replay.to_queue = None, None, ""
+    replay.patch, replay.edit, replay.to_queue, replay.reason = None, None, "", ""
     replay.by_source = {name: n for name, n in replay.by_source.items() if name in sources}
     if replay.held_because or replay.evidence:
         replay.held_because, replay.evidence = _NOT_TOLD, None

@@ -144,7 +144,7 @@ def _started(viewer: Viewer, started: Replay, warnings: Sequence[str] = ()) -> S
 
 def _replay(viewer: Viewer, found: Replay) -> dict[str, Any]:
     (shown,) = _shown(viewer, [found])
-    return shown
+    return replay_shapes.replay_detail(shown, replays.groups_aside(viewer, found))
 
 
 def _shown(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
@@ -155,13 +155,12 @@ def _shown(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
             page_of("replay-detail", row.pk),
             rates[row.pk],
             [names[pk] for pk in row.without_groups if pk in names],
-            replays.groups_aside(viewer, row),
         )
         for row in rows
     ]
 
 
-@api.get("/replays", response={200: shapes.Listed[replay_shapes.ReplayDetail], **REFUSALS}, tags=["replays"])
+@api.get("/replays", response={200: shapes.Listed[replay_shapes.ReplayRow], **REFUSALS}, tags=["replays"])
 @needs(VIEWER)
 def list_replays(request: HttpRequest, after: After = None, limit: Limit = 50) -> Any:
     viewer = request.auth

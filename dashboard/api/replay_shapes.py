@@ -105,7 +105,7 @@ class Counts(Schema):
     cancelled: int
 
 
-class ReplayDetail(Counts):
+class ReplayRow(Counts):
     id: int
     state: str
     q: str
@@ -122,7 +122,6 @@ class ReplayDetail(Counts):
     taken: int  # of what was frozen, what another replay had when its turn came; not in the total
     options: dict[str, Any]  # attempts, to_queue, same_job_id, patch, accept: those that are not as usual
     without_groups: list[str]  # fingerprints of groups whose jobs are not sent
-    set_aside: list[AsideItem]  # the same groups, with reasons
     approval_because: str  # why another operator has to approve it; empty where nobody has to
     approver: str
     approved_at: datetime | None
@@ -133,6 +132,10 @@ class ReplayDetail(Counts):
     ended_at: datetime | None
     warnings: list[str]  # of the call that started it: changed arguments that could not be checked; else empty
     url: str
+
+
+class ReplayDetail(ReplayRow):
+    set_aside: list[AsideItem]  # the groups of without_groups, with reasons
 
 
 class ItemDetail(Schema):
@@ -186,9 +189,11 @@ def _simulation(found: Simulation) -> dict[str, Any]:
     return {"outlooks": outlooks, "assumptions": list(found.assumptions)}
 
 
-def replay(
-    row: Replay, url: str, rate_now: float, without_groups: list[str], set_aside: list[GroupAside]
-) -> dict[str, Any]:
+def replay_detail(row: dict[str, Any], set_aside: list[GroupAside]) -> dict[str, Any]:
+    return row | {"set_aside": [_aside(one) for one in set_aside]}
+
+
+def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) -> dict[str, Any]:
     counts = {name: getattr(row, name) for name in Counts.model_fields}
     same = (
         "id",
@@ -212,9 +217,8 @@ def replay(
     rate = None if row.rate is None else round(row.rate, 4)  # what a controller makes of it has digits that say nothing
     return counts | {name: getattr(row, name) for name in same} | {
         "rate": rate,
-        "options": Options.of(row).as_dict(),
+        "options": Options.of(row, with_groups=False).as_dict(),
         "without_groups": without_groups,
-        "set_aside": [_aside(one) for one in set_aside],
         "q": row.query,
         "selected": len(row.selection),
         "counts": counts,

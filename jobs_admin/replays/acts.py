@@ -83,7 +83,7 @@ def _leave_out(viewer: Viewer, replay: Replay, matching: QuerySet[Failure], with
         raise ReplayRefused(
             "changed", "Some of these jobs are being sent right now. Nothing was changed. Try again in a second."
         )
-    why = f"Excluded by {viewer.name}: matched {without.strip()}"
+    why = setting_aside.excluded(viewer.name, without.strip())
     count = setting_aside.leave_out(replay, matching, representable(why), now)
     if not count:
         raise ReplayRefused(

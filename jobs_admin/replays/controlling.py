@@ -148,7 +148,9 @@ def control(now: datetime) -> bool:
 
     Where one cannot be judged, the others are first; then CannotJudge is raised.
     """
-    under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).defer("selection", "blocked", "query")
+    under_way = Replay.objects.filter(state__in=(*SENDING, ReplayState.WAITING)).defer(
+        "selection", "blocked", "query", "set_aside"
+    )
     is_busy = False
     failed: CannotJudge | None = None
     for replay in under_way.order_by("pk"):
@@ -219,6 +221,8 @@ def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: dateti
     sources = rights.sources_of(replay) if is_held or "without_groups" in columns else []
     read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
     read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller={})
+    if "without_groups" in columns:  # an operator may have brought one back meanwhile
+        read = read.filter(without_groups=replay.without_groups)
     with transaction.atomic():
         if not read.update(**columns):
             return False

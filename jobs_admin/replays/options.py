@@ -55,11 +55,11 @@ class Options:
         )
 
     @classmethod
-    def of(cls, replay: Replay) -> Options:
+    def of(cls, replay: Replay, *, with_groups: bool = True) -> Options:
+        """Return the options of a replay. `with_groups=False`: without the excluded groups, which lists do not load."""
         attempts = int(replay.attempts) if replay.attempts.isdigit() else replay.attempts
-        return cls(
-            attempts, replay.to_queue, replay.same_job_id, replay.patch, tuple(replay.accepted), at_start(replay)
-        )
+        groups = at_start(replay) if with_groups else None
+        return cls(attempts, replay.to_queue, replay.same_job_id, replay.patch, tuple(replay.accepted), groups)
 
     @property
     def digest(self) -> str:

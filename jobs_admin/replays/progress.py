@@ -109,9 +109,14 @@ def rates_now(replays: Sequence[Replay], now: datetime | None = None) -> dict[in
     if moving:
         lately = ReplayItem.objects.filter(replay__in=moving, sent_at__gte=now - timedelta(seconds=_RATE_OVER_S))
         sent = dict(lately.order_by().values_list("replay").annotate(n=Count("pk")))
-        for replay in replays:
-            if replay.seen_sources is not None and replay.pk in sent:
-                sent[replay.pk] = lately.filter(replay=replay, failure__source__in=replay.seen_sources).count()
+        restricted = [replay for replay in replays if replay.seen_sources is not None and replay.pk in sent]
+        if restricted:
+            seen = {
+                source for replay in restricted for source in replay.seen_sources or ()
+            }  # the same of each: the viewer's
+            mine = lately.filter(replay__in=restricted, failure__source__in=seen)
+            sent |= dict.fromkeys((replay.pk for replay in restricted), 0)
+            sent |= dict(mine.order_by().values_list("replay").annotate(n=Count("pk")))
     found = {}
     for replay in replays:
         running_s = (now - replay.started_at).total_seconds() if replay.started_at else 0.0

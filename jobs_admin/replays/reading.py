@@ -19,7 +19,7 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import setting_aside
+from jobs_admin.replays import prognosis, setting_aside
 from jobs_admin.replays.options import START
 
 LARGEST_PAGE = 500
@@ -57,7 +57,7 @@ def listing(viewer: Viewer, after: str | None = None, limit: int = 50) -> Replay
     found = visible(viewer).order_by("-pk")
     if cursor := whole_number(after):
         found = found.filter(pk__lt=cursor)
-    rows = list(found[: limit + 1])
+    rows = list(found.defer("set_aside")[: limit + 1])
     scopes.restrict_replays(viewer, rows)
     return ReplayPage(rows[:limit], str(rows[limit - 1].pk) if len(rows) > limit else None)
 
@@ -90,6 +90,9 @@ def items(
         "failure__args", "failure__kwargs", "failure__headers", "failure__message"
     )
     rows = list(light.order_by("n")[: limit + 1])
+    if replay.seen_sources is not None:
+        for row in rows:
+            row.outcome = setting_aside.without_search(row.outcome)
     next_ = str(rows[limit - 1].n) if len(rows) > limit else None
     return ItemPage(rows[:limit], next_, _due(replay, rows[:limit], now or timezone.now()))
 
@@ -188,8 +191,18 @@ class GroupAside:
     jobs: int | None  # not sent because of the exclusion; None: not known
 
 
+_UNCOUNTED = {
+    prognosis.FAILED_AGAIN: "its jobs failed again",
+    prognosis.STILL_FAILING: "still failing",
+    prognosis.POISON: "poison: jobs of it are in quarantine for crashing their workers",
+}
+
+
 def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
-    """Return the excluded groups with failures that the viewer may see; those set aside during the replay first, latest first."""
+    """Return the excluded groups with failures that the viewer may see; those set aside during the replay first, latest first.
+
+    Reasons with numbers are reduced to their kind where those count jobs of other sources, too.
+    """
     ids = [row["group"] for row in replay.set_aside]
     if not ids:
         return []
@@ -209,7 +222,8 @@ def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
             is_start = row["phase"] == START
             jobs = (row["jobs"] if sources is None else None) if is_start else held.get(group.pk, 0)
             at = datetime.fromisoformat(row["at"])
-            found.append(GroupAside(group, row["phase"], row["code"], row["reason"], row["by"], at, jobs))
+            reason = row["reason"] if replay.seen_sources is None else _UNCOUNTED.get(row["code"], row["reason"])
+            found.append(GroupAside(group, row["phase"], row["code"], reason, row["by"], at, jobs))
     return sorted(found, key=lambda one: (one.phase == START, -one.at.timestamp(), -(one.jobs or 0)))
 
 

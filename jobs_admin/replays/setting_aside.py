@@ -23,7 +23,18 @@ from jobs_admin.replays.laying import BEGUN
 from jobs_admin.replays.options import RUN
 
 _BATCH = 500  # items of one write transaction, which blocks all other writers on SQLite
+_EXCLUDED, _MATCHED = "Excluded by ", ": matched "
 SET_ASIDE = "Set aside with its group"  # how the outcome of its items begins
+
+
+def excluded(by: str, search: str) -> str:
+    """Return the outcome of an item that an operator excluded by a search."""
+    return f"{_EXCLUDED}{by}{_MATCHED}{search}"
+
+
+def without_search(outcome: str) -> str:
+    """Return the outcome without the search that excluded its job, which may name what a viewer does not see."""
+    return outcome.partition(_MATCHED)[0] if outcome.startswith(_EXCLUDED) else outcome
 
 
 def note(

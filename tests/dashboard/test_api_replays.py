@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs_admin.models import Group, Replay
 from tests.dashboard.test_api import NOW, ask, bury, sources  # noqa: F401
@@ -60,6 +62,25 @@ def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):  # n
     assert resumed.json()["state"] != "held"
     unknown = ask("POST", f"replays/{replay.pk}/resume", {"without_groups": ["v1-nobody"]})
     assert unknown.status_code == 422 and unknown.json()["error"]["field"] == "without_groups"
+
+
+@pytest.mark.parametrize("role, source", [("operator", "*"), ("viewer", "shop")])
+def test_a_list_of_replays_costs_the_same_queries_however_many_there_are(ask, group, role, source):  # noqa: F811
+    told = {"group": group.pk, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller"}
+    aside = [told | {"at": NOW.isoformat(), "jobs": None}]
+    taken = []
+    for count in (2, 7):
+        for _ in range(count):
+            bury(1), bury(1, source="bank")
+            ask("POST", "replays", {"q": "queue:emails", "reason": "r"})
+        Replay.objects.update(state="running", without_groups=[group.pk], set_aside=aside)
+        with CaptureQueriesContext(connection) as asked:
+            listed = ask("GET", "replays", role=role, source=source).json()["items"]
+        taken.append(len(asked))
+        assert not [query for query in asked.captured_queries if '"set_aside"' in query["sql"]]
+        assert [row["total"] for row in listed] == [2 if source == "*" else 1] * len(listed)
+    assert len(listed) == 9 and taken[0] == taken[1], taken
+    assert ask("GET", f"replays/{listed[0]['id']}").json()["set_aside"][0]["reason"] == "5 of 5"
 
 
 def test_items_are_counted_as_far_as_they_are_seen(ask):  # noqa: F811

@@ -44,10 +44,12 @@ def replay(both):
         group("OursError", culprit="shop/ours.py"),
         group("SecretError", culprit="web/secret.py", message="hush"),
     )
+    shared = group("SharedError", culprit="shop/shared.py")
+    dead(1, group=shared, queue="elsewhere", task="shop.ours", state="recovered")
     dead(30, group=ours, queue="emails", task="shop.ours")
     dead(70, source="web", group=theirs, queue="secrets", task="web.secret", tenant="hush-tenant")
     made = replays.launch(
-        BOB, query="state:dead -tenant:secret-tenant", reason="back", pace={"style": "careful"},
+        BOB, query="state:dead -tenant:secret-tenant", reason="the secret partner is back", pace={"style": "careful"},
         options=replays.Options(without_groups=()),
     )  # fmt: skip
     now = timezone.now()
@@ -60,8 +62,10 @@ def replay(both):
         )  # fmt: skip
     Replay.objects.filter(pk=made.pk).update(
         state="held", planned=75, succeeded=4, failed_again=21, held_because="20 failed with SecretError",
-        without_groups=[theirs.pk], evidence={"kind": "canary", "judged": 25, "failed": 21, "groups": []},
-        set_aside=[{"group": theirs.pk, "phase": "run", "code": "failed_again", "reason": "hush", "by": "x",
+        without_groups=[shared.pk, theirs.pk], evidence={"kind": "canary", "judged": 25, "failed": 21, "groups": []},
+        set_aside=[{"group": shared.pk, "phase": "run", "code": "failed_again", "reason": "100 of 100 jobs failed", "by": "x",
+                    "at": now.isoformat(), "jobs": 50},
+                   {"group": theirs.pk, "phase": "run", "code": "failed_again", "reason": "hush", "by": "x",
                     "at": now.isoformat(), "jobs": 50}],
         blocked=[{"code": "unknown_task", "reason": "web.secret", "count": 9}],
     )  # fmt: skip
@@ -80,7 +84,7 @@ def test_its_pages_show_no_name_and_no_number_of_another_source(sue, replay, url
     for headers in ({}, HTMX):
         text = seen_of(sue.get(url.format(replay.pk), headers=headers)).lower()
         assert "secret" not in text and "hush" not in text
-        assert ">100<" not in text and ">75<" not in text
+        assert ">100<" not in text and ">75<" not in text and "100 of 100" not in text
 
 
 @pytest.mark.django_db
@@ -100,6 +104,7 @@ def test_the_api_says_no_more(client, replay):
     secret = create("sue", "operator", "shop")
     for url in (f"/api/replays/{replay.pk}", "/api/replays", f"/api/replays/{replay.pk}/items"):
         text = json.dumps(client.get(url, headers={"Authorization": f"Bearer {secret}"}).json())
+        assert "100 of 100" not in text
         assert "ecret" not in text and "hush" not in text and not re.search(r": (100|75)\b", text)
 
 
@@ -112,3 +117,17 @@ def test_one_that_waits_for_a_second_person_counts_what_is_frozen(both, settings
     assert made.state == "awaiting_approval" and made.by_source == {"shop": 30, "web": 70}
     held = replays.find(OWN, made.pk)
     assert (held.total, held.planned) == (30, 30)
+
+
+@pytest.mark.django_db
+def test_a_search_that_excluded_jobs_is_not_shown_beside_them(replay):
+    Replay.objects.filter(pk=replay.pk).update(without_groups=[], set_aside=[])
+    replays.resume(BOB, replays.find(BOB, replay.pk), without="queue:emails OR tenant:hush-tenant")
+    shown = {
+        viewer.name: replays.items(viewer, replays.find(viewer, replay.pk), state="cancelled").rows[0].outcome
+        for viewer in (BOB, OWN)
+    }
+    assert shown == {
+        "bob": "Excluded by bob: matched queue:emails OR tenant:hush-tenant",
+        "sue": "Excluded by bob",
+    }
