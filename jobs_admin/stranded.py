@@ -32,7 +32,10 @@ _USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
 
 
 class StrandedRefused(Exception):
-    """Nothing was changed. Codes: forbidden, read_only, not_gone, unreachable."""
+    """The jobs were not returned, or not all of them: the message states what was changed.
+
+    Codes: forbidden, read_only, not_gone, unreachable.
+    """
 
     field: str | None = None
 
@@ -228,11 +231,36 @@ def return_now(viewer: Viewer, source: str, boot: str) -> int:
         one = next((one for one in stranded(source) if one.boot == boot and one.tags), None)
         if one is None:
             raise StrandedRefused("not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed.")
-        with transaction.atomic():
-            audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, after={"jobs": len(one.tags)})
-            return cast(GivesBack, config.adapter(source)).give_back(one.tags)
     except (redis.RedisError, SourceError, config.BadConfiguration) as error:
         raise StrandedRefused("unreachable", f"The jobs could not be returned: {error} Nothing was changed.") from error
+    adapter = cast(GivesBack, config.adapter(source))
+    with transaction.atomic():  # committed before the act, which no rollback takes back
+        audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, after={"jobs": len(one.tags)})
+    try:
+        return adapter.give_back(one.tags)
+    except SourceError as error:
+        message, after = _outcome(one, adapter, str(error))
+        with transaction.atomic():
+            audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, reason=message[:500], after=after)
+        raise StrandedRefused("unreachable", message) from error
+
+
+def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[str, int] | None]:
+    """Return what became of the jobs whose return failed: as a message, and as numbers; None: not known."""
+    jobs, error = len(one.tags), f"{error.rstrip('.')}."
+    again = "Return them again: each job is put on its queue at most once."
+    try:
+        left = len(adapter.fetched_at(one.tags))
+    except SourceError:
+        which = "whether the job was returned" if jobs == 1 else f"which of the {jobs:,} jobs were returned"
+        return f"The broker does not answer, so it is not known {which}: {error} {again}", None
+    at = "" if one.returns_at is None else f" at {one.returns_at:%H:%M:%S} UTC"
+    if not left:
+        all_ = "The job was" if jobs == 1 else f"All {jobs:,} jobs were"
+        return f"{all_} returned, but the broker then failed: {error}", {"jobs": jobs, "left": 0}
+    done = "No job was returned" if left == jobs else f"{jobs - left:,} of {jobs:,} jobs were returned to their queues"
+    rest = f"{left:,} {'is' if left == 1 else 'are'} still held for worker {one.worker}, the first to return{at}."
+    return f"{done}: {error} {rest} {again}", {"jobs": jobs - left, "left": left}
 
 
 def _read(text: bytes) -> dict[str, Any] | None:

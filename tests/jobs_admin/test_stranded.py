@@ -160,6 +160,34 @@ def test_the_page_of_a_job_in_a_worker_that_is_gone_says_so(broker, engine, stor
     assert "data-stranded" not in browser.get(f"/failures/{another.pk}/").content.decode()
 
 
+def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, store):
+    killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
+    (place,) = store.hkeys(keys.in_hand())
+    said = json.loads(store.hget(keys.in_hand(), place))
+    tag, _, task, *rest = said["jobs"][0]
+    said["jobs"].append(["second", "second", task, *rest])
+    store.hset(keys.in_hand(), place, json.dumps(said))
+    with redis.Redis.from_url(broker) as there:
+        message, exchange, _ = json.loads(there.hget("unacked", tag))
+        there.hset("unacked", "second", json.dumps([message, exchange, "blocked"]))
+        there.zadd("unacked_index", {"second": time.time()})
+        there.set("blocked", "a key that is no queue")
+        (one,) = stranded.stranded("shop")
+        assert one.tags == (tag, "second")
+        with pytest.raises(stranded.StrandedRefused) as refused:
+            stranded.return_now(ANN, "shop", one.boot)
+        said = refused.value.message
+        assert said.startswith("1 of 2 jobs were returned to their queues: ") and "WRONGTYPE" in said
+        assert f"1 is still held for worker {one.worker}, the first to return at {one.returns_at:%H:%M:%S} UTC." in said
+        assert there.llen("celery") == 1 and there.hkeys("unacked") == [b"second"]
+        acts = AuditEvent.objects.filter(act="worker.return", allowed=True).order_by("pk")
+        assert [event.after for event in acts] == [{"jobs": 2}, {"jobs": 1, "left": 1}]
+        with pytest.raises(stranded.StrandedRefused, match="No job was returned: "):
+            stranded.return_now(ANN, "shop", one.boot)
+        there.delete("blocked")
+    assert stranded.return_now(ANN, "shop", one.boot) == 1
+
+
 def test_two_who_return_it_at_once_send_it_once(broker, engine, store):
     worker = worker_on(broker, engine.url, late_ack=True).start()
     killed(worker, store, is_held=True)
