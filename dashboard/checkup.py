@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import redis
@@ -199,28 +200,30 @@ def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Res
         fix = "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of them (docs/operations.md)."
         yield Result("sources", "", [Finding("no-source", WARNING, "No source is configured.", fix)])
     for name, source in sources.items():
-        part = f"source {name}"
-        try:
-            adapter = config.adapter(name)
-            queues = adapter.depths()
-            found = adapter.findings()
-        except SourceRefused as error:
-            yield Result(
-                part, "", [Finding("refused", HIGH, str(error), f"Correct {_set_by(name, source, all_of_it=True)}.")]
-            )
-            continue
-        except SourceError as error:
-            fix = f"Look at {_set_by(name, source)}, and whether it runs."
-            yield Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
-            continue
-        counted = f"{abilities.system(source.backend)}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
-        if reads_database and adapter.can.holds_dead:
-            read, about_reading = check_reading(name, now)
-            counted, found = f"{counted}, {read}", found + about_reading
-        elif reads_database and source.backend == "celery":
-            workers, about_workers = check_workers(name, source.url, now)
-            counted, found = f"{counted}, {workers}", found + about_workers
-        yield Result(part, counted, found)
+        check = partial(check_source, name, source, now, reads_database=reads_database)
+        yield _attempt(f"source {name}", check)
+
+
+def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads_database: bool = True) -> Result:
+    part = f"source {name}"
+    try:
+        adapter = config.adapter(name)
+        queues = adapter.depths()
+        found = adapter.findings()
+    except SourceRefused as error:
+        fix = f"Correct {_set_by(name, source, all_of_it=True)}."
+        return Result(part, "", [Finding("refused", HIGH, str(error), fix)])
+    except SourceError as error:
+        fix = f"Look at {_set_by(name, source)}, and whether it runs."
+        return Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
+    counted = f"{abilities.system(source.backend)}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
+    if reads_database and adapter.can.holds_dead:
+        read, about_reading = check_reading(name, now)
+        counted, found = f"{counted}, {read}", found + about_reading
+    elif reads_database and source.backend == "celery":
+        workers, about_workers = check_workers(name, source.url, now)
+        counted, found = f"{counted}, {workers}", found + about_workers
+    return Result(part, counted, found)
 
 
 def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) -> str:

@@ -11,6 +11,7 @@ from io import StringIO
 import pytest
 import redis
 from django.core.management import call_command
+from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
@@ -82,6 +83,20 @@ def test_a_guard_that_is_off_is_severe(shop, store):
     code, said = doctor()
     assert code == 1
     assert "The guard is off: nothing is recorded." in said and "All is well" not in said
+
+
+def test_a_database_that_goes_away_while_sources_are_checked_is_a_finding_of_each(shop):
+    def lose(execute, sql, *rest):
+        if Worker._meta.db_table in sql:
+            raise OperationalError("server closed the connection unexpectedly")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(lose):
+        code, said = doctor()
+    assert code == 1
+    (line,) = [line for line in said.splitlines() if "was not checked" in line]
+    assert "The database failed during the check" in line
+    assert "audit" in said, "the later checks go on"
 
 
 def make_store_safe(store):
