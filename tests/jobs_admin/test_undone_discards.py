@@ -277,6 +277,24 @@ class TestJobsTable:
             self.table.complete(f"j{n}")
         pull_until({f"j{n}": "recovered" for n in range(3)})
 
+    def test_a_json_null_is_put_back_as_such_and_a_missing_value_as_missing(self, engine_name):
+        self.configure("true")
+        types, text = ("TEXT", "TEXT", "TEXT", "TEXT"), ""
+        if engine_name == "postgresql":
+            self.table.execute("CREATE DOMAIN settings AS jsonb")
+            types, text = ("jsonb", "json", "settings", "jsonb"), "::text"
+        names = ("result", '"100%\'s"', "of_domain", "missing")
+        for name, type_ in zip(names, types, strict=True):
+            default = "" if name == "missing" else "NOT NULL DEFAULT 'null'"
+            self.table.execute(f"ALTER TABLE jobs ADD COLUMN {name} {type_} {default}")
+        self.table.die("j1", payload={"n": 1})
+        kept = f"SELECT {', '.join(name + text for name in names)} FROM jobs"
+        assert self.table.execute(kept) == [("null", "null", "null", None)]
+        pull()
+        discard_and_restore(lambda: self.rows() == [] or pytest.fail("kept"))
+        assert replay() == [("sent", "")]
+        assert self.table.execute(kept) == [("null", "null", "null", None)]
+
     def columns(self):
         if isinstance(self.table, OnSQLite):
             return self.table.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")

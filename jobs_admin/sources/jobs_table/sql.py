@@ -28,6 +28,7 @@ _STATEMENT_S = 3.0
 _LOCK_S = 1.0
 _COUNT_S, _COUNT_LOCKED_S = 2.0, 0.1  # the latter where a reader keeps writers out (SQLite without WAL)
 _LOOKED_AT = 500  # rows, the newest, for how their times are written
+_JSON_NULLS = ""  # the key of a kept row that names the columns with a JSON null
 _HANGS_S = 4.5  # then the connection is cut off: within 5 s somebody is told
 
 Row = Sequence[Any]
@@ -385,9 +386,25 @@ class _PostgreSQL:
         return Standing(f"{database}:{oid}", (int(tide),), is_sure=True)
 
     def row_text(self, table: str, where: str, values: Sequence[object]) -> str | None:
-        it = name(table, percent=True)
-        rows = self.read(f"SELECT row_to_json(kept)::text FROM {it} kept WHERE {where} FOR UPDATE", values)
-        return str(rows[0][0]) if rows else None
+        it, columns = name(table, percent=True), self._json_columns(table)
+        nulls = "".join(f", {one} IS NOT NULL AND json_typeof({one}::json) = 'null'" for one in columns)
+        rows = self.read(f"SELECT row_to_json(kept)::text{nulls} FROM {it} kept WHERE {where} FOR UPDATE", values)
+        if not rows:
+            return None
+        text, *are_null = rows[0]
+        found = [column for column, is_null in zip(columns.values(), are_null, strict=True) if is_null]
+        # The same JSON stands for a missing value and for a JSON null. No column has an empty name.
+        return f'{str(text)[:-1]},"{_JSON_NULLS}":{json.dumps(found)}}}' if found else str(text)
+
+    def _json_columns(self, table: str) -> dict[str, str]:
+        """Return the quoted and the plain names of the columns of a JSON type, or of a domain over one."""
+        rows = self.read(
+            "SELECT attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE attrelid = to_regclass(%s) "
+            "AND attnum > 0 AND NOT attisdropped AND CASE typtype WHEN 'd' THEN typbasetype ELSE t.oid END "
+            "IN ('json'::regtype, 'jsonb'::regtype)",
+            [name(table)],
+        )
+        return {column_name(str(row[0]), percent=True): str(row[0]) for row in rows}
 
     def put_row(self, run: Run, table: str, text: str) -> None:
         rows = self.read(
@@ -395,10 +412,13 @@ class _PostgreSQL:
             "AND attgenerated = ''",
             [name(table)],
         )
-        it, columns = name(table, percent=True), ", ".join(column_name(str(row[0]), percent=True) for row in rows)
+        it, columns = name(table, percent=True), [str(row[0]) for row in rows]
+        nulls = json.loads(text).get(_JSON_NULLS, [])
+        into = ", ".join(column_name(one, percent=True) for one in columns)
+        values = ", ".join("'null'" if one in nulls else column_name(one, percent=True) for one in columns)
         run(
-            f"INSERT INTO {it} ({columns}) OVERRIDING SYSTEM VALUE "
-            f"SELECT {columns} FROM json_populate_record(NULL::{it}, %s::json)",
+            f"INSERT INTO {it} ({into}) OVERRIDING SYSTEM VALUE "
+            f"SELECT {values} FROM json_populate_record(NULL::{it}, %s::json)",
             [text],
         )
 
