@@ -18,6 +18,7 @@ const LONGEST_TURN_S = 3600; // of a retry, by a share of a budget
 const BUDGET = new Script(readFileSync(path.join(__dirname, '..', 'lua', 'budget.lua'), 'utf8'));
 
 const homes = new Map();
+let isWarned = false; // of the public key, once per process
 
 /** The one of this source and store in this process. Throws with a sentence where it cannot be. */
 function homeOf(options) {
@@ -28,10 +29,21 @@ function homeOf(options) {
   if (mode === 'off') return null;
   const url = options.store ?? process.env.REDRIVE_REDIS_URL ?? fromFile(process.env.REDRIVE_REDIS_URL_FILE);
   if (!url) throw new Error('REDRIVE_REDIS_URL is not set');
+  warnOfPublicKey(options);
   const named = `${source} ${url}`;
   // One that was told to end has ended for the desk; workers that are made after that live on their own.
   if (!homes.has(named) || homes.get(named).ledger.isLeaving) homes.set(named, new Home(source, url, mode, options));
   return homes.get(named);
+}
+
+/** Celery workers copy raw messages to Redrive's store, encrypted with this key. This agent copies none there: nothing is encrypted. */
+function warnOfPublicKey(options) {
+  if (isWarned || !process.env.REDRIVE_PUBLIC_KEY) return;
+  isWarned = true;
+  (options.log ?? console.warn)(
+    "REDRIVE_PUBLIC_KEY has no effect on BullMQ workers: Redrive's agent encrypts nothing. It sends no job data to Redrive's store; " +
+    "job data stays readable in BullMQ's own Redis, where the desk reads it.",
+  );
 }
 
 const fromFile = (name) => (name ? readFileSync(name, 'utf8').trim() : undefined);
