@@ -245,7 +245,9 @@ def _bring_back(worker: RealWorker, told: list[Told]) -> None:
     quarantined = list(Failure.objects.filter(state="quarantined").values_list("pk", flat=True))
     if quarantined:
         triage.readmit(ANN, selection=quarantined, reason="mended")
-    replay = replays.start(ANN, replays.draft(ANN, query="", reason="mended", options=Options(accept=("expired",))))
+    replay = replays.start(
+        ANN, replays.draft(ANN, query="", reason="mended", options=Options(accept=("expired",), without_groups=()))
+    )
     _desk_until(lambda: Replay.objects.filter(pk=replay.pk, state="done").exists(), "the replay")
     sent = set(replay.items.filter(state="succeeded").values_list("failure__first_job_id", flat=True))
     for one in told:
