@@ -67,6 +67,7 @@ class JobsTable(PulledWorld):
     def empty_system(self, rng: random.Random) -> None:
         self.source = rng.choice(("shop", "store"))
         self.queues = rng.sample(QUEUES, rng.choice([1, 1, 2, 3, 5, 20]))
+        self.was_emptied = False
         for table in ("jobs", "redrive_ledger"):
             self.table.execute(f"DROP TABLE IF EXISTS {table}")
         self.table.execute(self.table.create)
@@ -159,11 +160,12 @@ class JobsTable(PulledWorld):
         for job in removed:
             self.table.execute("DELETE FROM jobs WHERE id = ?", job.id)
             job.lies = ""
-        # A table without any row that it had before may be another one: that proves nothing.
-        is_proof = any(job.lies for job in self.jobs)
+        # A table without any row that it had before may be another one, as may be what fails in it within that second:
+        # that proves nothing.
+        self.was_emptied = self.was_emptied or not any(job.lies for job in self.jobs)
         for job in removed:
             if job.states[0] in ("dead", "retrying"):
-                job.states = ("gone",) if is_proof else ("gone", job.states[0])
+                job.states = ("gone", job.states[0]) if self.was_emptied else ("gone",)
         self.read()
 
     @act()

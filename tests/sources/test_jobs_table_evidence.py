@@ -64,7 +64,11 @@ def test_where_nothing_else_is_sure_rows_that_are_all_others_tell_another_table(
     same = Stand.now(found, None, ["b"], ["x"], before, 1000.0)
     assert same.since == 0 and same.proves(999)
     emptied = Stand.now(found, None, [], [], before, 1000.0)
-    assert emptied.since == 0 and not emptied.proves(999)  # nothing is there to say which it is
+    assert emptied.since == 1000 and not emptied.proves(999)  # nothing is there to say which it is
+    # What fails in the empty table is its own.
+    filled = Stand.now(found, None, [], ["x"], emptied, 1010.0)
+    assert filled.since == 1000 and not filled.proves(1005)
+    assert Stand.now(found, None, ["x"], ["y"], filled, 1020.0).proves(1005)
 
 
 def test_the_same_table_that_has_gone_on_proves_that_a_row_was_taken_out():

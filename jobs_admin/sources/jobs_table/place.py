@@ -46,7 +46,8 @@ class Stand:
             or found.place != before.place
             or any(one < other for one, other in zip(found.tides, before.tides, strict=False))
             or (before.ledger is not None and ledger != before.ledger)
-            or bool(not found.is_sure and before.ledger is None and before.witnesses and seen and not known)
+            # Also where it is empty: what fails in it from now on is its own.
+            or bool(not found.is_sure and before.ledger is None and before.witnesses and not known)
         )
         if is_other:
             return cls(found.place, found.tides, ledger, tuple(seen), since=now)
