@@ -134,6 +134,39 @@ def test_a_replay_that_cannot_be_judged_stops_no_other(shop, bury):
     assert other.replay.controller["n"] > before
 
 
+# What the version before groups were judged stored of a replay that it had slowed down twice, and of one that it held.
+_BY_AN_OLDER_VERSION = {
+    "state": "running", "at": 0.0, "since": 0.0, "sent": 60, "base": 0, "home": 60, "climbs": True, "well": 52,
+    "failed": 8, "quiet_s": 0.0, "workerless_s": 0.0, "lag_s": 0.5, "cap": None, "cap_of": None,
+    "outcomes": [[9, [[1, False, True, 1]]], [43, []], [0, [[3, False, True, 2], [1, False, True, 5]]]],
+    "steering": {
+        "rate": 5.0, "changed_at": 0.0, "down_at": 0.0, "fresh": 7, "well": 0.0, "failed": 7.0, "elapsed_s": 2.5,
+        "usual": 0.45, "downs": 2, "share": 1.0, "before": 19.7, "ceiling": 5.0, "climbing_s": 2.5,
+        "usual_runtime": -1.2, "runtime": 0.0, "runtime_squares": 0.0, "runtimes": 0,
+    },
+    "held_for": None,
+}  # fmt: skip
+_HELD_FOR = {"kind": "canary", "failed": 6, "judged": 6, "limit": 0.2, "bound": 0.61, "group": 1, "in_group": 3}
+
+
+@pytest.mark.parametrize("state", ["running", "held"])
+def test_a_replay_that_an_older_version_steered_goes_on(shop, bury, state):
+    steered = Steered(bury(300))
+    times = dict.fromkeys(("at", "since"), steered.now.timestamp())
+    core = _BY_AN_OLDER_VERSION | times | {"state": state, "held_for": _HELD_FOR if state == "held" else None}
+    core["steering"] |= {"changed_at": times["at"], "down_at": times["at"]}
+    steered.come_home(steered.send(60), "success")
+    Replay.objects.update(state=state, controller={"n": 7, "until": None, "core": core, "left_out": None})
+    if state == "held":
+        replays.resume(ANN, steered.replay)
+        steered.now = timezone.now()
+    for _ in range(20):
+        steered.come_home(steered.send(10), "success")
+        steered.passed()
+    assert steered.replay.state in ("running", "ramping") and steered.replay.rate > 5
+    assert steered.replay.controller["n"] > 20
+
+
 def test_of_two_that_look_at_once_one_writes(steered):
     items = steered.send(10)
     steered.come_home(items, "success")
