@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, transaction
+from django.db.models import Max
 
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
-from jobs_admin.models import Replay
+from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
 from jobs_admin.models.replay import SENDING, ReplayState
 from jobs_admin.replays import evidence, outcomes, rights, seeing, setting_aside, telling
@@ -95,12 +96,21 @@ def resumed(replay: Replay, now: datetime) -> dict[str, Any]:
     verdict = controller.look(_seen(replay, now))
     aside = _aside(replay, verdict, now)
     if verdict.state == ReplayState.HELD:
-        controller.resumed(now.timestamp())
+        controller.resumed(_resumed_at(replay, now))
         verdict = controller.look(_seen(replay, now))
     if aside.get("without_groups", replay.without_groups):
         verdict = replace(verdict, may_send=seeing.sent(replay))
     begins = _begins(pace, verdict, now)
     return begins | aside | {"controller": memory.next(controller, begins["state"])}
+
+
+def _resumed_at(replay: Replay, now: datetime) -> float:
+    """Return the moment, by the sender's clock, from which jobs count after a resume.
+
+    The clock of the process that resumes may be ahead of the sender's: by that clock no job would count.
+    """
+    last = ReplayItem.objects.filter(replay=replay, sent_at__isnull=False).aggregate(last=Max("sent_at"))["last"]
+    return min(now, last + timedelta(milliseconds=1)).timestamp() if last is not None else now.timestamp()
 
 
 def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
@@ -169,7 +179,8 @@ def control(now: datetime) -> bool:
 
 def _look(replay: Replay, now: datetime) -> bool:
     pace, memory = _pace(replay), _Memory.of(replay)
-    passed_s = now.timestamp() - (memory.core or {}).get("at", float("-inf"))
+    # Of a look that a process with a later clock wrote: as if it were as long ago.
+    passed_s = abs(now.timestamp() - (memory.core or {}).get("at", float("-inf")))
     turns = (replay.state == ReplayState.WAITING) == _is_open(pace, now)  # its time window opens or closes
     if not turns and (passed_s < _LOOK_S or not _is_steered(replay, pace)):
         return False

@@ -201,6 +201,18 @@ def test_resumed_it_begins_low_and_what_was_sent_before_is_no_evidence(shop, bur
     assert steered.passed().state == "canary" and steered.replay.may_send == 25
 
 
+def test_resumed_by_a_process_whose_clock_is_ahead_of_the_senders_it_still_judges(shop, bury):
+    steered = Steered(bury(200), now=timezone.now() - timedelta(minutes=1))
+    early = steered.send(10)
+    steered.come_home(early[:8], "exception")
+    assert steered.passed().state == "held"
+    assert replays.resume(ANN, steered.replay).may_send == 15  # by a clock that is a minute ahead
+    steered.now += timedelta(seconds=1)
+    steered.come_home(early[8:], "exception")  # sent before: no evidence
+    steered.come_home(steered.send(5), "success")
+    assert (steered.passed().state, steered.replay.may_send) == ("canary", 25)
+
+
 def test_paused_and_resumed_it_goes_on_where_it_was(steered):
     for count in (10, 20, 20, 10, 10, 10):
         steered.come_home(steered.send(count), "success")
