@@ -15,6 +15,7 @@ OURS = {
     "doctor": "Check store, database, sources, workers and watch; say what to do.",
     "failures": "Search failures: `failures queue:emails error:Timeout`.",
     "replay": "Send all that a search matches back to its queues, at a pace.",
+    "replays": "Replays that are not over: list them, bring back groups, discard drafts.",
     "policies": "Retry policies: list, show, publish, put back, withdraw, lint.",
     "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
     "off": "Silence the guard in all workers within two seconds.",

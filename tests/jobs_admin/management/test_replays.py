@@ -1,0 +1,66 @@
+"""`manage.py replays`: what is not over, groups that come back, drafts that go."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from jobs_admin import replays
+from jobs_admin.models import AuditEvent, Group, Replay
+from tests.jobs_admin.replays.conftest import ANN, bury, shop  # noqa: F401
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments):
+    out = io.StringIO()
+    call_command("replays", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def held(shop, bury):  # noqa: F811
+    """A held replay of ten jobs that has set their group aside."""
+    now = timezone.now()
+    one = Group.objects.create(
+        fingerprint="v3-bad", error_type="PartnerDown", message="x", first_seen=now, last_seen=now
+    )
+    replay = replays.launch(ANN, selection=bury(10, group=one), reason="the partner is back", pace={"style": "careful"})
+    row = {"group": one.pk, "phase": "run", "code": "failed_again", "reason": "5 of 5 jobs failed", "by": "controller"}
+    Replay.objects.filter(pk=replay.pk).update(
+        state="held", held_because="5 of 5 canary jobs failed again.", without_groups=[one.pk],
+        set_aside=[row | {"at": now.isoformat(), "jobs": None}],
+    )  # fmt: skip
+    return replay
+
+
+def test_a_group_that_was_set_aside_is_listed_and_brought_back(held):
+    told = run("list")
+    assert f"#{held.pk} held  0 of 10 jobs settled  the partner is back: 5 of 5 canary jobs failed again." in told
+    assert "  v3-bad  10 jobs  PartnerDown: x: 5 of 5 jobs failed\n" in told
+    with pytest.raises(CommandError, match="There is no group 'v3-unknown'. Nothing was changed."):
+        run("bring-back", str(held.pk), "v3-unknown")
+    said = run("bring-back", str(held.pk), "v3-bad", "--reason", "fixed")
+    assert said == f"Replay #{held.pk} sends the jobs of this group.\n"
+    held.refresh_from_db()
+    assert held.without_groups == []
+    event = AuditEvent.objects.get(act="replay.bring_back")
+    assert event.actor.endswith("(terminal)") and event.reason == "fixed"
+
+
+def test_a_draft_is_listed_and_discarded_and_nothing_else_is(held, bury):  # noqa: F811
+    draft = replays.draft(ANN, selection=bury(3), reason="later")
+    assert f"#{draft.pk} draft  3 jobs matched  later" in run("list")
+    assert run("discard", str(draft.pk)) == f"Draft #{draft.pk} is discarded.\n"
+    assert not Replay.objects.filter(pk=draft.pk).exists()
+    with pytest.raises(CommandError, match="held"):
+        run("discard", str(held.pk))
+    with pytest.raises(CommandError, match=f"There is no replay #{draft.pk}. Nothing was changed."):
+        run("discard", str(draft.pk))
+
+
+def test_a_desk_without_replays_says_so(shop):  # noqa: F811
+    assert run("list") == "No replay is under way, and there is no draft.\n"
