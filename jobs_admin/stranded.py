@@ -21,13 +21,15 @@ from jobs_admin.core import keys
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
 from jobs_admin.core.text import representable
-from jobs_admin.models import PolicyVersion
+from jobs_admin.models import Failure, PolicyVersion, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.models.failure import FailureState
 from jobs_admin.sources.base import Finding, GivesBack, SourceError
 
 SILENT_S = 30.0  # without a heartbeat; one is due every 5 s
 LOST_FOR_S = 3_600.0  # how long jobs are reported that no broker returns
 FINDING = "worker-gone"
+ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)  # states of a job that may be in a worker's hands
 _USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
 
 
@@ -131,6 +133,20 @@ def of_queue(source: str, queue: str) -> list[Stranded]:
 def of_job(source: str, job_id: str) -> Stranded | None:
     """Return the dead worker that had this job; None too where the store or the broker does not answer."""
     return next((one for one in _if_known(source) if job_id in one.held_jobs + one.lost_jobs), None)
+
+
+def among(failures: Iterable[Failure]) -> set[int]:
+    """Return the ids of those failures whose job a dead worker had. Reads a source's store only where `sample` found some."""
+    jobs = {(one.source, one.job_id): one.pk for one in failures if one.state in ON_THE_WAY}
+    if not jobs:
+        return set()
+    known = Source.objects.filter(name__in={source for source, _ in jobs}).values_list("name", "findings")
+    gone = {name: _if_known(name) for name, findings in known if is_found(findings)}
+    return {
+        pk
+        for (source, job_id), pk in jobs.items()
+        if any(job_id in one.held_jobs + one.lost_jobs for one in gone.get(source, ()))
+    }
 
 
 def is_found(findings: Iterable[Mapping[str, Any]]) -> bool:

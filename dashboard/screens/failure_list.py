@@ -20,7 +20,7 @@ from dashboard.screens.failure_page import short
 from dashboard.shown.figures import ago, number
 from dashboard.shown.pictures import state
 from dashboard.shown.text import visible, visible_text
-from jobs_admin import abilities, config, replays
+from jobs_admin import abilities, config, replays, stranded
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query
@@ -354,8 +354,11 @@ def rows(page: Page, *, may_act: bool, sources: Collection[str] = ()) -> list[Sa
 def rows_of(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = ()) -> list[SafeString]:
     base, now = reverse("failure-list"), timezone.now()
     many = len({*sources, *(failure.source for failure in shown)}) > 1
-    held = replays.standing(shown)
-    return [_row(failure, f"{base}{failure.pk}/", now, may_act, many, held.get(failure.pk)) for failure in shown]
+    held, gone = replays.standing(shown), stranded.among(shown)
+    return [
+        _row(failure, f"{base}{failure.pk}/", now, may_act, many, held.get(failure.pk), failure.pk in gone)
+        for failure in shown
+    ]
 
 
 def most_attempts(failure: Failure) -> str:
@@ -376,7 +379,13 @@ def _title(text: str) -> SafeString:
 
 
 def _row(
-    failure: Failure, url: str, now: datetime, may_act: bool, tells_source: bool, held: tuple[int, str] | None
+    failure: Failure,
+    url: str,
+    now: datetime,
+    may_act: bool,
+    tells_source: bool,
+    held: tuple[int, str] | None,
+    is_stranded: bool,
 ) -> SafeString:
     """Every value is escaped here, by name: `format_html`, which does it for each once more, was a third of the page."""
     error = failure.error_type
@@ -385,6 +394,8 @@ def _row(
     if held is not None:
         replay = reverse("replay-detail", args=[held[0]])
         due = f'<span class="sub-line">in {_name(held[1])} <a href="{replay}">replay #{held[0]:d}</a></span>'
+    if is_stranded:
+        due = '<span class="sub-line" data-stranded>its worker is gone</span>'
     source = f"{_name(failure.source)} / " if tells_source else ""
     pick = (
         f'<td class="pick"><label class="pick-label"><input type="checkbox" name="selection" value="{failure.pk:d}" '

@@ -21,11 +21,9 @@ from jobs_admin.core.text import whole_number
 from jobs_admin.core.veil import Piece, shown
 from jobs_admin.models import Attempt, Failure, Traceback
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.models.failure import FailureState
 from jobs_admin.replays import progress
 
 # What changes by itself, and is looked at anew while it does.
-ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)
 # A message up to here is read for a copy button; of a larger one the copy is what the page shows.
 LARGEST_COPY = 2 * 1024 * 1024
 LARGEST_INDENTED = 200_000  # characters of JSON
@@ -65,7 +63,7 @@ def page(
         "waits": failure_page.waits(request.viewer, open_item),
         "most_attempts": failure_list.most_attempts(failure),
         "priority": priorities.shown(failure.source, failure.priority),
-        "is_live": bool(open_item) or failure.state in ON_THE_WAY,
+        "is_live": bool(open_item) or failure.state in stranded.ON_THE_WAY,
         "branches": failure_page.branches(failure),
         "headers": failure_page.branch(failure, "headers", "Headers"),
         "payload": payload,
@@ -92,7 +90,7 @@ def page(
 
 def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, object]:
     """The worker that is gone with this job, of a job that is on its way."""
-    if failure.state not in ON_THE_WAY or source is None or not stranded.is_found(source.findings):
+    if failure.state not in stranded.ON_THE_WAY or source is None or not stranded.is_found(source.findings):
         return {"stranded": None}
     found = stranded.of_job(failure.source, failure.job_id)
     return {"stranded": found, "is_lost": found is not None and failure.job_id in found.lost_jobs}

@@ -158,6 +158,9 @@ def test_the_page_of_a_job_in_a_worker_that_is_gone_says_so(broker, engine, stor
     page = browser.get(f"/failures/{failure.pk}/").content.decode()
     assert "data-stranded" in page and 'href="/queues/shop/celery/">return it now' in page
     assert "data-stranded" not in browser.get(f"/failures/{another.pk}/").content.decode()
+    listed = browser.get("/failures/?q=state:retrying").content.decode()
+    (marked,) = [row for row in listed.split("<tr ") if "data-stranded" in row]
+    assert f'data-row="/failures/{failure.pk}/"' in marked and "its worker is gone" in marked
 
 
 def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, store):
