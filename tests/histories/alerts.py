@@ -389,8 +389,7 @@ class Alerts(CeleryDesk):
         else:
             phase.below_since = at if phase.below_since is None else phase.below_since
             if at - phase.below_since >= rule.keep_firing_s:
-                phase.opened_at, phase.is_firing, phase.below_since = None, False, None
-                phase.judged_at = float("-inf")
+                phase.opened_at, phase.is_firing, phase.below_since = None, False, None  # nothing opens at the same moment
 
     def _compare_open(self, now: Any) -> None:
         from jobs_admin.models import Alert
