@@ -17,7 +17,7 @@ import redis
 from django.db import transaction
 
 from jobs_admin import audit, config
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.models import AuditEvent, DepthSample
 from jobs_admin.models.access import Viewer
 
@@ -67,13 +67,13 @@ def read() -> Head | None:
     text = config.store().get(keys.audit_head())
     if text is None:
         return None
+    told = untrusted.read_object(text)
     try:
-        told = json.loads(text)
         signature = str(told.pop("signature"))
         found = Head(int(told["id"]), str(told["mac"]), datetime.fromisoformat(told["at"]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise BadAnchor from error
-    if not hmac.compare_digest(signature, audit.sign(json.dumps(told, sort_keys=True))):
+    if not hmac.compare_digest(signature.encode("utf-8", "replace"), audit.sign(json.dumps(told, sort_keys=True)).encode()):
         raise BadAnchor
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -12,9 +11,8 @@ from typing import Any
 import redis
 
 from jobs_admin import config
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.core.lint.configuration import Configuration, read
-from jobs_admin.core.text import representable
 from jobs_admin.models import Worker
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.source import ALIVE_S
@@ -102,11 +100,11 @@ def _words(raw: list[bytes], now: datetime) -> list[_Word]:
     seen = {(source, name): at for source, name, at in Worker.objects.values_list("source", "name", "seen_at")}
     found = []
     for text in raw:
-        said = _said(text)
-        source, name = _text(said.get("source"), 63), _text(said.get("name"), 255)
+        said = untrusted.read_object(text)
+        source, name = untrusted.text(said.get("source"), 63), untrusted.text(said.get("name"), 255)
         if keys.valid_source(source) and name:
-            at = seen.get((source, name)) or _moment(said.get("at"), now)
-            found.append(_Word(source, name, at, _digest(said), _text(said.get("mode"), 10), _queues(said)))
+            at = seen.get((source, name)) or min(untrusted.moment(said.get("at")) or untrusted.FIRST, now)
+            found.append(_Word(source, name, at, _digest(said), untrusted.text(said.get("mode"), 10), _queues(said)))
     return found
 
 
@@ -134,14 +132,6 @@ def _texts(digests: set[str]) -> dict[str, bytes]:
     return {digest: text for digest, text in zip(wanted, found, strict=True) if text}
 
 
-def _said(text: bytes) -> dict[str, Any]:
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
 def _digest(said: dict[str, Any]) -> str:
     digest = said.get("configuration")
     return digest if isinstance(digest, str) and _IS_DIGEST.match(digest) else ""
@@ -149,15 +139,4 @@ def _digest(said: dict[str, Any]) -> str:
 
 def _queues(said: dict[str, Any]) -> tuple[str, ...]:
     named = said.get("queues")
-    return tuple(_text(queue, 200) for queue in named[:_MOST_NAMES]) if isinstance(named, list) else ()
-
-
-def _moment(value: Any, now: datetime) -> datetime:
-    try:
-        return min(datetime.fromtimestamp(float(value), UTC), now)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC)
-
-
-def _text(value: Any, most: int) -> str:
-    return "" if value is None else representable(str(value))[:most]
+    return tuple(untrusted.text(queue, 200) for queue in named[:_MOST_NAMES]) if isinstance(named, list) else ()

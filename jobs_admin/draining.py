@@ -5,7 +5,6 @@ Workers are held to recording first (the switch says `drain`), so that they add 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from jobs_admin import config, delayed, reconcile
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.stream import COUNT_ON, weight
 from jobs_admin.delayed import Place
@@ -49,12 +48,11 @@ def workers() -> dict[str, Guarded]:
     """By name; also those that are long dead. Raises redis.RedisError."""
     found = {}
     for field, text in config.store().hgetall(keys.workers()).items():
-        try:
-            said: dict[str, Any] = json.loads(text)
-            name = field.decode("utf-8", "replace")
-            found[name] = Guarded(name, str(said.get("host")), str(said.get("mode")), int(said["spooled"]), text)
-        except (ValueError, TypeError, KeyError):
-            continue
+        said, name = untrusted.read_object(text), field.decode("utf-8", "replace")
+        spooled = untrusted.number(said.get("spooled"))
+        if spooled is not None:
+            host, mode = untrusted.text(said.get("host"), 255), untrusted.text(said.get("mode"), 10)
+            found[name] = Guarded(name, host, mode, int(spooled), text)
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,8 +13,7 @@ import redis
 from django.db import connection, transaction
 
 from jobs_admin import config, counters, totals
-from jobs_admin.core import keys
-from jobs_admin.core.text import representable
+from jobs_admin.core import keys, untrusted
 from jobs_admin.models import DepthSample, Worker
 from jobs_admin.models.source import ALIVE_S
 from jobs_admin.totals import Counted
@@ -100,7 +97,7 @@ def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
         return None
     try:
         said = config.store().hmget(keys.workers(), [f"{source}/{name}" for name in alive])
-        digests = [_digest(_said(text)) for text in said]
+        digests = [_digest(untrusted.read_object(text)) for text in said]
         names = _names(digests)
     except redis.RedisError:
         return None
@@ -154,7 +151,7 @@ def told(now: datetime | None = None, *, with_tasks: bool = False) -> list[Told]
     alive = list(Worker.objects.filter(seen_at__gte=since).order_by("source", "name").values_list("source", "name"))
     # Asked also where no row is young: a store that was away for long looks like workers that are.
     texts = config.store().hmget(keys.workers(), ["", *(f"{source}/{name}" for source, name in alive)])[1:]
-    said = [_said(text) for text in texts]
+    said = [untrusted.read_object(text) for text in texts]
     names = _names(map(_digest, said)) if with_tasks else {}
     return [_told(source, name, one, names) for (source, name), one in zip(alive, said, strict=True)]
 
@@ -207,14 +204,6 @@ def _latest_samples(source: str, now: datetime | None) -> list[DepthSample]:
     return list(taken.filter(at=latest)) if latest else []
 
 
-def _said(text: bytes | None) -> dict[str, Any]:
-    try:
-        said = json.loads(text or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
 def _digest(said: dict[str, Any]) -> str:
     digest = said.get("tasks")
     return digest if isinstance(digest, str) and _IS_DIGEST.match(digest) else ""
@@ -232,10 +221,7 @@ def _names(digests: Iterable[str]) -> dict[str, frozenset[str]]:
     wanted = {digest for digest in digests if digest}
     unknown = sorted(wanted - _read_names.keys())
     for digest, text in zip(unknown, config.store().mget(map(keys.tasks, unknown)) if unknown else (), strict=True):
-        try:
-            named = json.loads(text) if text else None
-        except (ValueError, RecursionError):
-            continue
+        named = untrusted.read(text)
         if isinstance(named, list):
             _read_names[digest] = frozenset(_text(name, 500) for name in named[:_MOST_TASKS])
     if len(_read_names) > 100:  # releases of many weeks
@@ -324,15 +310,12 @@ def _describe(worker: Worker, h: Heartbeat, now: datetime) -> None:
 
 def _read(text: bytes, now: datetime) -> Heartbeat | None:
     """The heartbeat, or None for one that cannot be read (of a later version, or not ours)."""
-    try:
-        said = json.loads(text)
-        source, name = _text(said["source"], 63), _text(said["name"], 255)
-        boot, told_at = _text(said.get("boot"), 32), float(said["at"])
-        datetime.fromtimestamp(told_at, UTC)
-    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+    said = untrusted.read_object(text)
+    source, name = _text(said.get("source"), 63), _text(said.get("name"), 255)
+    boot, at = _text(said.get("boot"), 32), untrusted.moment(said.get("at"))
+    if at is None or not keys.valid_source(source) or not name:
         return None
-    if not keys.valid_source(source) or not name:
-        return None
+    told_at = at.timestamp()
     counts = said.get("counts") if isinstance(said.get("counts"), dict) else {}
     return Heartbeat(
         source,
@@ -350,10 +333,8 @@ def _read(text: bytes, now: datetime) -> Heartbeat | None:
 
 
 def _text(value: Any, most: int) -> str:
-    return "" if value is None else representable(str(value))[:most]
+    return untrusted.text(value, most)
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return 0
-    return min(max(value, 0), 2**31 - 1)
+    return min(max(untrusted.number(value) or 0, 0), 2**31 - 1)

@@ -18,6 +18,7 @@ from django.db.models import Q
 from jobs_admin import failures
 from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
+from jobs_admin.core import untrusted
 from jobs_admin.core.query import parse
 from jobs_admin.core.redaction import PLACEHOLDER
 from jobs_admin.models import Failure, FailureCount
@@ -189,7 +190,7 @@ def _searches(failure: Failure) -> Iterator[tuple[str, str]]:
         yield "this tenant", asked(("tenant", failure.tenant))
     for path, value in telling(failure):
         yield f"the same {path}", asked((path, value))
-    if failure.worker:
+    if failure.worker and failure.failed_at >= untrusted.FIRST:  # rows of earlier versions may be as old as year 1
         since, until = (failure.failed_at + step for step in (-AROUND, AROUND))
         moment = "%Y-%m-%dT%H:%M:%SZ"
         span = f"since:{since:{moment}} until:{until:{moment}}"

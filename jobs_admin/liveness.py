@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,10 +11,12 @@ import redis
 from django.db.models import Max
 
 from jobs_admin import config
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.core.clock import clock
 from jobs_admin.models import Source
 
+_MOST_TOLD = 50  # findings, and rules that cannot be judged
+_IS_STEP = re.compile(r"[a-z_-]{1,20}\Z")
 LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
 # What is shown may be so old, in seconds: pages of many screens ask again and again.
 WATCHED_HELD_S = 1.0
@@ -62,7 +64,7 @@ def _ask_the_store(now: datetime) -> Watched:
         ended, switch, found = asked.execute()
     except (redis.RedisError, config.BadConfiguration):
         return Watched(_deaf(now), "on", [])
-    return Watched(_late(_ended(ended), now), (switch or b"on").decode("utf-8", "replace"), json.loads(found or "[]"))
+    return Watched(_late(_ended(ended), now), (switch or b"on").decode("utf-8", "replace"), _findings(found))
 
 
 def steps(now: datetime | None = None) -> dict[str, datetime]:
@@ -72,19 +74,17 @@ def steps(now: datetime | None = None) -> dict[str, datetime]:
 
 def _ended(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
     found = {}
-    for name, value in rounds.items():
-        moment = _moment(value)
-        if moment is not None:
-            found[name.decode("utf-8", "replace")] = moment
+    for raw, value in rounds.items():
+        name, moment = raw.decode("utf-8", "replace"), _moment(value)
+        if moment is not None and _IS_STEP.match(name):
+            found[name] = moment
     return found
 
 
 def failed_rounds(step: str) -> int:
     """Rounds of a step that failed, in a row until now. Raises redis.RedisError where the store does not answer."""
-    try:
-        return int(json.loads(config.store().hget(keys.steps(), step) or b"{}").get("failed_rounds") or 0)
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        return 0
+    word = untrusted.read_object(config.store().hget(keys.steps(), step))
+    return int(untrusted.number(word.get("failed_rounds")) or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,8 @@ def _is_late(at: datetime, now: datetime) -> bool:
 
 
 def _moment(value: bytes) -> datetime | None:
-    try:
-        read = json.loads(value)
-        read = read.get("at") if isinstance(read, dict) else read
-        return datetime.fromtimestamp(read, UTC) if isinstance(read, int | float) else datetime.fromisoformat(read)
-    except (ValueError, TypeError, OverflowError, OSError):
-        return None
+    word = untrusted.read(value)
+    return untrusted.moment(word.get("at") if isinstance(word, dict) else word)
 
 
 def stale(now: datetime | None = None) -> Stale | None:
@@ -196,12 +192,17 @@ def ingest_lag_s(now: datetime | None = None) -> float:
 
 def unjudged_rules() -> dict[str, str]:
     """Rules of alerts that `judge` could not judge in the last minute, and why. Raises redis.RedisError."""
-    return json.loads(config.store().get(keys.unjudged_rules()) or "{}")
+    return untrusted.texts(untrusted.read_object(config.store().get(keys.unjudged_rules())), _MOST_TOLD)
 
 
 def of_the_store() -> list[dict[str, str]]:
     """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
     try:
-        return json.loads(config.store().get(keys.store_findings()) or "[]")
+        return _findings(config.store().get(keys.store_findings()))
     except (redis.RedisError, config.BadConfiguration):
         return []
+
+
+def _findings(text: bytes | None) -> list[dict[str, str]]:
+    found = [untrusted.texts(one, _MOST_TOLD) for one in untrusted.read_objects(text)[:_MOST_TOLD]]
+    return [one for one in found if one.get("text")]

@@ -5,7 +5,6 @@ Taking a job out, or discarding it, is triage like any other (`triage.readmit`, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +15,8 @@ from django.db.models import Sum
 
 from jobs_admin import config
 from jobs_admin import scope as scopes
-from jobs_admin.core import keys
-from jobs_admin.core.text import representable, whole_number
+from jobs_admin.core import keys, untrusted
+from jobs_admin.core.text import whole_number
 from jobs_admin.models import Attempt, Failure, FailureCount, Source
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.failure import FailureState
@@ -112,21 +111,16 @@ def _policies(rows: Sequence[Failure]) -> dict[int, str]:
 
 def crashes_of(failure: Failure) -> tuple[Crash, ...]:
     """Oldest first, those without a time before all others. Also of a readmitted job; none where it never was in quarantine."""
-    try:
-        told = json.loads(failure.crashes or "[]")
-    except ValueError:
-        return ()
     found = [
         Crash(
-            how=str(one.get("how", "")),
-            seen_at=_time(one.get("seen_at")),
-            worker=str(one.get("worker", "")),
-            said=str(one.get("said", "")),
+            how=untrusted.text(one.get("how"), 20),
+            seen_at=untrusted.moment(one.get("seen_at")),
+            worker=untrusted.text(one.get("worker"), 255),
+            said=untrusted.text(one.get("said"), 200),
             alone=one.get("alone") is True,
-            beside=int(one.get("beside") or 0),
+            beside=int(untrusted.number(one.get("beside")) or 0),
         )
-        for one in told
-        if isinstance(one, dict)
+        for one in untrusted.read_objects(failure.crashes)
     ]
     return tuple(sorted(found, key=lambda crash: crash.seen_at or _NO_TIME))
 
@@ -163,29 +157,14 @@ def _of_source(store: redis.Redis, source: str) -> Iterable[Suspect]:
             continue
         beside = (whole_number(_text(died_with)) or len(running)) - 1
         for text in running.values():
-            job = _object(text)
+            job = untrusted.read_object(text)
             yield Suspect(
                 source, _text(job.get("queue")), _text(job.get("task")), _text(job.get("id")), _text(worker),
                 datetime.fromtimestamp(at / 1000, UTC), max(0, beside),
             )  # fmt: skip
 
 
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    return "" if value is None else representable(str(value))[:255]
-
-
-def _time(seconds: Any) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(float(seconds), UTC)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return None
+    return untrusted.text(value, 255)

@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from jobs_admin import config, unsealing
 from jobs_admin.core import envelope as wire
-from jobs_admin.core import keys, terms
+from jobs_admin.core import keys, terms, untrusted
 from jobs_admin.core.fingerprint import NO_RULES, Fingerprint, Rules, fingerprint
 from jobs_admin.core.text import representable
 from jobs_admin.core.traces import stack
@@ -228,10 +228,6 @@ def _has_headers(adapter: Source, raw: bytes) -> bool:
 
 def _crashes(text: Any) -> str | None:
     """The last of them, oldest first, each with nothing but words and numbers; None where nothing is told."""
-    try:
-        told = json.loads(text) if isinstance(text, str) and text else []
-    except (ValueError, RecursionError):
-        return None
     found = [
         {
             "how": _text(one.get("how"), 20),
@@ -242,8 +238,7 @@ def _crashes(text: Any) -> str | None:
             "alone": one.get("alone") is True,
             "beside": _count(one.get("beside")),
         }
-        for one in (told if isinstance(told, list) else [])
-        if isinstance(one, dict)
+        for one in untrusted.read_objects(text if isinstance(text, str) else None)
     ]
     found.sort(key=lambda crash: crash["seen_at"] or 0.0)  # a worker may report one late
     return json.dumps(found[-_MOST_CRASHES:]) if found else None
@@ -281,14 +276,8 @@ def _count(value: Any) -> int:
 
 
 def _time(seconds: Any) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return None
+    return untrusted.moment(seconds)
 
 
 def _later(at: datetime, seconds: float) -> datetime:
-    try:
-        return at + timedelta(seconds=seconds)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
+    return at + timedelta(seconds=min(seconds, (untrusted.LAST - at).total_seconds()))

@@ -482,17 +482,24 @@ def in_ranges(term: Numbers, name: str) -> Q:
 
 def groups_named(term: Match):
     """The ids of the groups whose fingerprint, now or formerly, is among the term's values."""
-    named = Q(pk__in=[])
-    for value in term.values:
-        if value.glob:
-            named |= Q(Fits(F("fingerprint"), Value(value.text)))
-        else:
-            former = GroupAlias.objects.filter(fingerprint=value.text).values("group_id")
-            named |= Q(fingerprint=value.text) | Q(pk__in=former)
+    plain = [value.text for value in term.values if not value.glob]
+    former = GroupAlias.objects.filter(fingerprint__in=plain).values("group_id")
+    named = Q(fingerprint__in=plain) | Q(pk__in=former)
+    if patterns := [Fits(F("fingerprint"), Value(value.text)) for value in term.values if value.glob]:
+        named |= Q(_balanced(patterns))
     found = Group.objects.filter(named)
     # What one of them is taking in is its own already, although some of it has not moved yet.
     names = GroupAlias.objects.filter(group__in=found.values("pk")).annotate(was=Concat(Value(TAKEN_IN), "fingerprint"))
     return Group.objects.filter(Q(pk__in=found.values("pk")) | Q(fingerprint__in=names.values("was"))).values("pk")
+
+
+def _balanced(conditions: list[Func]) -> Func:
+    """Any of them, as a tree of little depth: SQLite refuses a chain of a thousand, and Q flattens trees into chains."""
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    halves = (_balanced(conditions[:half]), _balanced(conditions[half:]))
+    return Func(*halves, template="(%(expressions)s)", arg_joiner=" OR ", output_field=BooleanField())
 
 
 def _any(conditions: Iterable[Q]) -> Q:

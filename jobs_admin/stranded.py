@@ -7,7 +7,6 @@ as it does when its broker gives it to another worker after the visibility timeo
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,10 +16,9 @@ import redis
 from django.db import transaction
 
 from jobs_admin import audit, config
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
-from jobs_admin.core.text import representable
 from jobs_admin.models import Failure, PolicyVersion, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
@@ -31,6 +29,7 @@ LOST_FOR_S = 3_600.0  # how long jobs are reported that no broker returns
 FINDING = "worker-gone"
 ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)  # states of a job that may be in a worker's hands
 _USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
+_LONGEST_TIMEOUT_S = 366 * 86_400.0
 
 
 class StrandedRefused(Exception):
@@ -175,13 +174,13 @@ def _if_known(source: str) -> list[Stranded]:
 def _of(
     source: str, boot: str, said: Mapping[str, Any], seen_s: float, now_s: float, *, has_left: bool
 ) -> Stranded | None:
-    jobs = [job for job in said["jobs"] if isinstance(job, list) and len(job) == 5]
+    told = [job for job in said["jobs"] if isinstance(job, list) and len(job) == 5]
+    jobs = [[*(untrusted.text(part, 255) for part in job[:4]), bool(job[4])] for job in told]
     adapter = config.adapter(source)
     fetched: dict[str, float] = {}
     if adapter.can.gives_back:
-        fetched = cast(GivesBack, adapter).fetched_at([str(tag) for tag, *_, is_held in jobs if is_held and tag])
-    timeout = said.get("visibility_timeout")
-    timeout_s = float(timeout) if isinstance(timeout, int | float) else _USUAL_TIMEOUT_S
+        fetched = cast(GivesBack, adapter).fetched_at([tag for tag, *_, is_held in jobs if is_held and tag])
+    timeout_s = min(untrusted.number(said.get("visibility_timeout")) or _USUAL_TIMEOUT_S, _LONGEST_TIMEOUT_S)
     # Of a worker that ended in order nothing that it had acknowledged is left undone.
     is_lost = not has_left and now_s - seen_s <= LOST_FOR_S
     lost = _unfiled(source, [job for job in jobs if is_lost and not job[4]])
@@ -191,14 +190,14 @@ def _of(
     return Stranded(
         source,
         boot,
-        representable(str(said.get("worker", "")))[:255],
+        untrusted.text(said.get("worker"), 255),
         datetime.fromtimestamp(seen_s, UTC),
-        tuple(sorted({representable(str(job[3]))[:200] for job in jobs})),
+        tuple(sorted({job[3][:200] for job in jobs})),
         tuple(fetched),
         None if returns is None else datetime.fromtimestamp(returns + timeout_s, UTC),
         len(lost),
-        tuple(str(job[1]) for job in jobs if str(job[0]) in fetched),
-        tuple(str(job[1]) for job in lost),
+        tuple(job[1] for job in jobs if job[0] in fetched),
+        tuple(job[1] for job in lost),
     )
 
 
@@ -210,7 +209,7 @@ def _unfiled(source: str, jobs: list[list[Any]]) -> list[list[Any]]:
     return [
         job
         for job in jobs
-        if (policy := chosen(policies, source, str(job[3]), str(job[2]))) is None
+        if (policy := chosen(policies, source, job[3], job[2])) is None
         or not policy.file_lost
         or policy.mode != ENFORCE
     ]
@@ -280,8 +279,5 @@ def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[s
 
 
 def _read(text: bytes) -> dict[str, Any] | None:
-    try:
-        said = json.loads(text)
-        return said if isinstance(said, dict) and isinstance(said.get("jobs"), list) and float(said["at"]) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    said = untrusted.read_object(text)
+    return said if isinstance(said.get("jobs"), list) and untrusted.moment(said.get("at")) else None

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import redis
 
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 
 T = TypeVar("T")
 Entry = tuple[bytes, dict[bytes, bytes]]
@@ -88,11 +88,13 @@ def _known(store: redis.Redis, name: str, ids: set[str]) -> _Known:
     for other, text in noted.items():
         if other.decode("utf-8", "replace") == name:
             continue  # we live: the store was away when this should have been taken back
-        try:
-            said = json.loads(text)
-            theirs, deaths, age_s = set(said["ids"]), int(said["deaths"]), time.time() - said["at"]
-        except (ValueError, TypeError, KeyError):
+        said = untrusted.read_object(text)
+        at, named = untrusted.number(said.get("at")), said.get("ids")
+        if at is None or not isinstance(named, list):
             continue
+        theirs = {one for one in named if isinstance(one, str)}
+        deaths, age_s = int(untrusted.number(said.get("deaths")) or 0), time.time() - at
+        said["ids"] = sorted(theirs)
         if age_s > _FORGOTTEN_S:
             store.hdel(keys.reading(), other)
             continue

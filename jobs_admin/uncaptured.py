@@ -7,8 +7,6 @@ name and beginning.
 
 from __future__ import annotations
 
-import json
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,8 +16,7 @@ from django.db import transaction
 from django.db.models import F, Sum
 
 from jobs_admin import config
-from jobs_admin.core import keys
-from jobs_admin.core.text import representable
+from jobs_admin.core import keys, untrusted
 from jobs_admin.models import Total
 from jobs_admin.models.access import Viewer
 
@@ -87,16 +84,13 @@ def _sum_up(now: datetime, known: set[str]) -> None:
 
 def _read(text: bytes) -> tuple[str, str, int, str, float] | None:
     """Source, host, how many, since when (ISO), the last (seconds since 1970); None for what cannot be read."""
-    try:
-        said: Any = json.loads(text)
-        source, host = str(said["source"]), representable(str(said["host"]))[:200]
-        count, last = int(said["count"]), float(said["last"])
-        since = _told_as(datetime.fromtimestamp(float(said["since"]), UTC))
-    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+    said = untrusted.read_object(text)
+    source, host = untrusted.text(said.get("source"), 63), untrusted.text(said.get("host"), 200)
+    count, last = untrusted.number(said.get("count")), untrusted.number(said.get("last"))
+    since = untrusted.moment(said.get("since"))
+    if not keys.valid_source(source) or count is None or not 1 <= count < 2**53 or last is None or since is None:
         return None
-    if not keys.valid_source(source) or not 0 < count < 2**53 or not math.isfinite(last):
-        return None
-    return source, host, count, since, last
+    return source, host, int(count), _told_as(since), last
 
 
 def _told_as(at: datetime) -> str:

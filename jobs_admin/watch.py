@@ -26,7 +26,7 @@ from django.db import InterfaceError, OperationalError, connections
 from django.utils import timezone
 
 from jobs_admin import config, step_progress
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.core.lifeline import die_with_parent
 from jobs_admin.core.pauses import Pauses
 from jobs_admin.core.text import representable
@@ -379,10 +379,7 @@ class _Rounds:
 
     def _ended_before(self) -> float | None:
         """When the process before this one last ended a round."""
-        try:
-            return float(json.loads(config.store().hget(keys.steps(), self.step.name) or "{}")["at"])
-        except (ValueError, KeyError, TypeError):
-            return None
+        return untrusted.number(untrusted.read_object(config.store().hget(keys.steps(), self.step.name)).get("at"))
 
     def _idle(self, is_busy: bool) -> None:
         if self.step.every_s is not None:

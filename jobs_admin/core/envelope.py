@@ -187,6 +187,8 @@ def decode(entry: dict[bytes, bytes]) -> Envelope:
         )
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise Unreadable(f"not an envelope: {type(error).__name__}: {error}") from error
+    if not isinstance(envelope.sealed, str):
+        raise Unreadable("not an envelope: the id of its key is not text")
     if envelope.kind not in KINDS:
         raise Unreadable(f"unknown kind {envelope.kind!r}")
     return envelope

@@ -7,12 +7,11 @@ value is checked and bounded, and what makes no sense is taken for not told.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from jobs_admin.core import signature
+from jobs_admin.core import signature, untrusted
 from jobs_admin.core.text import representable
 
 VERSION = 1
@@ -126,11 +125,8 @@ def document(found: Configuration) -> str:
 
 def read(text: str | bytes, source: str) -> Configuration | None:
     """What `document` wrote; None where it is no such text, or of a version that means something else."""
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(told, dict) or told.get("v") != VERSION:
+    told = untrusted.read_object(text)
+    if told.get("v") != VERSION:
         return None
     return Configuration(
         source,
@@ -205,6 +201,5 @@ def _whole(told: Any) -> int | None:
 
 def _number(told: Any) -> float | None:
     """From nought to what a signed 32-bit number holds."""
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
-        return None
-    return min(max(told, 0), 2**31 - 1)
+    number = untrusted.number(told)
+    return None if number is None else min(max(number, 0), 2**31 - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from jobs_admin.core import untrusted
 from jobs_admin.core.lint.configuration import all_of, unusual
 
 VERSION = 1
@@ -81,17 +82,14 @@ def document(found: FoundOptions) -> str:
 
 def read(text: str | bytes, source: str) -> FoundOptions | None:
     """What `document` wrote; None where it is no such text, or of a version that means something else."""
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
+    told = untrusted.read_object(text)
+    if told.get("v") != VERSION:
         return None
-    if not isinstance(told, dict) or told.get("v") != VERSION:
-        return None
-    at, left_out = told.get("at"), told.get("left_out")
+    at, left_out = untrusted.moment(told.get("at")), untrusted.number(told.get("left_out")) or 0
     return FoundOptions(
         source,
-        float(at) if isinstance(at, int | float) and 0 <= at < 2**40 else 0.0,
+        at.timestamp() if at is not None else 0.0,
         tuple(sorted(all_of(Options, told.get("options"), MOST_OPTIONS), key=lambda one: (one.queue, one.task, one.quoted))),
         all_of(Looked, told.get("queues"), MOST_QUEUES),
-        left_out if isinstance(left_out, int) and left_out > 0 else 0,
+        max(0, int(left_out)),
     )  # fmt: skip

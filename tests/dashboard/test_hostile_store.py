@@ -1,0 +1,122 @@
+"""Whatever stands in the store, or in a report, no page is a 500, no step ends and doctor says what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import string
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+import redis
+from django.core.management import call_command
+
+from jobs_admin import ingest, liveness, overview, sampling
+from jobs_admin.core.envelope import Envelope, encode
+from jobs_admin.models import ApiToken, Failure, Unfiled
+from tests.dashboard.conftest import bury
+from tests.shapes import KEYS, prepare, reports, shapes
+
+pytestmark = pytest.mark.django_db
+PAGES = (
+    "/", "/queues/", "/queues/shop/emails/", "/quarantine/", "/policies/", "/policies/lint/", "/failures/", "/alerts/",
+    "/audit/", "/metrics", "/readyz?strict=1", "/api/queues",
+)  # fmt: skip
+TOKEN = "fuzz-" + "x" * 40
+SEED, SHAPES, PAGES_EVERY = 17, 120, 40
+
+
+def assert_no_page_fails(browser, pages=PAGES) -> None:
+    overview.forget()
+    liveness.forget()
+    for page in pages:
+        told = {"Authorization": f"Bearer {TOKEN}"} if page.startswith(("/api/", "/metrics", "/readyz")) else {}
+        answer = browser.get(page, headers=told)
+        assert answer.status_code == 200 or page.startswith("/readyz"), (page, answer.content[:300])
+
+
+@pytest.fixture
+def desk(ann, store, shop):
+    ann.raise_request_exception = False
+    bury(1, queue="emails")
+    prepare(store)
+    ApiToken.objects.create(name="fuzz", sha256=hashlib.sha256(TOKEN.encode()).hexdigest(), role="admin")
+    return ann
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_no_shape_of_a_key_stops_a_reader(name, desk, store):
+    key = KEYS[name]
+    for n, shape in enumerate(shapes(random.Random(f"{SEED} {name}"), key.sound, SHAPES)):
+        key.put(store, shape)
+        for read in key.read:
+            read()
+        if n % PAGES_EVERY == 0:
+            assert_no_page_fails(desk)
+    sampling.sample(datetime.now(UTC))
+
+
+@pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.name])
+def test_a_key_of_another_type_is_a_finding_and_no_500(name, desk, store):
+    store.delete(KEYS[name].name)
+    store.rpush(KEYS[name].name, "x")
+    assert_no_page_fails(desk)
+    with suppress(SystemExit):
+        call_command("doctor", stdout=StringIO())
+
+
+def test_doctor_reads_every_key_as_hostile(desk, store):
+    source = random.Random(SEED)
+    for _ in range(10):
+        for key in KEYS.values():
+            key.put(store, next(shapes(source, key.sound, 1)))
+        with suppress(SystemExit):
+            call_command("doctor", stdout=StringIO())
+
+
+def test_no_shape_of_a_report_stops_filing_or_a_page(desk, monkeypatch):
+    monkeypatch.setattr(ingest.log, "disabled", True)  # xdist cannot carry lone surrogates
+    now = datetime.now(UTC)
+    ingest.file([(f"{n}-1".encode(), entry) for n, entry in enumerate(reports(random.Random(SEED), 600))], now)
+    assert Failure.objects.count() > 100
+    assert not Unfiled.objects.filter(why__startswith="reading it failed").exists()
+    for failure in Failure.objects.order_by("pk")[:60]:
+        assert_no_page_fails(desk, (f"/failures/{failure.pk}/", f"/failures/{failure.pk}/related/"))
+    assert_no_page_fails(desk)
+
+
+def test_a_report_dated_before_1970_counts_from_its_arrival(desk):
+    now = datetime.now(UTC)
+    old = Envelope("shop", "emails", "t", "old", "exception", 1, at=-62135596800.0, worker="w@h")
+    ingest.file([(b"1-1", encode(old))], now)
+    failure = Failure.objects.get(job_id="old")
+    assert abs(failure.failed_at - now) < timedelta(seconds=1)
+
+
+def test_a_failure_that_an_earlier_version_dated_in_year_1_has_its_related_jobs(desk):
+    (failure,) = bury(1, worker="w@h", failed_at=datetime(1, 1, 1, 0, 5, tzinfo=UTC))
+    assert desk.get(f"/failures/{failure.pk}/related/").status_code == 200
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("star", ["", "*"])
+@pytest.mark.parametrize(
+    "field", ["group", "queue", "task", "source", "tenant", "worker", "error", "message", "trace", "kind", "policy",
+              "kwargs.id", "state", "attempts", "replay", "priority"],
+)  # fmt: skip
+def test_a_qualifier_with_hundreds_of_values_is_a_page(field, star, sign, desk):
+    letters = random.Random(SEED)
+    values = ["".join(letters.choices(string.ascii_lowercase, k=8)) + star for _ in range(200)]
+    if field in ("attempts", "replay"):
+        values = [str(2 * n) for n in range(200)]
+    query = f"{sign}{field}:{','.join(values)}"[:4_000]
+    for page in ("/failures/", "/groups/", "/failures/facets/"):
+        assert desk.get(page, {"q": query}).status_code == 200, (page, query[:80])
+
+
+def test_redis_errors_are_what_other_types_raise(store):
+    store.rpush("x", "y")
+    with pytest.raises(redis.RedisError):
+        store.hgetall("x")

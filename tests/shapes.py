@@ -1,0 +1,198 @@
+"""Shapes that nobody who writes to the store by its rules would write, made from a seed; and what reads each key.
+
+    shapes(random.Random(1), KEYS["workers"].sound, 100)
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+
+from jobs_admin import (
+    audit_anchor,
+    config,
+    configurations,
+    draining,
+    found_options,
+    heartbeats,
+    liveness,
+    overview,
+    quarantine,
+    reaping,
+    stranded,
+    suspects,
+    uncaptured,
+)  # fmt: skip
+from jobs_admin.core import keys
+from jobs_admin.models.access import ENGINE
+
+BOOT, DIGEST = "b00t", "0123456789abcdef" * 2
+_ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 10**18, 2**63, 10**400, -(10**400), 1e308, -1e308, float("nan"), float("inf"),
+    -62135596801, 253402300800, 4e11, "", "x", "1", "-1", "1e999", "9" * 5_000, "\x00", "\ud800", "\u202e", "<b>", "a/b",
+    "..", [], [[]], {}, {"": {}}, [None] * 6, {"a": [1, {"b": None}]}, ["x"] * 60, {"id": [], "severity": {}},
+]  # fmt: skip
+_ODD_BYTES = [
+    b"", b"null", b"true", b"0", b'"x"', b"[]", b"{}", b"[[[]]]", b"\xff\xfe", b"\x00", b"{", b'{"a"', b"[" * 5_000,
+    b'{"a":' * 5_000, b"1" * 5_000, b"NaN", b"[Infinity]", b"-", b'{"at": 1e999}', b'{"v": 1}',
+]  # fmt: skip
+
+
+def shapes(source: random.Random, sound: Any, count: int) -> Iterator[bytes]:
+    """Return `count` texts: most are the sound document with some parts replaced, dropped or moved; others none at all."""
+    for _ in range(count):
+        if source.random() < 0.1:
+            yield source.choice(_ODD_BYTES)
+            continue
+        document = json.loads(json.dumps(sound))
+        for _ in range(source.choice((1, 1, 1, 2, 3, 6))):
+            document = _changed(source, document)
+        text = json.dumps(document).encode()
+        yield text[: source.randrange(len(text) + 1)] if source.random() < 0.05 else text
+
+
+def _changed(source: random.Random, value: Any) -> Any:
+    """The value, with one part of it another."""
+    if not isinstance(value, dict | list) or not value or source.random() < 0.15:
+        return deepcopy(source.choice(_ODD))
+    place = source.choice(list(value)) if isinstance(value, dict) else source.randrange(len(value))
+    kind = source.random()
+    if kind < 0.7:
+        value[place] = _changed(source, value[place])
+    elif kind < 0.8:
+        del value[place]
+    elif isinstance(value, dict):
+        value[source.choice(("", "x", "\x00", "9" * 300, "a b"))] = deepcopy(source.choice(_ODD))
+    else:
+        value.insert(place, deepcopy(source.choice(_ODD)))
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the store that the desk reads: how a shape gets there, and the functions that read it."""
+
+    sound: Any
+    put: Callable[[redis.Redis, bytes], object]
+    read: tuple[Callable[[], object], ...]
+    name: str = ""  # in the store, where it is one of a fixed name
+
+
+def prepare(store: redis.Redis) -> None:
+    """Let the worker `b00t` of the shop have died a minute ago."""
+    seconds, _ = store.time()
+    store.zadd(keys.boots("shop"), {BOOT: (seconds - 60) * 1000})
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _watched() -> None:
+    liveness.forget()
+    overview.findings(ENGINE, [], liveness.watched(_now()).findings)
+
+
+def _reap() -> None:
+    config.store().sadd(keys.kept_places(), f"shop/{BOOT}")
+    reaping.Reaper().look(config.store(), 0.0)
+
+
+def _crashes() -> None:
+    quarantine.suspects(ENGINE)
+
+
+def _hash(name: str, field: str) -> Callable[[redis.Redis, bytes], object]:
+    return lambda store, shape: store.hset(name, field, shape)
+
+
+def _text(name: str) -> Callable[[redis.Redis, bytes], object]:
+    return lambda store, shape: store.set(name, shape)
+
+
+def _suspects() -> None:
+    suspects.watched(config.store(), "another", [(b"1-1", {})], lambda entries: entries, lambda entry, why: [])
+
+
+_AT = 1.79e9
+_WORKER = {
+    "source": "shop", "name": "w@h", "boot": BOOT, "at": _AT, "host": "h", "release": "r", "celery": "5.7", "guard": "1",
+    "mode": "enforce", "pool": "prefork", "concurrency": 4, "queues": ["emails"], "spooled": 0, "dropped": 0,
+    "overrun": 0, "shared_out": 0, "policies": {"p": 1}, "refused": {"p": "why"}, "tasks": DIGEST, "broker": "redis",
+    "configuration": DIGEST, "late_ack": {"emails": True},
+    "counts": {"emails": {"succeeded": 1, "failed": 1, "retried": 0, "busy_s": 1.5}},
+}  # fmt: skip
+_CONFIGURATION = {
+    "v": 1, "app": {"broker": "redis", "visibility_timeout": 3600}, "queues": [{"name": "emails", "kind": "classic"}],
+    "tasks": [{"name": "t", "queue": "emails", "max_retries": 3, "calls": [{"quoted": "self.retry()"}],
+               "clients": [{"library": "httpx", "name": "c", "attempts": 3}], "retry_backoff": 2, "time_limit": 5.0}],
+    "left_out": 0,
+}  # fmt: skip
+_OPTIONS = {
+    "v": 1, "at": _AT, "options": [{"queue": "emails", "task": "t", "attempts": 3, "jobs": 5, "keeps_s": 60}],
+    "queues": [{"queue": "emails", "jobs": 5, "of": 9, "dead": 1}], "left_out": 2,
+}  # fmt: skip
+_FINDING = {"id": "eviction", "severity": "high", "text": "It evicts.", "fix": "Set noeviction."}
+
+KEYS: dict[str, Key] = {
+    "watch": Key({"at": _AT, "failed_rounds": 2, "error": "x"}, _hash(keys.steps(), "ingest"),
+                 (_watched, lambda: liveness.stale(_now()), lambda: liveness.failed_rounds("ingest"),
+                  lambda: liveness.stalled_steps(_now())), keys.steps()),
+    "switch": Key("off", _text(keys.switch()), (liveness.guard_stands, _watched), keys.switch()),
+    "store-findings": Key([_FINDING, _FINDING], _text(keys.store_findings()), (_watched, liveness.of_the_store),
+                          keys.store_findings()),
+    "unjudged-rules": Key({"rule": "why"}, _text(keys.unjudged_rules()), (liveness.unjudged_rules,), keys.unjudged_rules()),
+    "workers": Key(_WORKER, _hash(keys.workers(), "shop/w@h"),
+                   (lambda: heartbeats.fold(_now()), lambda: heartbeats.told(with_tasks=True), draining.workers,
+                    lambda: configurations.told(ENGINE), lambda: heartbeats.known_tasks("shop")), keys.workers()),
+    "tasks": Key(["t", "u"], _text(keys.tasks(DIGEST)), (lambda: heartbeats._names([DIGEST]),), keys.tasks(DIGEST)),
+    "configuration": Key(_CONFIGURATION, _text(keys.configuration(DIGEST)), (lambda: configurations.told(ENGINE),),
+                         keys.configuration(DIGEST)),
+    "options": Key(_OPTIONS, _text(keys.options("shop")),
+                   (lambda: found_options.told(ENGINE).stale(_now()),), keys.options("shop")),
+    "in-hand": Key({"at": _AT, "worker": "w@h", "visibility_timeout": 3600, "jobs": [["tag", "id", "t", "emails", False]]},
+                   _hash(keys.in_hand(), f"shop/{BOOT}"), (lambda: stranded.stranded("shop"),
+                   lambda: stranded.of_job("shop", "id")), keys.in_hand()),
+    "reading": Key({"ids": ["1-1"], "deaths": 1, "at": _AT}, _hash(keys.reading(), "other"), (_suspects,), keys.reading()),
+    "dropped": Key({"source": "shop", "host": "h", "count": 3, "since": _AT, "last": _AT}, _hash(keys.dropped(), BOOT),
+                   (lambda: uncaptured.fold(_now()),), keys.dropped()),
+    "audit-head": Key({"id": 1, "mac": "m", "at": "2026-11-21T00:00:00+00:00", "signature": "s"},
+                      _text(keys.audit_head()), (audit_anchor.findings, audit_anchor.advance), keys.audit_head()),
+    "running": Key({"queue": "emails", "task": "t", "id": "j"}, _hash(f"{keys.boot('shop', BOOT)}:running", "j"), (_crashes,)),
+    "boot": Key("w@h", _hash(keys.boot("shop", BOOT), "died_with"), (_crashes, _reap), keys.boot("shop", BOOT)),
+    "kept": Key({"source": "shop", "queue": "emails", "job_id": "j"}, _hash(keys.kept("shop", BOOT), "j"), (_reap,)),
+}  # fmt: skip
+
+_REPORT = {
+    "source": "shop", "queue": "emails", "task": "t", "job_id": "j", "kind": "exception", "attempt": 1, "at": _AT,
+    "error_type": "E", "message": "m", "max_attempts": 3, "due_at": _AT + 60, "duration_s": 1.5, "worker": "w@h",
+    "host": "h", "release": "r", "tenant": "a", "priority": 1, "args": "[1]", "kwargs": '{"id": 5}',
+    "headers": '{"id": "j", "parent_id": "p", "root_id": "p", "group": "g", "parent": {"queue": "q", "id": "1"}}',
+    "redacted": 0, "policy": "p@1", "reason": "exhausted", "crashes": '[{"how": "lost", "seen_at": 1.7e9}]',
+    "observed": "", "escalate": False, "late_ack": True, "raw_size": 2, "raw_sha256": "", "made_at": _AT, "labels": ["x"],
+    "lineage": {"queue": "q", "job_id": "j", "run": 2, "item": 1, "sent_as": "j"}, "sealed": "",
+}  # fmt: skip
+_KINDS = ("exception", "retry", "success", "worker_lost", "undecodable", "lost")
+
+
+def reports(source: random.Random, count: int) -> Iterator[dict[bytes, bytes]]:
+    """Return `count` entries of the stream of failures, each another job, most with some field of another shape."""
+    for n in range(count):
+        sound = _REPORT | {"job_id": f"j{n}", "kind": source.choice(_KINDS), "lineage": None}
+        for inner in ("args", "kwargs", "headers", "crashes"):
+            if source.random() < 0.2:
+                [text] = shapes(source, json.loads(sound[inner]), 1)
+                sound[inner] = text.decode("utf-8", "replace")
+        field = source.choice(list(sound))
+        sound[field] = source.choice(_ODD) if source.random() < 0.8 else _changed(source, sound[field])
+        meta = json.dumps(sound).encode()
+        raw = source.choice((b"{}", b"", b"\xff", b"[" * 3_000, meta))
+        trace = source.choice((b"", b"\xff\x00", b"Traceback (most recent call last):\n" * 3))
+        yield {b"v": b"1", b"meta": meta, b"raw": raw, b"trace": trace}
