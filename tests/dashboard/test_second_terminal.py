@@ -31,6 +31,7 @@ def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.usefixtures("store")  # empty: the switch of the guard is on
 def test_a_second_terminal_finds_the_desk_that_was_told_its_addresses(tmp_path, engine):
     (tmp_path / "key").write_text("k" * 50)
     told = {"REDRIVE_REDIS_URL": engine.url, "CELERY_BROKER_URL": engine.url.removesuffix("0") + "1"}
