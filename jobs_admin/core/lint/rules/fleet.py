@@ -10,7 +10,10 @@ from jobs_admin.core.lint.finding import LOW, MEDIUM, Found, rule
 from jobs_admin.core.lint.where import Where
 from jobs_admin.core.lint.words import count
 from jobs_admin.core.matching import matches
-from jobs_admin.core.policy import ENFORCE
+from jobs_admin.core.policy import ENFORCE, Policy
+from jobs_admin.core.policy.shape import OF_RETRIES
+
+_USUAL = Policy()
 
 
 @rule(
@@ -74,6 +77,30 @@ def policy_held_back(case: Case) -> Iterator[Found]:
         for (source, mode), names in sorted(held[policy.name].items()):
             where = Where(source, policy.match.queue, policy.match.task, policy.name)
             yield Found(where, f"{count(len(names), 'worker')} of {source} run in mode {mode}.")
+
+
+@rule(
+    "limit-adds-retries",
+    MEDIUM,
+    title="A policy for a limit gives retries to tasks without any",
+    why="A policy with `concurrency` or `rate_limit` whose retries are all as by default was probably published for the "
+    "limit, by a version in which a policy always decided about retries. Tasks that are not retried in their own code "
+    "get up to five attempts by it.",
+    fix="Publish the policy with `retries: false` (Leave retries to the task), or with the number of attempts that you want.",
+    source="our own: a limit of two jobs at once that made 300 runs of 60 jobs",
+)
+def limit_adds_retries(case: Case) -> Iterator[Found]:
+    tasks: dict[str, set[str]] = defaultdict(set)
+    for known in case.tasks:
+        if known.policy is not None and not known.curves:
+            tasks[known.policy.name].add(known.task.name)
+    for policy in case.policies:
+        is_usual = all(getattr(policy, name) == getattr(_USUAL, name) for name in OF_RETRIES)
+        has_limit = policy.concurrency is not None or policy.rate_limit is not None
+        if policy.mode == ENFORCE and policy.retries and is_usual and has_limit and tasks[policy.name]:
+            which = f"{count(len(tasks[policy.name]), 'task')} without retries, such as {min(tasks[policy.name])}"
+            evidence = f"Up to {policy.max_attempts} attempts for {which}."
+            yield Found(Where(policy.match.source, policy.match.queue, policy.match.task, policy.name), evidence)
 
 
 @rule(

@@ -94,7 +94,7 @@ def test_each_rule_is_tried_here():
         "gives-up-before-outage", "delay-beyond-consumer-timeout", "waits-in-worker-memory", "visibility-timeouts-differ",
         "prefetch-without-bound", "queue-forgets", "no-jitter-at-volume", "no-budget-at-volume", "budget-group-differs", "ignores-retry-after",
         "results-too-short-to-replay", "workers-differ", "rate-limit-per-worker", "policy-held-back", "policy-matches-nothing",
-        "one-crash-is-two-starts",
+        "one-crash-is-two-starts", "limit-adds-retries",
         "keeps-what-comes-back", "permanent-by-word-only", "dead-letters-dropped-at-once", "fewer-dead-letters-kept-than-die",
         "backoff-without-attempts", "backoff-without-strategy", "no-priority-goes-first", "dead-letters-go-first",
     }  # fmt: skip
@@ -409,3 +409,15 @@ def test_what_is_told_of_options_is_read_again_as_it_was():
     assert (
         read(b'{"v": 1, "options": [{"queue": "q", "task": 5}, 7], "queues": {}, "left_out": -1}', "shop").options == ()
     )
+
+
+def test_a_policy_for_a_limit_that_gives_retries_to_tasks_without_any_is_found():
+    bare = one(Task("send", "emails"), modes=frozenset({"enforce"}))
+    limit = {"name": "two", "match": {"task": "send"}, "mode": "enforce", "concurrency": {"limit": 2, "key": "queue"}}
+    # As a version stored it in which each policy decided about retries.
+    older = limit | {"max_attempts": 5, "native": "replace", "exhausted": "dead"}
+    (finding,) = [one for one in found(bare, policies=[older]) if one.id == "limit-adds-retries"]
+    assert finding.evidence == "Up to 5 attempts for 1 task without retries, such as send."
+    for policy in (limit, older | {"max_attempts": 3}, older | {"mode": "observe"}, older | {"concurrency": None}):
+        assert "limit-adds-retries" not in ids(bare, policies=[policy])
+    assert "limit-adds-retries" not in ids(one(modes=frozenset({"enforce"})), policies=[older])
