@@ -34,8 +34,7 @@ LEAST_USUAL, MOST_USUAL = 0.05, 0.99  # … where at least this share is reckone
 CAP = 0.75  # of the rate at which it had to be held: a climb goes no further after that …
 CAP_MOST = 0.85  # … until that was well for long, and then so far
 CAP_WELL_S, CAP_WELL_JOBS = 120.0, 500
-AGAIN = 0.2  # of the rate that failed: where it begins again at most
-FALLS = 3  # after so many, the rate that they began at is blamed without a hold
+AGAIN = 0.1  # of the rate that failed: where it begins again at most
 GOOD_S = 20.0  # a rate that was well for so long is not what a later outage is laid to
 LOWEST = 0.02  # of the rate that it begins with: so slow at most
 NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
@@ -43,7 +42,7 @@ NEW_GROUPS = 0.5  # of `stop.failed` is what new errors may make out
 # What a controller remembers besides its parts.
 _PLAIN = (
     "state", "at", "since", "sent", "base", "home", "climbs", "quiet_s", "workerless_s", "lag_s",
-    "cap", "cap_of", "cap_s", "newest", "bad", "good", "good_since", "good_of", "is_excused", "falls",
+    "cap", "cap_of", "cap_s", "newest", "bad", "good", "good_since", "good_of", "is_excused", "start", "cap_most",
 )  # fmt: skip
 
 
@@ -93,14 +92,15 @@ class Controller:
         self._held_for: Evidence | None = None
         self._cap: float | None = None  # a rate that it does not exceed any more …
         self._cap_of: float | None = None  # … of a pace with this highest one …
-        self._cap_s = 0.0  # … and was well at for so long
+        self._cap_s = 0.0  # … and was well at for so long …
+        self._cap_most = CAP_MOST  # … so that it is raised to this share of the rate that failed
         self._newest: list[
             list[Any]
         ] = []  # the newest first attempts, oldest first: succeeded, and the group it died of
         self._bad: float | None = None  # the lowest rate at which it had to be held because jobs failed
         self._good = 0.0  # the highest rate that was well for GOOD_S …
         self._is_excused = False  # one outage was not laid to the rate: the next one is
-        self._falls = 0  # times that going slower did not help at once: the service was knocked over, or a part of it
+        self._start: float | None = None  # the rate to begin with after the service was knocked over
         self._good_since = now  # … and that which was exceeded all the time since then
         self._good_of = 0.0
         self._begin(now, climbs=pace.ramp is not None)
@@ -161,7 +161,7 @@ class Controller:
             made._leave_canary()
         made._climbs = made._climbs or pace.ramp is not None
         if made._cap_of != pace.highest:
-            made._cap = made._bad = None  # a person said another rate since
+            made._cap = made._bad = made._start = None  # a person said another rate since
         return made
 
     def _begin(self, now: float, *, climbs: bool) -> None:
@@ -178,11 +178,11 @@ class Controller:
         """The rate to begin with, also where a steady pace begins again."""
         start = self.pace.ramp.start if self.pace.ramp else None
         start = start or min(CANARY_RATE, self.pace.highest or CANARY_RATE)
-        return start if self._bad is None else min(start, AGAIN * self._bad)
+        return start if self._start is None else min(start, self._start)
 
     @property
     def _lowest(self) -> float:
-        return max(SLOWEST, LOWEST * self._low)
+        return self._low if self._start else max(SLOWEST, LOWEST * self._low)
 
     def _note(self, seen: Seen, passed_s: float) -> list[Judged]:
         """Take in what came home; what of it is evidence."""
@@ -312,15 +312,19 @@ class Controller:
         if self._state == CANARY and not self._well:
             return  # it was down before
         fastest = self._steering.fastest
-        if self._good < fastest or self._is_excused:
-            self._blame(fastest)
+        if self._state == CANARY:
+            # It may only just be coming back: no bound on the climb.
+            self._start, self._cap_of = AGAIN * fastest, self.pace.highest
+        elif self._good < fastest or self._is_excused:
+            self._blame(fastest, CAP_MOST)
         else:
             self._is_excused = True
 
-    def _blame(self, rate: float) -> None:
+    def _blame(self, rate: float, most: float) -> None:
         """This rate, or the lowest that was blamed, is not tried again."""
         self._bad = rate if self._bad is None else min(self._bad, rate)
-        self._cap, self._cap_of, self._cap_s = CAP * self._bad, self.pace.highest, 0.0
+        self._start = AGAIN * self._bad
+        self._cap, self._cap_of, self._cap_s, self._cap_most = CAP * self._bad, self.pace.highest, 0.0, most
 
     # How it goes on
 
@@ -347,11 +351,12 @@ class Controller:
         if high is None:
             self._state, self._climbs = RUNNING, False
             return None
-        most_usual = self.pace.stop.failed if self.pace.stop else 1.0
+        most_usual = min(self.pace.stop.failed, Stop().failed) if self.pace.stop else 1.0
         is_canary = self._state == CANARY
         slowed = self._steering.steer(
-            evidence, passed_s, self._at, min(self._lowest, high), high, most_usual, is_canary=is_canary
-        )
+            evidence, passed_s, self._at, min(self._lowest, high), high, most_usual,
+            is_canary=is_canary and self._start is None,
+        )  # fmt: skip
         if is_canary:
             return slowed
         self._note_fall(slowed)
@@ -363,12 +368,13 @@ class Controller:
         return slowed
 
     def _note_fall(self, slowed: Evidence | None) -> None:
-        """A service that falls over for some jobs only, or for a moment, never holds the replay: its rate is blamed, too."""
-        if slowed and slowed.kind == "backed_off" and self._steering.fell_again:
-            self._falls += 1
-            fastest = self._steering.fastest
-            if self._falls >= FALLS and fastest >= CAP * self._good:
-                self._blame(fastest)
+        """Blame the rate that knocked a service over for some of the jobs only, or for a moment: that never holds the replay."""
+        fastest = self._steering.fastest
+        has_fallen = slowed is not None and slowed.kind == "backed_off" and self._steering.has_fallen
+        if has_fallen and fastest > self._low and fastest >= CAP * self._good:
+            # A service that refuses some of what is too much does so above 0.75 of that: too few to be seen, until it falls.
+            self._blame(fastest, CAP)
+            self._steering.restart(self._low)
 
     def _note_good(self, passed_s: float, high: float) -> None:
         """Record the rate that succeeded for long, and raise a cap that did."""
@@ -381,7 +387,8 @@ class Controller:
         if self._cap is not None and self._bad is not None and rate >= self._cap:
             self._cap_s += passed_s
             if self._cap_s >= max(CAP_WELL_S, CAP_WELL_JOBS / rate):
-                self._cap, self._cap_s = max(self._cap, min(CAP_MOST * self._bad, self._cap + 0.05 * self._bad)), 0.0
+                raised = min(self._cap_most * self._bad, self._cap + 0.05 * self._bad)
+                self._cap, self._cap_s = max(self._cap, raised), 0.0
 
     def _verdict(self, seen: Seen, slowed: Evidence | None = None) -> Verdict:
         if self._state == HELD:

@@ -9,8 +9,8 @@ group fails again by chance and 1,000 are looked at one after the other (`false_
 3 million is set aside, at 10 % one in 95,000, at 20 % one in 2,600, at 30 % one in 270.
 
 Failures of a group without a success are no evidence about the rate or the service as long as other groups succeed: the
-group is judged first. What fails in all groups is an outage, and holds the replay; so does a group that fails when nothing
-else is left to send.
+group is judged first. Nor are those of a group that fails apart (`MUCH`): what the rate causes hits all groups alike. What
+fails in all groups is an outage, and holds the replay; so does a group that fails when nothing else is left to send.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs_admin.core.pacing.evidence import FEWEST, Evidence, GroupId, Judged, surely_above
+from jobs_admin.core.pacing.evidence import FEWEST, Evidence, GroupId, Judged, surely_above, surely_below
 
 LIMIT = 0.5  # of the first attempts of a group
 MOST_EXCUSED = (
     20  # groups without a success whose failures are no evidence yet: where each job has its own, all would be
 )
+MUCH = 0.2  # of the first attempts of a group, while clearly less of the others fails
 OUTAGE = 0.8  # of all first attempts, whatever their groups
 
 MOST_COUNTED = 500  # groups counted alone, so that what is stored is bounded; the smallest are counted together
@@ -58,6 +59,8 @@ class Groups:
     since: dict[GroupId, float] = field(default_factory=dict)
     # Groups set aside -> how many had succeeded in all when their first job failed.
     before: dict[GroupId, int] = field(default_factory=dict)
+    # Groups that fail much more than the others, and have done so since the replay began: going slower would not help them.
+    apart: set[GroupId] = field(default_factory=set)
     forgotten: int = 0  # first attempts of groups that were brought back, from before that
     # At the latest look nothing was left to send but jobs of groups that fail. Found anew at each, so not remembered.
     are_last: bool = False
@@ -67,6 +70,7 @@ class Groups:
         for group in self.aside - set(aside):
             self.forgotten += self.counts.pop(group, _Count()).judged
             self.before.pop(group, None)
+            self.apart.discard(group)
             self.since[group] = now
         self.aside = set(aside)
 
@@ -86,6 +90,7 @@ class Groups:
                 count.failed += one.n
                 count.is_same = count.is_same or one.is_same_group
             evidence.append(one)
+        self._note_apart()
         no_evidence = self.no_evidence
         return [one for one in evidence if one.died_of not in no_evidence]
 
@@ -133,7 +138,7 @@ class Groups:
     @property
     def no_evidence(self) -> set[GroupId | None]:
         """Groups set aside and, while others succeed, those that are to be judged first."""
-        found: set[GroupId | None] = set(self.aside)
+        found: set[GroupId | None] = {*self.aside, *self.apart}
         if any(one.succeeded for group, one in self.counts.items() if group not in self.aside):
             found.update(self.hopeless[:MOST_EXCUSED])
         return found
@@ -169,6 +174,16 @@ class Groups:
         succeeded = self.succeeded
         return tuple(sorted((g for g, n in self.before.items() if g in self.aside and n >= succeeded), key=str))
 
+    def _note_apart(self) -> None:
+        """Note the groups of which much fails, clearly more than of all others that count."""
+        no_evidence = self.no_evidence
+        counts = {group: one for group, one in self.counts.items() if group not in no_evidence}
+        failed, judged = sum(one.failed for one in counts.values()), sum(one.judged for one in counts.values())
+        for group, one in counts.items():
+            limit = max(MUCH, surely_below(failed - one.failed, judged - one.judged))
+            if group is not None and one.judged >= FEWEST and surely_above(one.failed, one.judged) > limit:
+                self.apart.add(group)
+
     def bring_back(self, groups: Collection[GroupId]) -> None:
         self.aside -= set(groups)
 
@@ -188,6 +203,7 @@ class Groups:
             list(self.since.items()),
             list(self.before.items()),
             self.forgotten,
+            sorted(self.apart, key=str),
         ]
 
     @staticmethod
@@ -197,9 +213,9 @@ class Groups:
 
     @staticmethod
     def from_list(values: Sequence[Any]) -> Groups:
-        counts, aside, since, before, forgotten = values
+        counts, aside, since, before, forgotten, *apart = values
         known = {group: _Count(*rest) for group, *rest in counts}
-        return Groups(known, set(aside), dict(since), dict(before), forgotten)
+        return Groups(known, set(aside), dict(since), dict(before), set(*apart), forgotten)
 
 
 def _evidence(kind: str, counts: Mapping[Any, _Count], limit: float = LIMIT) -> Evidence:

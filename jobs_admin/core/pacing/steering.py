@@ -29,9 +29,9 @@ CALM_S, CALM_JOBS = 30.0, 60  # … if it was there for so long and so many jobs
 MILD = 0.2  # of the jobs fail for sure: then it goes down further, also from there
 CANARY_USUAL = 0.1  # so much of a canary may fail and is usual then
 EASED = 0.9  # of the rate: after the first failure that is not usual
-PLATEAU_S, PLATEAU_JOBS = 12.0, 100  # until a ceiling is reached again …
-PATIENCE = 8.0  # … and up to so many times that, doubled where the same ceiling is met again
-SAME_CEILING = 1.2
+PLATEAU_S, PLATEAU_JOBS = 12.0, 400  # until a ceiling is reached again …
+PATIENCE = 64.0  # … and up to so many times that, doubled each time that trouble begins at no more than …
+SAME = 1.2  # … times the rate that it began at before
 FORGOTTEN = 1.25  # times a ceiling: then it is none any more
 TOLERATED = 0.01  # of first attempts may fail, for sure, beyond 1.5 times what usually does
 SLOWER = 2.0  # times the usual runtime: too slow …
@@ -65,9 +65,11 @@ class Steering:
     calm_judged: int = 0  # … first attempts that were sent there …
     calm_failed: int = 0  # … and failed
     eased: bool = False
-    fell_again: bool = False  # it went down twice within PLATEAU_S
+    has_fallen: bool = False  # what fails went on when it went slower, and is more than failed before the trouble
+    quiet_well: float = 0.0  # first attempts without trouble: succeeded …
+    quiet_failed: float = 0.0  # … and failed
     ceiling: float | None = None  # what worked where it failed
-    met: float = 0.0  # the last ceiling, also when it is forgotten
+    met: float = 0.0  # the rate that trouble began at the last time
     patience: float = 1.0  # how often the same ceiling was met, as a factor
     climbing_s: float = 0.0  # since it went down
     usual_runtime: float | None = None  # natural logarithm of seconds, as are:
@@ -110,7 +112,9 @@ class Steering:
         self._note(judged, passed_s)
         self._learn_usual(most_usual)
         if why := self._trouble():
-            if self.rate > low and (self._is_bad or not (is_canary or self._is_calm)):
+            if self.rate <= low:
+                self._judge_from(now)  # it waits here until as many as for a step up succeed
+            elif self._is_bad or not (is_canary or self._is_calm):
                 return self._down(why, judged, now, low)
         elif self._is_suspicious and not (self.eased or is_canary or self._is_calm):
             self.rate, self.eased = max(low, EASED * self.rate), True
@@ -150,7 +154,7 @@ class Steering:
     def _enough(self) -> float:
         """First attempts at this rate before the next step."""
         least = MOST_FRESH + FRESH_OF_USUAL * self.usual
-        return max(1.0, self.rate / 2, min(least, FRESH_OF_S * self.rate))
+        return max(1.0, self.rate / 2, least if self.met else min(least, FRESH_OF_S * self.rate))
 
     def _note(self, judged: Sequence[Judged], passed_s: float) -> None:
         is_calm = self._is_calm
@@ -162,6 +166,9 @@ class Steering:
             if is_calm:
                 self.calm_judged += one.n
                 self.calm_failed += 0 if one.ok else one.n
+            if not self.before:
+                self.quiet_well += one.n if one.ok else 0
+                self.quiet_failed += 0 if one.ok else one.n
             if one.ok:
                 self.well += one.n
                 self._time(one)
@@ -202,6 +209,8 @@ class Steering:
         if self.calm_s < CALM_S or self.calm_judged < CALM_JOBS or not self._is_calm:
             return
         if self.calm_failed <= most * self.calm_judged:
+            if self._borne < self.calm_failed / self.calm_judged <= MILD:
+                self.ceiling, self.met, self.patience = None, 0.0, 1.0  # the rate was not the reason
             self.usual, self.usual_of = self.calm_failed / self.calm_judged, self.calm_judged
         if self._slowness():
             self.usual_runtime = self.runtime / self.runtimes
@@ -214,20 +223,30 @@ class Steering:
         total = self.well + self.failed
         share = max(self.failed / total if total else 0.0, _share_failed(judged))
         worked = self.rate * (1 - max(0.0, share - self.usual))
+        quiet = self.quiet_well + self.quiet_failed
+        is_new = surely_above(self.failed, total) > surely_below(self.quiet_failed, quiet)
+        is_no_higher = bool(self.ceiling) and self.changed_at == self.down_at
+        self.has_fallen = is_no_higher and self.climbing_s < PLATEAU_S and is_new
         if not self.before or self._is_calm:
             self._leave_trouble()
             self.before = self.rate
-        self.fell_again = bool(self.ceiling) and self.climbing_s < PLATEAU_S
         if self.climbing_s >= PLATEAU_S:
-            is_same = self.met / SAME_CEILING < worked < self.met * SAME_CEILING
-            self.patience = min(PATIENCE, 2 * self.patience) if is_same else 1.0
-            self.met = worked
+            self.patience = min(PATIENCE, 2 * self.patience) if self.rate < SAME * self.met else 1.0
+            self.met = self.rate
         before, self.rate = self.rate, max(low, BACK * worked, FURTHEST_BACK * self.rate)
         self.ceiling, self.climbing_s = max(CEILING * worked, self.rate), 0.0
-        self.well = self.failed = 0.0
-        self.down_at = now + FRESH_S
-        self._change(self.down_at)
+        self._judge_from(now + FRESH_S)
         return Evidence(**{**why.as_dict(), "rate": before, "to_rate": self.rate})
+
+    def restart(self, rate: float) -> None:
+        """Go on at a much lower rate, and climb from there without a ceiling: something else bounds the climb."""
+        self.rate, self.ceiling = rate, None
+
+    def _judge_from(self, at: float) -> None:
+        """Start the evidence again: what was sent before does not count."""
+        self.well = self.failed = 0.0
+        self.down_at = at
+        self._change(at)
 
     def _up(self, now: float, low: float, high: float) -> None:
         most = SLOW_STEP if self.rate < SLOW else STEP

@@ -141,7 +141,7 @@ _BY_AN_OLDER_VERSION = {
     "outcomes": [[9, [[1, False, True, 1]]], [43, []], [0, [[3, False, True, 2], [1, False, True, 5]]]],
     "steering": {
         "rate": 5.0, "changed_at": 0.0, "down_at": 0.0, "fresh": 7, "well": 0.0, "failed": 7.0, "elapsed_s": 2.5,
-        "usual": 0.45, "downs": 2, "share": 1.0, "before": 19.7, "ceiling": 5.0, "climbing_s": 2.5,
+        "usual": 0.45, "downs": 2, "share": 1.0, "before": 19.7, "ceiling": 5.0, "climbing_s": 82.5,
         "usual_runtime": -1.2, "runtime": 0.0, "runtime_squares": 0.0, "runtimes": 0,
     },
     "held_for": None,

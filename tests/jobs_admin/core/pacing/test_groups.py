@@ -223,3 +223,18 @@ def test_the_false_alarm_rate_is_what_the_page_says():
     assert 1 / false_alarm_rate(0.1) == pytest.approx(95_500, rel=0.01)
     assert 1 / false_alarm_rate(0.2) == pytest.approx(2_616, rel=0.01)
     assert 1 / false_alarm_rate(0.3) == pytest.approx(271, rel=0.01)
+
+
+def test_a_group_of_which_much_fails_from_the_start_is_no_evidence_while_clearly_less_of_the_others_fails():
+    groups = Groups()
+    half = [Judged(1.0, 0.5, n % 2 == 0, 7, died_of=7) for n in range(12)]
+    others = [Judged(1.0, 0.5, True, n=40, died_of=1), Judged(1.0, 0.5, False, 1, n=2, died_of=1)]
+    assert {one.died_of for one in groups.add([*others, *half])} == {1}
+    groups = Groups.from_list(json.loads(json.dumps(groups.as_list())))
+    assert groups.failed == 2 and not groups.to_set_aside(lambda groups: True)
+
+
+def test_groups_that_fail_alike_are_all_evidence():
+    groups = Groups()
+    judged = [Judged(1.0, 0.5, n % 2 == 0, 7, died_of=group) for n in range(12) for group in (1, 2)]
+    assert groups.add(judged) == judged

@@ -40,6 +40,17 @@ def test_one_tenant_of_several_is_not_knocked_over_again_and_again():
     assert told["collapses"] <= 1 and told["dead_percent"] < 0.5
 
 
+@pytest.mark.parametrize(
+    ("seed", "name", "way"),
+    [(1, "per tenant 4", "resumed"), (1, "half-broken 2", "busy"), (20261, "warm-up 4", "fresh")],
+)
+def test_one_collapse_and_two_and_a_half_times_the_oracle_are_the_most(seed, name, way):
+    """Several services behind one rate, groups that fail whatever it does, and a canary that meets a cold service."""
+    drawn = next(drawn for drawn in partners(seed) if drawn.name == name)
+    told = meet(drawn, way, 45_000, seed=seed)
+    assert told["collapses"] <= 1 and told["dead_percent"] < 2 and told["times_the_oracle"] <= 2.5
+
+
 def test_a_partner_below_the_start_is_not_failed_for_long():
     """It carries less than careful begins with: careful goes below that, or holds."""
     told = meet(DRAWN["below the start 2"], "fresh", 300, seed=1)

@@ -139,3 +139,14 @@ def test_it_goes_on_from_what_another_version_wrote():
     values = Steering(7.0, 1.0).as_dict() | {"of_tomorrow": 5}
     del values["down_at"]
     assert Steering.from_dict(values) == Steering(7.0, 1.0)
+
+
+def test_probes_of_the_same_limit_become_rare():
+    """Of a service that refuses what is above 100 a second: as often as the logarithm of the time."""
+    climb, downs = Climb(rate=80.0), []
+    for _ in range(6_000):
+        failed = max(0, round(climb.rate - 100))
+        if climb(ok=round(climb.rate) - failed, failed=failed):
+            downs.append(climb.now)
+    gaps = [later - earlier for earlier, later in pairwise(downs)]
+    assert 3 <= len(downs) <= 12 and gaps[-1] > 4 * gaps[0]
