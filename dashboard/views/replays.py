@@ -288,7 +288,7 @@ def resume(request: HttpRequest, pk: int) -> HttpResponse:
     groups, query = request.POST.getlist("without_groups"), request.POST.get("without", "")
     act = partial(replays.resume, without_groups=groups, without=query)
     which = f"{len(groups)} groups" if len(groups) > 1 else "that group" if groups else "these jobs"
-    return _act(request, pk, act, f"Resumed without {which}: they stay dead." if groups or query else "Going on.")
+    return _act(request, pk, act, f"Resumed without {which}: they stay dead." if groups or query else "Replay resumed.")
 
 
 @require_POST

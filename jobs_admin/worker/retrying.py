@@ -301,7 +301,7 @@ def _because(verdict: Again, grant: Grant) -> str:
         said.append(f"asked to wait {verdict.asked_s:,.6g} s")
     if grant.is_of_share:
         turn = f", its turn came {grant.wait_s:,.3g} s later" if grant.wait_s else ""
-        said.append(f"the budget could not be asked: by this worker's share of it{turn}")
+        said.append(f"the budget could not be read: by this worker's share of it{turn}")
     return ", ".join(said)
 
 

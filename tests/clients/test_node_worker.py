@@ -269,7 +269,7 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
         asked = redis.Redis.from_url(of_bullmq(engine))
         note = json.loads(asked.hget(f"bull:emails:{jobs[-1]}", "redriveNote"))
         # Ten at once, and then one each tenth of a second, as one process of one may.
-        assert note["reason"].startswith("the budget could not be asked: by this process' share of it, its turn came ")
+        assert note["reason"].startswith("the budget could not be read: by this process' share of it, its turn came ")
         assert 0.3 < note["delay_s"] < 1.3
     finally:
         os.kill(own_store.process.pid, signal.SIGCONT)

@@ -79,15 +79,15 @@ def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_
         overview.forget()
 
     beat("b1", now, overrun=0, shared_out=0)
-    assert "budget could not be asked" not in text_of(ann.get("/")) and "limit was exceeded" not in text_of(
+    assert "budget could not be read" not in text_of(ann.get("/")) and "limit was exceeded" not in text_of(
         ann.get("/")
     )
     beat("b1", now - timedelta(minutes=61), overrun=1, shared_out=12)
-    assert "budget could not be asked" not in text_of(ann.get("/"))
+    assert "budget could not be read" not in text_of(ann.get("/"))
     beat("b1", now - timedelta(minutes=5), overrun=1, shared_out=13)
     page = ann.get("/")
     said = text_of(page)
-    assert "shop: the retry budget could not be asked, last 5 min ago" in said
+    assert "shop: the retry budget could not be read, last 5 min ago" in said
     assert "13 retries made by the workers’ own shares." in said
     assert "limit was exceeded" not in text_of(page) and 'href="/policies/"' in page.content.decode()
     beat("b2", now, overrun=2, shared_out=0)

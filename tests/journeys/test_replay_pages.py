@@ -176,7 +176,7 @@ def test_a_careful_replay_is_held_by_itself_with_its_evidence_and_goes_on_when_t
         assert faults(page, f"held {size}") == []
     page.set_viewport_size(SIZES["wide"])
     page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.locator("#messages")).to_contain_text("Going on.")
+    expect(page.locator("#messages")).to_contain_text("Replay resumed.")
     page.locator("#cancel-menu > summary").click()
     page.get_by_role("button", name=re.compile("^Never send the remaining")).click()
     expect(sentence).to_contain_text("Cancelled:", timeout=90_000)

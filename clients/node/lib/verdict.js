@@ -18,7 +18,7 @@ async function judge(policy, { attempt, names, retryAfterS = null, previousS = n
   const delayS = turnS + backoff.delay(policy, attempt, random, previousS, wish);
   const said = wish === null ? [] : [`asked to wait ${wish} s`];
   if (typeof granted === 'number') {
-    said.push(`the budget could not be asked: by this process' share of it${turnS ? `, its turn came ${turnS.toPrecision(3)} s later` : ''}`);
+    said.push(`the budget could not be read: by this process' share of it${turnS ? `, its turn came ${turnS.toPrecision(3)} s later` : ''}`);
   }
   return { act: 'again', reason: said.join(', '), delayS };
 }

@@ -192,7 +192,7 @@ test('what BullMQ calls unrecoverable is permanent, what is exhausted may be tol
   assert.deepEqual(await of({ max_attempts: 1 }), { act: 'dead', reason: 'exhausted', escalate: false });
   assert.deepEqual(await of({ max_attempts: 1, exhausted: 'escalate' }), { act: 'dead', reason: 'exhausted', escalate: true });
   const policy = { backoff: { kind: 'fixed', first_delay_s: 2 }, jitter: { kind: 'additive', seconds: 4 }, budget: { per_minute: 60 } };
-  const shared = "the budget could not be asked: by this process' share of it";
+  const shared = "the budget could not be read: by this process' share of it";
   assert.deepEqual(await of(policy, {}, 0), { act: 'again', reason: shared, delayS: 4 });
   assert.deepEqual(await of(policy, {}, 30), { act: 'again', reason: `${shared}, its turn came 30.0 s later`, delayS: 34 });
   assert.deepEqual(await of(policy, {}, false), { act: 'dead', reason: 'budget' });

@@ -194,7 +194,7 @@ class Evidence:
 
 def stop_rule(share: float | None) -> str:
     """Return the sentence that states a stop share; "" for None."""
-    return "" if share is None else f"It stops when clearly more than {share:.0%} fail again."
+    return "" if share is None else f"This replay stops when clearly more than {share:.0%} fail again."
 
 
 def _with(e: Evidence, title: str) -> str:

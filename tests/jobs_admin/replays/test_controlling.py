@@ -101,7 +101,7 @@ def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
     assert replay.state == "held" and replay.may_send == 10
     assert replay.held_because == (
         "6 of 10 canary jobs failed again, 5 of them with TimeoutError at shop/pay.py in charge. "
-        "It stops when clearly more than 30% fail again."
+        "This replay stops when clearly more than 30% fail again."
     )
     evidence = replay.evidence
     assert (evidence["kind"], evidence["failed"], evidence["judged"], evidence["others"]) == ("canary", 6, 10, 0)

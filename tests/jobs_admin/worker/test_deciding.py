@@ -25,7 +25,7 @@ def decided(policy: Chosen, attempt: int = 1, spend=lambda policy: GRANTED, **mo
 
 
 def test_a_retry_by_a_share_of_the_budget_waits_for_its_turn_beside_its_own_wait():
-    said = "the budget could not be asked: by this worker's share of it"
+    said = "the budget could not be read: by this worker's share of it"
     at_once = decided(chosen(budget=BUDGET), spend=lambda policy: Grant(True, is_of_share=True))
     assert (at_once.act, at_once.delay_s, at_once.reason) == (AGAIN, 2, said)
     later = decided(chosen(budget=BUDGET), spend=lambda policy: Grant(True, 45.5, is_of_share=True))

@@ -69,7 +69,7 @@ def test_a_canary_that_fails_holds_and_says_with_what():
     verdict = look(failed=4, group=7, is_same_group=True)
     assert verdict.state == "held" and verdict.may_send == look.sent
     assert verdict.because.sentence("TimeoutError at pay.charge") == (
-        "6 of 10 canary jobs failed again with TimeoutError at pay.charge. It stops when clearly more than 30% fail again."
+        "6 of 10 canary jobs failed again with TimeoutError at pay.charge. This replay stops when clearly more than 30% fail again."
     )
     assert verdict.because.group == 7 and verdict.because.is_same_group
     assert look().because == verdict.because
@@ -90,7 +90,7 @@ def test_six_of_ten_trip_a_steady_replay():
     verdict = look(failed=3, group=2)
     assert verdict.state == "held" and verdict.because.kind == "failing"
     assert verdict.because.sentence("X") == (
-        "6 of the last 10 jobs failed again, 3 of them with X. It stops when clearly more than 30% fail again."
+        "6 of the last 10 jobs failed again, 3 of them with X. This replay stops when clearly more than 30% fail again."
     )
 
 

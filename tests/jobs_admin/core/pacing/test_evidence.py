@@ -61,7 +61,7 @@ def test_the_commonest_group_is_named_and_whether_they_had_died_of_it():
         (Evidence("canary", failed=6, judged=10, in_group=4), "6 of 10 canary jobs failed again, 4 of them with X."),
         (
             Evidence("failing", failed=80, judged=200, limit=0.3, in_group=80),
-            "80 of the last 200 jobs failed again with X. It stops when clearly more than 30% fail again.",
+            "80 of the last 200 jobs failed again with X. This replay stops when clearly more than 30% fail again.",
         ),
         (
             Evidence("new_groups", failed=60, judged=200, in_group=60),
