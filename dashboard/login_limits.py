@@ -31,7 +31,11 @@ def client_address(request: HttpRequest) -> str | None:
         request.META.get("HTTP_X_FORWARDED_FOR", ""),
         settings.REDRIVE_TRUSTED_PROXIES,
     )
-    if isinstance(found, IPv6Address) and not found.is_loopback:
+    if (
+        isinstance(found, IPv6Address)
+        and not found.is_loopback
+        and not is_within(found, settings.REDRIVE_TRUSTED_PROXIES)
+    ):
         return str(ip_network((found, _SITE_BITS), strict=False).network_address)
     return str(found) if found is not None else None
 

@@ -116,6 +116,18 @@ def test_wrong_passwords_from_the_proxy_itself_lock_names_and_not_everyone(clien
     assert log_in(client, PASSWORD) == 302
 
 
+def test_wrong_passwords_from_an_ipv6_proxy_that_names_no_client_do_not_lock_everyone(client, user, settings):
+    settings.REDRIVE_TRUSTED_PROXIES = [ip_network("2001:db8:7::5")]
+    AccessAttempt.objects.create(
+        username="other", ip_address="2001:db8:7::5", user_agent="", failures_since_start=500, get_data="", post_data="",
+        http_accept="", path_info="",
+    )  # fmt: skip
+    for n in range(11):
+        log_in(client, "wrong", "unknown", peer="2001:db8:7::5", name=f"n{n}")
+    AccessAttempt.objects.update(failures_since_start=50)
+    assert log_in(client, PASSWORD, "unknown", peer="2001:db8:7::5") == 302
+
+
 def test_addresses_of_one_ipv6_site_are_one(client, user, proxied):
     codes = [log_in(client, "wrong", f"2001:db8:1:2::{n:x}") for n in range(1, 12)]
     assert codes[-1] == 429
