@@ -121,7 +121,7 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
                 "start are dead and free: start a new replay for them.",
                 field="groups",
             )
-        columns = setting_aside.columns(stands, remove=ids)
+        columns = setting_aside.columns(stands, remove=ids) | controlling.brought_back(stands, ids)
         Replay.objects.filter(pk=replay.pk).update(**columns)
         before, after = {"without_groups": stands.without_groups}, {"without_groups": columns["without_groups"]}
         rights.record(viewer, "replay.bring_back", replay, sources, reason=reason, before=before, after=after)

@@ -7,7 +7,7 @@ one conditional update: of two processes one wins, and what a person did meanwhi
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -126,6 +126,16 @@ def repaced(replay: Replay, pace: Pace, now: datetime) -> dict[str, Any]:
         "controller": memory.next(controller, verdict.state if moves else ""),
     } | _aside(replay, verdict, now)
     return columns | ({"state": verdict.state, "state_since": now} if moves else {})
+
+
+def brought_back(replay: Replay, groups: Collection[int]) -> dict[str, Any]:
+    """The column of a replay that these groups are brought back to: the next look plans their jobs again.
+
+    A look that goes on meanwhile is not written, and what it cancelled is known from here.
+    """
+    memory = _Memory.of(replay)
+    done = {*(memory.left_out["groups"] if memory.left_out else ()), *groups}
+    return {"controller": replay.controller | {"n": memory.n + 1, "left_out": {"groups": sorted(done), "to_n": 0}}}
 
 
 def _begins(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:

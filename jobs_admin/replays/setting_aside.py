@@ -80,7 +80,12 @@ def carry_out(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dic
         return done
     mine = items.filter(n__gt=from_n, n__lte=last, state=ItemState.PLANNED, failure__group__in=replay.without_groups)
     while ids := list(mine.filter(claimed_at=None).order_by("n").values_list("pk", flat=True)[:_BATCH]):
-        _cancel(replay, ids, f"{SET_ASIDE}: the replay continues without it.", now)
+        with transaction.atomic():
+            # As it was read: a group that was brought back meanwhile is not cancelled again.
+            as_read = Replay.objects.filter(pk=replay.pk, without_groups=replay.without_groups)
+            if not as_read.select_for_update(no_key=True).only("pk"):
+                return done
+            _cancel(replay, ids, f"{SET_ASIDE}: the replay continues without it.", now)
     claimed = mine.order_by("n").values_list("n", flat=True).first()
     return {"groups": replay.without_groups, "to_n": last if claimed is None else claimed - 1}
 

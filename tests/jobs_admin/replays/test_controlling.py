@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs_admin import replays
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
-from jobs_admin.replays import claiming, controlling, seeing
+from jobs_admin.replays import claiming, controlling, seeing, setting_aside
 from tests.jobs_admin.replays.conftest import ANN, came_home
 from tests.jobs_admin.replays.test_sending import begun as started
 from tests.jobs_admin.replays.test_sending import counts
@@ -273,6 +273,26 @@ def test_a_group_set_aside_is_brought_back_by_one_act(shop, bury):
     assert AuditEvent.objects.get(act="replay.bring_back").reason == "its partner is back"
     with pytest.raises(replays.ReplayRefused, match="Only groups set aside during the replay"):
         replays.bring_back(ANN, replay, ["v1-good"])
+
+
+def test_a_group_brought_back_while_its_jobs_are_being_cancelled_is_planned_again(shop, bury, monkeypatch):
+    """The look that cancels them is refused: an operator acted meanwhile. It was the only one that knew of them."""
+    bad, good = group("bad"), group("good")
+    steered = Steered(died_of(bury(700), bad) + died_of(bury(40), good))
+    steered.come_home(steered.send(10), "exception", group=bad)
+    assert steered.passed().without_groups == [bad.pk]
+    real = setting_aside.carry_out
+
+    def carry_out(replay, done, now):
+        answer = real(replay, done, now)
+        monkeypatch.undo()
+        replays.bring_back(ANN, replay, ["v1-bad"], reason="its partner is back")
+        return answer
+
+    monkeypatch.setattr(setting_aside, "carry_out", carry_out)
+    steered.passed()
+    assert steered.passed().without_groups == []
+    assert counts(steered.replay) == {"planned": 730, "failed_again": 10}
 
 
 def test_a_pace_that_judges_sets_a_failing_group_aside_from_the_start(shop, bury):
