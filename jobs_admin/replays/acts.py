@@ -133,13 +133,13 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
 
 def discard(viewer: Viewer, replay: Replay, reason: str = "") -> None:
     """Discard a draft, which holds no jobs. The audit records its scope and pace."""
-    rights.must_act(viewer, replay, "replay.discard")
+    sources = rights.must_act(viewer, replay, "replay.discard")
     with transaction.atomic():
         drafts = Replay.objects.filter(pk=replay.pk, state=ReplayState.DRAFT)
         told = {"query": replay.query, "selected": len(replay.selection), "pace": replay.pace, "reason": replay.reason}
         if not drafts.delete()[0]:
             raise wrong_state(replay, "discarded")
-        rights.record(viewer, "replay.discard", replay, [], reason=reason, before=told)
+        rights.record(viewer, "replay.discard", replay, sources, reason=reason, before=told)
 
 
 def _as_it_stands(replay: Replay) -> Replay:

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from jobs_admin import audit, config
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.replay import ReplayState
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
 
@@ -56,10 +57,11 @@ def must_act(viewer: Viewer, replay: Replay, act: str) -> list[str]:
 
 
 def sources_of(replay: Replay) -> list[str]:
-    """Those of all that its start froze, laid out or not: the audit of the start names each."""
-    begun = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act="replay.start", allowed=True)
-    if told := set(begun.exclude(source="").values_list("source", flat=True)):
-        return sorted(told)
+    """Those of all that its start froze, laid out or not: the audit of the start names each, and that of its draft before."""
+    acts = AuditEvent.objects.filter(object=f"replay:{replay.pk}", allowed=True).exclude(source="")
+    for act in ("replay.start", "replay.draft") if replay.state == ReplayState.DRAFT else ("replay.start",):
+        if told := set(acts.filter(act=act).values_list("source", flat=True)):
+            return sorted(told)
     found: QuerySet[Any] = ReplayItem.objects.filter(replay=replay).order_by()
     return sorted(found.values_list("failure__source", flat=True).distinct())
 

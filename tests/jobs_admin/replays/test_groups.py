@@ -13,6 +13,7 @@ from django.utils import timezone
 from jobs_admin import policies, replays
 from jobs_admin.models import (
     Attempt,
+    AuditEvent,
     Failure,
     FailureCount,
     Group,
@@ -22,7 +23,7 @@ from jobs_admin.models import (
     Worker,
 )
 from jobs_admin.models.access import ADMIN as ADMINISTRATOR
-from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import Options, prognosis
 from tests.jobs_admin.replays.conftest import ANN
 from tests.jobs_admin.replays.test_acts import refusal
@@ -301,3 +302,15 @@ def test_a_draft_is_discarded_and_the_audit_keeps_what_it_was(shop, bury):
     assert not Replay.objects.exists() and not Attempt.objects.filter(run=2).exists()
     started = replays.launch(ANN, query="queue:emails", reason="now")
     assert refusal(lambda: replays.discard(ANN, started)).code == "wrong_state"
+
+
+def test_a_draft_is_discarded_and_given_another_pace_by_operators_of_its_sources_alone(shop, bury):
+    bury(3)
+    draft = replays.draft(ANN, query="queue:emails", reason="later")
+    other = Viewer("otto", {"*": VIEWER, "mails": OPERATOR})
+    for act in (replays.discard, lambda viewer, replay: replays.change_pace(viewer, replay, {"style": "at_once"})):
+        refused = refusal(lambda act=act: act(other, replays.find(other, draft.pk)))
+        assert refused.code == "forbidden" and "shop" in refused.message
+    assert Replay.objects.get().pace == draft.pace
+    replays.discard(Viewer("olga", {"shop": OPERATOR}), draft, reason="not needed")
+    assert AuditEvent.objects.get(act="replay.discard", allowed=True).source == "shop"
