@@ -131,11 +131,14 @@ def pull(source: str, puller: str, now: datetime | None = None) -> bool:
     if not pulled.is_more:
         mine.update(progress_due_at=timezone.now() + timedelta(seconds=adapter.every_s))
         if not pulled.failing:
-            mine.update(pulled_at=timezone.now(), why_not_pulled="", not_pulled_since=None)
+            mine.update(pulled_at=timezone.now())
     elif is_progress:
         mine.update(progress_due_at=timezone.now())
     rechecking.recheck(source, adapter, _file)
-    return rescheduling.carry_out(source, adapter, now) or pulled.is_more
+    is_more = rescheduling.carry_out(source, adapter, now) or pulled.is_more
+    if not pulled.is_more and not pulled.failing:  # and its known jobs could be asked about
+        mine.update(why_not_pulled="", not_pulled_since=None)
+    return is_more
 
 
 def _move_on(source: str, mine: QuerySet[Source], pulled: Pulled) -> bool:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError
@@ -362,6 +363,25 @@ def test_since_when_it_is_not_read_is_said_of_the_first_failure(table):
     pull()
     source.refresh_from_db()
     assert source.not_pulled_since is None and source.why_not_pulled == ""
+
+
+def test_a_source_that_cannot_be_asked_about_known_jobs_says_since_when_although_its_pages_are_read(table, monkeypatch):
+    """Each round reads the pages first. That it could does not begin the time anew, or no alert would ever come."""
+    table.reports = [report(1)]
+    pull()
+
+    def failed_since():
+        rechecking._rested.clear()
+        with pytest.raises(ValueError, match="a defect") as error:
+            pull()
+        pulling._note_failed("table", str(error.value))
+        return Source.objects.get(name="table").not_pulled_since
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "look", Mock(side_effect=ValueError("a defect")))
+        assert failed_since() == failed_since()
+    pull()
+    assert Source.objects.get(name="table").not_pulled_since is None
 
 
 def test_it_counts_as_read_only_where_there_was_no_more(table, monkeypatch):
