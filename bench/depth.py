@@ -59,7 +59,7 @@ def main() -> None:
         found["folding"] = json.loads(inside("fold", desk(place / "folding", chosen, running, fresh=True), chosen))
         known = json.loads(inside("prepare", environment, chosen))
         pages = running.enter_context(floor(place))
-        port, _ = running.enter_context(granian("dashboard.wsgi:application", environment, "/healthz"))
+        port, _ = running.enter_context(granian(environment, "/healthz"))
         now = datetime.now(UTC)
         for span, hours in SPANS.items():
             asked = {"source": "shop", "queue": "emails", "since": (now - timedelta(hours=hours)).isoformat()}

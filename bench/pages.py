@@ -214,7 +214,7 @@ class Desk:
             self.run("manage.py", "migrate", "--verbosity", "0")
             self.run("manage.py", "collectstatic", "--noinput", "--clear", "--verbosity", "0")
             known = json.loads(self.run("bench/pages.py", "--prepare"))
-            with granian("dashboard.wsgi:application", environment, "/healthz") as (port, process):
+            with granian(environment, "/healthz") as (port, process):
                 self.process = process
                 self.pages = {name: Page(port, path, known["cookie"]) for name, path in known["pages"].items()}
                 self.pages["list"].ask()
@@ -311,19 +311,24 @@ def floor(place: Path) -> Iterator[dict[str, Page]]:
     environment = {**os.environ, "FLOOR_DATABASE": str(database)}
     if not database.exists():
         subprocess.run([sys.executable, "bench/floor.py"], cwd=ROOT, env=environment, check=True)
-    with granian("bench.floor:application", environment, "/") as (port, _):
+    with granian(environment, "/", "bench.floor:application") as (port, _):
         yield {"floor": Page(port, "/"), "floor without a database": Page(port, "/still/")}
 
 
+_BARE = ("--interface", "wsgi", "--host", "127.0.0.1", "--blocking-threads", "3", "--log-level", "warning")
+
+
 @contextlib.contextmanager
-def granian(application: str, environment: dict[str, str], path: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The web server as `up` starts it, on a free port, until the block ends."""
+def granian(
+    environment: dict[str, str], path: str, bare: str = ""
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The web server as `up` starts it, or granian with a bare WSGI application, on a free port, until the block ends."""
     from dashboard.engine import die_with_parent, free_port
     from dashboard.web import ENVIRONMENT, server
 
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, *server(port, application)],
+        [sys.executable, *(["-m", "granian", *_BARE, "--port", str(port), bare] if bare else server(port))],
         cwd=ROOT,
         env={**environment, **ENVIRONMENT},
         stdout=sys.stderr,
@@ -333,7 +338,7 @@ def granian(application: str, environment: dict[str, str], path: str) -> Iterato
         ends = time.monotonic() + READY_WITHIN_S
         while True:
             if process.poll() is not None or time.monotonic() > ends:
-                raise SystemExit(f"{application} did not come up on port {port}.")
+                raise SystemExit(f"{bare or 'The desk'} did not come up on port {port}.")
             with contextlib.suppress(OSError):
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
                 connection.request("GET", path)

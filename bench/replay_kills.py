@@ -99,10 +99,7 @@ class Havoc:
         return self._start("manage.py", "watch", "--only", "send")
 
     def _web(self) -> subprocess.Popen[bytes]:
-        return self._start(
-            "-m", "granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1",
-            "--log-level", "warning", "dashboard.wsgi:application",
-        )  # fmt: skip
+        return self._start("-m", "dashboard.web", f"127.0.0.1:{self.port}")
 
     def _stop_parts(self) -> None:
         for process in self.parts.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,7 @@ from jobs_admin.worker.versions import GUARD_VERSION
 
 HIGH, WARNING, INFO = "high", "warning", "info"
 
+_BODY_WAIT_S = 2.0  # within which a request without its body is answered where nothing holds it back
 # Reports wait this long while `watch` is busy; beyond it, it does not keep up.
 INGEST_LAG_S = 60
 HEARD_WITHIN = timedelta(seconds=30)
@@ -400,6 +402,22 @@ def check_channels() -> Result:
     return Result("channels", f"{len(channels)} {'channel' if len(channels) == 1 else 'channels'}", found)
 
 
+def forwards_unread_bodies(url: str) -> bool:
+    """Return whether what answers at `url` passes a request on before its body; False too where nothing answers."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    asked = kind(parts.hostname or "", parts.port, timeout=_BODY_WAIT_S)
+    try:
+        asked.putrequest("POST", f"{parts.path.rstrip('/')}{settings.FORCE_SCRIPT_NAME or ''}/healthz")
+        asked.putheader("Content-Length", "10")
+        asked.endheaders()
+        return asked.getresponse().status == 405  # a proxy that buffers waits for the ten bytes
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        asked.close()
+
+
 def check_logins() -> Result:
     """Whether wrong passwords are counted for the client's address, as far as settings and recent attempts show it."""
     trusted = settings.REDRIVE_TRUSTED_PROXIES
@@ -414,6 +432,10 @@ def check_logins() -> Result:
         )
         fix = "Set REDRIVE_TRUSTED_PROXIES to the addresses of your proxy, such as 127.0.0.1 (docs/operations.md)."
         found.append(Finding("trusted-proxies", WARNING, text, fix))
+    if not is_local and forwards_unread_bodies(settings.REDRIVE_URL):
+        text = f"{host} forwards requests whose body has not arrived, so slow clients reach the desk."
+        fix = "Put a proxy that buffers in front (nginx: proxy_request_buffering on; docs/operations.md)."
+        found.append(Finding("proxy-unbuffered", WARNING, text, fix))
     hidden = [at for at in AccessAttempt.objects.values_list("ip_address", flat=True)[:1000] if trusted and at]
     if count := sum(login_limits.is_shared(at) for at in hidden):
         text = (

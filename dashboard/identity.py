@@ -15,6 +15,7 @@ from typing import Any
 from django.contrib import auth
 from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_logged_in, user_logged_out
+from django.contrib.sessions.backends.db import SessionStore
 from django.contrib.sessions.models import Session
 from django.db.models.signals import post_delete, post_save
 from django.http import HttpRequest, HttpResponse
@@ -89,3 +90,16 @@ def _recognised(request: HttpRequest) -> Any:
         user = copy.copy(found.user)
     request.known_viewer = found.viewer
     return user
+
+
+def holder(kind: str, shown: str) -> str:
+    """Return whose `session` or `token` this is (`user 5`, `token 7`), whether or not it still lets anybody in; "" for nobody's."""
+    from dashboard.api.tokens import viewer_of_header  # it needs the models
+
+    if kind == "token":
+        viewer = viewer_of_header(shown)
+        if viewer is None:
+            return ""
+        return f"user {viewer.owner_id}" if viewer.owner_id else f"token {viewer.token_id}"
+    user = SessionStore(shown).get(auth.SESSION_KEY)
+    return f"user {user}" if user else ""

@@ -68,6 +68,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
+    "dashboard.limits.LimitMiddleware",
 ]
 
 ROOT_URLCONF = "dashboard.urls"

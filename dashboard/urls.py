@@ -169,3 +169,4 @@ urlpatterns = [
 handler403 = errors.not_allowed
 handler404 = errors.not_found
 handler500 = errors.failed
+handler503 = errors.took_too_long

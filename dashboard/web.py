@@ -1,7 +1,8 @@
 """The web server: one set of options for `up`, for the benches and for the documentation.
 
-`python -m dashboard.web FD` serves on a listening socket that the caller holds. Granian's own command binds the port with
-port sharing (SO_REUSEPORT), so that a second server of the same user would answer some of the requests.
+`python -m dashboard.web 127.0.0.1:8000 [WORKERS]` serves there, `python -m dashboard.web FD` on a listening socket that the
+caller holds. Granian's own command binds the port with port sharing (SO_REUSEPORT), so that a second server of the same user
+would answer some of the requests.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ from __future__ import annotations
 import socket
 import sys
 
-# A page takes a few ms of one processor, and Python runs one page at a time: more threads only wait for each other, and
-# each takes 4 MB. Three are enough that a slow page (a search of text that no index has) does not stop the others.
-THREADS = 3
 BACKLOG = 1024
 ENVIRONMENT = {
     # One heap for all threads, which gives back what a large page needed: each thread would keep its own. It keeps what an
@@ -22,32 +20,39 @@ ENVIRONMENT = {
     # Of SQLite's file a connection keeps little; the system keeps the rest.
     "REDRIVE_SQLITE_CACHE_KB": "1000",
 }
+# A client that does not read is cut off by the kernel: so long may what was sent to it stay unacknowledged or unsent.
+UNREAD_MS = 60_000
 _OPTIONS = {
-    "interface": "wsgi",
+    "interface": "rsgi",
     "workers": 1,
-    "blocking_threads": THREADS,
+    "http": "1",
+    "websockets": False,
     "workers_kill_timeout": 2,
     "log_level": "warning",
 }
 
 
-def server(port: int, application: str = "dashboard.wsgi:application") -> list[str]:
-    """What follows `python`: granian, one process whose threads each keep a connection to the database."""
-    named = dict(_OPTIONS)
-    first = ["-m", "granian", "--interface", str(named.pop("interface")), "--host", "127.0.0.1", "--port", str(port)]
-    rest = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    return [*first, *rest, application]
+def server(port: int) -> list[str]:
+    """What follows `python`: granian with the gateway, one process."""
+    return ["-m", "dashboard.web", f"127.0.0.1:{port}"]
 
 
 def hold(port: int) -> socket.socket | None:
     """A listening socket on this loopback port that no other program can share; None where the port is busy."""
+    return hold_at("127.0.0.1", port)
+
+
+def hold_at(host: str, port: int) -> socket.socket | None:
     try:
-        return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
+        held = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG)
     except OSError:
         return None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; every accepted connection inherits it
+        held.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
+    return held
 
 
-def serve(held: socket.socket, application: str = "dashboard.wsgi:application") -> None:
+def serve(held: socket.socket, application: str = "dashboard.gateway:application", workers: int = 1) -> None:
     """Serve on this listening socket until SIGTERM."""
     from granian._granian import SocketHolder  # private, hence the pin below 2.9
     from granian.server import Server
@@ -58,9 +63,21 @@ def serve(held: socket.socket, application: str = "dashboard.wsgi:application") 
             self._shd = SocketHolder(held.fileno(), False, BACKLOG)
 
     held.set_inheritable(True)
-    host, port = held.getsockname()
-    ServerOnSocket(application, host, port, **_OPTIONS).serve()
+    host, port = held.getsockname()[:2]
+    ServerOnSocket(application, host, port, **{**_OPTIONS, "workers": workers}).serve()
+
+
+def main(where: str, workers: str = "1") -> None:
+    """Serve at `host:port`, or on the listening socket of this number."""
+    if where.isdigit():
+        held: socket.socket | None = socket.socket(fileno=int(where))
+    else:
+        host, _, port = where.rpartition(":")
+        held = hold_at(host.strip("[]"), int(port))
+    if held is None:
+        raise SystemExit(f"{where} is busy, or is no address of this machine. Nothing was started.")
+    serve(held, workers=int(workers))
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    main(*sys.argv[1:])

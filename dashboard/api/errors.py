@@ -18,6 +18,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.operation import Operation, PathView
 
+from dashboard import limits
 from dashboard.api.tokens import viewer_of_request
 from jobs_admin import audit, failures, group_changes, group_rules
 from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
@@ -124,6 +125,8 @@ def install(api: NinjaAPI) -> None:
 
     @api.exception_handler(Exception)
     def _(request: HttpRequest, error: Exception) -> HttpResponse:
+        if late := limits.sentence(error):
+            return answer(503, "took_too_long", late)
         log.exception("%s %s failed", request.method, request.path, exc_info=error)
         message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
         return answer(500, "failed", message)

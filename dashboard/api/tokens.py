@@ -35,6 +35,11 @@ def viewer_of_token(token: str) -> Viewer | None:
 def viewer_of_request(request: HttpRequest) -> Viewer | None:
     """The viewer behind the request's token; None where there is none in force. Looked up once a request."""
     if not hasattr(request, "caller"):
-        header = _BEARER.match(request.headers.get("Authorization", ""))
-        request.caller = viewer_of_token(header[1]) if header else None
+        request.caller = viewer_of_header(request.headers.get("Authorization", ""))
     return request.caller
+
+
+def viewer_of_header(header: str) -> Viewer | None:
+    """The viewer behind the text of an `Authorization` header; None where there is none in force."""
+    found = _BEARER.match(header)
+    return viewer_of_token(found[1]) if found else None

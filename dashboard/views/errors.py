@@ -31,6 +31,11 @@ def failed(request: HttpRequest) -> HttpResponse:
     return _answer(request, 500, "The desk could not answer, and wrote why into its log.")
 
 
+def took_too_long(request: HttpRequest, sentence: str) -> HttpResponse:
+    """The request's time was over (`dashboard.limits`)."""
+    return _answer(request, 503, sentence)
+
+
 def forgery(request: HttpRequest, reason: str = "") -> HttpResponse:
     """The form is too old, or came from another site; or one of ours came from a page whose session ended."""
     if not request.user.is_authenticated and page_of(request):

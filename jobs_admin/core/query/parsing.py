@@ -13,6 +13,7 @@ import difflib
 import re
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import accumulate
 
 from jobs_admin.core import terms as index
 from jobs_admin.core.priority import LEVELS
@@ -45,6 +46,8 @@ from jobs_admin.core.text import representable
 MAX_CHARS = 4_000
 MAX_TERMS = 100
 MAX_VALUES = 200  # of all terms together: words, values of a qualifier, ranges of a number
+STAR, SHORT_STAR = 5, 20  # what a word with a star counts as; one with fewer than SHORT letters before it
+SHORT = 3
 MAX_DEPTH = 5
 MAX_WORDS = 100  # sub-words that one term asks for in a row
 
@@ -124,7 +127,9 @@ class _Reader:
         kept = _first_values(terms, MAX_VALUES)
         if kept != terms:
             terms, self.is_cut = kept, True
-            self.hint(f"Only the first {MAX_VALUES} words and values were searched for.")
+            stars = any(_size(leaf) > len(getattr(leaf, "values", (leaf,))) for leaf in leaves(kept))
+            dear = f" A word with a star counts as {STAR}, with fewer than {SHORT} letters before it as {SHORT_STAR}." if stars else ""
+            self.hint(f"Only the first {MAX_VALUES} words and values were searched for.{dear}")
         return Query(terms, tuple(self.hints), self.is_cut, self.now)
 
     def _skip_space(self, at: int) -> int:
@@ -380,7 +385,8 @@ def _first_values(terms: tuple[Term, ...], most: int) -> tuple[Term, ...]:
             of = _first_values(term.of, most)
             term = of[0] if len(of) == 1 else replace(term, of=of)
         elif isinstance(term, Match):
-            term = replace(term, values=term.values[:most])
+            costs = accumulate((_cost(value.text, value.glob) for value in term.values), initial=0)
+            term = replace(term, values=tuple(v for v, before in zip(term.values, costs, strict=False) if before < most))
         elif isinstance(term, Numbers):
             term = replace(term, ranges=term.ranges[:most])
         most -= sum(_size(leaf) for leaf in leaves((term,)))
@@ -390,8 +396,17 @@ def _first_values(terms: tuple[Term, ...], most: int) -> tuple[Term, ...]:
 
 def _size(leaf: Text | Match | Numbers | Age | Time) -> int:
     if isinstance(leaf, Match):
-        return len(leaf.values)
+        return sum(_cost(value.text, value.glob) for value in leaf.values)
+    if isinstance(leaf, Text):
+        return _cost(leaf.value, leaf.glob)
     return len(leaf.ranges) if isinstance(leaf, Numbers) else 1
+
+
+def _cost(text: str, glob: bool) -> int:
+    """How many words a word or value counts as. The fewer letters before its star, the more of the index is read."""
+    if not glob:
+        return 1
+    return STAR if len(before_star(text)[0]) >= SHORT else SHORT_STAR
 
 
 def _joined(parts: list[Term | str]) -> tuple[Term, ...]:

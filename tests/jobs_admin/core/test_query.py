@@ -501,3 +501,15 @@ def test_a_moment_before_all_time_is_the_beginning_of_time():
 )
 def test_what_no_index_can_answer_is_no_scope_for_acts(text, why):
     assert (why in unfit_for_acts(parse(text, NOW))) if why else not unfit_for_acts(parse(text, NOW))
+
+
+def test_a_star_counts_as_more_words_and_a_short_beginning_as_many():
+    one_letter = parse(" ".join(f"{letter}*" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"))
+    assert len(one_letter.terms) == 10 and one_letter.is_cut
+    assert "with fewer than 3 letters before it as 20" in " ".join(one_letter.hints)
+    assert len(parse(" ".join(f"abcd{n}*" for n in range(60))).terms) == 40
+    assert len(parse("queue:" + ",".join(f"abcd{n}*" for n in range(60))).terms[0].values) == 40
+    assert not parse("timeo* kwargs.a:x* Read*Error trace:bill*").is_cut
+    for cut in (one_letter, parse("queue:" + ",".join(f"q{n}*" for n in range(60)))):
+        again = parse(format(cut))
+        assert again.terms == cut.terms and not again.is_cut

@@ -1,0 +1,399 @@
+"""Between the web server and the pages: clients wait here, on one event loop, so that none of them holds a page's thread.
+
+A request's body is read before a thread is taken, and its response is sent after the thread was given back, each within a
+deadline. A viewer has one thread at a time, so that whatever one of them asks, the others are answered. `/healthz` needs no
+thread. A client that leaves ends its own request, down to the statement in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+
+from dashboard import limits
+from dashboard.limits import Work
+
+# A page takes a few ms of one processor, and Python runs one page at a time: more threads only wait for each other, and
+# each takes 4 MB.
+THREADS = 3
+BODY_S, ANYBODYS_S = 30.0, 10.0  # for all of a request's body: of whoever shows a session or a token, and of others
+WRITE_S = 20.0  # for the next 64 KiB of a response
+WAIT_S = 30.0  # for a thread
+SMALL = 64 * 1024  # bytes of a body that anyone may send; larger ones need a session or a token …
+LARGE_TOGETHER = 64 * 1024 * 1024  # … and share this much memory
+MOST_WAITING = 64  # requests of one client
+MOST_KNOWN = 10_000  # sessions and tokens whose viewer is remembered
+MOST_SPOOLED = 4 * 2**30  # bytes of one export
+_CHUNK = 64 * 1024
+# Seconds for one statement and for all of a request's.
+_READS, _ACTS, _EXPORTS = (5.0, 10.0), (60.0, 120.0), (10.0, 3600.0)
+_IS_EXPORT = re.compile(r"/(api/)?failures/export(/|\Z)")
+_SESSION = re.compile(r"(?:^|;)\s*sessionid=([^;]{1,200})")
+_PLAIN = [("content-type", "text/plain; charset=utf-8"), ("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
+
+log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """An answer instead of the page: its HTTP status and a sentence."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+class Turns:
+    """Some threads, given to clients in turn: a client has one at a time, and who waits longest is next."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self.free = threads
+        self.served: set[str] = set()  # clients
+        self.waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def take(self, client: str) -> None:
+        """Return when it is the client's turn. Raises Refused."""
+        if self.free and client not in self.served:
+            self._give(client)
+            return
+        line = self.waiting.setdefault(client, deque())
+        if len(line) >= MOST_WAITING:
+            raise Refused(429, "Too many of your requests are waiting. Nothing was changed; try again in a moment.")
+        turn = asyncio.get_running_loop().create_future()
+        line.append(turn)
+        try:
+            await asyncio.wait_for(asyncio.shield(turn), WAIT_S)
+        except BaseException as error:
+            if turn.done():
+                self.free_thread()
+                self.free_client(client)
+            else:
+                turn.cancel()
+            if isinstance(error, TimeoutError):
+                raise Refused(503, "The desk is busy. Nothing was changed; try again in a moment.") from None
+            raise
+
+    def free_thread(self) -> None:
+        self.free += 1
+        self._next()
+
+    def free_client(self, client: str) -> None:
+        self.served.discard(client)
+        self._next()
+
+    def _give(self, client: str) -> None:
+        self.free -= 1
+        self.served.add(client)
+
+    def _next(self) -> None:
+        for client, line in list(self.waiting.items()):
+            while line and line[0].done():  # left meanwhile
+                line.popleft()
+            if not line:
+                del self.waiting[client]
+            elif self.free and client not in self.served:
+                self._give(client)
+                self.waiting.move_to_end(client)
+                line.popleft().set_result(None)
+
+
+class Spool:
+    """A response that goes to disk as fast as it is made, and from there to the client as fast as that reads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._file = tempfile.TemporaryFile(dir=settings.DATA_DIR, buffering=0)  # noqa: SIM115  # closed by whoever sent it
+        self._loop = loop
+        self._news = asyncio.Event()
+        self.written = 0
+        self.is_whole = False
+
+    def write(self, data: bytes) -> None:
+        self.written += os.write(self._file.fileno(), data)
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    def end(self) -> None:
+        self.is_whole = True
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        at = 0
+        while True:
+            self._news.clear()
+            is_whole = self.is_whole
+            while data := os.pread(self._file.fileno(), _CHUNK, at):
+                at += len(data)
+                yield data
+            if is_whole:
+                return
+            await self._news.wait()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Gateway:
+    """The application that granian calls (RSGI); `pages` is the one that Django made (WSGI)."""
+
+    def __init__(self, pages: Callable[..., Any]) -> None:
+        from dashboard.login_limits import find_client  # not before the apps are loaded
+
+        self.pages, self.find_client = pages, find_client
+        self.turns = {name: Turns(n, name) for name, n in (("pages", THREADS), ("exports", 1), ("probes", 1))}
+        self.known: OrderedDict[Credential, str] = OrderedDict()  # -> whose it is
+        self.large = 0  # bytes of large bodies that are held
+        limits.install()
+
+    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+        if scope.proto != "http":
+            protocol.close(403)
+            return
+        path = _without_prefix(scope.path)
+        if path == "/healthz":  # any other method is refused before its body has arrived, by which `doctor` knows a proxy
+            is_read = scope.method in ("GET", "HEAD")
+            protocol.response_str(200 if is_read else 405, _PLAIN, "ok" if is_read else "Ask with GET.")
+            return
+        held: list[int] = []
+        try:
+            body = await self._body(scope, protocol, held)
+            await self._serve(scope, protocol, path, body)
+        except Refused as refused:
+            protocol.response_str(refused.status, [*_PLAIN, ("connection", "close")], refused.text)
+        finally:
+            self.large -= sum(held)
+
+    # -- before the page -----------------------------------------------------------------------------------------
+
+    async def _body(self, scope: Any, protocol: Any, held: list[int]) -> bytes:
+        if int(scope.headers.get("content-length") or 0) == 0 and "transfer-encoding" not in scope.headers:
+            return b""
+        most, within_s = (settings.DATA_UPLOAD_MAX_MEMORY_SIZE, BODY_S) if _credential(scope) else (SMALL, ANYBODYS_S)
+        try:
+            return await asyncio.wait_for(self._read(scope, protocol, most, held), within_s)
+        except TimeoutError:
+            raise Refused(408, f"The request did not arrive within {within_s:g} s. Nothing was changed.") from None
+
+    async def _read(self, scope: Any, protocol: Any, most: int, held: list[int]) -> bytes:
+        parts, size = [], 0
+        async for part in protocol:
+            parts.append(bytes(part))
+            size += len(part)
+            if size > most:
+                raise Refused(413, f"The request is larger than {most:,} bytes. Nothing was changed.")
+            if size > SMALL:
+                held.append(len(part))
+                self.large += len(part)
+                if self.large > LARGE_TOGETHER:
+                    raise Refused(503, "Too many large requests arrive at once. Nothing was changed; try again in a moment.")
+        length = scope.headers.get("content-length")
+        if length is not None and int(length) != size:
+            raise Refused(400, "The request did not arrive whole. Nothing was changed.")
+        return b"".join(parts)
+
+    async def _client(self, scope: Any) -> str:
+        """Who waits in line: the viewer whose session or token it is, else the address."""
+        credential = _credential(scope)
+        if credential and credential not in self.known:
+            loop = asyncio.get_running_loop()
+            viewer = await loop.run_in_executor(self.turns["probes"].pool, _viewer, credential)
+            if viewer:
+                self.known[credential] = viewer
+                if len(self.known) > MOST_KNOWN:
+                    self.known.popitem(last=False)
+        if credential in self.known:
+            self.known.move_to_end(credential)
+            return self.known[credential]
+        forwarded = scope.headers.get("x-forwarded-for", "")
+        return f"address {self.find_client(_host(scope.client), forwarded, settings.REDRIVE_TRUSTED_PROXIES)}"
+
+    # -- the page ------------------------------------------------------------------------------------------------
+
+    async def _serve(self, scope: Any, protocol: Any, path: str, body: bytes) -> None:
+        is_export, is_probe = _IS_EXPORT.match(path) is not None, path == "/readyz"
+        turns = self.turns["exports" if is_export else "probes" if is_probe else "pages"]
+        is_read = scope.method in ("GET", "HEAD", "OPTIONS")
+        work = Work(*(_EXPORTS if is_export else _READS if is_read else _ACTS))
+        client = f"probe {id(scope)}" if is_probe else await self._client(scope)
+        send = self._send_export if is_export else self._send_page
+        sending = asyncio.ensure_future(self._in_turn(turns, client, send, scope, protocol, body, work))
+        leaving = asyncio.ensure_future(_left(protocol))
+        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done():
+            sending.cancel()
+        leaving.cancel()
+        try:
+            await sending
+        except asyncio.CancelledError:
+            log.debug("The client of %s left", path)
+
+    async def _in_turn(
+        self, turns: Turns, client: str, send: Any, scope: Any, protocol: Any, body: bytes, work: Work
+    ) -> None:
+        await turns.take(client)
+        loop = asyncio.get_running_loop()
+        spool = Spool(loop) if send == self._send_export else None
+        head: asyncio.Future[Head] = loop.create_future()
+        thread = loop.run_in_executor(turns.pool, self._make, _environ(scope, body), work, head, spool)
+        thread.add_done_callback(lambda _: turns.free_thread())
+        try:
+            await send(scope, protocol, head, thread, spool)
+        finally:
+            # A thread cannot be interrupted, but what it asks of the database can. Only then may the client have another.
+            thread.add_done_callback(lambda _: turns.free_client(client))
+            if not thread.done():
+                loop.run_in_executor(None, work.stop)
+            if spool is not None:
+                thread.add_done_callback(lambda _: spool.close())
+
+    def _make(self, environ: dict[str, Any], work: Work, head: asyncio.Future[Head], spool: Spool | None) -> bytes:
+        """Make the response, in a thread: its body is returned, or written to the spool."""
+        loop = head.get_loop()
+
+        def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> None:
+            loop.call_soon_threadsafe(_settle, head, (int(status[:3]), headers))
+
+        try:
+            with work.here():
+                response = self.pages(environ, start)
+                try:
+                    if spool is None:
+                        return b"".join(response)
+                    for part in response:
+                        spool.write(part)
+                        if spool.written > MOST_SPOOLED:
+                            work.is_stopped = True
+                    return b""
+                finally:
+                    if hasattr(response, "close"):
+                        response.close()
+        finally:
+            if spool is not None:
+                spool.end()
+
+    async def _send_page(
+        self, scope: Any, protocol: Any, head: asyncio.Future[Head], thread: asyncio.Future[bytes], spool: None
+    ) -> None:
+        try:
+            body = await asyncio.shield(thread)
+            status, headers = await head
+        except Exception:
+            log.exception("%s %s failed", scope.method, scope.path)
+            raise Refused(500, "The desk could not answer, and wrote why into its log.") from None
+        if scope.method == "HEAD" or not body:
+            protocol.response_empty(status, headers)
+        else:
+            protocol.response_bytes(status, headers, body)
+
+    async def _send_export(
+        self, scope: Any, protocol: Any, head: asyncio.Future[Head], thread: asyncio.Future[bytes], spool: Spool
+    ) -> None:
+        await asyncio.wait({head, asyncio.shield(thread)}, return_when=asyncio.FIRST_COMPLETED)
+        if not head.done():
+            await self._send_page(scope, protocol, head, thread, None)  # says that it failed
+            return
+        transport = protocol.response_stream(*head.result())
+        async for part in spool.chunks():
+            try:
+                await asyncio.wait_for(_send(transport, part), WRITE_S)
+            except TimeoutError:
+                log.info("An export was not read for %d s and is broken off", WRITE_S)
+                return
+
+
+Head = tuple[int, list[tuple[str, str]]]
+Credential = tuple[str, str]  # `token` or `session`, and its text
+
+
+def _settle(head: asyncio.Future[Head], found: Head) -> None:
+    if not head.done():
+        head.set_result(found)
+
+
+async def _left(protocol: Any) -> None:
+    await protocol.client_disconnect()
+
+
+async def _send(transport: Any, part: bytes) -> None:
+    await transport.send_bytes(part)
+
+
+def _credential(scope: Any) -> Credential | None:
+    """The token or the session that the request shows; None where it shows none."""
+    if token := scope.headers.get("authorization", ""):
+        return "token", token[:500]
+    session = _SESSION.search(scope.headers.get("cookie", ""))
+    return ("session", session[1]) if session else None
+
+
+def _viewer(credential: Credential) -> str:
+    """Whose session or token it is; "" for nobody's. One look into the database, in a thread."""
+    from dashboard.identity import holder
+
+    with Work(*_READS).here():
+        try:
+            return holder(*credential)
+        except DatabaseError:  # the page will say so
+            return ""
+        finally:
+            close_old_connections()
+
+
+def _without_prefix(path: str) -> str:
+    prefix = settings.FORCE_SCRIPT_NAME or ""
+    return path[len(prefix) :] if prefix and path.startswith(prefix + "/") else path
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]") or address
+
+
+def _environ(scope: Any, body: bytes) -> dict[str, Any]:
+    """The request as WSGI has it (PEP 3333). A header whose name has an underscore is left out: it would pass for another."""
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": scope.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": scope.path.encode("utf-8", "surrogateescape").decode("latin-1"),
+        "QUERY_STRING": scope.query_string,
+        "SERVER_NAME": _host(scope.server),
+        "SERVER_PORT": scope.server.rpartition(":")[2],
+        "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
+        "REMOTE_ADDR": _host(scope.client),
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope.scheme,
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for name, value in scope.headers.items():
+        if name == "content-type":
+            environ["CONTENT_TYPE"] = value
+        elif name != "content-length" and "_" not in name:
+            key = f"HTTP_{name.upper().replace('-', '_')}"
+            joined = "; " if name == "cookie" else ","
+            environ[key] = f"{environ[key]}{joined}{value}" if key in environ else value
+    if "HTTP_HOST" not in environ and scope.authority:
+        environ["HTTP_HOST"] = scope.authority
+    return environ
+
+
+def _application() -> Gateway:
+    from dashboard.wsgi import application as pages
+
+    return Gateway(pages)
+
+
+application = _application()
