@@ -87,7 +87,7 @@ def round_of(desk, seconds: float, seed: int) -> dict[str, object]:
         desk.run("manage.py", "collectstatic", "--noinput", "--verbosity", "0")
         cookies = json.loads(desk.run("-c", PREPARE))
         with granian(desk.environment, "/healthz") as (port, process):
-            before = _left(process.pid)
+            before = _left(process.pid, port)
             words = ["-m", "bench.attack", "--seed", str(seed), "--attack", str(port), cookies["mallory"]]
             attacker = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
             try:
@@ -99,7 +99,7 @@ def round_of(desk, seconds: float, seed: int) -> dict[str, object]:
             time.sleep(3)
             used = _processor_s(process.pid)
             time.sleep(2)
-            after = _left(process.pid) | {"processor_s_in_2_s": round(_processor_s(process.pid) - used, 2)}
+            after = _left(process.pid, port) | {"processor_s_in_2_s": round(_processor_s(process.pid) - used, 2)}
             after["another viewer's list, ms"] = asyncio.run(_look(port, cookies["vera"], 1))["list"]
     finally:
         engine.stop()
@@ -219,17 +219,19 @@ def _family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in _family(int(child)))]
 
 
-def _left(pid: int) -> dict[str, Any]:
-    """Sockets and deleted files that the web processes hold open."""
-    found: dict[str, Any] = {"sockets": 0, "spools": []}
+def _left(pid: int, port: int) -> dict[str, Any]:
+    """Connections of clients, and deleted files that the web processes hold open."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    open_states = {"01", "04", "05", "08"}  # established, closing on our side, or left by the client
+    clients = sum(int(row[1].rpartition(":")[2], 16) == port and row[3] in open_states for row in rows)
+    spools = []
     for one in _family(pid):
         for link in Path(f"/proc/{one}/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = os.readlink(link)
-                found["sockets"] += name.startswith("socket:")
                 if name.endswith("(deleted)") and "/etilqs_" not in name:  # SQLite's own, for sorting
-                    found["spools"].append(name)
-    return found
+                    spools.append(name)
+    return {"connections": clients, "spools": spools}
 
 
 def _processor_s(pid: int) -> float:

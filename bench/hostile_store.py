@@ -91,7 +91,7 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
             if n % PAGES_EVERY == 0:
                 overview.forget()
                 liveness.forget()
-                failed += [f"{page}: {shape[:300]!r}" for page in PAGES if browser.get(page).status_code != 200]
+                failed += [f"{page}: {shape[:300]!r}" for page in PAGES if browser.get(page).status_code >= 500]
         found[name] = {"shapes": count, "seconds": round(time.monotonic() - began, 1), "failed": failed[:10]}
         print(name, found[name], file=sys.stderr)
         store.flushdb()

@@ -154,6 +154,7 @@ class Gateway:
         self.known: OrderedDict[Credential, str] = OrderedDict()  # -> whose it is
         self.large = 0  # bytes of large bodies that are held
         limits.install()
+        sys.setswitchinterval(0.001)  # s; the loop has a little to do often, beside threads that compute
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         if scope.proto != "http":
