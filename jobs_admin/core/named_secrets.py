@@ -6,40 +6,45 @@ Each value is read once, from its name to its end, which is found by hand: so no
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
+from jobs_admin.core.secret_columns import without_columns
 from jobs_admin.core.secret_looks import PLACEHOLDER, counted
-from jobs_admin.core.secret_names import LOWER, is_secret_name
+from jobs_admin.core.secret_names import ELSEWHERE, ENDINGS, FOREIGN, LOWER, is_secret_name, looks_random, names_a_key
 
 # Found by `str.find`, in lower case: several times faster than one pattern of them all, and a trace has mostly none.
 _WHOLE = (
     "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie",
-    "sessionid", "session_id", "session-id", "sessionkey", "session_key", "session-key", "csrf", "xsrf", "credential",
-    "signature", "connectionstring", "connection_string", "connection-string", "creditcard", "cardnumber", "card_number",
-    "card-number", "securityanswer", "security_answer", "contrasena", "motdepasse", "mot_de_passe", "mot-de-passe",
-    "senha", "wachtwoord", "haslo",
+    "sess", "csrf", "xsrf", "credential", "signature", *FOREIGN,
 )  # fmt: skip
-_ELSEWHERE = ("contraseña", "hasło", "пароль", "密码", "密碼", "パスワード", "비밀번호")
-# Secret behind one of these words, with `_`, `-` or nothing between.
-_ENDINGS = {
-    "key": ("api", "private", "access", "account", "client", "signing", "encryption", "master", "fernet", "shared"),
-    "code": ("auth", "mfa", "security", "verification", "recovery", "backup", "factor"),
-}
 # Parts of many harmless words too: the whole name decides (`is_secret_name`).
-_PARTS = ("pwd", "pin", "cvv", "cvc", "otp", "pw", "ssn")
-_BEHIND = {word: tuple(start + sep for start in starts for sep in ("", "_", "-")) for word, starts in _ENDINGS.items()}
+_PARTS = ("pwd", "pin", "cvv", "cvc", "otp", "pw", "psw", "ssn", "mdp")
+_BEHIND = {
+    word: tuple(start + sep for start in starts for sep in ("", "_", "-", *(" " * (word == "key"))))
+    for word, starts in ENDINGS.items()
+}
 # One of these stands between any name and its value, or before the name: `_BETWEEN`, `_begins`, `_TAG`.
 _MAY_NAME = re.compile(r"""[=:：＝"'<]|%3|--""")
 # What stands between a name and its value.
 _BETWEEN = re.compile(
     r"""(?x) [\w-]{0,20} (?![\w-])
-        ( \\{0,7} ["']? \s{0,3} (?: => | [=:：＝] ) \s{0,3}
+        ( (?: \\{0,7} ["'] \]? | \] (?= = \S | \s? = \s? ["'] ) )? \s{0,3} (?: => | := | [=:：＝] )
+          (?: \s{4,40} (?= \\{0,7} ["'] ) | \s{0,3} (?: string\(\d{1,5}\)\s )? )
+        | %5d (?: %3d | = )
+        | [ ] (?: provided | given | used | is | was ) [ ]? : [ ]
+        | \\{0,7} " (?: \r?\n | \\{1,7}r? \\{0,7}n | \\{1,7}n ){2,4}
         | (?:%2[27])? (?:%20|\+)? %3[ad] (?:%20|\+)? (?:%2[27])?
         | \\{0,7} ["'] \s{0,3} , \s{0,3} (?= [bru]{0,2} \\{0,7} ["'] )
         | [ ]{1,3} )"""
 )
 # Names that are words of other kinds too: only where they name a piece of data (`'pass': …`, `salt=…`).
-_COMMON = ("pass", "auth", "mfa", "salt", "iban", "jwt", "bearer")
+_PASSES = frozenset({"pass", "parola", "clave"})
+_NO_WORD = re.compile(r"(?=\S{0,60}[a-z])(?=\S{0,60}\d)[^\s/]{6,}")  # `pass: yes-11`
+_TOKENS = re.compile(r"[^\W\d][\w-]*")
+_LONGEST_NAME = 60
+_LAST_OF_NAMES = frozenset({"key", "code", "passe", "sandi"})  # of names that are several words
+_COMMON = ("pass", "auth", "mfa", "salt", "iban", "jwt", "bearer", "parola", "clave", "sid")
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:.-"
 _OF_NAME = _OF_NAMES.replace(":.", "")
 _NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
@@ -57,11 +62,24 @@ _REST_OF_TOKEN = re.compile(r"""[^\s"'<>]*""")
 _COOKIE = re.compile(r"[^\s=]{1,200}=")
 _LINE = re.compile(r"[^\n]*")
 _LINE_UNQUOTED = re.compile(r"""[^\n"']*""")
-_SCHEME = re.compile(r"(?i)(bearer|basic|digest|negotiate|token|apikey|aws4-hmac-sha256)[ \t]+(?=[^\s\[])")
+_SCHEME = re.compile(
+    r"""(?x) (?: (?i:bearer|basic|digest|negotiate|token|apikey|aws4-hmac-sha256) [ \t]+ (?= [^\s\[] )
+    # A scheme that is not known is followed by what no sentence holds: `GenieKey eb24-…`, `OAuth realm="…"`.
+    | [A-Za-z][\w-]{1,40} [ \t]+ (?! \[redacted ) (?= \S{0,300} [\d=:/+] | [a-z]{0,99} [A-Z]+ [a-z] | \S{20} ) ) \S{0,300}"""
+)
+_WORDS_ALONE = re.compile(
+    r"[A-Z][a-z]+(?:,? [A-Za-z]+){2,40}\.(?=\\{0,7}[\"'\]\n]|\Z|\s)"
+)  # a sentence, as forms answer
+_ANSWERS = re.compile(rf"""\[["']{_WORDS_ALONE.pattern}["']\]""")
+_WRAPPED = re.compile(r"""[A-Z]\w{1,40}\(\s?[bru]{0,2}(?=["'])""")  # `SecretBytes(b'…')`
 _LONG_QUOTED = re.compile(r"""["'](?=[^"'\n]{0,200}\d)[\w.+/=-]{16,}["']""")
 _BLOCK = re.compile(r"[|>][+-]?[ \t]*(\n|\\n)([ \t]{1,80})")  # a value of YAML that begins on the next line
 _SCHEMA = re.compile(r"""["']type\\{0,7}["']\s{0,3}:\s{0,3}\\{0,7}["'](?:string|integer|number|boolean|object|array)""")
 _BRACKETS = re.compile(r"""[\[\](){}]|\\{0,7}["']""")
+_MOST_REPEATED = 10  # values that are looked for in the rest of the text
+_OF_WORDS = re.compile(r"[a-z._]+\Z|.*[\s{}()\[\]<>]", re.DOTALL)
+_SESSION_ID = re.compile(r"(?i)sess(?:ion)?s?[_-]?(?:id|key)")
+_DIGIT = re.compile("[0-9]")
 _DATA = re.compile(r"""["'0-9]""")  # a list or object without any is code
 _TAG = re.compile(r"<([\w:.-]{1,60})(?:\s[^<>]{0,300})?>([^<]+)")
 _PLAIN_WORDS = frozenset(
@@ -101,15 +119,20 @@ def without_named(text: str) -> tuple[str, int]:
     """`text` without the values of secret names, and how many were hidden."""
     if _MAY_NAME.search(text) is None:
         return text, 0
-    lower = text.lower() if text.isascii() else text.translate(LOWER)
-    parts, hidden, at = [], 0, 0
+    text, hidden = without_columns(text)
+    lower = _lower(text)
+    parts, at = [], 0
+    repeated: set[str] = set()
     branches = _Branches(text)
     for found in _names(lower):
         if found.start < at:
             continue  # within a value that is hidden
-        value = _value(text, lower, found, branches) if _begins(text, found) else None
-        if value is not None:
+        name = _whole_name(text, found)
+        value = _value(text, lower, found, branches) if name else None
+        if value is not None and _is_hidden(found, name, text[value[0] : value[1]]):
             start, end = value
+            if len(repeated) < _MOST_REPEATED and _tells_alone(text[start:end]):
+                repeated.add(text[start:end])
             parts += [text[at:start], PLACEHOLDER]
             hidden, at = hidden + 1, end
     parts.append(text[at:])
@@ -117,13 +140,46 @@ def without_named(text: str) -> tuple[str, int]:
     if "<" in text:
         text, count = counted(_TAG, _hide_element, text)
         hidden += count
+    for again in sorted(repeated, key=len, reverse=True):
+        if again in text:
+            text, count = re.subn(rf"(?<!\w){re.escape(again)}(?!\w)", PLACEHOLDER, text)
+            hidden += count
     return text, hidden
+
+
+def _is_hidden(found: _Named, name: str, value: str) -> bool:
+    """Return whether a value that follows such a name is its secret: no line of code, nothing that is masked already."""
+    if "****" in value or (len(value) < 100 and value.lower() == name.lower().lstrip("_")):
+        return False
+    if found.name == "sess" and not _SESSION_ID.search(name):
+        return len(value) >= 8 and _DIGIT.search(value) is not None
+    return is_secret_name(name) or looks_random(value)
+
+
+def _tells_alone(value: str) -> bool:
+    """Return whether a value that was hidden is a secret wherever it stands: no word, number or list."""
+    return 6 <= len(value) <= 200 and not value.isalpha() and not value.isdigit() and _OF_WORDS.match(value) is None
+
+
+def may_name(text: str) -> bool:
+    """Return whether a word of the text may be a secret's name: most are known from the jobs before, and most texts have none."""
+    return not text.isascii() or any(map(_may_be_name, set(_TOKENS.findall(text))))
+
+
+@lru_cache(maxsize=8192)
+def _may_be_name(token: str) -> bool:
+    return len(token) > _LONGEST_NAME or is_secret_name(token) or names_a_key(token) or token.lower() in _LAST_OF_NAMES
+
+
+def _lower(text: str) -> str:
+    """In lower case and as long: only one letter is longer so."""
+    return text.lower() if text.isascii() else text.replace("İ", "I").lower().translate(LOWER)
 
 
 def _names(lower: str) -> list[_Named]:
     """All in a text in lower case, in its order."""
     found: list[_Named] = []
-    for word in _WHOLE + _PARTS if lower.isascii() else _WHOLE + _PARTS + _ELSEWHERE:
+    for word in _WHOLE + _PARTS if lower.isascii() else _WHOLE + _PARTS + ELSEWHERE:
         start = lower.find(word)
         while start >= 0:
             _add(found, lower, start, word)
@@ -138,7 +194,7 @@ def _names(lower: str) -> list[_Named]:
     for word, behind in _BEHIND.items():
         start = lower.find(word)
         while start >= 0:
-            if lower[max(0, start - 14) : start].endswith(behind):
+            if lower[max(0, start - 16) : start].endswith(behind) or (word == "key" and _goes_on(lower, start - 1)):
                 _add(found, lower, start, word)
             start = lower.find(word, start + len(word))
     found.sort()
@@ -163,18 +219,31 @@ def _hide_element(found: re.Match[str]) -> str | None:
     return found[0][: found.start(2) - found.start()] + PLACEHOLDER
 
 
-def _begins(text: str, found: _Named) -> bool:
-    """Whether a name is followed by its value at all, where that is not plain: `--password x`, `pinned: x`."""
+def _whole_name(text: str, found: _Named) -> str:
+    """The whole name, "" where no value of a secret follows: `--password x` is followed by one, `pinned: x` is not."""
     between = found.between
     before = text[max(0, found.start - 60) : found.start]
     if between.isspace():
         outside = before.rstrip(_OF_NAMES)
         if not before[len(outside) :].startswith("--") and _LONG_QUOTED.match(text, found.end) is None:
-            return False
-    elif found.name in _COMMON and between != "=" and '"' not in between and "'" not in between:
-        return False
+            return ""
+    elif (
+        found.name in _COMMON
+        and between != "="
+        and '"' not in between
+        and "'" not in between
+        and not _is_pass(text, found)
+    ):
+        return ""
     own = before[len(before.rstrip(_OF_NAME)) :]
-    return is_secret_name((own + text[found.start : found.name_end]).lstrip("-"))
+    if not own and found.name in ENDINGS:  # `API key: …`
+        own = before[len(before.rstrip(_OF_NAME + " ")) :].strip().rpartition(" ")[2] + "_"
+    name = (own + text[found.start : found.name_end]).lstrip("-")
+    return name if is_secret_name(name) or names_a_key(name) else ""
+
+
+def _is_pass(text: str, found: _Named) -> bool:
+    return found.name in _PASSES and _NO_WORD.match(text, found.end) is not None
 
 
 def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[int, int] | None:
@@ -193,14 +262,21 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
         return start, whole
     if text[start : start + 1] in {"|", ">"} and (block := _BLOCK.match(text, start)):
         return _block(text, block)
+    if _WORDS_ALONE.match(text, start):
+        return None
+    wrapped = _WRAPPED.match(text, start)
+    if wrapped and (inner := _QUOTE.match(text, wrapped.end())):
+        return _quoted(text, found, inner)
     ends = _BARE.match(text, start)
     if ends is None or ends.end() - start < 3:
         return None
     end = ends.end()
     bare = lower[start:end] if end - start < 100 else ""
-    if bare == name or bare in _PLAIN_WORDS or _ATTRIBUTE.match(bare):
+    if bare == name or bare.rstrip(".") in _PLAIN_WORDS or bare.startswith(":") or _ATTRIBUTE.match(bare):
         return None
     if name in _SPOKEN and bare.isalpha() and between.endswith(": "):
+        return None
+    if name == "authorization" and bare.isalpha() and lower[end : end + 1] == " " and text[start].islower():
         return None
     if name == "token" and bare.isdigit() and lower.startswith("tokens", found.start):  # an amount
         return None
@@ -215,7 +291,7 @@ def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] |
     start, end = quote.end(), _end_of_quoted(text, quote)
     bare = text[start:end] if end - start < 100 else ""
     # `"password": ""` hides nothing; `password="password"` is a line of code in a traceback.
-    if start == end or bare in {PLACEHOLDER, found.name}:
+    if start == end or bare in {PLACEHOLDER, found.name} or _WORDS_ALONE.match(text, start, end + 1):
         return None
     if "," not in found.between:
         return start, end
@@ -253,7 +329,7 @@ class _Branches:
         if schema and self._end(start, schema.end()) is None:
             return None
         end = self._end(start, len(text)) or len(text)
-        if _DATA.search(text, start, end) is None:
+        if _DATA.search(text, start, end) is None or _ANSWERS.fullmatch(text, start, end):
             self._harmless_to = end
             return None
         return start, end
@@ -289,16 +365,15 @@ def _block(text: str, block: re.Match[str]) -> tuple[int, int]:
 
 def _whole_header(text: str, name: str, between: str, start: int) -> int | None:
     """The end of the line where a header says more than one word: `Cookie: a=…; b=…`, `Authorization: Digest …`."""
-    if ":" not in between or "\n" in between:
+    if "\n" in between:
         return None
-    if name == "cookie":
-        is_header = _COOKIE.match(text, start) is not None
-        return _LINE.match(text, start).end() if is_header else None  # type: ignore[union-attr]  # matches also nothing
-    scheme = _SCHEME.match(text, start) if name == "authorization" else None
-    if scheme is None:
-        return None
-    line = (_LINE if scheme[1].lower() == "digest" else _LINE_UNQUOTED).match(text, start)
-    return line.end() if line else None
+    if name == "authorization":
+        scheme = _SCHEME.match(text, start)
+        line = (_LINE if scheme and '="' in scheme[0] else _LINE_UNQUOTED).match(text, start) if scheme else None
+        return line.end() if line else None
+    if name == "cookie" and ":" in between and _COOKIE.match(text, start):
+        return _LINE.match(text, start).end()  # type: ignore[union-attr]  # matches also nothing
+    return None
 
 
 def _end_of_quoted(text: str, quote: re.Match[str]) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
-from jobs_admin.core.named_secrets import without_named
-from jobs_admin.core.secret_looks import PLACEHOLDER, is_card, without_looks, without_private_keys
+from jobs_admin.core.named_secrets import may_name, without_named
+from jobs_admin.core.secret_looks import PLACEHOLDER, is_card, without_looks, without_private_keys, without_sentences
 from jobs_admin.core.secret_names import is_secret_name
 
 __all__ = ["PLACEHOLDER", "SHORTEST", "TOO_DEEP", "elements", "fields", "hides_all", "redact", "redact_text"]
@@ -29,7 +29,7 @@ _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 # `{"name": "password", "value": …}` and its like.
 _NAMING = frozenset({"name", "key", "field", "header", "param", "parameter", "k", "variable"})
 _NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
-_MARK = re.compile("[=:：＝]")
+_MARK = re.compile("[=:：＝]|[A-Za-z] [0-9]")
 _BRANCHES = (dict, list, tuple)
 
 
@@ -144,6 +144,10 @@ def redact_text(text: str) -> tuple[str, int]:
     if len(text) < SHORTEST and _MARK.search(text) is None:
         return text, 0
     text, keys = without_private_keys(text)
-    text, named = without_named(text)
+    named = 0
+    if may_name(text):
+        text, named = without_named(text)
+        text, spoken = without_sentences(text)
+        named += spoken
     text, looks = without_looks(text)
     return text, keys + named + looks

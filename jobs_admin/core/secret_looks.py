@@ -24,6 +24,7 @@ _PREFIXES = (
     "dp.audit.", "rubygems_", "sk.eyJ", "ntn_", "pplx-", "xai-", "CFPAT-", "FLWSECK", "rzp_live_",
 )  # fmt: skip
 _PREFIXES_OF_MORE = ("sk-", "npm_", "pypi-", "hf_", "r8_", "secret_")
+_NO_TOKENS = ("sk-ssh-", "sk-ecdsa-")  # kinds of keys
 _RUN = re.compile(r"[\w.-]{18,}")
 _LONG_RUN = b"x" * 18
 # What an ASCII character is: of such a run, of a card's number.
@@ -47,7 +48,9 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     (
         ("bearer", "basic", "digest", "negotiate"),
-        re.compile(r"(?i)\b(bearer|basic|digest|negotiate)(\s{1,3})(?=[a-z._~+/-]{0,200}[0-9=])[a-z0-9._~+/=-]{8,}"),
+        re.compile(
+            r"(?i)\b(bearer|basic|digest|negotiate)(\s{1,3})(?=[a-z._~+/-]{0,200}[0-9=])[a-z0-9._~+/-]{7,}(?![\w=]*=\w)[\w=.~+/-]*"
+        ),
         rf"\g<1>\g<2>{PLACEHOLDER}",
     ),
     (
@@ -73,11 +76,62 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     # On command lines, in SQL, in a .netrc.
     (
         ("-u",),
-        re.compile(r"""(\s(?:-u|--user)[\s=]{0,2}["']?[^\s:"'=]{1,100}:)(?!\[redacted)[^\s"']+"""),
+        re.compile(r"""((?:\s|["'])(?:-u|--user)[\s=,"']{0,4}(?!\d+:\d)[^\s:"'=]{1,100}:)(?!\[redacted)[^\s"']+"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
     (("mysql",), re.compile(r"""(mysql[^\n]{0,200}?\s-p)(?!\[redacted)[^\s"']{3,}"""), rf"\g<1>{PLACEHOLDER}"),
-    (("sshpass",), re.compile(r"""(sshpass\s{1,3}-p\s{0,3}["']?)(?!\[redacted)[^\s"']+"""), rf"\g<1>{PLACEHOLDER}"),
+    (
+        ("sshpass", "login"),
+        re.compile(
+            r"""((?<![\w-])(?:sshpass|login(?!\w)[^\n]{0,200}?)[\s"',]{1,4}-p[\s"',=]{0,4})(?!\[redacted)[^\s"',]{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("auth ",),
+        re.compile(r"""((?<!\w)AUTH (?:[\w.-]{1,60} )?)(?=[^\s"']*[0-9=])[^\s"',]{6,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("redis-cli", "-pass"),
+        re.compile(
+            r"((?:redis-cli[^\n]{0,200}?\s-a\s|\s-pass(?:in|out)?\s{1,3}pass:)\s{0,3})(?!\[redacted)[^\s\"']{3,}"
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Without a scheme: `app:…@tcp(db)/shop`, `app:…@db:3306`, `scott/…@db:1521/XE`.
+    (
+        ("@",),
+        re.compile(
+            r"""((?<![\w/.:@+-])(?!(?:mailto|sips?|tel|xmpp|acct|npm):)(?=[\w.+-]{0,60}[a-z])[\w.+-]{1,60}:)(?!\[redacted|//)"""
+            r"""(?:[^\s:@"'()/]{1,100}(?=@(?:tcp|udp|unix)\d?\()|(?=[^\s@]{0,99}[\d!$#%&*?^])[^\s:@"'()/]{4,100}(?=@(?!sha\d|md5)(?:[\w.-]{1,100}:\d{2,5}\b|[a-z][\w.-]{0,100}/\w)))"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("@",),
+        re.compile(
+            r"""((?<![\w/.:@-])[a-zA-Z][\w$#]{0,60}/)(?!\[redacted)[^\s/@:"'()]{3,100}(?=@[\w.-]{1,100}:\d{2,5}/\w)"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # As stores keep passwords: `$2b$12$…`, `pbkdf2_sha256$…`.
+    (
+        ("$",),
+        re.compile(
+            r"(?<![\w$])(?:(?:pbkdf2|argon2|bcrypt|scrypt)\w{0,20})?\$[a-z0-9-]{1,15}\$[\w./+=,$-]{20,}|(?<!\w)pbkdf2_\w{1,20}\$[\w./+=$-]{20,}"
+        ),
+        PLACEHOLDER,
+    ),
+    # Addresses that open something to whoever has them.
+    (
+        ("reset", "verify", "confirm", "activate", "invit", "magic"),
+        re.compile(
+            r"""(?i)(/(?:[\w-]{0,30}[-_])?(?:reset|verify|confirm|activate|invite|invitation|magic)(?:[-_][\w-]{0,30})?/(?:[\w-]{1,15}/)?)"""
+            r"""(?=[^\s/]*\d)(?![0-9a-f]{8}-[0-9a-f]{4}-)[\w.=-]{16,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     (
         ("identified", "password '"),
         re.compile(
@@ -92,11 +146,69 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\g<1>{PLACEHOLDER}",
     ),
 )
+# The same, of texts that name a secret: in a sentence, behind the name, stands what is no word.
+_SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
+    (
+        ("pin ", "otp ", "cvv", "cvc", "passcode ", " code", "tan "),
+        re.compile(
+            r"""(?i)((?<![\w-])(?:pin|otp|tan|cvv2?|cvc2?|passcode"""
+            r"""|(?:security|verification|one-time|2fa|mfa|otp|login|recovery|backup) code)"""
+            r"""(?: (?:code|is|was))?:? [("']?)\d{3,8}(?![\w.-])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("password", "passwd", "passphrase", "passwort", "kennwort", "pwd", "api key"),
+        re.compile(
+            r"""(?i)((?<![\w-])(?:password|passwd|passphrase|passwort|kennwort|pwd|api key)(?: (?:is|was|of|used|given|set to|for [\w@.-]{1,60}))?"""
+            r"""(?::? |\s?(?:->|→|\|)\s?|\t{1,3}|\.{2,20}:? )[("'“`]{0,2})"""
+            r"""(?!\[redacted)(?=[^\s"'”)|]{0,200}[a-z])(?:(?=[^\s"'”)|]{0,200}[0-9])"""
+            r"""|(?-i:(?=[a-z][^\s"'”)|]{0,100}[-_!@#$%&*][^\s"'”)|]{0,100}[A-Z])))[^\s"'”()=|]{6,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("token ", "key "),
+        re.compile(
+            r"""(?i)((?<!\w)(?:(?<!-)[\w-]{0,30}token"""
+            r"""|(?:secret|access|account|private|[\w-]{0,30}api)[ _-]?key)"""
+            r"""(?: (?:is|was))?:? [("'“`]{0,2})(?!\[redacted)(?=[\w.~+/=-]{0,200}[a-z])(?=[\w.~+/=-]{0,200}\d)[\w.~+/=-]{15,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("iban", "ssn"),
+        re.compile(
+            r"(?i)((?<!\w)(?:iban:? (?=[a-z]{2}\d\d)|ssn:? (?=\d{3}-?\d\d-?\d{4}(?!\d))))"
+            r"[a-z\d-]{4,}(?: [a-z\d]{4}){0,7}(?: \d{1,4}(?!\w))?"
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Given to a call: `set_password('…')`, `HTTPBasicAuth('mo', '…')`.
+    (
+        ("password(", "passwd(", "secret(", "token(", "key(", "auth(", "secretstr(", "secretbytes("),
+        re.compile(
+            r"""((?:(?<!\w)(?:set|with|change|reset)_?\w{0,30}(?i:password|passwd|secret|token|api_?key)\("""
+            r"""|Secret(?:Str|Bytes)\(b?|(?:Basic|Digest|Proxy)Auth\((?:\w+=)?["'][^"'\n]{1,100}["'], {0,2}"""
+            r""")\s?["'])(?!\[redacted|\*\*\*)[^"'\n]{3,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("got ", "received ", "given ", "found "),
+        re.compile(
+            r"""(?i)((?<![\w-])[\w-]{0,30}(?:password|passwd|passphrase|secret|(?:secret|api|private|access)[_-]?key)(?![\w-])[^\n"']{1,80}?"""
+            r"""\b(?:got|received|given|found):? [bru]{0,2}["'])(?!\[redacted)[^"'\n]{3,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+)
 # JSON may write a slash as `\/`.
 _URL = re.compile(r""":(?:\\{0,7}/){2}([^\s"'<>:]*(?::(?!\\{0,7}/\\{0,7}/)[^\s"'<>:]*)*)""")
 _PORT = re.compile(r"\d{1,5}(?:[/?#\\]|\Z)")
 _CARD = re.compile(
-    r"[2-6](?<![\w.-].)(?:(?<!2)\d{3}|(?<=2)[2-7]\d{2})[ -]?(?:\d{4}[ -]?\d{4}[ -]?\d{4}|\d{6}[ -]?\d{4,5})(?![\w.]?\d)"
+    r"[2-6](?<![\w.-].)(?:(?:(?<!2)\d{3}|(?<=2)[2-7]\d{2})(?:[ -]?\d{4}[ -]?\d{4}[ -]?\d{4}|([./_\u00a0])\d{4}\1\d{4}\1\d{4})"
+    r"|(?<=3)[046-9]\d{2}(?:[ -]?\d{6}[ -]?\d{4,5}|([./_\u00a0])\d{6}\2\d{4,5}))(?:=\d{7,24})?(?![\w.]?\d)"
 )
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
@@ -127,18 +239,29 @@ def without_looks(text: str) -> tuple[str, int]:
     hidden = 0
     if "/" in text and ":" in text:
         text, hidden = counted(_URL, _hide_userinfo, text)
-    lower = folded(text)
-    for needed, pattern, replacement in _PATTERNS:
-        for word in needed:
-            if word in lower:
-                text, count = pattern.subn(replacement, text)
-                hidden += count
-                break
+    text, found = _without_patterns(text, _PATTERNS)
+    hidden += found
     text, tokens = _without_tokens(text)
     cards = 0
     if _may_hold_a_card(text):
         text, cards = counted(_CARD, _hide_card, text)
     return text, hidden + tokens + cards
+
+
+def without_sentences(text: str) -> tuple[str, int]:
+    """`text`, which names a secret, without what stands behind the name in a sentence, and how many were hidden."""
+    return _without_patterns(text, _SENTENCES)
+
+
+def _without_patterns(text: str, patterns: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]) -> tuple[str, int]:
+    lower, hidden = folded(text), 0
+    for needed, pattern, replacement in patterns:
+        for word in needed:
+            if word in lower:
+                text, count = pattern.subn(replacement, text)
+                hidden += count
+                break
+    return text, hidden
 
 
 def folded(text: str) -> str:
@@ -167,7 +290,7 @@ def _without_tokens(text: str) -> tuple[str, int]:
 
 
 def _may_hold_a_card(text: str) -> bool:
-    return not text.isascii() or text.encode().translate(_OF_CARDS, b" -").find(_CARD_LONG) >= 0
+    return not text.isascii() or text.encode().translate(_OF_CARDS, b" -./_").find(_CARD_LONG) >= 0
 
 
 def is_card(number: int) -> bool:
@@ -213,7 +336,7 @@ def _shown_token(run: str) -> str | None:
         prefix = next(prefix for prefix in _PREFIXES if run.startswith(prefix))
         return PLACEHOLDER if len(run) >= len(prefix) + 16 else None
     if run.startswith(_PREFIXES_OF_MORE):
-        return PLACEHOLDER if _DIGIT.search(run, 3) else None
+        return PLACEHOLDER if _DIGIT.search(run, 3) and not run.startswith(_NO_TOKENS) else None
     if ".atlasv1." in run or (run[0] in "MNO" and _DISCORD.match(run)):
         return PLACEHOLDER
     known = (_JWT if run.startswith("eyJ") else _MAILGUN).match(run)
@@ -221,6 +344,6 @@ def _shown_token(run: str) -> str | None:
 
 
 def _hide_card(found: re.Match[str]) -> str | None:
-    digits = [int(c) for c in found[0] if c.isdigit()]
+    digits = [int(c) for c in found[0].partition("=")[0] if c.isdigit()]
     doubled = (sum(divmod(2 * d, 10)) if i % 2 else d for i, d in enumerate(reversed(digits)))
     return PLACEHOLDER if sum(doubled) % 10 == 0 else None

@@ -1,4 +1,4 @@
-"""Secrets of 249 kinds in arguments, names, headers, messages, causes and lines of source: through a real worker, to every sink.
+"""Secrets of 249 kinds, and as libraries write them, in arguments, names, headers, messages, causes and lines of source: through a real worker, to every sink.
 
 What holds them is the raw message, which a replay sends: in the stream until it is filed, then encrypted. Nothing else may.
 """
@@ -29,6 +29,7 @@ from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
 from tests.hostile import HostileWorker
 from tests.known_secrets import FIELDS, SECRETS, field_value, made
+from tests.unseen_secrets import UNSEEN, secrets_in, unmarked
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db, pytest.mark.timeout(600)]
 
@@ -42,11 +43,14 @@ def needles() -> dict[bytes, str]:
     for kind, part in itertools.chain(
         ((secret.kind, part) for secret in SECRETS for part in secret.parts),
         ((f"field {kind}", field_value(kind)) for kind in FIELDS),
+        # A short one stands everywhere by chance: `test_redaction` has it.
+        ((f"as written: {part}", part) for _, value in UNSEEN for part in secrets_in(value) if len(part) >= 6),
         [("line of source", IN_SOURCE)],
     ):
         # Also each long word of it: an index parts them.
         for word in {part, *re.findall(r"[A-Za-z0-9]{12,}", part)}:
             found[word.lower().encode()] = kind
+            found[json.dumps(word)[1:-1].lower().encode()] = kind
     return found
 
 
@@ -71,6 +75,11 @@ def jobs() -> list[dict]:
         says = "\n".join(f"called with {field!r}, {json.dumps(field, ensure_ascii=False)}" for field in fields)
         found.append({"args": fields, "kwargs": {"deep": fields, "says": says, "because": says, **fields[0]},
                       "headers": {"x-fields": fields, **fields[1]}})  # fmt: skip
+    for some in _batched([unmarked(value) for _, value in UNSEEN], A_JOB):
+        texts = [value if isinstance(value, str) else repr(value) for value in some]
+        says = "\n".join(f"it failed with {text} and gave up" for text in texts)
+        found.append({"args": some, "kwargs": {"deep": [{"note": some}, {"written": texts}], "says": says, "because": says},
+                      "headers": {"x-note": some, "x": {"y": texts}}})  # fmt: skip
     return found
 
 

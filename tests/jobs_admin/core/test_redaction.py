@@ -10,7 +10,7 @@ import pytest
 
 from jobs_admin.core.redaction import PLACEHOLDER, redact, redact_text
 from jobs_admin.core.secret_names import is_secret_name
-from tests import clean_values
+from tests import clean_values, unseen_secrets
 from tests.jobs_admin.core import canaries
 from tests.known_secrets import FIELDS, SECRETS, field_value
 
@@ -125,6 +125,34 @@ def test_a_field_whose_name_tells_is_hidden_in_arguments_and_where_they_are_writ
         redact_text(json.dumps(value, ensure_ascii=False))[0],
     ):
         assert field_value(kind) not in shown
+
+
+@pytest.mark.parametrize("value", [value for _, value in unseen_secrets.UNSEEN] + unseen_secrets.FURTHER)
+def test_a_secret_is_hidden_however_a_library_writes_it(value):
+    secrets, value = unseen_secrets.secrets_in(value), unseen_secrets.unmarked(value)
+    texts = [value] if isinstance(value, str) else [repr(value), json.dumps(value, ensure_ascii=False)]
+    shown = [json.dumps(redact(whole)[0], ensure_ascii=False) for whole in (value, [value], {"note": value})]
+    for text in texts:
+        shown += [redact_text(whole)[0] for whole in (text, f"it failed with {text} and gave up", f"a\n{text}\nb")]
+    assert [(secret, whole) for whole in shown for secret in secrets if secret in whole] == []
+
+
+def test_of_a_thousand_texts_without_a_secret_at_most_one_is_touched():
+    texts = unseen_secrets.clean(6_000)
+    assert len([text for text in texts if redact(text)[1]]) <= len(texts) / 1_000
+
+
+def test_a_secret_that_a_name_tells_is_hidden_wherever_the_text_repeats_it():
+    assert (
+        redact_text("'short-Pw1' is too short: password='short-Pw1'")[0]
+        == f"'{PLACEHOLDER}' is too short: password='{PLACEHOLDER}'"
+    )
+
+
+def test_only_the_secret_columns_of_a_statement_are_hidden():
+    statement = "[SQL: INSERT INTO users (login, password, age) VALUES (?, ?, ?)] [parameters: ('mo', 'pa, ss', 7)]"
+    assert redact_text(statement)[0] == statement.replace("'pa, ss'", PLACEHOLDER)
+    assert redact_text("Key (tenant, token)=(42, abc)")[0] == f"Key (tenant, token)=(42, {PLACEHOLDER})"
 
 
 def test_a_key_whose_beginning_was_cut_away_is_hidden_to_its_end():
@@ -244,7 +272,7 @@ def test_redacting_twice_changes_nothing_more():
 
 
 HOSTILE = """a|eyJ|eyJa.|eyJ-|1 |4111 |4111111111111111|password|password=|token: |Bearer |Basic a|://a:|://
-ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|password,|"password", |password>|<password>|--password |password '|cookie: |cookie: a=|authorization: bearer |://a:1/|mysql -p|mysql | -u a:|?code=|digest a="|bot1234567:AA|hooks.slack.com/a/|\\"password\\": \\"|\\\\"|token 'a|<a |<password |password%3D|%3D%22|password: |\\n |'tokens': [|'tokens': [{"a": |1//0|a.atlasv1.|MNOP|:\\/\\/|:\\/\\/a:|authpass|pwpw|sshpass -p |identified by '|login a password |dp.pt.|npm_|secret_|'password', 'value': |-----END PRIVATE KEY-----|{"token":{""".replace(
+ghp_|sk-|SG.|-----BEGIN PRIVATE KEY-----|-----BEGIN |AKIA|=|:'|"|pwd|\\|access_|password,|"password", |password>|<password>|--password |password '|cookie: |cookie: a=|authorization: bearer |://a:1/|mysql -p|mysql | -u a:|?code=|digest a="|bot1234567:AA|hooks.slack.com/a/|\\"password\\": \\"|\\\\"|token 'a|<a |<password |password%3D|%3D%22|password: |\\n |'tokens': [|'tokens': [{"a": |1//0|a.atlasv1.|MNOP|:\\/\\/|:\\/\\/a:|authpass|pwpw|sshpass -p |identified by '|login a password |dp.pt.|npm_|secret_|'password', 'value': |-----END PRIVATE KEY-----|{"token":{|(password)=(|(a,pw) values (?,|token ? params: (|token=? args=(|token input_value='|token\n [input_value=|token (lower(|name="token" value=x |token login -p |secret got |AUTH a |a:b1@|a/b@|$a$|/reset/|api key |set_password('|BasicAuth('a', |password b-|password a1..|token aaaa|password for a|?(a,token)=(%s, """.replace(
     "\n", "|"
 ).split("|")
 
