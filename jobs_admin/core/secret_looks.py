@@ -160,7 +160,8 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("password", "passwd", "passphrase", "passwort", "kennwort", "pwd", "api key"),
         re.compile(
-            r"""(?i)((?<![\w-])(?:password|passwd|passphrase|passwort|kennwort|pwd|api key)(?: (?:is|was|of|used|given|set to|for [\w@.-]{1,60}))?"""
+            r"""(?i)((?<![\w-])(?:password|passwd|passphrase|passwort|kennwort|pwd|api key)"""
+            r"""(?: (?:is|was|of|used|given|set to|for [\w@.-]{1,60}))?"""
             r"""(?::? |\s?(?:->|→|\|)\s?|\t{1,3}|\.{2,20}:? )[("'“`]{0,2})"""
             r"""(?!\[redacted)(?=[^\s"'”)|]{0,200}[a-z])(?:(?=[^\s"'”)|]{0,200}[0-9])"""
             r"""|(?-i:(?=[a-z][^\s"'”)|]{0,100}[-_!@#$%&*][^\s"'”)|]{0,100}[A-Z])))[^\s"'”()=|]{6,}"""
