@@ -99,7 +99,7 @@ def _mapping(text: str) -> dict[str, Any]:
 
 
 def _id(value: object) -> str:
-    return value[:255] if isinstance(value, str) and PLACEHOLDER not in value else ""
+    return untrusted.text(value, 255) if isinstance(value, str) and PLACEHOLDER not in value else ""
 
 
 def _ancestors(viewer: Viewer, failure: Failure, headers: dict[str, Any]) -> list[Relative]:
