@@ -16,7 +16,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Max
 
-from jobs_admin.core import pacing
+from jobs_admin.core import pacing, untrusted
 from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
@@ -47,14 +47,15 @@ class _Memory:
 
     @staticmethod
     def of(replay: Replay) -> _Memory:
-        held = replay.controller
-        until = held.get("until")
+        """As far as it can be read: what has another shape is as if it were not known."""
+        held = replay.controller if isinstance(replay.controller, dict) else {}
+        n, core, left_out, phases = (held.get(name) for name in ("n", "core", "left_out", "phases"))
         return _Memory(
-            held.get("n", 0),
-            datetime.fromisoformat(until) if until else None,
-            held.get("core"),
-            held.get("left_out"),
-            tuple(held.get("phases", ())),
+            n if isinstance(n, int) else 0,
+            _moment(held.get("until")),
+            core if isinstance(core, dict) and untrusted.number(core.get("at")) is not None else None,
+            left_out if _is_left_out(left_out) else None,
+            tuple(one for one in phases if _is_phase(one)) if isinstance(phases, list) else (),
         )
 
     def controller(self, replay: Replay, pace: Pace, now: datetime) -> Controller:
@@ -72,6 +73,23 @@ class _Memory:
         entered = [[datetime.fromtimestamp(controller.as_dict()["at"], UTC).isoformat(), state]] if state else []
         phases = [*new.phases, *entered][-_MOST_PHASES:]
         return {"n": new.n, "until": until, "core": new.core, "left_out": new.left_out, "phases": phases}
+
+
+def _moment(value: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) and value else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None
+
+
+def _is_phase(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _moment(value[0]) is not None and isinstance(value[1], str)
+
+
+def _is_left_out(value: object) -> bool:
+    groups, to_n = (value.get("groups"), value.get("to_n")) if isinstance(value, dict) else (None, None)
+    return isinstance(groups, list) and all(isinstance(one, int) for one in groups) and isinstance(to_n, int)
 
 
 # -- what people's acts write -----------------------------------------------------------------------------------
@@ -135,7 +153,8 @@ def brought_back(replay: Replay, groups: Collection[int]) -> dict[str, Any]:
     """
     memory = _Memory.of(replay)
     done = {*(memory.left_out["groups"] if memory.left_out else ()), *groups}
-    return {"controller": replay.controller | {"n": memory.n + 1, "left_out": {"groups": sorted(done), "to_n": 0}}}
+    known = replay.controller if isinstance(replay.controller, dict) else {}
+    return {"controller": known | {"n": memory.n + 1, "left_out": {"groups": sorted(done), "to_n": 0}}}
 
 
 def _begins(pace: Pace, verdict: Verdict, now: datetime) -> dict[str, Any]:
@@ -156,8 +175,13 @@ def learned_limit(replay: Replay) -> tuple[float, float] | None:
     Jobs a second. Another pace, given by an operator, lifts it.
     """
     core = _Memory.of(replay).core or {}
-    limit, failed_at = core.get("cap"), core.get("bad")
+    limit, failed_at = untrusted.number(core.get("cap")), untrusted.number(core.get("bad"))
     return None if limit is None or failed_at is None else (limit, failed_at)
+
+
+def phases(replay: Replay) -> tuple[list[str], ...]:
+    """Return [when, state] of each state that it entered, oldest first."""
+    return _Memory.of(replay).phases
 
 
 # -- the step ---------------------------------------------------------------------------------------------------
@@ -241,7 +265,7 @@ def _write(replay: Replay, memory: _Memory, columns: dict[str, Any], now: dateti
     is_held = columns.get("state") == ReplayState.HELD
     sources = rights.sources_of(replay) if is_held or "without_groups" in columns else []
     read = Replay.objects.filter(pk=replay.pk, state=replay.state, pace=replay.pace)
-    read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller={})
+    read = read.filter(controller__n=memory.n) if memory.n else read.filter(controller=replay.controller)
     if "without_groups" in columns:  # an operator may have brought one back meanwhile
         read = read.filter(without_groups=replay.without_groups)
     with transaction.atomic():

@@ -15,6 +15,7 @@ from jobs_admin.models import AuditEvent, Failure, QueueCounter, Replay, ReplayI
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.replay import SENDING, ItemState
+from jobs_admin.replays import controlling
 
 _BUCKETS = 90
 _RATE_OVER_S = 10
@@ -94,7 +95,7 @@ def phases(replay: Replay) -> list[tuple[datetime, str]]:
     told = AuditEvent.objects.filter(object=f"replay:{replay.pk}", act__startswith="replay.", allowed=True)
     acts = told.order_by("pk").values_list("at", "after")[:_MOST_PHASES]
     found = [(at, str(after["state"])) for at, after in acts if isinstance(after, dict) and after.get("state")]
-    found += [(datetime.fromisoformat(at), state) for at, state in replay.controller.get("phases", ())]
+    found += [(datetime.fromisoformat(at), state) for at, state in controlling.phases(replay)]
     if replay.state_since:
         found.append((replay.state_since, replay.state))
     found.sort(key=lambda entered: entered[0])

@@ -126,12 +126,31 @@ def test_what_a_person_did_meanwhile_wins(steered):
 
 def test_a_replay_that_cannot_be_judged_stops_no_other(shop, bury):
     broken, other = Steered(bury(30)), Steered(bury(30))
-    Replay.objects.filter(pk=broken.replay.pk).update(controller={"n": 1, "until": "junk"})
+    Replay.objects.filter(pk=broken.replay.pk).update(pace={"style": "junk"})
     before = other.replay.controller["n"]
-    with pytest.raises(controlling.CannotJudge, match=f"replay #{broken.replay.pk} cannot be judged: ValueError"):
+    with pytest.raises(controlling.CannotJudge, match=f"replay #{broken.replay.pk} cannot be judged: PaceRefused"):
         replays.settle(START + timedelta(seconds=2))
     other.replay.refresh_from_db()
     assert other.replay.controller["n"] > before
+
+
+@pytest.mark.parametrize("state", ["running", "held"])
+@pytest.mark.parametrize(
+    "known",
+    [[], {"n": "x"}, {"n": 1, "core": []}, {"n": 1, "core": {"at": "x", "cap": "x", "bad": []}}, {"n": 1, "phases": 5},
+     {"n": 1, "phases": [["junk", "held"], 5]}, {"n": 1, "until": "junk"}, {"n": 1, "left_out": {"groups": 5}}],
+)  # fmt: skip
+def test_what_a_controller_knew_in_another_shape_is_as_if_it_were_not_known(shop, bury, known, state):
+    steered = Steered(bury(30))
+    Replay.objects.update(state=state, controller=known)
+    steered.replay.refresh_from_db()
+    assert controlling.learned_limit(steered.replay) is None and controlling.phases(steered.replay) == ()
+    if state == "held":
+        replays.resume(ANN, steered.replay)
+        steered.now = timezone.now()
+    before = Replay.objects.get().controller
+    steered.passed(2)
+    assert steered.passed(2).controller != before and "at" in steered.replay.controller["core"]
 
 
 # What the version before groups were judged stored of a replay that it had slowed down twice, and of one that it held.
