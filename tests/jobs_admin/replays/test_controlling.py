@@ -9,6 +9,7 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from jobs_admin import replays
+from jobs_admin.core import pacing
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
 from jobs_admin.replays import claiming, controlling, seeing, setting_aside
 from tests.jobs_admin.replays.conftest import ANN, came_home
@@ -537,11 +538,14 @@ def test_a_source_that_cannot_report_has_no_pace_that_waits_for_news(shop, bury,
     ids = bury(101)
     usual = replays.draft(ANN, selection=ids, reason="fixed")  # not careful, as so many are elsewhere
     assert usual.pace["style"] == "steady" and replays.preview(ANN, selection=ids).untold == ["shop"]
-    changed = replays.change_pace(ANN, replays.draft(ANN, selection=ids, reason="fixed"), pace)
+    changed = replays.draft(ANN, selection=ids, reason="fixed")
+    Replay.objects.filter(pk=changed.pk).update(pace=pacing.parse(pace, 101).as_dict())  # before it reported none
+    changed.refresh_from_db()
     running = replays.start(ANN, replays.draft(ANN, selection=bury(1)))
     for ask in (
         lambda: replays.preview(ANN, selection=bury(1), pace=pace),
         lambda: replays.start(ANN, changed),
+        lambda: replays.change_pace(ANN, usual, pace),
         lambda: replays.change_pace(ANN, running, pace),
     ):
         with pytest.raises(replays.ReplayRefused, match="shop does not report how its jobs end") as refused:
