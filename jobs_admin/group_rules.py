@@ -152,6 +152,9 @@ def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
         message = f"The merged group is split by {held.by}: take that rule back first. Nothing was changed."
         raise RuleRefused("conflict", message)
     with transaction.atomic():
+        if _is_nested(rule, _parting()):
+            message = "Another merge of these groups is being withdrawn: withdraw this one when that is complete."
+            raise RuleRefused("conflict", f"{message} Nothing was changed.")
         changed = GroupRule.objects.filter(pk=rule.pk, is_withdrawn=False).update(
             is_withdrawn=True, is_applied=False, applied_to=0, since=timezone.now()
         )
@@ -183,14 +186,15 @@ def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
         set(split.values_list("group_id", flat=True)) if any(rule.kind == GroupRuleKind.MERGE for rule in rules) else ()
     )
     rows = []
-    theirs = _sources_of_each(rules)
+    theirs, parting = _sources_of_each(rules), _parting()
     for rule in rules:
         sources = theirs[rule.pk] or [EVERY_SOURCE]
         if not any(viewer.may(VIEWER, source) for source in sources):
             continue
         done = 1.0 if rule.is_applied or not newest else min(0.99, rule.applied_to / newest)
         is_below = rule.kind == GroupRuleKind.MERGE and rule.group_id in of_split
-        may = not rule.is_withdrawn and not is_below and all(viewer.may(OPERATOR, source) for source in sources)
+        is_blocked = is_below or _is_nested(rule, parting)
+        may = not rule.is_withdrawn and not is_blocked and all(viewer.may(OPERATOR, source) for source in sources)
         groups = [rule.group] if rule.group else []
         says = _says(rule.kind, groups, rule.by, rule.frame, len(rule.others))
         merged = _merged(rule) if all(viewer.may(VIEWER, source) for source in sources) else ()
@@ -277,10 +281,33 @@ def _splittable(groups: list[Group], by: str) -> None:
         raise RuleRefused("conflict", message, "groups")
 
 
+def _parting() -> list[GroupRule]:
+    """Return the withdrawn rules that still have failures and counts to return to the groups that they took in."""
+    rules = GroupRule.objects.filter(is_withdrawn=True, is_applied=False)
+    return list(rules.exclude(kind=GroupRuleKind.SPLIT).order_by("pk"))
+
+
 def _is_parting(group: Group) -> bool:
-    """Return whether a withdrawn merge still has failures to return to it, or from it."""
-    rules = GroupRule.objects.filter(kind=GroupRuleKind.MERGE, is_withdrawn=True, is_applied=False)
-    return any(group.pk == rule.group_id or group.fingerprint in rule.others for rule in rules)
+    """Return whether a withdrawn rule still has failures or counts to return to the group, or from it."""
+    return any(
+        group.pk == rule.group_id
+        or group.fingerprint in rule.others
+        or any(rule.before.get(name, {}).get("heir") == group.fingerprint for name in rule.others)
+        for rule in _parting()
+    )
+
+
+def _is_nested(rule: GroupRule, parting: Sequence[GroupRule]) -> bool:
+    """Return whether one of the withdrawn rules took in groups that this rule took in, alone or inside of others.
+
+    Both would be giving back the same failures and counts.
+    """
+    mine = _taken_in_by(rule)
+    return any(not mine.isdisjoint(_taken_in_by(other)) for other in parting if other.pk != rule.pk)
+
+
+def _taken_in_by(rule: GroupRule) -> set[str]:
+    return {*rule.others, *(alias for name in rule.others for alias in rule.before.get(name, {}).get("aliases", ()))}
 
 
 def _came_out_of_a_split(group: Group) -> bool:
@@ -305,6 +332,10 @@ def _mergeable(groups: list[Group]) -> None:
     if any(_came_out_of_a_split(group) for group in groups):
         message = "One of these groups came out of a split: take that rule back first. Nothing was changed."
         raise RuleRefused("conflict", message, "groups")
+    # What a group counts is known again only when all that it had before the merge is returned.
+    if any(_is_parting(group) for group in groups):
+        message = "A merge of one of these groups is being withdrawn: merge them when that is complete."
+        raise RuleRefused("conflict", f"{message} Nothing was changed.", "groups")
 
 
 def _split_of(groups: Iterable[Group]) -> GroupRule | None:
@@ -420,7 +451,8 @@ def take_in(target: Group, other: Group) -> dict[str, Any]:
     aliases = list(GroupAlias.objects.filter(group=other).values_list("fingerprint", flat=True))
     rules = list(GroupRule.objects.filter(group=other).values_list("pk", flat=True))
     kept = {name: _told(getattr(other, name)) for name in KEPT} | {"aliases": aliases, "rules": rules}
-    kept |= merged_counts.kept(other, timezone.now())
+    moving_in = list(Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{alias}"[:40] for alias in aliases]))
+    kept |= merged_counts.kept(other, moving_in, timezone.now())
     Group.objects.filter(pk=other.pk).update(fingerprint=f"{TAKEN_IN}{other.fingerprint}"[:40])
     GroupAlias.objects.filter(group=other).update(group=target)
     GroupRule.objects.filter(group=other).update(group=target)

@@ -6,6 +6,7 @@ that go home take their attempts along, and this takes along the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,17 +27,26 @@ _BySteps = dict[int, list[int]]  # the number of the step since 1970 -> failed a
 _STEPS = (("hours", HOUR, _KEPT_FOR), ("minutes", MINUTE, MINUTES_BACK))
 
 
-def kept(group: Group, now: datetime) -> dict[str, Any]:
-    """What it counts at this moment; its row stays locked until the transaction of the caller ends."""
+def kept(group: Group, moving_in: Sequence[Group], now: datetime) -> dict[str, Any]:
+    """Return what the group counts at this moment, with the groups whose numbers are still being moved into it.
+
+    Their rows stay locked until the transaction of the caller ends.
+    """
+    groups = [group, *moving_in]
+    pks = [one.pk for one in groups]
+    rows = Group.objects.select_for_update(of=("self",)).filter(pk__in=pks).order_by("pk")
     found = {
-        "count": Group.objects.select_for_update(of=("self",)).values_list("count", flat=True).get(pk=group.pk),
-        "last_attempt": Attempt.objects.filter(group=group).aggregate(last=Max("pk"))["last"] or 0,
+        "count": sum(rows.values_list("count", flat=True)),
+        "last_attempt": Attempt.objects.filter(group__in=pks).aggregate(last=Max("pk"))["last"] or 0,
     }
+    last_seen = max(one.last_seen for one in groups)
     for name, step, back in _STEPS:
         # What fell silent has its own last month: nothing of it would be in that of today.
-        since = int((min(now, group.last_seen) - back).timestamp()) // step
-        rows = [[n, *numbers] for n, numbers in sorted(_of_counters(group, since, step).items())]
-        found |= {f"{name}_since": since, name: rows}
+        since = int((min(now, last_seen) - back).timestamp()) // step
+        counted: _BySteps = {}
+        for one in groups:
+            counted = _sum(counted, _of_counters(one, since, step))
+        found |= {f"{name}_since": since, name: [[n, *numbers] for n, numbers in sorted(counted.items())]}
     return found
 
 

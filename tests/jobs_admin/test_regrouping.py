@@ -330,10 +330,14 @@ def test_attempts_of_a_job_that_fails_again_while_a_merge_is_taken_back_return_t
     assert numbers() == {one.fingerprint: (1, 1), other.fingerprint: (4, 4)}
 
 
-def test_a_merge_the_other_way_round_while_one_is_being_withdrawn_comes_to_its_end():
+def test_a_merge_the_other_way_round_is_refused_until_the_one_being_withdrawn_is_complete():
     one, other = bury(1), bury(2, task="refund")
     rule = save("merge", one, other)
     group_rules.withdraw(ANN, rule)
+    with pytest.raises(group_rules.RuleRefused) as refused:
+        save("merge", other, one)
+    assert refused.value.code == "conflict"
+    all_of_it()
     merged = save("merge", other, one)
     all_of_it()
     assert where() == {other.fingerprint: 3} and is_consistent()
@@ -399,6 +403,74 @@ def test_merges_of_merges_give_each_its_count_in_whatever_order_they_are_taken_b
         all_of_it()
     assert numbers() == before | {c.fingerprint: (5, 5)}
     assert not GroupAlias.objects.exists()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("slices", [0, 2])
+def test_a_group_that_is_merged_while_it_takes_another_in_gets_both_counts_back(order, slices):
+    a, b, c = bury(2), bury(3, task="refund"), bury(4, task="ship")
+    pruned(a, 1), pruned(b, 1), pruned(c, 1)
+    before, minutes, rules = numbers(), counted(), []
+    regrouping._paces = defaultdict(lambda: regrouping._Pace(1))
+    for names in ((b, c), (a, b)):
+        rules.append(save("merge", *names))
+        for _ in range(slices):
+            regrouping.regroup(NOW)
+    for n in order:
+        group_rules.withdraw(ANN, GroupRule.objects.get(pk=rules[n].pk))
+        all_of_it()
+    assert (numbers(), counted()) == (before, minutes)
+
+
+def test_a_group_that_a_withdrawn_merge_gives_back_is_merged_when_it_has_its_counts():
+    one, other, third = bury(2), bury(3, task="refund"), bury(4, task="ship")
+    before, rule = numbers(), save("merge", one, other)
+    regrouping.regroup(NOW)
+    group_rules.withdraw(ANN, rule)
+    for names in ((other, third), (third, other), (one, third), (third, one)):
+        with pytest.raises(group_rules.RuleRefused) as refused:
+            save("merge", *names)
+        assert refused.value.code == "conflict"
+    all_of_it()
+    assert numbers() == before
+    rule = save("merge", other, third)
+    all_of_it()
+    group_rules.withdraw(ANN, rule)
+    all_of_it()
+    assert numbers() == before and is_consistent()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_merges_one_inside_the_other_the_second_is_withdrawn_when_the_first_is_complete(order):
+    a, b, c = bury(2), bury(3, task="refund"), bury(4, task="ship")
+    before, rules = numbers(), []
+    for names in ((b, c), (a, b)):
+        rules.append(save("merge", *names))
+        all_of_it()
+    first, second = (rules[n] for n in order)
+    group_rules.withdraw(ANN, GroupRule.objects.get(pk=first.pk))
+    assert not group_rules.row(ANN, second.pk).may_withdraw
+    with pytest.raises(group_rules.RuleRefused) as refused:
+        group_rules.withdraw(ANN, GroupRule.objects.get(pk=second.pk))
+    assert refused.value.code == "conflict"
+    all_of_it()
+    assert group_rules.row(ANN, second.pk).may_withdraw
+    group_rules.withdraw(ANN, GroupRule.objects.get(pk=second.pk))
+    all_of_it()
+    assert numbers() == before and is_consistent()
+
+
+def test_two_merges_into_one_group_are_withdrawn_at_once():
+    a, b, c = bury(2), bury(3, task="refund"), bury(4, task="ship")
+    pruned(b, 1), pruned(c, 2)
+    before, rules = numbers(), []
+    for other in (b, c):
+        rules.append(save("merge", a, other))
+        all_of_it()
+    for rule in rules:
+        group_rules.withdraw(ANN, rule)
+    all_of_it()
+    assert numbers() == before
 
 
 def test_a_frame_that_is_counted_again_gives_groups_the_count_of_what_was_pruned():
