@@ -17,7 +17,7 @@ from typing import Any
 from standardwebhooks import Webhook, WebhookVerificationError
 
 KEPT = 20
-_SHOWN = ("title", "message", "severity", "url", "replay_url", "failures_url")
+_SHOWN = ("title", "message", "severity", "url", "replay_url", "failures_url", "metric")
 
 
 def new_secret() -> str:

@@ -14,6 +14,7 @@ from dashboard.screens import alert_words
 from dashboard.shown.figures import duration, number
 from dashboard.shown.pictures import share
 from jobs_admin.alerts import RisenGroup
+from jobs_admin.alerts.links import MOST_QUEUES
 from jobs_admin.models import Alert, AlertEvent
 from jobs_admin.models.alert import AlertState
 from jobs_admin.notices import DeliveryRow
@@ -134,6 +135,27 @@ def sentence(alert: Alert, now: datetime) -> str:
 
 def _who(alert: Alert) -> str:
     return alert.acknowledged_by or "Somebody"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Links about all queues that one notification covers, beside those about the queue of the page."""
+
+    queues: list[str]  # the first of them, hostile text
+    more: int
+    count: int
+    failures_url: str
+    replay_url: str  # empty where the act is to readmit
+
+
+def shared(queues: Sequence[str], failures_url: str, replay_url: str) -> Shared:
+    return Shared(
+        list(queues[:MOST_NAMED]),
+        max(0, len(queues) - MOST_NAMED),
+        min(len(queues), MOST_QUEUES),
+        failures_url,
+        replay_url,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ class Page:
     taken_at: datetime
     again: str  # how often it came, where that was more than once
     url: str
+    quarantine_url: str  # of the quarantined jobs, where it is about those
     replay_url: str
 
 
@@ -43,6 +44,7 @@ def _page(one: dict[str, Any]) -> Page:
         taken_at=datetime.fromtimestamp(one["taken_at"], UTC),
         again=f"told {times} times with one id, taken once" if times > 1 else "",
         url=_ours(one["url"]),
+        quarantine_url=_ours(one["failures_url"]) if one["metric"] == "quarantined" else "",
         replay_url=_ours(one["replay_url"]),
     )
 

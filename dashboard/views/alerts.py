@@ -153,6 +153,8 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
     events = alerts.events(viewer, alert)
     since, until = alert_picture.span(alert, now)
     others = list(alerts.together(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
+    covered = [one.subject for one in (alert, *others) if one.is_open and one.subject]
+    shared = alerts.links(alert, now, queues=covered) if others and alert.is_open and len(covered) > 1 else None
     risen = alerts.groups_behind(alert)
     told = _deliveries(request, alert)
     context = {
@@ -174,6 +176,8 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "until_min": now.strftime("%Y-%m-%dT%H:%M"),
         "replay_url": _here(led.replay_url),
         "failures_url": _here(led.failures_url),
+        "shared": alert_page.shared(covered, _here(shared.failures_url), _here(shared.replay_url)) if shared else None,
+        "is_of_quarantine": alert.rule.metric == "quarantined",
         "runbook": runbook if links.is_web(runbook := alerts.runbook_of(alert, risen)) else "",
         "incident_url": _incident(alert, now),
         "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",

@@ -27,7 +27,7 @@ class Links:
     url: str  # of the alert's page
     failures_query: str
     failures_url: str
-    replay_url: str  # a draft, of what is still dead of them; nothing is started
+    replay_url: str  # a draft, of what is still dead of them; nothing is started. Empty where the act is to readmit.
 
 
 def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: int | None = None) -> Links:
@@ -37,9 +37,9 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
     it leads to the page of the alert, which has both links.
     """
     until = min(now, alert.resolved_at) if alert.resolved_at is not None else now
-    begins = Time("since", at=since(alert).replace(microsecond=0))
     ends = Time("until", at=until.replace(microsecond=0) + timedelta(seconds=1))
     named = list(queues)[:MOST_QUEUES] or [alert.subject]
+    begins = Time("since", at=since(alert, named).replace(microsecond=0))
     while True:
         failures, draft = _queries(alert, named, begins, ends, now)
         addresses = _asked("failures/", failures), _asked("replays/new/", draft, reason=_reason(alert))
@@ -49,37 +49,49 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
             addresses = page_of(alert.pk), page_of(alert.pk)
             break
         named.pop()
-    return Links(page_of(alert.told_with_id or alert.pk), failures, *addresses)
+    failures_url, replay_url = addresses
+    if alert.rule.metric == "quarantined":
+        replay_url = ""
+    return Links(page_of(alert.told_with_id or alert.pk), failures, failures_url, replay_url)
 
 
 def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now: datetime) -> tuple[str, str]:
     """Of the failures, and of what is still dead of them."""
-    rule, where = alert.rule, _where(alert, queues)
+    rule, within = alert.rule, where(alert, queues)
     again = Numbers("replay", ((1, None),))
     if rule.metric == "view" and rule.view is not None:
-        failures = draft = [*language.pin(language.parse(rule.view.query, now), now).terms, *where]
+        failures = draft = [*language.pin(language.parse(rule.view.query, now), now).terms, *within]
     elif rule.metric == "quarantined":
-        failures = [*where, begins, ends, _states("quarantined")]
-        draft = [*where, begins, _states("quarantined", "dead"), ends]
+        failures = draft = [*within, states("quarantined")]  # a job stays there until an operator acts
     elif rule.metric in _OF_JOBS:
-        failures = [*where, begins, Any((All((ends, _states(*_ENDED))), again))]
-        draft = [*where, begins, Any((ends, again)), _states("dead")]
+        failures = [*within, begins, Any((All((ends, states(*_ENDED))), again))]
+        draft = [*within, begins, Any((ends, again)), states("dead")]
     else:
-        failures = [*where, begins, ends]
-        draft = [*failures, _states("dead")]
+        failures = [*within, begins, ends]
+        draft = [*failures, states("dead")]
     return _text(failures), _text(draft)
 
 
-def since(alert: Alert) -> datetime:
-    """Since when the oldest job was dead that the alert counted as it fired; an hour before it where nobody knows."""
+def since(alert: Alert, queues: Sequence[str] = ()) -> datetime:
+    """Return when the oldest job died that was dead in these queues, or its own, as the alert fired.
+
+    An hour before the alert where no sample knows that of one of them.
+    """
     at = alert.fired_at or alert.opened_at
-    looks = DepthSample.objects.filter(source=alert.source, queue=alert.subject, at__lte=at + timedelta(seconds=10))
+    oldest = [alert.opened_at]
+    unknown = set(queues) or {alert.subject}
+    samples = DepthSample.objects.filter(source=alert.source, at__lte=at + timedelta(seconds=10))
     for step in (10, 60, 3600):
-        newest = looks.filter(step=step, at__gte=at - timedelta(seconds=6 * step)).order_by("-at")
-        known = newest.exclude(oldest_dead_at=None).values_list("oldest_dead_at", flat=True).first()
-        if known is not None:
-            return min(known, alert.opened_at)
-    return alert.opened_at - _BEFORE
+        if not unknown:
+            break
+        known = samples.filter(queue__in=unknown, step=step, at__gte=at - timedelta(seconds=6 * step))
+        rows = known.exclude(oldest_dead_at=None).order_by("at").values_list("queue", "oldest_dead_at")
+        latest = dict(rows)
+        oldest += latest.values()
+        unknown -= latest.keys()
+    if unknown:
+        oldest.append(alert.opened_at - _BEFORE)
+    return min(oldest)
 
 
 def page_of(pk: int) -> str:
@@ -90,7 +102,7 @@ def group_page(fingerprint: str) -> str:
     return config.page_at(f"groups/{quote(fingerprint)}/")
 
 
-def _where(alert: Alert, queues: Sequence[str]) -> list[Term]:
+def where(alert: Alert, queues: Sequence[str]) -> list[Term]:
     rule: Rule = alert.rule
     terms: list[Term] = []
     if alert.source:
@@ -105,7 +117,7 @@ def _where(alert: Alert, queues: Sequence[str]) -> list[Term]:
     return terms
 
 
-def _states(*states: str) -> Match:
+def states(*states: str) -> Match:
     return Match("state", tuple(Value(one) for one in states))
 
 

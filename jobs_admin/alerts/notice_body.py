@@ -121,7 +121,7 @@ def _within(body: dict[str, Any]) -> dict[str, Any]:
     if size(body) > LARGEST:
         body["top_groups"] = [{**one, "title": shown(one["title"], 60)} for one in body["top_groups"]]
     for name in ("replay_url", "failures_url"):
-        if size(body) > LARGEST:
+        if size(body) > LARGEST and body[name]:
             body[name] = body["url"]  # which has both links
     if size(body) > LARGEST:
         body |= {"more": body["more"] + len(body["also"]), "also": [], "top_groups": []}

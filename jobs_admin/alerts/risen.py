@@ -9,12 +9,15 @@ from urllib.parse import unquote
 
 from django.db.models import Q, QuerySet
 
-from jobs_admin.alerts.links import group_page
-from jobs_admin.models import Alert, FailureCount, Group, Notice
-from jobs_admin.models.alert import AlertState
+from jobs_admin import scope
+from jobs_admin.alerts.links import group_page, links, states, where
+from jobs_admin.core import query as language
+from jobs_admin.core.query import Query
+from jobs_admin.models import Alert, Failure, FailureCount, Group, Notice, Rule
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.notice import ALERT_FIRING
 
+MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
 _MOST_COUNTERS = 200  # a group has one for each task and state
 _OPEN = (FailureState.DEAD, FailureState.REPLAYING)
 
@@ -29,16 +32,17 @@ class RisenGroup:
 
 
 def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
-    """The groups of the jobs that an alert, and what was told with it, is about: counted as its notices count them.
+    """Return the groups of the alert's own jobs, counted within its search; not those of queues that share its notice.
 
-    Of one that is resolved, the numbers of its last notice about all of it.
+    Of an alert that is resolved, the numbers of its last notice; where that covered other queues too, of what its link finds.
     """
-    told = Alert.objects.filter(Q(pk=alert.told_with_id or alert.pk) | Q(told_with=alert.told_with_id or alert.pk))
-    open_ = list(told.exclude(state=AlertState.RESOLVED).select_related("rule").order_by("pk"))
-    if open_:
-        return top_groups(open_, limit)
-    firing = Notice.objects.filter(alert=alert.told_with_id or alert.pk, type=ALERT_FIRING).order_by("-pk")
-    firing = firing.exclude(body__reason="joined")  # that one is about what joined alone
+    if alert.is_open:
+        return top_groups([alert], limit)
+    shares = alert.told_with_id is not None or Alert.objects.filter(told_with=alert.pk).exists()
+    if shares and alert.source and alert.rule.metric != "view":
+        found = language.parse(links(alert, alert.resolved_at or alert.judged_at).failures_query)
+        return _shown(_counted(Failure.objects.filter(scope.compiled(found))).most_common(limit))
+    firing = Notice.objects.filter(alert=alert, type=ALERT_FIRING).order_by("-pk")
     said = firing.values_list("body__top_groups", flat=True).first() or []
     # A notice names a group by its page.
     counts = {unquote(one["url"].rstrip("/").rpartition("/")[2]): int(one["count"]) for one in said[:limit]}
@@ -53,6 +57,9 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
     state = FailureState.QUARANTINED if alerts[0].rule.metric == "quarantined" else None
     counts = Q(state=state) if state else Q(state__in=_OPEN)
     queues = sorted({one.subject for one in alerts if one.subject})[:200]
+    if _is_narrowed(alerts[0].rule):
+        terms = [*where(alerts[0], queues), states(*map(str, (state,) if state else _OPEN))]
+        return _shown(_counted(Failure.objects.filter(scope.compiled(Query(tuple(terms))))).most_common(limit))
     # A notice is written in a transaction: to find the large ones takes less than half of adding up a hundred thousand.
     largest = _held(alerts[0], counts, queues).order_by("-count", "group_id")[:_MOST_COUNTERS]
     found: Counter[int] = Counter()
@@ -67,9 +74,18 @@ def _held(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount
     held = FailureCount.objects.filter(more, source=alert.source, group_id__gt=0, count__gt=0)
     if queues or alert.subject:
         held = held.filter(queue__in=queues or [alert.subject])
-    if alert.rule.task != "*" and "*" not in alert.rule.task:
-        held = held.filter(task=alert.rule.task)
     return held
+
+
+def _is_narrowed(rule: Rule) -> bool:
+    """Return whether the rule looks at some jobs of a queue only, which the counters by queue do not know."""
+    return rule.metric != "view" and (rule.task, rule.group, rule.tenant) != ("*", "*", "*")
+
+
+def _counted(failures: QuerySet[Failure]) -> Counter[int]:
+    """Group id -> jobs, of the latest MOST_ONE_BY_ONE of them."""
+    latest = failures.filter(group__isnull=False).order_by("-pk").values_list("group_id", flat=True)
+    return Counter(pk for pk in latest[:MOST_ONE_BY_ONE] if pk is not None)
 
 
 def _shown(counted: Sequence[tuple[int, int]]) -> list[RisenGroup]:

@@ -26,6 +26,10 @@ _LINKS = {
 }  # fmt: skip
 
 
+# Jobs in quarantine are readmitted from their list: that link comes first.
+_QUARANTINE_LINKS = {"failures_url": "Open quarantined jobs", "url": "Open alert", "runbook": "Runbook"}
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """A notice, for people."""
@@ -72,6 +76,7 @@ def data(notice: Notice) -> dict[str, Any]:
 def said(notice: Notice) -> Said:
     about = data(notice)
     groups = about.get("top_groups")
+    labels = _QUARANTINE_LINKS if about.get("metric") == "quarantined" else _LINKS
     return Said(
         title=_line(about.get("title") or notice.type),
         message=_text(about.get("message")),
@@ -83,7 +88,7 @@ def said(notice: Notice) -> Said:
         )[:5],
         links=tuple(
             (words, address)
-            for name, words in _LINKS.items()
+            for name, words in labels.items()
             if isinstance(address := about.get(name), str) and address.startswith(("https://", "http://"))
         ),
     )

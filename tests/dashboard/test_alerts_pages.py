@@ -204,6 +204,24 @@ def test_the_links_lead_to_the_failures_and_to_a_draft_with_absolute_times(otto,
     assert [otto.get(link).status_code for link in links] == [200, 200]
 
 
+def test_the_page_of_a_quarantine_alert_opens_the_jobs_to_readmit_and_drafts_no_replay(otto, watched):
+    bury(1, queue="emails", state="quarantined")
+    alert = episode("emails", of=rule("Quarantine", metric="quarantined", threshold=0), value=1)
+    page = html.unescape(otto.get(page_of(alert)).content.decode())
+    (link,) = re.findall(r'href="(/failures/\?q=[^"]+)" data-offer="Open quarantined jobs"', page)
+    assert "Draft replay" not in page and "Open failures" not in page
+    assert 'value="readmit"' in otto.get(link).content.decode()
+
+
+def test_a_page_whose_notice_covers_several_queues_names_them_and_has_both_pairs_of_links(otto, watched):
+    leader = episode("webhooks")
+    episode("payments", told_with=leader)
+    page = otto.get(page_of(leader))
+    assert "Its notification covers 2 queues: webhooks , payments" in text_of(page)
+    links = re.findall(r'href="(/(?:failures|replays/new)/\?q=[^"]+)"', html.unescape(page.content.decode()))
+    assert len(links) == 4 and sum("queue%3Awebhooks%2Cpayments" in link for link in links) == 2
+
+
 def test_a_viewer_sees_and_cannot_act_and_is_told_why(vera, watched):
     alert = episode("emails")
     page = vera.get(page_of(alert)).content.decode()

@@ -196,6 +196,7 @@ def test_what_reached_the_pager_stands_on_the_page_with_links_to_this_desk_alone
     settings.REDRIVE_URL = "https://desk.example"
     now = datetime.now(UTC)
     told = {"title": "Dead <b>", "url": "https://desk.example/alerts/7/", "replay_url": "https://elsewhere.example/"}
+    told |= {"metric": "quarantined", "failures_url": "https://desk.example/failures/?q=x"}
     body = json.dumps({"type": "alert.firing", "timestamp": now.isoformat(), "data": told})
     signature = Webhook(secret).sign("alert-7-1", now, body)
     headers = {
@@ -207,6 +208,6 @@ def test_what_reached_the_pager_stands_on_the_page_with_links_to_this_desk_alone
     page = person(client, "viewer").get("/demo/").content.decode()
     service.shutdown()
     service.server_close()
-    assert 'href="/alerts/7/">Open</a>' in page
+    assert 'href="/alerts/7/">Open</a>' in page and 'href="/failures/?q=x">Open quarantined jobs</a>' in page
     assert "elsewhere.example" not in page
     assert "Dead &lt;b&gt;" in page

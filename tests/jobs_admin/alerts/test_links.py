@@ -79,3 +79,22 @@ def test_the_draft_of_an_alert_has_a_reason_so_that_it_starts_without_typing(rul
     alert = lay(rule())
     asked = parse_qs(urlsplit(alerts.links(alert, NOW).replay_url).query)
     assert asked["reason"] == [f"Alert #{alert.pk}: {alert.rule.name}"]
+
+
+def test_an_alert_of_the_quarantine_leads_to_its_jobs_and_drafts_no_replay(rule):
+    kept = dead(2, minutes=600, state="quarantined")
+    dead(3), dead(1, state="quarantined", queue="webhooks")
+    links = alerts.links(lay(rule(metric="quarantined")), NOW)
+    assert links.failures_query == "source:shop queue:emails state:quarantined"
+    assert found(links.failures_query) == set(kept) and links.replay_url == ""
+
+
+@pytest.mark.parametrize("queues", [("emails", "webhooks"), ("webhooks", "emails")])
+def test_links_of_several_queues_reach_back_to_the_oldest_job_of_any(rule, queues):
+    for queue, minutes in zip(queues, (5, 50), strict=True):
+        oldest = NOW - timedelta(minutes=minutes)
+        DepthSample.objects.create(source="shop", queue=queue, at=NOW, dead=120, oldest_dead_at=oldest)
+    mine = dead(2, minutes=5, queue=queues[0]) + dead(3, minutes=50, queue=queues[1])
+    links = alerts.links(lay(rule()), NOW, queues=("emails", "webhooks"))
+    draft = parse_qs(urlsplit(links.replay_url).query)["q"][0]
+    assert found(links.failures_query) == found(draft) == set(mine)

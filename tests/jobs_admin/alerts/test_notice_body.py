@@ -10,6 +10,7 @@ from django.utils import timezone
 from jobs_admin import alerts
 from jobs_admin.alerts import risen
 from jobs_admin.models import Alert, Failure, Group, GroupCounter, Notice, Rule
+from jobs_admin.notices import wording
 from tests.jobs_admin.alerts.conftest import ANN, NOW
 from tests.jobs_admin.test_failure_count import bury
 
@@ -115,3 +116,33 @@ def test_the_alerts_page_counts_groups_as_its_notice_does(rule):
     alerts.judge(NOW + 10 * S)
     alert.refresh_from_db()
     assert alert.state == "resolved" and [one.count for one in alerts.groups_behind(alert)] == [334]
+
+
+def test_groups_of_an_alert_are_of_its_own_queue_where_its_notice_covers_several(rule):
+    rule(for_s=0, threshold=5)
+    shared, other = group("TimeoutError"), group("CardDeclined")
+    bury(7, group=shared, queue="webhooks"), bury(20, group=shared, queue="payments")
+    bury(30, group=other, queue="payments")
+    alerts.judge(NOW)
+    mine = Alert.objects.get(subject="webhooks")
+    assert [(one.title, one.count) for one in alerts.groups_behind(mine)] == [("TimeoutError: gone", 7)]
+    assert [one["count"] for one in body()["top_groups"]] == [30, 27]
+
+
+def test_groups_of_an_alert_on_a_tenant_are_those_of_its_jobs(rule):
+    rule(for_s=0, threshold=5, tenant="acme")
+    slow, other = group("TimeoutError"), group("CardDeclined")
+    bury(7, group=slow, tenant="acme"), bury(20, group=slow, tenant="bob"), bury(30, group=other, tenant="bob")
+    alerts.judge(NOW)
+    assert [(one.title, one.count) for one in alerts.groups_behind(Alert.objects.get())] == [("TimeoutError: gone", 7)]
+    assert [one["count"] for one in body()["top_groups"]] == [7]
+
+
+def test_a_notice_of_the_quarantine_opens_its_jobs_and_drafts_no_replay(rule):
+    rule(for_s=0, metric="quarantined", threshold=0)
+    bury(1, state="quarantined")
+    alerts.judge(NOW)
+    message = wording.said(Notice.objects.get())
+    assert message.links[0] == ("Open quarantined jobs", body()["failures_url"])
+    assert [words for words, _ in message.links] == ["Open quarantined jobs", "Open alert"]
+    assert body()["replay_url"] == "" and "state%3Aquarantined" in body()["failures_url"]
