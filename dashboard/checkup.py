@@ -20,7 +20,7 @@ from django.db.utils import Error as DatabaseError
 from dashboard import login_limits
 from dashboard.connections import about_database
 from jobs_admin import abilities, audit_anchor, config, heartbeats, liveness, uncaptured
-from jobs_admin.models import Channel, Source, Unfiled, Worker
+from jobs_admin.models import Channel, Failure, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from jobs_admin.notices import heartbeat
 from jobs_admin.sources import connect
@@ -276,6 +276,12 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
         )
     elif silent:
         found.append(_about_the_silent(source, silent, now))
+    elif liveness.stale(now) is None and not _has_reported(source):
+        fix = (
+            f"Put install(app, source={source!r}) where your Celery app is made, give its workers the REDRIVE_REDIS_URL "
+            "of Redrive, and start them."
+        )
+        found.append(Finding("workers-none", WARNING, "No worker has reported yet: no failure of it is recorded.", fix))
     for lost in uncaptured.lately(ENGINE, now, source):
         text = (
             f"{lost.count} reports of host {lost.host} could not be captured since {lost.since:%Y-%m-%d %H:%M} UTC: "
@@ -299,6 +305,10 @@ def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Findi
     return f"{len(heard)} guarded {'worker' if len(heard) == 1 else 'workers'}", found
 
 
+def _has_reported(source: str) -> bool:
+    return any(kind.objects.filter(source=source).exists() for kind in (Worker, Failure))
+
+
 def _about_the_silent(source: str, silent: list[str], now: datetime) -> Finding:
     text = f"{len(silent)} of its workers work on the broker but report nothing here: {', '.join(silent[:5])}."
     others = Worker.objects.filter(name__in=silent, seen_at__gte=now - HEARD_WITHIN).exclude(source=source)
@@ -307,7 +317,7 @@ def _about_the_silent(source: str, silent: list[str], now: datetime) -> Finding:
         fix = f"Workers of these names report as source {under}: call the source so here, or give install() source={source!r}."
         return Finding("workers-silent", HIGH, text, fix)
     fix = (
-        "Without install(app), or with REDRIVE_MODE=off, they are not guarded. Else they report to another store: give "
+        f"Without install(app, source={source!r}), or with REDRIVE_MODE=off, they are not guarded. Else they report to another store: give "
         "them the same REDRIVE_REDIS_URL as Redrive has."
     )
     # Before the first guarded worker, as when one is brought in step by step, nothing is out of order.

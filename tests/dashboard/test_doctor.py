@@ -45,9 +45,16 @@ def doctor() -> tuple[int, str]:
 
 
 def test_a_sound_desk_is_well(shop):
+    Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=timezone.now())
     code, said = doctor()
     assert code == 0, said
     assert said.endswith("All is well.\n")
+
+
+def test_a_source_without_a_report_from_any_worker_is_not_well(shop):
+    code, said = doctor()
+    assert "No worker has reported yet" in said and "install(app, source='shop')" in said
+    assert code == 0 and said.endswith("Nothing is severe.\n")
 
 
 def test_a_store_that_evicts_is_severe(shop, store):
@@ -274,7 +281,7 @@ def test_while_nobody_watches_no_worker_is_blamed(shop, unguarded_worker, store)
     store.hset(keys.steps(), "ingest", datetime.now(UTC).timestamp() - 300)
     said = next((told for told in (doctor()[1] for _ in range(10)) if "its workers" in told), "")
     assert "report here is not known: nobody files what they say" in said
-    assert "install(app)" not in said
+    assert "install(app" not in said
 
 
 def test_workers_with_a_guard_of_another_version_are_said(shop, store):
