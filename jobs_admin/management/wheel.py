@@ -136,6 +136,8 @@ def main(arguments: list[str]) -> int:
         f"{made.path}\n{made.size:,} bytes, sha256 {made.sha256}\n\n"
         "In the environment of your workers, and where your Celery app is made:\n\n"
         f"    pip install {made.path}\n"
-        '    from jobs_admin.worker.celery import install; install(app, source="shop")\n'
+        '    from jobs_admin.worker.celery import install; install(app, source="celery")\n\n'
+        "source is the name of their broker on the desk: celery for that of CELERY_BROKER_URL, otherwise its name in the\n"
+        "file of REDRIVE_SOURCES.\n"
     )
     return 0

@@ -31,7 +31,7 @@ def test_it_opens_with_the_sentence(ann, watched):
 
 def test_a_desk_without_anything_says_what_to_do(ann, watched):
     text = text_of(ann.get("/"))
-    assert "No job has failed yet." in text and "put install(app) into your Celery app" in text
+    assert "No job has failed yet." in text and 'put install(app, source="celery") into your Celery app' in text
 
 
 def test_dead_now_is_what_its_links_show(ann, watched):

@@ -80,12 +80,13 @@ def test_the_same_files_give_the_same_bytes_wherever_and_whenever(tmp_path):
 def test_the_command_needs_nothing_installed_and_says_how_to_use_it(tmp_path):
     done = subprocess.run([*COMMAND, str(tmp_path / "dist")], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    path, figures, *_, pip, line = done.stdout.splitlines()
+    path, figures, *_, pip, line, _, name, _ = done.stdout.splitlines()
     content = (tmp_path / "dist" / f"redrive_worker-{GUARD_VERSION}-py3-none-any.whl").read_bytes()
     assert path.endswith("-py3-none-any.whl")
     assert figures == f"{len(content):,} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
     assert pip.strip() == f"pip install {path}"
-    assert line.strip() == 'from jobs_admin.worker.celery import install; install(app, source="shop")'
+    assert line.strip() == 'from jobs_admin.worker.celery import install; install(app, source="celery")'
+    assert "celery for that of CELERY_BROKER_URL" in name
     assert [file.name for file in (tmp_path / "dist").iterdir()] == [path.rpartition("/")[2]]
 
 
