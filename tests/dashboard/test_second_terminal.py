@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
 
 import pytest
+from django.core.management.base import CommandError
 
 from dashboard import command_line
 from tests.dashboard.desk import ROOT, SILENT, Desk
@@ -99,6 +102,22 @@ def test_every_command_of_ours_is_listed():
         "worker-wheel",
         "node-package",
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "acts"),
+    [
+        ("workers", "{gone,return}"),
+        ("replays", "{list,bring-back,discard}"),
+        ("policies", "{lint,list,show,publish,put-back,withdraw}"),
+        ("audit", "{verify,accept}"),
+        ("token", "{create,give,list,revoke}"),
+    ],
+)
+def test_a_command_without_an_act_names_the_acts(command, acts):
+    module = importlib.import_module(f"jobs_admin.management.commands.{command}")
+    with pytest.raises(CommandError, match=re.escape(f"the following arguments are required: {acts}")):
+        module.Command().create_parser("manage.py", command).parse_args([])
 
 
 @pytest.mark.parametrize("port", ["99999", "0", "-1"])

@@ -20,6 +20,7 @@ class Command(BaseCommand):
         acts.add_parser("verify", help="Exit code 1 where an entry was changed or is missing.")
         accept = acts.add_parser("accept", help="Anchor the latest entry, such as after a backup was restored.")
         accept.add_argument("--reason", required=True, help="Reason why entries are missing, recorded in the audit.")
+        acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *, act: str, reason: str = "", **options: object) -> None:
         if act == "accept":

@@ -17,9 +17,10 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        acts = parser.add_subparsers(dest="act", required=True, metavar="ACT")
+        acts = parser.add_subparsers(dest="act", required=True)
         for act in ACTS:
             act.add(acts)
+        acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *args: object, run: Any, **options: Any) -> None:
         run(self, **options)

@@ -22,7 +22,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        acts = parser.add_subparsers(dest="act", required=True, metavar="ACT")
+        acts = parser.add_subparsers(dest="act", required=True)
         listed = acts.add_parser(
             "list", help="Drafts and replays that are not over, latest first, with the groups set aside."
         )
@@ -36,6 +36,7 @@ class Command(BaseCommand):
         discard.set_defaults(run=self._discard)
         for act in (back, discard):
             act.add_argument("--reason", default="", help="Why; stored in the audit.")
+        acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *args: object, run: Any, **options: Any) -> None:
         try:

@@ -38,6 +38,7 @@ class Command(BaseCommand):
         acts.add_parser("list", help="Name, role, source, owner and times of every token; the keys are not kept.")
         revoke = acts.add_parser("revoke", help="End a token at once.")
         revoke.add_argument("name")
+        acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *, act: str, name: str = "", **options: str) -> None:
         if act == "list":

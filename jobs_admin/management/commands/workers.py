@@ -17,13 +17,14 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        acts = parser.add_subparsers(dest="act", required=True, metavar="ACT")
+        acts = parser.add_subparsers(dest="act", required=True)
         gone = acts.add_parser("gone", help="Workers without a heartbeat for 30 s, and the jobs that they had in hand.")
         gone.set_defaults(run=self._gone)
         back = acts.add_parser("return", help="Put the jobs of one back on their queues now, each once.")
         back.add_argument("source")
         back.add_argument("boot", help="As `workers gone` shows it: one life of the worker.")
         back.set_defaults(run=self._return)
+        acts.metavar = "{" + ",".join(acts.choices) + "}"
 
     def handle(self, *args: object, run: Any, **options: Any) -> None:
         try:
