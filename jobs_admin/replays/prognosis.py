@@ -6,6 +6,7 @@ something that was said or seen, and a group about which nothing is known is on.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -34,9 +35,13 @@ _OF_CODE = {
     "RecursionError", "SyntaxError", "TabError", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
     "UnicodeEncodeError", "UnicodeError", "ValueError", "ZeroDivisionError",
 }  # fmt: skip
+# `404 Client Error`, `HTTP Error 404`, `status code: 404`, `returned 404`.
+_STATUS = re.compile(
+    r"(?i)\b(4\d\d) client error|\b(?:http(?: error)?|client error|status(?: code)?|returned)\W{1,3}(4\d\d)\b"
+)
 _LATELY = timedelta(hours=1)  # of replays
 _MOST_REPLAYS = 20
-_RECENT = timedelta(minutes=5)  # since the latest failure of a group: what failed before that may be over
+_RECENT = timedelta(minutes=5)  # since the latest failure of a group: an outage before that may be over
 _JUST_NOW = timedelta(seconds=15)  # since the latest failure of a group that is still failing
 _ALIVE = timedelta(minutes=1)  # since a worker's last heartbeat
 _STILL = timedelta(minutes=1)
@@ -134,12 +139,12 @@ def _is_released_since(group: Group, now: datetime) -> bool:
 
 
 def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
-    """Groups that failed again in recent replays where other jobs succeeded, and failed in the last minutes too.
+    """Groups that failed again in recent replays where other jobs succeeded.
 
-    Without a success it was an outage of everything; without a recent failure it may have been a partial outage that is
-    over. The canary then finds out with a few jobs, while a group that is off would stay dead.
+    A group that failed together with most groups of its replay is on again once nothing of it has failed for minutes:
+    that may have been an outage that is over. The canary then finds out with a few jobs, while a group that is off would
+    stay dead. A group that failed while others succeeded, or whose error looks permanent, is off for the hour.
     """
-    groups = [group for group in groups if now - group.last_seen <= _RECENT]
     lately = Q(ended_at__isnull=True) | Q(ended_at__gte=now - _LATELY)
     replays = Replay.objects.filter(lately, started_at__isnull=False, succeeded__gt=0).order_by("-pk")
     ids = list(replays.values_list("pk", flat=True)[:_MOST_REPLAYS])
@@ -148,12 +153,13 @@ def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
     items = ReplayItem.objects.filter(replay__in=ids, first_at__gte=now - _LATELY).order_by()
     if (sources := viewer.sources(OPERATOR)) is not None:
         items = items.filter(failure__source__in=sources)
-    latest = {group.pk: group.last_seen for group in groups}
+    by_id = {group.pk: group for group in groups}
     since: dict[datetime | None, list[int]] = defaultdict(
         list
     )  # resolved then -> groups: earlier failures do not count
     for group in groups:
         since[group.resolved_at if group.state == GroupState.RESOLVED else None].append(group.pk)
+    outages: set[int] | None = None
     for at, pks in since.items():
         mine = items if at is None else items.filter(first_at__gt=at)
         failed = _counts(mine.filter(first_ok=False, first_group__in=pks), "first_group")
@@ -163,9 +169,39 @@ def _again(viewer: Viewer, groups: list[Group], now: datetime) -> _Told:
         succeeded = _counts(mine.filter(first_ok=True, failure__group__in=failed), "failure__group")
         for pk, n in failed.items():
             judged = n + succeeded.get(pk, 0)
-            if surely_above(n, judged) > LIMIT:
-                share = f"{n:,} of {judged:,} replayed in the last hour failed again"
-                yield pk, FAILED_AGAIN, f"still failing: {share}, the latest failure was {_ago(latest[pk], now)}"
+            if surely_above(n, judged) <= LIMIT:
+                continue
+            group = by_id[pk]
+            if now - group.last_seen > _RECENT and not _looks_permanent(group):
+                outages = _failed_in_outages(items) if outages is None else outages
+                if pk in outages:
+                    continue
+            share = f"{n:,} of {judged:,} replayed in the last hour failed again"
+            yield pk, FAILED_AGAIN, f"still failing: {share}, the latest failure was {_ago(group.last_seen, now)}"
+
+
+def _failed_in_outages(items: QuerySet[ReplayItem]) -> set[int]:
+    """Return the groups that failed only in replays where most groups failed."""
+    counts: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))  # replay -> group -> failed - succeeded
+    failed = items.filter(first_ok=False, first_group__isnull=False).values_list("replay", "first_group")
+    succeeded = items.filter(first_ok=True, failure__group__isnull=False).values_list("replay", "failure__group")
+    for sign, rows in ((1, failed), (-1, succeeded)):
+        for replay, group, n in rows.annotate(n=Count("pk")):
+            counts[replay][group] += sign * n
+    together: set[int] = set()
+    alone: set[int] = set()
+    for by_group in counts.values():
+        failing = {group for group, n in by_group.items() if n > 0}
+        (together if 2 * len(failing) > len(by_group) else alone).update(failing)
+    return together - alone
+
+
+def _looks_permanent(group: Group) -> bool:
+    """Return whether its error is of code or data, or a refusal by status: 4xx but for 408 and 429."""
+    if group.error_type.removeprefix("builtins.") in _OF_CODE:
+        return True
+    found = _STATUS.search(group.message)
+    return found is not None and found[found.lastindex or 0] not in ("408", "429")
 
 
 def _counts(items: QuerySet[ReplayItem], by: str) -> dict[int, int]:

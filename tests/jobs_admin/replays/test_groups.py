@@ -172,27 +172,63 @@ def test_a_group_that_is_failing_now_is_off(mixed):
     assert list(off()[0]) == ["storm"] and "still failing: its latest failure was" in off()[0]["storm"]
 
 
-def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_outage(mixed):
-    made = mixed(down=(20, {}), again=(20, {"ago": timedelta(minutes=2)}))
-    (_, down_ids), (again, again_ids) = made["down"], made["again"]
+def replayed(again, fine, **changes):
+    """An ended replay, with six jobs of each of these (group, its failures)."""
     now = timezone.now()
     earlier = Replay.objects.create(
-        scope_max_id=0, state="done", started_at=now, ended_at=now, actor="ann", failed_again=6
+        scope_max_id=0, state="done", started_at=now, ended_at=now, actor="ann", failed_again=6, **changes
     )
-    rows = [(pk, False, again) for pk in again_ids[:6]] + [(pk, True, None) for pk in down_ids[:6]]
+    rows = [(pk, False, one) for one, ids in again for pk in ids[:6]]
+    rows += [(pk, True, None) for _, ids in fine for pk in ids[:6]]
     for n, (pk, ok, failed_in) in enumerate(rows, 1):
         ReplayItem.objects.create(
             replay=earlier, n=n, failure_id=pk, run=2, state="succeeded" if ok else "failed_again", sent_at=now,
             first_at=now, first_ok=ok, first_group=failed_in,
         )  # fmt: skip
+
+
+def test_groups_that_failed_together_are_on_again_after_minutes_and_one_that_failed_alone_is_not(mixed):
+    ago = {"ago": timedelta(minutes=6)}
+    made = mixed(fine=(6, ago), one=(6, ago), two=(6, ago), alone=(6, ago))
+    replayed([made["one"], made["two"]], [made["fine"]], succeeded=6)
+    assert off()[0] == {}, "most groups failed together: the outage may be over"
+    replayed([made["alone"]], [made["fine"]], succeeded=6)
+    assert off()[0] == {
+        "alone": "still failing: 6 of 6 replayed in the last hour failed again, the latest failure was 6 min ago"
+    }
+    replayed([made["one"]], [made["fine"], made["two"]], succeeded=12)
+    assert set(off()[0]) == {"alone", "one"}
+
+
+@pytest.mark.parametrize(
+    ("message", "is_off"),
+    [
+        ("404 Client Error: Not Found for url: <url>", True),
+        ("Client error '422 Unprocessable Entity' for url <url>", True),
+        ("HTTP Error 410: Gone", True),
+        ("429 Client Error: Too Many Requests for url: <url>", False),
+        ("the partner returned 408", False),
+        ("the partner returned 503", False),
+        ("timed out after 404 ms", False),
+    ],
+)
+def test_a_group_that_was_refused_for_good_stays_off_also_after_an_outage(mixed, message, is_off):
+    ago = {"ago": timedelta(minutes=6)}
+    made = mixed(fine=(6, ago), one=(6, ago), two=(6, ago))
+    Group.objects.filter(pk=made["one"][0].pk).update(message=message)
+    replayed([made["one"], made["two"]], [made["fine"]], succeeded=6)
+    assert list(off()[0]) == (["one"] if is_off else [])
+
+
+def test_what_was_replayed_lately_and_failed_again_is_off_unless_that_was_an_outage(mixed):
+    made = mixed(down=(20, {}), again=(20, {"ago": timedelta(minutes=2)}))
+    now = timezone.now()
+    replayed([made["again"]], [made["down"]])
     assert off()[0] == {}, "nothing succeeded in it"
     Replay.objects.update(succeeded=6)
     assert off()[0] == {
         "again": "still failing: 6 of 6 replayed in the last hour failed again, the latest failure was 2 min ago"
     }
-    Group.objects.update(last_seen=now - timedelta(minutes=6))
-    assert off()[0] == {}, "nothing fails now: the outage of its partner may be over"
-    Group.objects.update(last_seen=now - timedelta(minutes=2))
     ReplayItem.objects.update(first_at=now - timedelta(hours=2))
     assert off()[0] == {}
 
