@@ -174,7 +174,9 @@
   if (messages) {
     new MutationObserver((changes) => {
       const come = changes.flatMap(({ addedNodes }) => [...addedNodes]);
-      if (come.length) for (const old of all("[data-toast]:not(.is-error)")) if (!come.some((node) => node.contains(old))) old.remove();
+      // A success also ends what was refused before it.
+      const isDone = come.some((node) => node.matches?.(".is-success") || node.querySelector?.(".is-success"));
+      if (come.length) for (const old of all(isDone ? "[data-toast]" : "[data-toast]:not(.is-error)")) if (!come.some((node) => node.contains(old))) old.remove();
       makeRoom();
     }).observe(messages, { childList: true });
     makeRoom();

@@ -283,6 +283,20 @@ def test_a_group_that_was_assigned_keeps_the_focus_and_another_page_takes_it_bac
     assert desk.get(f"groups/{name}")["assignee"] is None and desk.get(f"groups/{name}")["state"] != "resolved"
 
 
+def test_a_refusal_leaves_once_the_act_succeeds(desk, found):
+    page, toasts = found, found.locator("[data-toast]")
+    page.goto(f"/failures/?q=queue:emails {SETTLED}")
+    press(page, "j", "x", "j", "x", "d")
+    page.locator("#bulk-reason:focus").wait_for()
+    press(page, "Enter")
+    page.get_by_text("Say why: discarding more than one job needs a reason.").wait_for()
+    page.locator("#bulk-reason").focus()
+    page.keyboard.type("known")
+    press(page, "Enter")
+    page.get_by_text("Discarded 2 jobs.").wait_for()
+    assert toasts.count() == 1
+
+
 def test_what_was_discarded_is_taken_back_from_another_page_after_being_asked_about(desk, found):
     page = found
     dead = desk.get("failures", q=f"queue:emails {SETTLED}")["count"]
