@@ -1,7 +1,8 @@
 """How long the database may work for one request: a bound for each statement and for all of them, and an end when the client left.
 
-SQLite asks us every few thousand steps; PostgreSQL has `statement_timeout`, and is told to cancel. Only requests that come
-through the gateway are bounded, not commands and `watch`.
+SQLite asks us every few thousand steps, and what counts is the processor time of the page's thread: on a machine that is busy
+with other work nothing ends early. PostgreSQL has `statement_timeout`, and is told to cancel. Only requests that come through
+the gateway are bounded, not commands and `watch`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.signals import connection_created
 from django.db.utils import DatabaseError, OperationalError
 from django.http import HttpRequest, HttpResponse
@@ -33,16 +34,17 @@ class Work:
         self.statement_s, self.whole_s = statement_s, whole_s
         self.is_stopped = False
         self._ends_at = self._statement_ends_at = float("inf")
+        self._now: Callable[[], float] = time.monotonic
         self._connection: Any = None  # of psycopg, while a thread works on it
         self._lock = threading.Lock()
 
     @property
     def is_over(self) -> bool:
-        return self.is_stopped or time.monotonic() > min(self._ends_at, self._statement_ends_at)
+        return self.is_stopped or self._now() > min(self._ends_at, self._statement_ends_at)
 
     def begin_statement(self, connection: Any) -> None:
         """Raises TimeIsUp where there is no time left."""
-        now = time.monotonic()
+        now = self._now()
         if self.is_stopped or now > self._ends_at:
             raise TimeIsUp("the request's time is over")
         self._statement_ends_at = now + self.statement_s
@@ -59,7 +61,9 @@ class Work:
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
         """Bound what this thread asks of the database."""
-        self._ends_at = time.monotonic() + self.whole_s
+        # SQLite works in this very thread.
+        self._now = time.thread_time if connections[DEFAULT_DB_ALIAS].vendor == "sqlite" else time.monotonic
+        self._ends_at = self._now() + self.whole_s
         for connection in connections.all(initialized_only=True):
             _bound_postgresql(connection, self.statement_s)
         _here.work = self
