@@ -315,14 +315,15 @@ def sentence(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
         return f"Held: {replay.held_because or 'no reason was kept'}"
     if replay.planned and replay.state == ReplayState.CANARY:
-        return f"Canary: {total - replay.planned:,} of {total:,} sent; {ran}. It goes on when they run well."
+        return f"Canary: {replay.sent_in_all:,} of {total:,} sent; {ran}. It goes on when they run well."
     if replay.planned and replay.state == ReplayState.RAMPING:
-        return f"Ramping up: {total - replay.planned:,} of {total:,} sent; {ran}."
+        return f"Ramping up: {replay.sent_in_all:,} of {total:,} sent; {ran}."
     if replay.planned:
-        return f"Sending: {total - replay.planned:,} of {total:,} sent; {ran}."
+        return f"Sending: {replay.sent_in_all:,} of {total:,} sent; {ran}."
     if waits or replay.uncertain:
         uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
-        return f"Everything is sent; {ran}." + (f" {home}." if waits else "") + uncertain
+        rest = f"{replay.sent_in_all:,} of {total:,} sent, the rest is excluded" if replay.cancelled else "Everything is sent"
+        return f"{rest}; {ran}." + (f" {home}." if waits else "") + uncertain
     return f"Of {jobs}, {ran}."
 
 

@@ -32,7 +32,7 @@ class Progress:
             self._out.write(f"\r\033[K{line}", ending="")
             self._out.flush()
             return
-        ended = replay.settled + replay.uncertain
+        ended = replay.settled + replay.uncertain + replay.cancelled
         state = (replay.state, ended * 10 // max(1, replay.total))
         if state != self._said or time.monotonic() - self._said_at >= _LINE_EVERY_S:
             self._said, self._said_at = state, time.monotonic()
@@ -45,11 +45,10 @@ class Progress:
 
 
 def _line(replay: Replay) -> str:
-    ended = replay.settled + replay.uncertain
-    gone = replay.total - replay.planned
+    ended = replay.settled + replay.uncertain + replay.cancelled
     filled = round(_WIDTH * ended / max(1, replay.total))
     line = (
-        f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {ended:,}/{replay.total:,} ended, {gone:,} sent, "
+        f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {ended:,}/{replay.total:,} ended, {replay.sent_in_all:,} sent, "
         f"{replay.failed_again:,} failed again ({replay.state.replace('_', ' ')})"
     )
     return f"{line} {shown(replay.held_because, 80)}" if replay.held_because else line

@@ -123,14 +123,19 @@ class Replay(models.Model):
         return f"replay #{self.pk}"
 
     @property
+    def sent_in_all(self) -> int:
+        """Items that were sent, in whatever state they are now; cancelled ones are not."""
+        return self.sent + self.running + self.succeeded + self.failed_again + self.uncertain
+
+    @property
     def settled(self) -> int:
-        """Items of which it is known how they ended; uncertain ones are not."""
-        return self.succeeded + self.failed_again + self.cancelled
+        """Sent items of which it is known how they ended; uncertain ones are not."""
+        return self.succeeded + self.failed_again
 
     @property
     def settled_percent(self) -> float:
-        """0 to 100, with one decimal; rounded down, so that 100 means all."""
-        return self.settled * 1000 // self.total / 10 if self.total else 0.0
+        """Percentage of the sent items, 0 to 100, with one decimal; rounded down, so that 100 means all."""
+        return self.settled * 1000 // self.sent_in_all / 10 if self.sent_in_all else 0.0
 
 
 class ReplayItem(models.Model):

@@ -36,7 +36,7 @@ UNKNOWN = Staffing(None, None)
 
 def sent(replay: Replay) -> int:
     """How many of its jobs were really sent, whatever became of them. What `Replay.may_send` is a bound of."""
-    return replay.sent + replay.running + replay.succeeded + replay.failed_again + replay.uncertain
+    return replay.sent_in_all
 
 
 def came_home(replay: Replay, after: datetime | None) -> tuple[list[Judged], datetime | None]:

@@ -90,7 +90,7 @@ def test_its_pages_show_no_name_and_no_number_of_another_source(sue, replay, url
 @pytest.mark.django_db
 def test_its_numbers_are_of_the_sources_that_are_seen(sue, replay):
     text = seen_of(sue.get(f"/replays/{replay.pk}/"))
-    assert "5 of 30 settled" in text and "OursError" in text
+    assert "5 of 30 sent; 5 of 5 settled, 100 %" in text and "OursError" in text
     held = replays.find(OWN, replay.pk)
     assert (held.total, held.planned, held.succeeded, held.failed_again) == (30, 25, 4, 1)
     assert progress.over_time(held).buckets[-1][1:] == (5, 4, 1)

@@ -13,6 +13,7 @@ from django.utils import timezone
 from dashboard.screens import replay_paces, replay_page
 from jobs_admin import config, replays, retention
 from jobs_admin.core.pacing import Controller, parse, settled
+from jobs_admin.management import replay_text
 from jobs_admin.models import DepthSample, Failure, Payload, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress, spread
@@ -291,7 +292,25 @@ def test_the_page_tells_in_a_sentence_how_it_goes(ann, shop):
     moved(replay, 2, "failed_again", outcome="TimeoutError: again")
     text = ann.get(f"/replays/{replay.pk}/").content.decode()
     assert "Sending: 2 of 3 sent; 1 ran well, 1 failed again." in text
-    assert "2 of 3 settled, 66 %" in text and "partner is back" in text
+    assert "2 of 3 sent; 2 of 2 settled, 100 %" in text and "partner is back" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"state": "running", "planned": 1_105}, "Sending: 135 of 1,396 sent; 110 ran well, 3 failed again."),
+        ({"state": "ramping", "planned": 1_105}, "Ramping up: 135 of 1,396 sent; 110 ran well, 3 failed again."),
+        ({"state": "running", "planned": 0, "cancelled": 1_261}, "135 of 1,396 sent, the rest is excluded; 110 ran well"),
+    ],
+)
+def test_jobs_that_were_excluded_are_neither_sent_nor_settled(ann, shop, changes, sentence):
+    replay = running()
+    counts = {"total": 1_396, "cancelled": 156, "sent": 20, "running": 1, "uncertain": 1, "succeeded": 110}
+    Replay.objects.filter(pk=replay.pk).update(**counts | {"failed_again": 3} | changes)
+    text = text_of(ann.get(f"/replays/{replay.pk}/"))
+    assert sentence in text and "135 of 1,396 sent; 113 of 135 settled, 83 %" in text
+    replay.refresh_from_db()
+    assert "135 sent, 3 failed again" in replay_text._line(replay)
 
 
 def test_a_replay_that_nothing_moves_in_is_answered_with_not_modified(ann, shop):
@@ -434,7 +453,7 @@ def test_what_its_source_refused_is_told_as_not_sent_with_its_words_and_not_as_c
         assert "not sent" in text and "shop refused it: The captured message is not JSON" in text, url
         assert "cancelled" not in text, url
     page = text_of(ann.get(f"/replays/{begun.pk}/"))
-    assert "It was not sent." in page and "100 %: 1 without being sent" in page and "nothing was sent" in page
+    assert "It was not sent." in page and "0 of 1 sent; 1 not sent" in page and "nothing was sent" in page
     for url in (f"/replays/{begun.pk}/", "/replays/"):
         html = ann.get(url).text
         assert re.search(r"nothing was sent\s*</span>", html) and not re.search(r"done\s*</(span|title)>", html), url

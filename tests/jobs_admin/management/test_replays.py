@@ -39,7 +39,7 @@ def held(shop, bury):  # noqa: F811
 
 def test_a_group_that_was_set_aside_is_listed_and_brought_back(held):
     told = run("list")
-    assert f"#{held.pk} held  0 of 10 jobs settled  the partner is back: 5 of 5 canary jobs failed again." in told
+    assert f"#{held.pk} held  0 of 10 jobs sent, 0 settled  the partner is back: 5 of 5 canary jobs failed again." in told
     assert "  v3-bad  10 jobs  PartnerDown: x: 5 of 5 jobs failed\n" in told
     with pytest.raises(CommandError, match="There is no group 'v3-unknown'"):
         run("bring-back", str(held.pk), "v3-unknown")
