@@ -35,7 +35,8 @@ class Row:
 class Aside:
     during: list[Row]
     at_start: list[Row]
-    jobs: int
+    jobs: int  # sum of those listed
+    is_least: bool  # the number of some is not known
 
 
 def aside(replay: Replay, viewer: Viewer, groups: list[GroupAside]) -> Aside | None:
@@ -45,7 +46,7 @@ def aside(replay: Replay, viewer: Viewer, groups: list[GroupAside]) -> Aside | N
     is_open, may_act = replay.state not in _OVER, viewer.may_anywhere(OPERATOR)
     rows = [(_row(replay, one, is_open=is_open, may_act=may_act), one.phase == START) for one in groups]
     during, at_start = [row for row, at in rows if not at], [row for row, at in rows if at]
-    return Aside(during, at_start, sum(row.jobs or 0 for row, _ in rows))
+    return Aside(during, at_start, sum(row.jobs or 0 for row, _ in rows), any(row.jobs is None for row, _ in rows))
 
 
 def _row(replay: Replay, one: GroupAside, *, is_open: bool, may_act: bool) -> Row:

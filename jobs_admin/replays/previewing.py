@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
+from django.db.models import Count
 from django.utils import timezone
 
 from jobs_admin.core import pacing
@@ -133,6 +134,7 @@ def previewed(
     looked_at = _looked_at(ready, most)
     spread = _Spread(ready, looked_at)
     groups = _Groups(viewer, scope, spread, options, now)
+    set_aside = groups.notes(ready if light else None)
     options = replace(options, without_groups=groups.off)
     if groups.off:
         ready = Readiness(viewer, scope, max_id=max_id, options=options, now=now)
@@ -196,7 +198,7 @@ def previewed(
         needs_approval=approval.why_needed(ready.rows(), ready.count),
         arrived_since=ready.arrived_since(_MOST_ARRIVED),
         options=options,
-        set_aside=groups.notes,
+        set_aside=set_aside,
         **told,
     )
 
@@ -268,13 +270,16 @@ class _Groups:
         else:
             self.off = tuple(sorted(self._found))
 
-    @property
-    def notes(self) -> list[dict[str, Any]]:
-        return [self._note(pk) for pk in self.off]
+    def notes(self, ready: Readiness | None) -> list[dict[str, Any]]:
+        """Return the reasons for the excluded groups. With `ready`, the jobs are counted there where only some were sampled."""
+        counts: dict[int, int] | None = self._count if self.counted_over is None else None
+        if counts is None and ready is not None and self.off:
+            rows = ready.rows().filter(group_id__in=self.off).order_by()
+            counts = dict(rows.values_list("group_id").annotate(n=Count("pk")))
+        return [self._note(pk, None if counts is None else counts.get(pk, 0)) for pk in self.off]
 
-    def _note(self, pk: int) -> dict[str, Any]:
+    def _note(self, pk: int, jobs: int | None) -> dict[str, Any]:
         found = self._found.get(pk) or prognosis.Prognosis("asked", f"excluded by {self._by}")
-        jobs = self._count.get(pk, 0) if self.counted_over is None else None
         return setting_aside.note(pk, START, found.code, found.reason, self._by, self._now, jobs)
 
     @property

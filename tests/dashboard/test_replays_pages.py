@@ -16,7 +16,7 @@ from jobs_admin.core.pacing import Controller, parse, settled
 from jobs_admin.management import replay_text
 from jobs_admin.models import DepthSample, Failure, Payload, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.replays import progress, spread
+from jobs_admin.replays import previewing, progress, spread
 from jobs_admin.replays.unattended import Unattended
 from tests.dashboard.conftest import HTMX, group
 from tests.dashboard.failing import dead
@@ -723,6 +723,27 @@ def test_a_preview_lists_its_groups_and_those_likely_to_fail_again_are_off(ann, 
     assert replay.total == 5
     page = text_of(ann.get(f"/replays/{replay.pk}/"))
     assert "Off at the start" in page and "KeyError: sku" in page and "3 jobs stay dead" in page
+
+
+def test_the_number_of_excluded_jobs_is_the_sum_of_its_groups_also_in_a_scope_that_no_counter_knows(
+    ann, shop, monkeypatch
+):
+    mixed()
+    dead(4, group=group("TypeError", "id", fingerprint="v1-type"), task="shop.stock")
+    monkeypatch.setattr(previewing, "_GLANCED", 2)
+    form = carried(ann.get(NEW, {"q": "state:dead since:30d"})) | {"step": "start", "reason": "back"}
+    ann.post(NEW, form | {"group": [Failure.objects.order_by("pk").first().group.fingerprint]})
+    replay = Replay.objects.get()
+    assert (replay.total, sorted(row["jobs"] for row in replay.set_aside)) == (5, [3, 4])
+    assert "7 jobs stay dead" in text_of(ann.get(f"/replays/{replay.pk}/"))
+    (ours,) = replay.items.filter(n=1).values_list("failure__group", flat=True)
+    told = {"group": ours, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller", "jobs": None}
+    noted = [*replay.set_aside, told | {"at": timezone.now().isoformat()}]
+    Replay.objects.update(without_groups=[*replay.without_groups, ours], set_aside=noted)
+    assert "12 jobs stay dead" in text_of(ann.get(f"/replays/{replay.pk}/"))
+    # Of a replay that an earlier version started, some are not known.
+    Replay.objects.update(set_aside=[{**row, "jobs": None} for row in noted])
+    assert "at least 5 jobs stay dead" in text_of(ann.get(f"/replays/{replay.pk}/"))
 
 
 def test_a_group_set_aside_is_named_and_brought_back(ann, shop):
