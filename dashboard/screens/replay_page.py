@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.urls import reverse
 from django.utils import timezone
@@ -14,6 +15,7 @@ from dashboard.screens import replay_accepted, replay_paces, replay_picture
 from dashboard.shown.figures import duration
 from jobs_admin import replays
 from jobs_admin.core import query as language
+from jobs_admin.core import untrusted
 from jobs_admin.core.clock import clock
 from jobs_admin.models import Replay
 from jobs_admin.models.access import VIEWER, Viewer
@@ -38,6 +40,8 @@ PARTS = (
     ("planned", "not sent yet", "discarded"),
     ("cancelled", "cancelled", "discarded"),
 )
+_CLIMBS_FIRST = (ReplayState.AWAITING_APPROVAL, ReplayState.RAMPING)  # nothing has slowed it down
+_SLOWED = ("backed_off", "slower")  # kinds of evidence
 ENDED = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 
@@ -246,21 +250,46 @@ def _look(replay: Replay) -> str:
 
 
 def remaining(replay: Replay, rate_now: float) -> str:
-    """How long the rest takes to be sent, in words; "" where nobody can tell. `rate_now`: jobs a second that are really sent."""
+    """Return how long the rest takes to be sent, in words; "" where that is unknown. `rate_now`: measured, in jobs a second."""
     if not replay.planned or not replay.rate or replay.state in ENDED:
         return ""
     if replay.state == ReplayState.CANARY:
         return "as long as the first jobs will tell"
+    which = "the present rate" if replay.state in SENDING else "its starting rate"
+    at_present = f"about {_roughly(replay.planned / (min(rate_now, replay.rate) or replay.rate))} at {which}"
     if rate_now and rate_now < _HELD_BACK * replay.rate:
-        # Workers that are slower than the pace: it is they who say how long.
-        return f"{duration(replay.planned / rate_now)} as it goes now"
+        return at_present  # the workers are slower than the pace
     ramp, every = replay.pace.get("ramp") or {}, replay.pace.get("every")
     # A steady pace, too, climbs back to its rate after a hold.
     to = ramp.get("to") or replay.pace.get("rate") or (1 / every if every else 0)
-    if replay.rate >= to:
+    learned = learned_limit(replay)
+    limit = min(to, learned[0]) if learned else to
+    if replay.rate >= limit:
         return duration(replay.planned / replay.rate)
+    if learned:
+        return f"{at_present}, {_roughly(replay.planned / limit)} at the learned limit"
+    if replay.state not in _CLIMBS_FIRST:
+        return at_present  # it was slowed down: how fast it climbs again is not known
     begins = min(ramp.get("from") or replay.rate, replay.rate)
-    return f"{duration(_climbing_s(replay.planned, replay.rate, to, to - begins))} or more"
+    soonest = _climbing_s(replay.planned, replay.rate, to, to - begins)
+    return f"{at_present}, {duration(soonest)} at the soonest"
+
+
+def _roughly(seconds: float) -> str:
+    """Return a duration in words, in whole minutes from five minutes up."""
+    return duration(round(seconds / 60) * 60 if seconds >= 300 else seconds)
+
+
+def _slowed_down(replay: Replay) -> str:
+    """Return when and why a replay that is sending goes slower than before; "" where it does not."""
+    evidence = replay.evidence or {}
+    before = untrusted.number(evidence.get("rate"))
+    if replay.state not in SENDING or evidence.get("kind") not in _SLOWED or not before:
+        return ""
+    if not replay.planned or not replay.rate or replay.rate >= before:
+        return ""
+    at = clock(datetime.fromisoformat(evidence["at"]), timezone.now())
+    return f"at {at} UTC. {evidence['sentence']}"
 
 
 def _climbing_s(jobs: int, rate: float, to: float, whole: float) -> float:
@@ -322,7 +351,11 @@ def sentence(replay: Replay) -> str:
         return f"Sending: {replay.sent_in_all:,} of {total:,} sent; {ran}."
     if waits or replay.uncertain:
         uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
-        rest = f"{replay.sent_in_all:,} of {total:,} sent, the rest is excluded" if replay.cancelled else "Everything is sent"
+        rest = (
+            f"{replay.sent_in_all:,} of {total:,} sent, the rest is excluded"
+            if replay.cancelled
+            else "Everything is sent"
+        )
         return f"{rest}; {ran}." + (f" {home}." if waits else "") + uncertain
     return f"Of {jobs}, {ran}."
 
@@ -350,6 +383,8 @@ def how(replay: Replay) -> list[tuple[str, str]]:
         found.append(("Job id", "the one that each job had"))
     if replay.accepted:
         found.append(("Accepted", ", ".join(replay_accepted.which(name) for name in replay.accepted)))
+    if slowed_down := _slowed_down(replay):
+        found.append(("Slowed down", slowed_down))
     if replay.planned and replay.state not in ENDED and (learned := learned_limit(replay)):
         limit, failed_at = map(replay_paces.rate_in_words, learned)
         found.append(("Learned limit", f"{limit}: jobs failed at {failed_at}. Change the pace to lift the limit."))

@@ -300,7 +300,10 @@ def test_the_page_tells_in_a_sentence_how_it_goes(ann, shop):
     [
         ({"state": "running", "planned": 1_105}, "Sending: 135 of 1,396 sent; 110 ran well, 3 failed again."),
         ({"state": "ramping", "planned": 1_105}, "Ramping up: 135 of 1,396 sent; 110 ran well, 3 failed again."),
-        ({"state": "running", "planned": 0, "cancelled": 1_261}, "135 of 1,396 sent, the rest is excluded; 110 ran well"),
+        (
+            {"state": "running", "planned": 0, "cancelled": 1_261},
+            "135 of 1,396 sent, the rest is excluded; 110 ran well",
+        ),
     ],
 )
 def test_jobs_that_were_excluded_are_neither_sent_nor_settled(ann, shop, changes, sentence):
@@ -464,20 +467,22 @@ def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop)
     replay = running(3)
     climbing = {"pace": {"style": "careful", "ramp": {"from": 5, "to": 50}}, "rate": 5, "planned": 1000, "total": 1000}
     Replay.objects.filter(pk=replay.pk).update(**climbing)
-    assert "<dd>43 s or more</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
+    Replay.objects.filter(pk=replay.pk).update(state="ramping")
+    said = "<dd>about 3 min 20 s at the present rate, 43 s at the soonest</dd>"
+    assert said in ann.get(f"/replays/{replay.pk}/").content.decode()
     Replay.objects.filter(pk=replay.pk).update(rate=50)
     assert "<dd>20 s</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
     # A steady one that was held begins again below its rate.
     Replay.objects.filter(pk=replay.pk).update(rate=5, pace={"style": "steady", "rate": 50})
-    assert "<dd>43 s or more</dd>" in ann.get(f"/replays/{replay.pk}/").content.decode()
+    assert said in ann.get(f"/replays/{replay.pk}/").content.decode()
 
 
 @pytest.mark.parametrize(
     ("state", "rate_now", "said"),
     [
         ("running", 9.0, "10 s"),  # at 10 a second
-        ("running", 1.0, "1 min 40 s as it goes now"),
-        ("ramping", 1.0, "1 min 40 s as it goes now"),
+        ("running", 1.0, "about 1 min 40 s at the present rate"),
+        ("ramping", 1.0, "about 1 min 40 s at the present rate"),
         ("running", 0.0, "10 s"),  # it has only begun, or stands
         ("canary", 2.0, "as long as the first jobs will tell"),
         ("done", 2.0, ""),
@@ -486,6 +491,29 @@ def test_the_rest_of_a_climb_takes_less_than_at_the_rate_it_begins_at(ann, shop)
 def test_how_long_the_rest_takes_is_what_is_really_sent(state, rate_now, said):
     replay = Replay(state=state, planned=100, rate=10.0, pace={"style": "steady", "rate": 10})
     assert replay_page.remaining(replay, rate_now) == said
+
+
+def test_the_rest_of_a_replay_that_was_slowed_down_takes_what_its_rate_says_and_the_page_says_why(ann, shop):
+    replay = running(3)
+    sentence = "12 of 40 failed at 9.6 a second with ReadTimeout: slowed down to 0.85 a second."
+    at = timezone.now() - timedelta(minutes=1)
+    evidence = {"kind": "backed_off", "failed": 12, "judged": 40, "rate": 9.6, "to_rate": 0.85, "sentence": sentence}
+    pace = {"style": "careful", "ramp": {"from": 1, "to": 122}}
+    columns = {"state": "running", "pace": pace, "rate": 0.85, "planned": 873, "total": 1_396}
+    Replay.objects.filter(pk=replay.pk).update(**columns, evidence=evidence | {"at": at.isoformat()})
+    text = text_of(ann.get(f"/replays/{replay.pk}/"))
+    assert "The rest takes about 17 min at the present rate Slowed down" in text
+    assert f"Slowed down at {at:%H:%M} UTC. {sentence}" in text
+    core = Controller(parse(pace, 1_396), at.timestamp()).as_dict() | {"cap": 7.2, "cap_of": 122, "bad": 9.6}
+    Replay.objects.filter(pk=replay.pk).update(controller={"n": 1, "core": core})
+    text = text_of(ann.get(f"/replays/{replay.pk}/"))
+    assert "about 17 min at the present rate, 2 min 1 s at the learned limit" in text
+    # Back at the rate that it had: nothing to explain any more.
+    Replay.objects.filter(pk=replay.pk).update(rate=9.6)
+    assert "Slowed down" not in text_of(ann.get(f"/replays/{replay.pk}/"))
+    replay.refresh_from_db()
+    replay.state, replay.rate = "held", 0.96
+    assert replay_page.remaining(replay, 0.0) == "about 15 min at its starting rate, 2 min 1 s at the learned limit"
 
 
 def test_it_goes_on_without_the_group_that_was_pressed(ann, shop):

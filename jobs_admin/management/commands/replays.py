@@ -61,7 +61,11 @@ class Command(BaseCommand):
             self.stdout.write("No replay is under way, and there is no draft.")
 
     def _show(self, row: Replay) -> None:
-        jobs = f"{row.sent_in_all:,} of {row.total:,} jobs sent, {row.settled:,} settled" if row.started_at else f"{row.matched:,} jobs matched"
+        jobs = (
+            f"{row.sent_in_all:,} of {row.total:,} jobs sent, {row.settled:,} settled"
+            if row.started_at
+            else f"{row.matched:,} jobs matched"
+        )
         why = f": {shown(row.held_because, 300)}" if row.held_because else ""
         self.stdout.write(f"#{row.pk} {row.state}  {jobs}  {shown(row.reason, 100)}{why}")
         for one in replays.groups_aside(terminal.viewer(), row) if row.without_groups else ():
