@@ -96,7 +96,7 @@ class Controller:
         self._cap_most = CAP_MOST  # … so that it is raised to this share of the rate that failed
         self._newest: list[
             list[Any]
-        ] = []  # the newest first attempts, oldest first: succeeded, and the group it died of
+        ] = []  # the newest first attempts, oldest first: succeeded, died of, failed with, whether that is the same
         self._bad: float | None = None  # the lowest rate at which it had to be held because jobs failed
         self._good = 0.0  # the highest rate that was well for GOOD_S …
         self._is_excused = False  # one outage was not laid to the rate: the next one is
@@ -203,7 +203,8 @@ class Controller:
         evidence = self._groups.add(since)
         self._outcomes = self._outcomes.joined(since, (self.pace.stop or Stop()).of_last)
         for one in evidence:
-            self._newest = [*self._newest, *[[one.ok, one.died_of]] * min(one.n, NEWEST)][-NEWEST:]
+            known = [one.ok, one.died_of, one.group, one.is_same_group]
+            self._newest = [*self._newest, *[known] * min(one.n, NEWEST)][-NEWEST:]
         return evidence
 
     def _out(self, seen: Seen) -> int:
@@ -235,15 +236,16 @@ class Controller:
     def _outage(self, stop: Stop) -> Evidence | None:
         """Return the evidence of an outage: nearly all of the latest failed, or a run of failures too long for chance."""
         without = self._groups.no_evidence
-        newest = [ok for ok, died_of in self._newest if ok or died_of not in without]
-        failed, judged = newest.count(False), len(newest)
-        if judged < NEWEST or failed < NEARLY_ALL:
-            failed = judged = len(list(takewhile(lambda ok: not ok, reversed(newest))))
+        newest = [one for one in self._newest if one[0] or one[1] not in without]
+        bad, judged = [one for one in newest if not one[0]], len(newest)
+        if judged < NEWEST or len(bad) < NEARLY_ALL:
+            bad = list(takewhile(lambda one: not one[0], reversed(newest)))
+            judged = len(bad)
             usual = min(max(LEAST_USUAL, self._steering.usual), MOST_USUAL)
             if judged < max(FEWEST, math.log(BY_CHANCE) / math.log(usual)):
                 return None
-        if (bound := surely_above(failed, judged)) > stop.failed:
-            return self._failures("failing", failed, judged, stop.failed, bound)
+        if (bound := surely_above(len(bad), judged)) > stop.failed:
+            return self._failures("failing", len(bad), judged, stop.failed, bound, _outcomes_of(bad))
         return None
 
     def _too_many_failed(self, stop: Stop) -> Evidence | None:
@@ -257,12 +259,15 @@ class Controller:
             return self._failures("new_groups", new, judged, NEW_GROUPS * stop.failed, bound)
         return None
 
-    def _failures(self, kind: str, failed: int, judged: int, limit: float, bound: float) -> Evidence:
-        last = self._outcomes.without(self._groups.no_evidence)
+    def _failures(
+        self, kind: str, failed: int, judged: int, limit: float, bound: float, among: Outcomes | None = None
+    ) -> Evidence:
+        """`among`: the outcomes that `failed` counts; None: of the last that are remembered."""
+        last = self._outcomes.without(self._groups.no_evidence) if among is None else among
         group, in_group, is_same = last.commonest(new=kind == "new_groups")
         return Evidence(
             kind, failed=failed, judged=judged, limit=round(limit, 4), bound=round(bound, 4),
-            group=group, in_group=in_group, is_same_group=is_same,
+            group=group, in_group=min(in_group, failed), is_same_group=is_same,
         )  # fmt: skip
 
     def _workers_vanished(self, seen: Seen) -> Evidence | None:
@@ -445,3 +450,9 @@ class Controller:
             return False
         rate = self._rate or 1.0
         return self._quiet_s >= max(QUIET_S, QUIET_LAGS * (self._lag_s or 0.0), QUIET_LAGS / rate)
+
+
+def _outcomes_of(failed: Sequence[Sequence[Any]]) -> Outcomes:
+    """Return the outcomes of these failures; the error is unknown of those that an older version stored."""
+    errors = [error or (None, False) for _, _, *error in failed]
+    return Outcomes().joined([Judged(0.0, 0.0, False, group, is_same_group=same) for group, same in errors], NEWEST)

@@ -94,6 +94,33 @@ def test_six_of_ten_trip_a_steady_replay():
     )
 
 
+def test_a_run_of_failures_is_told_with_the_error_of_that_run_and_not_of_a_longer_time():
+    look = Look().past_the_canary()
+    look(send=80)
+    assert look(failed=7, ok=60, group=1).state != "held"
+    verdict = look(failed=6, group=2)
+    assert verdict.state == "held" and (verdict.because.group, verdict.because.in_group) == (2, 6)
+    assert verdict.because.sentence("X").startswith("6 of the last 6 jobs failed again with X.")
+    # Of several errors in the run, the commonest.
+    look = Look().past_the_canary()
+    look(send=80)
+    look(failed=7, ok=60, group=1)
+    look(failed=1, group=3)
+    because = look(failed=4, group=2, is_same_group=True).because
+    assert because.sentence("X").startswith("5 of the last 5 jobs failed again, 4 of them with X.")
+    assert because.is_same_group
+
+
+def test_a_run_of_failures_that_an_older_version_began_is_told_without_its_error():
+    look = Look().past_the_canary()
+    look(send=80)
+    look(failed=7, ok=60, group=1)
+    look.controller._newest = [one[:2] for one in look.controller._newest]
+    look.controller._newest += [[False, None]] * 4
+    because = look(failed=1, group=2).because
+    assert (because.failed, because.group) == (5, None) and because.in_group <= because.failed
+
+
 def test_errors_that_were_never_seen_hold_it_sooner():
     look = Look().past_the_canary()
     look(send=100)
