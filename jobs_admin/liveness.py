@@ -13,9 +13,10 @@ from django.db.models import Max
 from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.clock import clock
-from jobs_admin.models import Source
+from jobs_admin.models import AuditEvent, Source
 
 _MOST_TOLD = 50  # findings, and rules that cannot be judged
+_MOST_SWITCHED = 100
 _IS_STEP = re.compile(r"[a-z_-]{1,20}\Z")
 LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
 # What is shown may be so old, in seconds: pages of many screens ask again and again.
@@ -181,6 +182,30 @@ def guard_stands() -> str:
         return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
     except (redis.RedisError, config.BadConfiguration):
         return "on"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardOff:
+    """A time in which the guard was switched off, by the audit."""
+
+    since: datetime
+    until: datetime | None  # None: it is off now
+
+
+def guard_off(since: datetime) -> list[GuardOff]:
+    """Return the times after `since` in which the guard was off, oldest first; of the latest _MOST_SWITCHED switches."""
+    turned = AuditEvent.objects.filter(object="guard", allowed=True).order_by("-pk").values_list("at", "after")
+    found: list[GuardOff] = []
+    began: datetime | None = None
+    for at, to in reversed(turned[:_MOST_SWITCHED]):
+        if to == "off":
+            began = began or at
+        elif began is not None:
+            found.append(GuardOff(began, at))
+            began = None
+    if began is not None:
+        found.append(GuardOff(began, None))
+    return [one for one in found if one.until is None or one.until > since]
 
 
 def ingest_lag_s(now: datetime | None = None) -> float:

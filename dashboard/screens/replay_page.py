@@ -21,6 +21,7 @@ from jobs_admin.models import Replay
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.replay import SENDING, ItemState, ReplayState
 from jobs_admin.replays import learned_limit
+from jobs_admin.replays.taken_silently import SentWhileOff
 from jobs_admin.replays.unattended import Unattended
 
 STEP = 1.5  # of one press
@@ -237,6 +238,22 @@ def waits(found: Unattended | None, viewer: Viewer) -> str:
     named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
     others = f" and {more:,} more" if more > 0 else ""
     return f"Nobody has taken a job of it since {clock(found.since, timezone.now())} UTC. See whether a worker takes from {named}{others}."
+
+
+def guard_off(found: SentWhileOff | None) -> str:
+    """Return that outcomes were not reported because the guard was off, and what to do; "" where that is not so."""
+    if found is None:
+        return ""
+    now, count = timezone.now(), found.items.count()
+    since = clock(found.off.since, now)
+    jobs = "1 job" if count == 1 else f"{count:,} jobs"
+    if found.off.until is None:
+        when, which = f"The guard has been off since {since} UTC", "are not reported. Switch it on: manage.py on"
+    else:
+        when = f"The guard was off from {since} to {clock(found.off.until, now)} UTC"
+        which = "were not reported"
+    then = "When their queue is empty, these jobs move to Uncertain within minutes: record there whether each ran."
+    return f"{when}: outcomes of {jobs} {which}. {then}"
 
 
 def _sent_none(replay: Replay) -> bool:

@@ -32,6 +32,7 @@ from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState, ReplayState
 from jobs_admin.replays import ReplayRefused, progress, spread
+from jobs_admin.replays.taken_silently import sent_while_off
 from jobs_admin.replays.unattended import unattended
 
 ITEMS = 50
@@ -236,6 +237,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
             may_act=request.viewer.may_anywhere(OPERATOR),
             may_approve=approval is not None and not approval.why_not,
         ),
+        "guard_off": replay_page.guard_off(sent_while_off(replay)) if replay.sent or replay.uncertain else "",
         "nobody": replay_page.waits(nobody, request.viewer),
         "again": [replay_page.again(replay, one) for one in again],
         "uncertain": uncertain,

@@ -189,6 +189,7 @@ def _date_first_news(replay: Replay, items: Collection[int], now: datetime) -> N
 def _doubt_silent(replay: Replay, now: datetime) -> bool:
     """Sent long ago and no news: nobody knows. It stays open, and late news still settles it."""
     doubted = _doubt(replay, taken_silently.taken(replay, now, _BATCH), taken_silently.SAYS)
+    doubted += _doubt(replay, *taken_silently.taken_while_off(replay, now, _BATCH))
     sent = ReplayItem.objects.filter(replay=replay, state=ItemState.SENT).order_by()
     oldest = sent.order_by("sent_at").values_list("sent_at", flat=True).first()
     soonest_s = min([_outcome_within(source) for source in config.sources()], default=_WITHIN_S)

@@ -11,10 +11,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from dashboard.screens import replay_paces, replay_page
-from jobs_admin import config, replays, retention
+from jobs_admin import audit, config, replays, retention
+from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Controller, parse, settled
 from jobs_admin.management import replay_text
-from jobs_admin.models import DepthSample, Failure, Payload, QueueCounter, Replay, ReplayItem
+from jobs_admin.models import AuditEvent, DepthSample, Failure, Payload, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import previewing, progress, spread
 from jobs_admin.replays.unattended import Unattended
@@ -713,6 +714,27 @@ def test_a_replay_whose_jobs_nobody_takes_says_where_they_wait(ann, otto, shop):
         assert "See whether a worker takes from webhooks of shop." in who.get(url).text
     ReplayItem.objects.filter(replay=replay, n=1).update(sent_at=timezone.now())
     assert "Nobody has taken" not in ann.get(url).text
+
+
+def test_a_replay_under_way_while_the_guard_was_off_says_how_many_outcomes_are_missing(ann, shop):
+    replay = running(3)
+    url, now = reverse("replay-detail", args=[replay.pk]), timezone.now()
+    Replay.objects.update(started_at=now - timedelta(minutes=10))
+    for n, minutes in ((1, 9), (2, 8), (3, 1)):
+        moved(replay, n, "sent", sent_at=now - timedelta(minutes=minutes), settled_at=None)
+    assert "outcomes of" not in text_of(ann.get(url))
+    audit.record(BOB, "guard.off", "guard", after="off")
+    off = now - timedelta(minutes=7)
+    AuditEvent.objects.filter(act="guard.off").update(at=off)
+    text = text_of(ann.get(url))
+    assert f"The guard has been off since {clock(off, now)} UTC: outcomes of 3 jobs are not reported." in text
+    audit.record(BOB, "guard.on", "guard", after="on")
+    on = now - timedelta(minutes=5)
+    AuditEvent.objects.filter(act="guard.on").update(at=on)
+    said = f"The guard was off from {clock(off, now)} to {clock(on, now)} UTC: outcomes of 2 jobs were not reported."
+    assert said in text_of(ann.get(url))
+    moved(replay, 1, "succeeded"), moved(replay, 2, "succeeded")
+    assert "outcomes of" not in text_of(ann.get(url))
 
 
 def test_queues_out_of_sight_are_not_named_to_who_waits_for_a_worker():

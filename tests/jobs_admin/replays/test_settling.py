@@ -7,8 +7,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import replays
-from jobs_admin.models import Attempt, DepthSample, Failure, Group, Replay
+from jobs_admin import audit, replays
+from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
+from jobs_admin.models.access import Viewer
 from jobs_admin.replays import settling
 from tests.jobs_admin.replays.conftest import ANN, came_home
 from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
@@ -163,6 +164,49 @@ def test_what_an_unguarded_worker_took_is_uncertain_once_its_queue_is_empty(repl
 )
 def test_what_may_still_tell_is_waited_for(looked_at, otherwise):
     assert looked_at(**otherwise) == {"sent": 3}
+
+
+@pytest.fixture
+def switched(replay):
+    """The guard was switched off a second after the jobs were sent, and on again at a time."""
+
+    def switch(on_after_s=None):
+        sent_at = replay.items.order_by("sent_at").last().sent_at
+        for act, seconds in (("off", 1), ("on", on_after_s)):
+            if seconds is not None:
+                audit.record(Viewer("manage.py"), f"guard.{act}", "guard", after=act)
+                AuditEvent.objects.filter(act=f"guard.{act}").update(at=sent_at + timedelta(seconds=seconds))
+
+    return switch
+
+
+@pytest.mark.parametrize("on_after_s", [None, 60])
+def test_what_was_taken_while_the_guard_was_off_is_uncertain_once_its_queue_is_empty(
+    replay, looked_at, switched, on_after_s
+):
+    switched(on_after_s)
+    assert looked_at(accepted=(), guarded=2, seconds=200) == {"uncertain": 3}
+    replay.refresh_from_db()
+    outcome = replay.items.first().outcome
+    assert replay.state == "done" and "UTC, the queue is empty and no outcome was reported." in outcome
+    assert ("The guard was off from" if on_after_s else "The guard has been off since") in outcome
+    came_home(replay.items.get(n=2), "success")
+    replays.settle()
+    assert counts(replay) == {"uncertain": 2, "succeeded": 1}
+    replays.resolve_item(ANN, replay, 1, "lost")
+    assert counts(replay) == {"uncertain": 1, "succeeded": 1, "failed_again": 1}
+
+
+@pytest.mark.parametrize("otherwise", [{"waiting": 1}, {"active": 1}, {"active": None}, {"seconds": 100}])
+def test_what_may_still_run_after_the_guard_was_off_is_waited_for(looked_at, switched, otherwise):
+    switched(on_after_s=60)
+    assert looked_at(**{"accepted": (), "guarded": 2, "seconds": 200} | otherwise) == {"sent": 3}
+
+
+def test_what_was_sent_after_the_guard_was_off_is_waited_for(looked_at, switched):
+    switched(on_after_s=-60)
+    AuditEvent.objects.filter(act="guard.off").update(at=timezone.now() - timedelta(minutes=5))
+    assert looked_at(accepted=(), guarded=2, seconds=200) == {"sent": 3}
 
 
 def test_silence_becomes_uncertain_and_late_news_still_settles(replay):
