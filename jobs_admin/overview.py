@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Exists, Max, OuterRef, Q, Subquery, Sum
+from django.db.models import Case, Count, Exists, Max, OuterRef, Q, Subquery, Sum, When
 
 from jobs_admin import abilities, config, depths, failures, liveness, queues, rates
 from jobs_admin import scope as scopes
@@ -499,9 +499,10 @@ def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10)
 
 
 def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
-    """The replays that are not over, the newest first, with those of other sources left out."""
+    """Return the replays that are not over: held ones first, then the latest first; without those of other sources."""
     open_ = [state for state in ReplayState.values if state not in NOT_RUNNING]
-    found = Replay.objects.filter(state__in=open_).order_by("-id").defer("set_aside")
+    held_first = Case(When(state=ReplayState.HELD, then=0), default=1)
+    found = Replay.objects.filter(state__in=open_).order_by(held_first, "-id").defer("set_aside")
     allowed = viewer.sources()
     if allowed is not None:
         found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))

@@ -19,9 +19,11 @@ from dashboard.screens import alert_list, dead_picture, group_list, replay_page,
 from jobs_admin import alerts, liveness, overview, rates
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
+from jobs_admin.models.replay import ReplayState
 from jobs_admin.policy_marks import PolicyMark
 
 ALERTS_SHOWN = 5
+HELD_SHOWN = 3  # replays
 MOST_ALERTS = 50  # looked at, of those that fire
 LATE_SAMPLE_S = 60  # an older look at a source is said
 MOST_UNFILED = 1_000
@@ -59,6 +61,7 @@ def index(request: HttpRequest) -> HttpResponse:
     watched, board = liveness.watched(now), overview.board(viewer, now)
     sentence, series = board.sentence, board.series
     names, rows = _hours(series)
+    held = [replay for replay in board.replays if replay.state == ReplayState.HELD]
     firing = alerts.firing(viewer, limit=MOST_ALERTS)
     firing_lines = alert_list.lines(firing, now, alert_list.may_act(viewer, firing), is_folded=True)
     context = {
@@ -86,6 +89,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "more_dead": board.more_dead,
         "rows": group_list.rows(board.loudest, now=now),
         "replays": [_replay_line(replay) for replay in board.replays],
+        "held": [_replay_line(replay) for replay in held[:HELD_SHOWN]],
+        "more_held": len(held[HELD_SHOWN:]),
         "uncaptured": board.uncaptured,
         "unfiled": Unfiled.objects.order_by()[: MOST_UNFILED + 1].count(),
         "most_unfiled": MOST_UNFILED,

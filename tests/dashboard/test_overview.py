@@ -79,9 +79,7 @@ def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_
         overview.forget()
 
     beat("b1", now, overrun=0, shared_out=0)
-    assert "budget could not be read" not in text_of(ann.get("/")) and "limit was exceeded" not in text_of(
-        ann.get("/")
-    )
+    assert "budget could not be read" not in text_of(ann.get("/")) and "limit was exceeded" not in text_of(ann.get("/"))
     beat("b1", now - timedelta(minutes=61), overrun=1, shared_out=12)
     assert "budget could not be read" not in text_of(ann.get("/"))
     beat("b1", now - timedelta(minutes=5), overrun=1, shared_out=13)
@@ -154,6 +152,25 @@ def test_it_costs_the_same_for_one_failure_and_for_many(ann, watched, django_ass
     overview.forget()
     with django_assert_max_num_queries(30):
         ann.get("/")
+
+
+def test_a_held_replay_is_among_what_needs_attention_also_behind_many_later_ones(ann, watched):
+    why, at = "6 of the last 6 jobs failed again with <ReadTimeout>.", timezone.now()
+    held = {"scope_max_id": 1, "actor": "ann", "state": "held", "total": 1_396, "state_since": at, "held_because": why}
+    first = Replay.objects.create(**held, planned=1_055)
+    for n in range(11):
+        Replay.objects.create(scope_max_id=1, actor="ann", state="running", total=10, planned=n)
+    text, page = text_of(ann.get("/")), ann.get("/").text
+    said = f"Replay #{first.pk} is held since {clock_of(at)} : 1,055 jobs not sent. {why}"
+    assert said.replace(" : ", ": ") in text.replace(" : ", ": ") and text.index("is held") < text.index("Dead now")
+    assert page.index("is held") < page.index('aria-label="Sources"') and "&lt;ReadTimeout&gt;" in page
+    assert f'<a href="/replays/{first.pk}/">Replay #{first.pk} is held</a>' in page
+    for planned in (1, 2, 3):
+        Replay.objects.create(**held, planned=planned)
+    overview.forget()
+    text = text_of(ann.get("/"))
+    assert "3 jobs not sent" in text and "1 job not sent" in text
+    assert "1,055 jobs not sent" not in text and "1 more replay is held" in text
 
 
 def test_a_replay_under_way_has_the_bar_of_its_own_page(ann, watched):
