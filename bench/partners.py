@@ -313,7 +313,7 @@ def _meet(asked: tuple[int, str, int, int]) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What careful promises, over all it met. `more_dead_than_steady`: partner -> jobs more, where it is so."""
+    """Return the figures of each way over all partners. `more_dead_than_steady`: partner -> additional dead jobs, where any."""
     found = {}
     for way in (*CAREFUL, *STEADY):
         mine = [row for row in rows if row["way"] == way]

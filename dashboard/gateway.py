@@ -203,7 +203,7 @@ class Gateway:
         return b"".join(parts)
 
     async def _client(self, scope: Any) -> str:
-        """Who waits in line: the viewer whose session or token it is, else the address."""
+        """Return the client to queue: the viewer of the session or token, else the address."""
         credential = _credential(scope)
         if credential and credential not in self.known:
             loop = asyncio.get_running_loop()

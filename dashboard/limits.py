@@ -28,7 +28,7 @@ class TimeIsUp(OperationalError):
 
 
 class Work:
-    """What one request may ask of the database. `stop` may be called from any thread."""
+    """The database time of one request, in seconds. `stop` may be called from any thread."""
 
     def __init__(self, statement_s: float, whole_s: float) -> None:
         self.statement_s, self.whole_s = statement_s, whole_s

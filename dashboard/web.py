@@ -33,7 +33,7 @@ _OPTIONS = {
 
 
 def server(port: int) -> list[str]:
-    """What follows `python`: granian with the gateway, one process."""
+    """Return the arguments of `python` that start granian with the gateway, in one process."""
     return ["-m", "dashboard.web", f"127.0.0.1:{port}"]
 
 

@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 def fill(apps, schema_editor):
-    """What is under way began before its own first item, or has none yet."""
+    """Set it for replays in progress: just below their own first item, or the latest item where they have none."""
     replays, items = apps.get_model("jobs_admin", "Replay"), apps.get_model("jobs_admin", "ReplayItem")
     last = items.objects.aggregate(models.Max("pk"))["pk__max"] or 0
     under_way = replays.objects.filter(ended_at__isnull=True, started_at__isnull=False)

@@ -50,6 +50,18 @@ def test_an_attacker_stops_nobody_and_leaves_nothing_running(desk):
     assert seen["after"]["processor_s_in_2_s"] < 0.5
 
 
+@pytest.mark.skipif("connection.vendor != 'sqlite'", reason="PostgreSQL has statement_timeout")
+@pytest.mark.timeout(60)
+def test_a_busy_machine_ends_no_search_early_but_a_long_one_is_ended():
+    work = limits.Work(0.2, 0.4)
+    with work.here():
+        time.sleep(0.5)  # as if other programs had the processor
+        work.begin_statement(connection)
+        assert not work.is_over
+        while not work.is_over:  # it computes, as a long statement does
+            pass
+
+
 @pytest.mark.server
 @pytest.mark.timeout(120)
 def test_what_reaches_the_pages_through_the_gateway(desk):

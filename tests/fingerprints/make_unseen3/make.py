@@ -94,7 +94,7 @@ def _recorded(one: dict, work: Path, where: str) -> dict:
     def shown(text: str) -> str:
         text = text.replace(f"{work}/releases/{where}/", SHOWN[where])
         text = re.sub(rf"{re.escape(str(work))}/{where[0]}/lib(64)?", PACKAGES[where[0]], text)
-        return re.sub(r"[^\s\"'<(]*/lib/(python3\.\d+)/(?!site-packages)", r"/usr/local/lib/\1/", text).replace(str(work), "/var/grid")
+        return re.sub(r"[^\s\"'<(]*/lib/(python3\.\d+)/(?!site-packages)", r"/usr/local/lib/\1/", text).replace(str(work), "/var/grid").replace(str(HERE), "/var/grid")
 
     trace = shown(one["trace"])
     told = Outcome("exception", one["type"], shown(one["message"]) if "message" in one else _message(one["type"], trace), trace)
