@@ -34,8 +34,8 @@ from jobs_admin.core import keys
 from jobs_admin.worker.budget import SCRIPT, arguments
 from jobs_admin.worker.calls import Calls, Script
 
-# per minute, burst: that of seed 000, one that fills ten times a second, one that is never empty for long
-RULES = {"seed": (100.0, 10), "middle": (600.0, 100), "wide": (60_000.0, 500)}
+# per minute, burst: 100 a minute, one that fills ten times a second, one that is never empty for long
+RULES = {"narrow": (100.0, 10), "middle": (600.0, 100), "wide": (60_000.0, 500)}
 WINDOWS_S = (1, 10, 60)
 
 # The decision as it is, and the time by which it was made: inside of a script Redis' clock stands still.

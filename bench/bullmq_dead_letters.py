@@ -2,8 +2,8 @@
 
     python bench/bullmq_dead_letters.py --jobs 45000 --copies 2
 
-Writes copies as seed 000's `watchQueue` does into a private Valkey, then reads and files them as a watch does (SQLite), then sends all of
-them, in batches of a hundred, from their copies alone. Prints JSON.
+Writes copies into a private Valkey as a listener does (tests/node/forwarders), then reads and files them
+as a watch does (SQLite), then sends all of them, in batches of a hundred, from their copies alone. Prints JSON.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def _measured(jobs: int, copies: int, url: str) -> dict[str, Any]:
     from django.core.management import call_command
 
     from bench.machine import machine
-    from jobs_admin import config, pulling
+    from jobs_admin import config
     from jobs_admin.models import Failure
+    from jobs_admin.retries import pulling
     from jobs_admin.sources.base import Letter
 
     call_command("migrate", verbosity=0)

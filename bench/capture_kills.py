@@ -239,9 +239,9 @@ class Rig:
         def left() -> dict[str, int]:
             with redis.Redis.from_url(self.store.url) as client:
                 counts = {
-                    "on the stream": client.xlen(keys.failures()),
+                    "on the stream": client.xlen(keys.failures("shop")),
                     "in the spool": len(list(spool.glob("*.spool"))),
-                    "kept of the dead": client.scard(keys.kept_places()),
+                    "kept of the dead": client.scard(keys.kept_boots("shop")),
                 }
             return {where: n for where, n in counts.items() if n}
 

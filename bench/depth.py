@@ -171,7 +171,7 @@ COLUMNS = (
 def write(step: int, since: int, until: int, lives: list[Life]) -> int:
     from django.db import transaction
 
-    from jobs_admin import statements
+    from jobs_admin.db import statements
     from jobs_admin.models import DepthSample
 
     count = 0
@@ -190,8 +190,8 @@ def lives(count: int) -> list[Life]:
 
 def fill(chosen: argparse.Namespace) -> dict[str, object]:
     """What so many days of looks leave in the table, as it is kept."""
-    from jobs_admin.depths.ladder import LADDER
     from jobs_admin.models import DepthSample, Release, Source
+    from jobs_admin.queues.depths.ladder import LADDER
 
     now = int(time.time())
     Source.objects.get_or_create(name="shop", defaults={"is_configured": True, "is_reachable": True})
@@ -235,9 +235,9 @@ def fold(chosen: argparse.Namespace) -> dict[str, object]:
     """A day of looks of which nothing is folded; then a round of a watch that is never away."""
     from django.utils import timezone
 
-    from jobs_admin import depths
-    from jobs_admin.depths import rolling
     from jobs_admin.models import DepthSample
+    from jobs_admin.queues import depths
+    from jobs_admin.queues.depths import rolling
 
     now = int(time.time()) // 86_400 * 86_400
     looks = write(10, now - 86_400, now, lives(chosen.queues))

@@ -82,7 +82,8 @@ def fill(wanted: argparse.Namespace) -> int:
     """Answers how many failures were written."""
     from django.db import connection, connections, transaction
 
-    from jobs_admin import filing, rules_in_force
+    from jobs_admin.db import rules_in_force
+    from jobs_admin.ingest import filing
 
     rules = rules_in_force.current()
     connections.close_all()  # before the fork
@@ -118,7 +119,7 @@ def made(part: _Part, rules: object) -> list[object]:
 
     from jobs_admin import config
     from jobs_admin.core.envelope import encode
-    from jobs_admin.report import read
+    from jobs_admin.ingest.report import read
 
     seal = config.payload_keys().encrypt
     until = datetime.fromtimestamp(part.until, UTC)

@@ -83,9 +83,9 @@ def flood(engine: Engine, folder: Path, spool: Path, wanted: argparse.Namespace)
         took_s = time.monotonic() - began
         published, longest = users.end(), store.end()
         with redis.Redis.from_url(engine.url) as client:
-            dropped = sum(json.loads(text)["count"] for text in client.hvals(keys.dropped()))
+            dropped = sum(json.loads(text)["count"] for text in client.hvals(keys.dropped("shop")))
             captured = {decode(fields).job_id for _, fields in pages(client)}
-            in_stream = client.xlen(keys.failures())
+            in_stream = client.xlen(keys.failures("shop"))
         spooled, in_spool = on_disk(spool / "shop")
         figures = {
             "failures": wanted.failures,
@@ -264,8 +264,8 @@ class Watcher:
         while not self._end.wait(0.5):
             seen = {
                 "used_memory_mb": self._client.info("memory")["used_memory"],
-                "stream_mb": self._client.memory_usage(keys.failures(), samples=0) or 0,
-                "counted_mb": int(self._client.get(keys.failures_bytes()) or 0),
+                "stream_mb": self._client.memory_usage(keys.failures("shop"), samples=0) or 0,
+                "counted_mb": int(self._client.get(keys.failures_bytes("shop")) or 0),
             }
             self._most = {name: max(most, round(seen[name] / MB, 1)) for name, most in self._most.items()}
 
@@ -277,7 +277,7 @@ class Watcher:
 
 def pages(client: redis.Redis) -> Any:
     after = "-"
-    while some := client.xrange(keys.failures(), min=after, count=5_000):
+    while some := client.xrange(keys.failures("shop"), min=after, count=5_000):
         yield from some
         after = b"(" + some[-1][0]
 
@@ -318,7 +318,7 @@ def filed(engine: Engine, folder: Path, spool: Path, wanted: int, dropped: int) 
     desk(place, REDRIVE_REDIS_URL=engine.url, CELERY_BROKER_URL=engine.url)
     from django.utils import timezone
 
-    from jobs_admin import uncaptured
+    from jobs_admin.ingest import uncaptured
     from jobs_admin.models import Failure
     from jobs_admin.models.access import ENGINE
 
@@ -332,7 +332,7 @@ def filed(engine: Engine, folder: Path, spool: Path, wanted: int, dropped: int) 
         told = uncaptured.lately(ENGINE, timezone.now())
         left = not Failure.objects.count()
         with redis.Redis.from_url(engine.url) as client:
-            left = client.xlen(keys.failures())
+            left = client.xlen(keys.failures("shop"))
         return {
             "filed": Failure.objects.count(),
             "seconds": round(took_s, 1),

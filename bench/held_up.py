@@ -76,7 +76,7 @@ def measured_all(store_url: str, folder: Path, jobs: int = 2000) -> dict[str, An
 
 
 def guard_on(url: str, folder: Path) -> Guard:
-    made = Store(url, Spool(folder / "held-up-spool"))
+    made = Store(url, "shop", Spool(folder / "held-up-spool"))
     with contextlib.suppress(redis.RedisError):  # one of them leads nowhere, as it should
         made.dial()  # the heartbeat's work in a worker
     return Guard(Origin("shop", "2026.11", ("kwargs.tenant",)), made)

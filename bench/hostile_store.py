@@ -1,14 +1,17 @@
-"""Shapes that nobody should write, under every key of the store that the desk reads and in every field of a report.
+"""Shapes that nobody should write, under every key of the store that is read and in every field of a report.
 
     python -m bench.hostile_store --shapes 100000 [--seed 1] [--only workers options]
 
-Each shape is read by every function that reads its key, and by the overview, Queues, quarantine and lint every 500 shapes. Ends with 1, and
-prints the seed's shape, where a reader raises or a page is a 500.
+Each shape of a key is read by every function that reads the key; where a parser takes the text (`store_shapes.PARSERS`), every
+shape goes to the parser and each 20th the whole way. Overview, Queues, quarantine and lint are opened every 2,000 shapes. Of
+reports each shape of each field is read as `ingest` reads it, with the check of its signature, and each 50th filed. Ends with
+1, and prints the shape, where a reader raises or a page is a 500.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -16,17 +19,26 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import redis
+    from django.test import Client
+
+    from tests.shapes import Key
+    from tests.store_shapes import Many
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 PAGES = ("/", "/queues/", "/queues/shop/emails/", "/quarantine/", "/policies/lint/")
-PAGES_EVERY, REPORTS_AT_ONCE = 500, 500
+PAGES_EVERY, WHOLE_EVERY, FILED_EVERY, REPORTS_AT_ONCE = 2_000, 20, 50, 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shapes", type=int, default=100_000, help="for each key, and of reports")
+    parser.add_argument("--shapes", type=int, default=100_000, help="for each key, and each field of a report")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[])
     chosen = parser.parse_args()
@@ -62,48 +74,112 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
     logging.disable(logging.CRITICAL)
     from django.conf import settings
     from django.core.management import call_command
+    from django.db import connection
     from django.test import Client
 
     settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
     settings.ALLOWED_HOSTS.append("testserver")
     call_command("migrate", verbosity=0)
+    connection.cursor().execute("PRAGMA synchronous = OFF")  # the disk is not what is measured
     from django.contrib.auth import get_user_model
 
-    from jobs_admin import config, ingest, liveness, overview
-    from jobs_admin.models import Unfiled
-    from tests.shapes import KEYS, prepare, reports, shapes
+    from jobs_admin import config
+    from tests.shapes import KEYS as FIRST
+    from tests.shapes import prepare, shapes
+    from tests.store_shapes import FIELDS, KEYS, MANY, PARSERS
 
+    assert FIRST.keys() <= KEYS.keys()
     browser = Client(raise_request_exception=False)
     browser.force_login(get_user_model().objects.create_superuser("ann"))
     store = config.store()
     found: dict[str, dict[str, object]] = {}
-    for name in only or KEYS:
-        began, failed = time.monotonic(), []
-        for n, shape in enumerate(shapes(random.Random(f"{seed} {name}"), KEYS[name].sound, count)):
-            if n % PAGES_EVERY == 0:
-                prepare(store)
-            KEYS[name].put(store, shape)
-            for read in KEYS[name].read:
-                try:
-                    read()
-                except Exception as error:
-                    failed.append(f"{type(error).__name__}: {error} of {shape[:300]!r}")
-            if n % PAGES_EVERY == 0:
-                overview.forget()
-                liveness.forget()
-                failed += [f"{page}: {shape[:300]!r}" for page in PAGES if browser.get(page).status_code >= 500]
-        found[name] = {"shapes": count, "seconds": round(time.monotonic() - began, 1), "failed": failed[:10]}
-        print(name, found[name], file=sys.stderr)
-        store.flushdb()
-    if not only:
-        began = time.monotonic()
-        entries = enumerate(reports(random.Random(seed), count))
-        while batch := [(f"{n + 1}-1".encode(), entry) for n, entry in (next(entries, (0, {})) for _ in range(REPORTS_AT_ONCE)) if entry]:
-            ingest.file(batch)
-        unread = Unfiled.objects.filter(why__startswith="reading it failed").values_list("why", flat=True)
+
+    def report(name: str, began: float, failed: list[str], **more: object) -> None:
         took = round(time.monotonic() - began, 1)
-        found["reports"] = {"shapes": count, "seconds": took, "set aside": Unfiled.objects.count(), "failed": list(unread[:10])}
+        found[name] = {"shapes": count, "seconds": took, **more, "failed": failed[:10]}
+        print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
+
+    for name in [name for name in KEYS if not only or name in only]:
+        key, many, began, failed = KEYS[name], MANY.get(name), time.monotonic(), []
+        source = shapes(random.Random(f"{seed} {name}"), key.sound, count)
+        at, whole = 0, 0
+        while batch := list(itertools.islice(source, len(many.fields) if many else 1)):
+            if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
+                prepare(store)
+            is_whole = name not in PARSERS or at % WHOLE_EVERY == 0
+            if name in PARSERS:
+                failed += _failures(lambda name=name, batch=batch: PARSERS[name](batch[0]), batch)
+            if is_whole:
+                whole += len(batch)
+                _put(store, key, many, batch)
+                for read in key.read:
+                    failed += _failures(read, batch)
+            if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
+                failed += [f"{page}: {batch[0][:300]!r}" for page in _pages_that_fail(browser)]
+            at += len(batch)
+        report(name, began, failed, whole=whole)
+        store.flushdb()
+    for field in [field for field in FIELDS if not only or field in only or "reports" in only]:
+        began = time.monotonic()
+        report(f"field {field}", began, *_read_reports(field, count, seed), whole=count // FILED_EVERY)
     return found
+
+
+def _put(store: redis.Redis, key: Key, many: Many | None, batch: list[bytes]) -> None:
+    if many is not None:
+        many.put(store, batch)
+    else:
+        key.put(store, batch[0])
+
+
+def _failures(read: Callable[[], object], batch: list[bytes]) -> list[str]:
+    try:
+        read()
+    except Exception as error:
+        return [f"{type(error).__name__}: {error} of {[shape[:300] for shape in batch[:3]]!r}"]
+    return []
+
+
+def _pages_that_fail(browser: Client) -> list[str]:
+    from jobs_admin.desk import overview
+    from jobs_admin.queues import liveness
+
+    overview.forget()
+    liveness.forget()
+    return [page for page in PAGES if browser.get(page).status_code >= 500]
+
+
+def _read_reports(field: str, count: int, seed: int) -> tuple[list[str]]:
+    """Read every report as `ingest` does, and file some; those that the reader or the writer failed over."""
+    from datetime import UTC, datetime
+
+    from jobs_admin import config, ingest, trust
+    from jobs_admin.core.envelope import Unreadable
+    from jobs_admin.ingest.report import NotOurs, read
+    from jobs_admin.models import Unfiled
+    from jobs_admin.models.access import ENGINE
+    from jobs_admin.trust import source_keys
+    from tests.store_shapes import reports_of
+
+    now, seal, failed, filed = datetime.now(UTC), config.payload_keys().encrypt, [], []
+    key = source_keys.create(ENGINE, "shop")
+    trusted = trust.current()
+    for n, entry in enumerate(reports_of(field, random.Random(f"{seed} {field}"), count, key)):
+        try:
+            read(b"1-1", entry, now, seal, stream="shop" if n % 2 else "", trust=trusted)
+        except (NotOurs, Unreadable, trust.Refused):
+            pass
+        except Exception as error:
+            failed.append(f"{type(error).__name__}: {error} of {entry!r:.600}")
+        if n % FILED_EVERY == 0:
+            filed.append((f"{n + 1}-1".encode(), entry))
+        if len(filed) == REPORTS_AT_ONCE or n == count - 1:
+            ingest.file(filed)
+            filed = []
+    for words in ("reading it failed", "writing it failed"):
+        failed += Unfiled.objects.filter(why__startswith=words).values_list("why", flat=True)
+    Unfiled.objects.all().delete()
+    return (failed,)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def measured(store: Engine, folder: Path, rounds: int) -> dict[str, dict[str, fl
     app = make_app("memory://")
     hostile.define(app)
     channel = Connection("memory://").channel()
-    guard = Guard(Origin("shop", "", ("kwargs.tenant",)), Store(store.url, Spool(folder / "spool")))
+    guard = Guard(Origin("shop", "", ("kwargs.tenant",)), Store(store.url, "shop", Spool(folder / "spool")))
     guard.store.dial()
     request_class = guarded(Request, guard)
 

@@ -1,9 +1,9 @@
 """How fast captured failures become rows, and whether each becomes exactly one.
 
-    python bench/ingest.py --failures 100000 [--processes 1] [--kill] [--database postgresql://…]
+    python bench/ingest.py --failures 100000 [--sources 20] [--processes 1] [--kill] [--database postgresql://…]
 
-Writes all reports to the stream of a private Valkey in one burst (some 10 kB each: arguments, raw message, stack), then
-starts the real `manage.py watch --only ingest` and waits until the stream is empty. `--kill` ends one of the processes by
+Writes all reports to the streams of their sources in a private Valkey in one burst (some 10 kB each: arguments, raw message, stack), then
+starts the real `manage.py watch --only ingest` and waits until the streams are empty. `--kill` ends one of the processes by
 SIGKILL half-way. Beside it: the same rows by bare executemany into an empty database with the same indexes, and how
 long somebody else's small writes waited meanwhile. Prints JSON.
 """
@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ _IN_ONE_TRANSACTION = 1_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--failures", type=int, default=100_000)
+    parser.add_argument("--sources", type=int, default=1, help="among which the reports are divided evenly")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--kill", action="store_true", help="end an ingest process by SIGKILL half-way")
     parser.add_argument("--database", default="", help="an empty PostgreSQL database; otherwise a SQLite file")
@@ -69,16 +71,17 @@ def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
         django.setup()
         call_command("migrate", verbosity=0)
-        written = burst(wanted.failures)
+        written = burst(wanted.failures, wanted.sources)
         figures = {
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
             "python": platform.python_version(),
             "database": database(),
             "failures": wanted.failures,
-            "stream_mb": round(stream_bytes() / 1e6),
+            "sources": wanted.sources,
+            "stream_mb": round(stream_bytes(wanted.sources) / 1e6),
             "watches": wanted.processes,
         }
-        figures |= profiled() if wanted.profile else drained(wanted)
+        figures |= profiled(wanted.sources) if wanted.profile else drained(wanted)
         figures["failures_per_s"] = round(wanted.failures / figures["seconds"])
         figures |= checked(written)
         figures |= bare()
@@ -96,39 +99,50 @@ def database() -> str:
         return f"{connection.vendor} {cursor.fetchone()[0]}"
 
 
-def burst(count: int) -> set[str]:
+def streams(sources: int) -> dict[str, str]:
+    """Source -> its stream."""
+    from jobs_admin.core import keys
+
+    return {(name := f"bench{n}"): keys.failures(name) for n in range(sources)}
+
+
+def left(store: Any, sources: int) -> int:
+    """Reports on all streams."""
+    return sum(map(store.xlen, streams(sources).values()))
+
+
+def burst(count: int, sources: int) -> set[str]:
     """Write `count` failures; answers their job ids."""
     import shop
 
     from jobs_admin import config
-    from jobs_admin.core import keys
     from jobs_admin.core.envelope import encode
     from jobs_admin.models import Failure
 
     if Failure.objects.exists():
         raise SystemExit("The database holds failures already. Nothing was changed; give an empty one.")
     ids: set[str] = set()
+    turns = itertools.cycle(streams(sources).items())
 
     now, store = time.time(), config.store()
     envelopes = shop.reports(count, source="bench", since=now - 6 * 3600, until=now, now=now, dead_only=True)
     while part := list(itertools.islice(envelopes, _BATCH)):
         with store.pipeline(transaction=False) as pipe:
-            for envelope in part:
-                pipe.xadd(keys.failures(), encode(envelope))
+            for envelope, (source, stream) in zip(part, turns, strict=False):
+                pipe.xadd(stream, encode(replace(envelope, source=source)))
                 ids.add(envelope.job_id)
             pipe.execute()
     return ids
 
 
-def stream_bytes() -> int:
+def stream_bytes(sources: int) -> int:
     from jobs_admin import config
-    from jobs_admin.core import keys
 
-    return config.store().memory_usage(keys.failures()) or 0
+    return sum(config.store().memory_usage(stream) or 0 for stream in streams(sources).values())
 
 
 def drained(wanted: argparse.Namespace) -> dict[str, Any]:
-    """Start the real thing and wait until the stream is empty. Time runs from the first entry that is taken off."""
+    """Start the real thing and wait until the streams are empty. Time runs from the first entry that is taken off."""
     from jobs_admin import config
     from jobs_admin.core import keys
     from jobs_admin.core.lifeline import die_with_parent
@@ -139,11 +153,11 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
     killed, began = 0, 0.0
     clicks = Clicks()
     try:
-        while (left := store.xlen(keys.failures())) > 0:
-            if not began and left < wanted.failures:
+        while (waiting := left(store, wanted.sources)) > 0:
+            if not began and waiting < wanted.failures:
                 began = time.monotonic()
                 clicks.start()
-            if wanted.kill and not killed and left < wanted.failures / 2:
+            if wanted.kill and not killed and waiting < wanted.failures / 2:
                 killed = json.loads(store.hget(keys.steps(), "ingest"))["pid"]
                 os.kill(killed, signal.SIGKILL)
             if any(watch.poll() is not None for watch in watches):
@@ -168,17 +182,16 @@ def drained(wanted: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def profiled() -> dict[str, Any]:
+def profiled(sources: int) -> dict[str, Any]:
     import cProfile
     import pstats
 
     from jobs_admin import config, ingest
-    from jobs_admin.core import keys
 
     profile = cProfile.Profile()
     began = time.monotonic()
     profile.enable()
-    while config.store().xlen(keys.failures()):
+    while left(config.store(), sources):
         ingest.step("bench", wait_s=0.01)
     profile.disable()
     pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(30)

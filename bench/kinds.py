@@ -141,7 +141,7 @@ def _thrown(engine: Engine, is_guarded: bool) -> dict[str, str]:
         worker = RealWorker(broker, store, environment=environment).start(90)
         try:
             for n, name in enumerate(garbage.CORPUS):
-                before = stream.xlen("redrive:failures")
+                before = stream.xlen("redrive:{shop}:failures")
                 worker.app.send_task("ok", args=[f"before {n}"], queue="celery")
                 client.lpush("celery", garbage.element(name, n))
                 worker.app.send_task("ok", args=[f"after {n}"], queue="celery")
@@ -151,7 +151,7 @@ def _thrown(engine: Engine, is_guarded: bool) -> dict[str, str]:
                         break
                     time.sleep(0.05)
                 time.sleep(0.2)
-                found[name] = fate = _fate(worker, n, stream.xlen("redrive:failures") - before)
+                found[name] = fate = _fate(worker, n, stream.xlen("redrive:{shop}:failures") - before)
                 if fate not in ("lost", "runs") and not fate.startswith("filed"):
                     worker.kill()  # of one that ends, what it puts back would end the next
                     client.flushdb()

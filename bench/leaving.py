@@ -171,7 +171,7 @@ class Leaving:
 
     def _is_filed(self) -> bool:
         with redis.Redis.from_url(self.store_url) as client:
-            return not client.xlen(keys.failures())
+            return not client.xlen(keys.failures("shop"))
 
     def _told(self, how: str, jobs: list[str], due: dict[str, float]) -> dict[str, Any]:
         ran = self.second_attempts()

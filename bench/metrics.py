@@ -47,9 +47,11 @@ def measured(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def filed(count: int) -> dict[str, Any]:
     """File as many reports, each with an error of its own; of the time, what counting for Prometheus took."""
-    from jobs_admin import config, filing, ingest, totals
+    from jobs_admin import config, ingest
     from jobs_admin.core import keys
     from jobs_admin.core.envelope import Envelope, encode
+    from jobs_admin.db import totals
+    from jobs_admin.ingest import filing
 
     spent, add = [], totals.add
 
@@ -66,11 +68,11 @@ def filed(count: int) -> dict[str, Any]:
                 one = Envelope(
                     source="bench", queue=f"q{n % 5}", job_id=f"j{n}", kind="exception", attempt=1, at=now - 60, **said
                 )
-                pipe.xadd(keys.failures(), encode(one))
+                pipe.xadd(keys.failures("bench"), encode(one))
             pipe.execute()
     filing.totals.add = timed
     began = time.monotonic()
-    while store.xlen(keys.failures()):
+    while store.xlen(keys.failures("bench")):
         ingest.step("bench", wait_s=0.01)
     took = time.monotonic() - began
     filing.totals.add = add
@@ -85,7 +87,7 @@ def filed(count: int) -> dict[str, Any]:
 def scraped() -> dict[str, Any]:
     from django.test import Client
 
-    from jobs_admin import totals
+    from jobs_admin.db import totals
     from jobs_admin.management.commands.token import create
     from jobs_admin.models import Failure
     from jobs_admin.models.access import ENGINE

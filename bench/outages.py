@@ -386,7 +386,7 @@ def _lost(guarded: Worker, store: Engine, began_at: float) -> dict[str, Any]:
     """Failing attempts without a report; and whether what came by the spool came in the order of its capture."""
     time.sleep(2)  # a report may still be on its way
     with redis.Redis.from_url(store.url) as client:
-        entries = client.xrange(keys.failures())
+        entries = client.xrange(keys.failures("shop"))
     reports: list[Envelope] = [decode(fields) for _, fields in entries]
     told = {one.message for one in reports}
     failed = guarded.failed()

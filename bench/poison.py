@@ -101,7 +101,7 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 def reports(store: redis.Redis) -> list[Envelope]:
-    return [decode(fields) for _, fields in store.xrange(keys.failures())]
+    return [decode(fields) for _, fields in store.xrange(keys.failures("shop"))]
 
 
 def wait(fleet: Fleet, is_done: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:

@@ -142,7 +142,7 @@ class Reports:
         from jobs_admin.core.envelope import decode
 
         entries: Any = self._client.xrange(
-            keys.failures(), f"({self._last.decode()}" if self._last != b"0" else "-", "+"
+            keys.failures("shop"), f"({self._last.decode()}" if self._last != b"0" else "-", "+"
         )
         for entry, fields in entries:
             self._last = entry

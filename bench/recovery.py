@@ -1,4 +1,4 @@
-"""The story of seed 000 on a simulated clock: 45,000 dead webhook jobs, and a customer who has just come back.
+"""A recovery on a simulated clock: 45,000 dead webhook jobs, and a customer who has just come back.
 
     python bench/recovery.py [--jobs 45000] [--seeds 3] [--curve warming]
 

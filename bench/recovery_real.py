@@ -1,4 +1,4 @@
-"""The story of seed 000 with real workers: `python -m bench.recovery_real [--jobs 1500] [--way careful]`.
+"""A recovery with real workers: `python -m bench.recovery_real [--jobs 1500] [--way careful]`.
 
 What bench/recovery.py tells on a simulated clock, smaller and for real. A desk of its own (Valkey, SQLite, the whole
 `watch`), a guarded Celery worker of four processes, and the customer's service, which is a process too. The jobs really

@@ -60,7 +60,8 @@ def main() -> None:
     from django.db.models import F, Sum
     from django.utils import timezone
 
-    from jobs_admin import config, retention
+    from jobs_admin import config
+    from jobs_admin.desk import retention
     from jobs_admin.models import Failure, FailureCount
 
     Failure.objects.annotate(odd=F("id") % 2).filter(odd=1, state="dead").update(state="recovered")

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=3_000)
     jobs = parser.parse_args(arguments).jobs
     settings.configure(REDRIVE_PAYLOAD_KEYS=[Fernet.generate_key().decode()])
-    from jobs_admin import unsealing
+    from jobs_admin.trust import unsealing
 
     seal = sealer(unsealing.public_key())
     found = {}

@@ -255,10 +255,10 @@ class Worker:
         if self.kind in {*STOCK, "off"} or job == "success":
             return
         ends = time.monotonic() + 20
-        while (found := self._reports.xlen(keys.failures())) < count:  # all of them, on the stream
+        while (found := self._reports.xlen(keys.failures("shop"))) < count:  # all of them, on the stream
             assert time.monotonic() < ends, f"{self.kind}: {found} reports of {count}"
             time.sleep(0.05)
-        self._reports.delete(keys.failures())
+        self._reports.delete(keys.failures("shop"))
 
     def _cpu_ns(self) -> tuple[int, int]:
         """Processor nanoseconds so far: of the main process, and of all."""

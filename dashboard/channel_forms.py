@@ -47,7 +47,7 @@ class Draft:
         return self.texts.get("kind") or KINDS[0]
 
     def document(self) -> dict[str, Any]:
-        """In the contract's shape: what belongs to the kind, and of that what is not empty."""
+        """Return the channel as the API takes it: the fields of its kind that are not empty."""
         found: dict[str, Any] = {"name": self.texts.get("name", ""), "kind": self.kind, "events": list(self.events)}
         for name in OF_KIND.get(self.kind, ()):
             text = self.texts.get(name, "")

@@ -21,7 +21,12 @@ OURS = {
     "off": "Silence the guard in all workers within two seconds.",
     "on": "Let the guard in all workers record again.",
     "workers": "Workers that are gone with jobs in hand: list them, return their jobs.",
+    "rotate-keys": "Re-encrypt with the first payload key, and say which other may be taken out.",
     "public_key": "Print the public key with which workers encrypt raw messages.",
+    "source-key": "Keys with which workers sign their reports: create, list, revoke.",
+    "unsigned-reports": "Until when reports without a signature are accepted.",
+    "sources": "Unknown sources and refused reports: list, accept, file, discard.",
+    "worker-acl": "The store user of a source's workers: its rights as ACL rules, or made.",
     "worker-wheel": "Build the guard as a package for the environments of workers.",
     "node-package": "Build the piece for BullMQ workers as an npm package.",
     "token": "Keys to the API: create, list, revoke.",
@@ -31,7 +36,10 @@ OURS = {
     "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
 }
 # These read tables at once; `doctor` says itself what is missing.
-_NEED_TABLES = {"audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "watch", "workers"}
+_NEED_TABLES = {
+    "audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "rotate-keys", "source-key", "sources",
+    "unsigned-reports", "watch", "worker-acl", "workers",
+}  # fmt: skip
 _DJANGO = (
     "core/management",
     "contrib/auth/management",
@@ -55,6 +63,8 @@ def run(argv: list[str]) -> None:
     from django.core.management import execute_from_command_line
     from django.db.utils import OperationalError, ProgrammingError
 
+    if command in OURS:
+        argv = [argv[0], command.replace("-", "_"), *argv[2:]]  # as its module is called
     try:
         try:
             execute_from_command_line(argv)
@@ -81,7 +91,7 @@ def listing() -> str:
 
     found = {name for part in _DJANGO for name in find_commands(str(Path(django.__file__).parent / part))}
     lines = ["Redrive's commands (`python3 manage.py COMMAND --help` tells more):", ""]
-    lines += [f"  {name:<14}{what}" for name, what in OURS.items()]
+    lines += [f"  {name:<18}{what}" for name, what in OURS.items()]
     lines += ["", "Django's:", "", "  " + ", ".join(sorted(found - OURS.keys())), ""]
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from django.http import StreamingHttpResponse
 
-from jobs_admin import exporting
+from jobs_admin.failures import exporting
 from jobs_admin.models.access import Viewer
 
 

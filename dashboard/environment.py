@@ -37,7 +37,7 @@ OF_A_RUN = (
     "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
     "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX", "REDRIVE_APPROVE_ABOVE",
     "REDRIVE_DANGEROUS_TASKS", "REDRIVE_WEBHOOK_ALLOW", "REDRIVE_HEARTBEAT_URL", "EMAIL_URL", "EMAIL_FROM",
-    "REDRIVE_TRUSTED_PROXIES",
+    "REDRIVE_TRUSTED_PROXIES", "REDRIVE_SECURITY_CONTACT",
 )  # fmt: skip
 # Set for `up` and, by it, for all that it starts: they were told everything themselves.
 IN_RUN = "REDRIVE_IN_RUN"
@@ -271,6 +271,23 @@ def web_address(name: str) -> str:
         return str(web_addresses.parse(url)) if url else ""
     except web_addresses.BadAddress as error:
         raise Misconfigured(f"{name} cannot be used: {error} Nothing was started.") from error
+
+
+_CONTACT = re.compile(r"mailto:[^\s@,]+@[^\s@,]+|https://[^\s/,]+\S*|tel:\+?[0-9][0-9-]+")
+
+
+def contacts(name: str) -> list[str]:
+    """Contacts as RFC 9116 writes them: `mailto:`, `https:` and `tel:` URIs. A bare mail address becomes a `mailto:`."""
+    found = []
+    for part in get_list(name):
+        contact = f"mailto:{part}" if "@" in part and ":" not in part else part
+        if not _CONTACT.fullmatch(contact):
+            raise Misconfigured(
+                f"{name}: {part!r} is no contact. Write such as security@example.com, https://example.com/report. "
+                "Nothing was started."
+            )
+        found.append(contact)
+    return found
 
 
 def is_secret_in(text: str) -> bool:

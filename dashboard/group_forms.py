@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_datetime
 
 from dashboard import moments
 from jobs_admin.core.text import whole_number
-from jobs_admin.group_changes import ChangeRefused
+from jobs_admin.groups.group_changes import ChangeRefused
 
 _MUTED_FOR = {"mute_hour": timedelta(hours=1), "mute_day": timedelta(days=1), "mute_week": timedelta(days=7)}
 _STATES = {"resolve": "resolved", "reopen": "ongoing", "mute": "muted"}

@@ -22,7 +22,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.functional import SimpleLazyObject
 
 from dashboard.access import READS
-from jobs_admin import overview
+from jobs_admin.desk import overview
 from jobs_admin.models import Role
 from jobs_admin.models.access import Viewer, viewer_of
 

@@ -1,20 +1,25 @@
 """What a Prometheus scrape is told: only what the token behind it may see.
 
 Written by hand: prometheus-client keeps counts of its own process, and everything here stands in tables or in Redis already.
-Depths are of the 500 worst queues, since queues' names come from messages; of counters `jobs_admin.totals` keeps the bound.
+Depths are of the 500 worst queues, since queues' names come from messages; of counters `jobs_admin.db.totals` keeps the bound.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import redis
 
 from dashboard.exposition import Metric, Sample
-from jobs_admin import config, desk_state, liveness, policies, queues, totals, uncaptured
-from jobs_admin.models.access import Viewer
+from jobs_admin import config, policies, queues
+from jobs_admin.db import totals
+from jobs_admin.desk import desk_state
+from jobs_admin.ingest import uncaptured
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.queues import liveness
 
 
 def text(viewer: Viewer, now: datetime | None = None) -> str:
@@ -62,6 +67,10 @@ _COUNTERS = {
     ),
     totals.RETRIES: ("Attempts that failed and were to be retried.", _OF_QUEUE),
     totals.RECOVERED: ("Attempts that ran well of jobs that had failed before.", _OF_QUEUE),
+    totals.REFUSED: (
+        "Reports that were not believed and not filed, by cause: unsigned, signature, unknown.",
+        ("source", "cause"),
+    ),
     totals.COMPLETED: ("Jobs that ran well, as workers with a guard count them.", _OF_QUEUE),
 }
 _DURATION = "job_duration_seconds"
@@ -149,17 +158,23 @@ def _of_sources(viewer: Viewer, now: datetime) -> Iterator[Metric]:
 
 
 def _of_the_store(viewer: Viewer, now: datetime) -> Iterator[Metric]:
-    lag: float | None = None
+    lags: dict[str, float | None] | None = None
     steps: dict[str, datetime] = {}
-    try:
-        lag, steps = round(liveness.ingest_lag_s(now), 3), liveness.steps(now)
-    except (redis.RedisError, config.BadConfiguration):
-        lag = None
-    yield _gauge("redrive_ingest_lag_seconds", "How long the oldest report has waited to be filed.", [({}, lag)])
+    with suppress(redis.RedisError, config.BadConfiguration):
+        steps, lags = liveness.steps(now), liveness.ingest_lags_s(now)
+    yield _gauge(
+        "redrive_ingest_lag_seconds",
+        "How long the oldest report of a source has waited to be filed.",
+        [
+            ({"source": name}, lag and round(lag, 3))
+            for name, lag in (lags or {}).items()
+            if name and viewer.may(VIEWER, name)
+        ],
+    )
     yield _gauge(
         "redrive_store_up",
         "Whether Redrive's Redis answers: without it budgets, workers, lag and steps are not told.",
-        [({}, lag is not None)],
+        [({}, lags is not None)],
     )
     yield _gauge(
         "redrive_watch_step_age_seconds",

@@ -107,7 +107,7 @@ class Draft:
         )
 
     def document(self, now: datetime) -> dict[str, Any]:
-        """In the contract's shape; what is left empty is left out. An end that was chosen as a span begins `now`."""
+        """Return the policy as the API takes it, without empty fields. An end that was chosen as a span begins `now`."""
         found: dict[str, Any] = {}
         for path, kind in KINDS.items():
             text = self.texts.get(path, "")

@@ -58,7 +58,7 @@ class Refusing(forms.Form):
 
 
 class Pace(Refusing):
-    """How a replay is spread, in the contract's words. What is left empty is as usual for its style."""
+    """How a replay is spread, in the API's words. What is left empty is as usual for its style."""
 
     FIELDS = {"every": "amount", "rate": "amount", "per_key": "per_key_key", "canary": "canary_jobs", "ramp": "ramp_to"}
 
@@ -122,7 +122,7 @@ class Pace(Refusing):
 
     @property
     def asked(self) -> dict[str, Any] | None:
-        """The pace asked for, in the contract's words; None where nothing was chosen: the default by size.
+        """The requested pace, in the API's words; None where nothing was chosen: the default by size.
 
         Where the form could not be read, the style alone.
         """

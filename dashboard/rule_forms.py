@@ -44,7 +44,7 @@ _OF_QUEUES = ("source", "queue")
 _NARROWED = (*_OF_QUEUES, "task", "group", "tenant")
 # What a metric looks at. What is left in the other inputs, which are not shown then, is no part of the rule.
 SCOPES = {"dead": _NARROWED, "quarantined": _NARROWED, "unreachable": ("source",), "view": ("view", "source")}
-SCOPES |= {"stalled_s": ("source",), "ingest_lag_s": ()}
+SCOPES |= {"stalled_s": ("source",), "ingest_lag_s": ("source",)}
 _EVERY_SCOPE = frozenset({*_NARROWED, "view"})
 _LONGEST = 2_000
 MOST_CHOSEN = 50
@@ -83,7 +83,7 @@ class Draft:
         return self.texts.get("metric") or "dead"
 
     def document(self) -> dict[str, Any]:
-        """In the contract's shape; what is left empty is left out, and has its default."""
+        """Return the alert rule as the API takes it. Empty fields are left out, and have their defaults."""
         found: dict[str, Any] = {ENABLED: self.enabled}
         looked_at = scope_of(self.metric)
         for name in KINDS:

@@ -1,4 +1,4 @@
-"""Django's settings. Everything that differs between installations comes from the environment (contract.md)."""
+"""Django's settings. Everything that differs between installations comes from the environment (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ REDRIVE_WEBHOOK_ALLOW = env.allowances(
 )  # hosts and networks that channels may reach, not public
 REDRIVE_HEARTBEAT_URL = env.web_address("REDRIVE_HEARTBEAT_URL")  # asked each minute while everything is watched
 REDRIVE_TRUSTED_PROXIES = env.networks("REDRIVE_TRUSTED_PROXIES")  # whose X-Forwarded-For names the client
+REDRIVE_SECURITY_CONTACT = env.contacts("REDRIVE_SECURITY_CONTACT")  # for /.well-known/security.txt
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
 REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
 REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")
@@ -172,7 +173,13 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 11_000
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "formatters": {
+        "plain": {
+            "()": "dashboard.log_lines.Formatter",
+            "fmt": "{asctime} {levelname} {name}: {message}",
+            "style": "{",
+        }
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": "WARNING"},
     "loggers": {"jobs_admin": {"level": "INFO"}, "dashboard": {"level": "INFO"}, "axes": {"level": "ERROR"}},

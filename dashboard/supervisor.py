@@ -29,6 +29,7 @@ _LOUD = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception): ")
 
 
 QUIET_S = 60.0
+REPORT_S = 15.0  # between two reports that it still waits
 
 
 class StartFailed(Exception):
@@ -187,9 +188,9 @@ class Supervisor:
                 raise StartFailed(
                     f"{logs}\nGave up waiting until {what}: nothing has moved for {quiet_s:.0f} s. Logs: {self.logs}"
                 )
-            if quiet.waited_s // 60 > reported:
-                reported = int(quiet.waited_s // 60)
-                self.say(f"Still starting after {60 * reported} s: waiting until {what}. Ctrl-C ends it.")
+            if quiet.waited_s // REPORT_S > reported:
+                reported = int(quiet.waited_s // REPORT_S)
+                self.say(f"Still waiting after {REPORT_S * reported:.0f} s until {what}. Ctrl-C ends it.")
             self.turn(every_s)
 
     def processor_s(self, child: Child) -> float:

@@ -24,6 +24,7 @@ from demo.orders import BY_NAME, Job, Mishap
 from demo.shop import SOURCE, app
 from jobs_admin.core import envelope, keys
 from jobs_admin.core.display import shown_json
+from jobs_admin.core.report_signature import SigningKey, sign
 
 LABEL = "demo-history"
 WRITTEN = "demo:history"  # in Redrive's store: when the history was written
@@ -173,12 +174,14 @@ def _life(
         retries += 1
 
 
-def write(store: redis.Redis, reports: list[envelope.Envelope]) -> None:
-    """Put the reports onto the stream, as the workers would."""
+def write(store: redis.Redis, reports: list[envelope.Envelope], source_key: str = "") -> None:
+    """Put the reports onto the stream, as the workers would: signed where the source has a key."""
+    key = SigningKey.parse(source_key) if source_key else None
     for start in range(0, len(reports), 500):
         with store.pipeline(transaction=False) as pipe:
             for report in reports[start : start + 500]:
-                pipe.xadd(keys.failures(), envelope.encode(report))
+                entry = envelope.encode(report)
+                pipe.xadd(keys.failures(report.source), sign(entry, key) if key else entry)
             pipe.execute()
 
 
@@ -196,7 +199,7 @@ def main() -> None:
         began = time.monotonic()
         with attempts.stage(wire.partner_url()) as stage:
             reports = envelopes(stage, time.time())
-        write(store, reports)
+        write(store, reports, os.environ.get("REDRIVE_SOURCE_KEY", ""))
         store.set(WRITTEN, int(time.time()))
     except redis.RedisError as error:
         sys.exit(f"REDRIVE_REDIS_URL: the store does not answer ({error}). Start it, then run this again.")

@@ -22,13 +22,16 @@ from demo.partner import PLAYED
 from demo.shop import SOURCE, app
 from demo.story import JOBS, TENANT, Second, Side, Story, Ticket
 from demo.temper import COLD_RATE, STRAIN, STRAIN_S, WARM_RATE, WARMING_S
-from jobs_admin import group_changes, liveness, replays, triage
+from jobs_admin import replays
+from jobs_admin.failures import triage
+from jobs_admin.groups import group_changes
 from jobs_admin.models import Alert, Failure, Group, QueueCounter, Replay, Rule
 from jobs_admin.models.access import Viewer, viewer_of
 from jobs_admin.models.alert import AlertState
 from jobs_admin.models.counter import HOUR
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import ReplayState
+from jobs_admin.queues import liveness
 
 QUEUE = "webhooks"
 QUERY = f"source:{SOURCE} tenant:{TENANT} state:dead"
@@ -235,7 +238,7 @@ class Incident:
     def _only_we_changed_it(self, side: Side, seen: dict) -> None:
         is_warm = seen["mode"] == "well" and seen["now"] - side.began > WARMING_S - 1
         if not (seen["mode"] == "warming" or seen["fell_over"] or is_warm):
-            raise Failed("The partner was started anew, or its warehouse changed from outside, while it was measured.")
+            raise Failed("The partner was restarted, or someone else changed its warehouse, during the measurement.")
 
     def _look_after(self, side: Side, seen: dict) -> None:
         replay = Replay.objects.get(pk=side.replay)

@@ -16,6 +16,7 @@ import redis
 from demo import control, story
 
 LOOK_EVERY_S = 0.5
+GIVE_UP_AFTER_S = 120.0  # in which each step met an error of the store, the database or the partner
 
 
 def main() -> None:
@@ -64,15 +65,20 @@ def _play(broker: redis.Redis, seen: story.Seen, broker_url: str, partner_url: s
         return
     incident = Incident(told, broker, broker_url, partner_url)
     _say(f"incident {told.id} of {told.by}: act {told.act}")
+    failing_since: float | None = None
     try:
         while not told.is_over and not stop.is_set():
             began = time.monotonic()
             story.alive(broker)
             try:
                 incident.step()
+                failing_since = None
             except (redis.RedisError, control.DemoUnreachable, OperationalError, InterfaceError) as error:
-                _say(f"{type(error).__name__}: {error}; trying again in 1 s")
+                failing_since = began if failing_since is None else failing_since
                 connections.close_all()
+                if began - failing_since > GIVE_UP_AFTER_S:
+                    raise
+                _say(f"{type(error).__name__}: {error}; trying again in 1 s")
                 stop.wait(1)
             stop.wait(max(0.05, LOOK_EVERY_S - (time.monotonic() - began)))
         if told.is_over:

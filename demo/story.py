@@ -117,7 +117,7 @@ def ask(broker: redis.Redis, user_id: int, name: str) -> Ticket:
     try:
         if not broker.exists(PLAYER):
             raise DemoUnreachable(
-                "Nobody plays now: the demo's player does not run. Nothing was changed. It starts with up; its log is "
+                "The demo's player is not running. Nothing was changed. It starts with up; its log is "
                 "log/play.log in the data folder."
             )
         asked = broker.set(TICKET, json.dumps(asdict(ticket)), nx=True)

@@ -20,7 +20,6 @@ from jobs_admin.core import keys, public_address
 from jobs_admin.core.address import Unreadable
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.core.text import fits, whole_number
-from jobs_admin.opening import Opener
 from jobs_admin.sources import Source, connect
 from jobs_admin.sources.base import SourceRefused
 
@@ -151,13 +150,8 @@ def payload_keys() -> MultiFernet:
     return MultiFernet([Fernet(key) for key in settings.REDRIVE_PAYLOAD_KEYS])
 
 
-def opener() -> Opener:
-    """A process that decrypts raw messages beside this one, with the same keys. To be closed."""
-    return Opener(settings.REDRIVE_PAYLOAD_KEYS)
-
-
 # Since something last happened to them; "history": numbers over time, groups without a job, reports that cannot be filed;
-# "depths": how deep queues were, in hours (what is finer goes sooner: `jobs_admin/depths/ladder.py`).
+# "depths": how deep queues were, in hours (what is finer goes sooner: `jobs_admin/queues/depths/ladder.py`).
 KEPT = {
     "recovered": timedelta(days=7),
     "gone": timedelta(days=7),
@@ -261,7 +255,7 @@ def sends_mail() -> bool:
 
 
 def page_at(path: str) -> str:
-    """A page of the contract by its path, as `alerts/7/`. Not by `reverse`, which would load the whole face into a step."""
+    """Return the address of a page by its path, as `alerts/7/`. Not by `reverse`, which would load the whole face into a step."""
     return page_url(get_script_prefix() + path)
 
 

@@ -25,11 +25,12 @@ import redis
 from django.db import InterfaceError, OperationalError, connections
 from django.utils import timezone
 
-from jobs_admin import config, step_progress
+from jobs_admin import config
 from jobs_admin.core import keys, untrusted
 from jobs_admin.core.lifeline import die_with_parent
 from jobs_admin.core.pauses import Pauses
 from jobs_admin.core.text import representable
+from jobs_admin.db import step_progress
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _STEADY_AFTER_S = 60.0
 _PATIENCE_S = 3.0  # from the wish to stop until SIGKILL
 _NOTE_EVERY_S = 1.0
 _SLICE_S = 0.1
-_INDEXING_S = 5.0  # of ten, for making the search index anew after its rules have changed
+_INDEXING_S = 5.0  # of ten, for making the search index anew after its rules have changed, and for re-encryption
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,14 @@ def steps() -> dict[str, Step]:
         return ingest.step(name)  # waits for the stream itself
 
     def reconcile(name: str) -> bool:
-        from jobs_admin import audit_anchor, awaiting, indexing, ingest, reaping, refiling
+        from jobs_admin import ingest
+        from jobs_admin.db import audit_anchor
+        from jobs_admin.desk import key_rotation
+        from jobs_admin.ingest import indexing, reaping, refiling
+        from jobs_admin.retries import awaiting
 
         ends = time.monotonic() + _INDEXING_S
-        while time.monotonic() < ends and (indexing.step() or refiling.step()):
+        while time.monotonic() < ends and (indexing.step() or refiling.step() or key_rotation.step()):
             step_progress.report()
         now = timezone.now()
         is_more = ingest.reconcile(now, awaiting.delays(now))
@@ -78,17 +83,17 @@ def steps() -> dict[str, Step]:
         return reaping.step(time.monotonic()) or is_more
 
     def pull(name: str) -> bool:
-        from jobs_admin import pulling
+        from jobs_admin.retries import pulling
 
         return pulling.step(name)
 
     def sample(name: str) -> bool:
-        from jobs_admin import sampling
+        from jobs_admin.queues import sampling
 
         return sampling.sample(timezone.now())
 
     def rollup(name: str) -> bool:
-        from jobs_admin import depths
+        from jobs_admin.queues import depths
 
         return depths.step(timezone.now())
 
@@ -113,17 +118,17 @@ def steps() -> dict[str, Step]:
         return replays.settle(timezone.now())
 
     def promote(name: str) -> bool:
-        from jobs_admin import promoting
+        from jobs_admin.retries import promoting
 
         return promoting.step()
 
     def prune(name: str) -> bool:
-        from jobs_admin import retention
+        from jobs_admin.desk import retention
 
         return retention.step(timezone.now())
 
     def regroup(name: str) -> bool:
-        from jobs_admin import regrouping
+        from jobs_admin.groups import regrouping
 
         return regrouping.regroup(timezone.now())
 

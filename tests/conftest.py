@@ -131,9 +131,11 @@ def store(engine, settings):
 
 @pytest.fixture(autouse=True)
 def installation(settings):
-    from jobs_admin import config, overview
+    from jobs_admin import config, trust
+    from jobs_admin.desk import overview
 
     overview.forget()
+    trust.forget()
 
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
     settings.REDRIVE_TEST_BACKENDS = ("memory",)
@@ -145,9 +147,13 @@ def installation(settings):
 
 
 def forget_configuration(config) -> None:
-    from jobs_admin import overview
+    from jobs_admin import trust
+    from jobs_admin.desk import overview
+    from jobs_admin.fleet import worker_store
 
     overview.forget()
+    trust.forget()
+    worker_store.forget()
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
 

@@ -15,23 +15,16 @@ from typing import Any
 
 import redis
 
-from jobs_admin import (
-    audit_anchor,
-    config,
-    configurations,
-    draining,
-    found_options,
-    heartbeats,
-    liveness,
-    overview,
-    quarantine,
-    reaping,
-    stranded,
-    suspects,
-    uncaptured,
-)  # fmt: skip
+from jobs_admin import config, ingest
 from jobs_admin.core import keys
+from jobs_admin.db import audit_anchor
+from jobs_admin.desk import overview
+from jobs_admin.failures import quarantine
+from jobs_admin.fleet import configurations, found_options, heartbeats, stranded
+from jobs_admin.ingest import reaping, suspects, uncaptured  # fmt: skip
 from jobs_admin.models.access import ENGINE
+from jobs_admin.queues import liveness
+from jobs_admin.retries import draining
 
 BOOT, DIGEST = "b00t", "0123456789abcdef" * 2
 _ODD: list[Any] = [
@@ -101,7 +94,7 @@ def _watched() -> None:
 
 
 def _reap() -> None:
-    config.store().sadd(keys.kept_places(), f"shop/{BOOT}")
+    config.store().sadd(keys.kept_boots("shop"), BOOT)
     reaping.Reaper().look(config.store(), 0.0)
 
 
@@ -118,7 +111,7 @@ def _text(name: str) -> Callable[[redis.Redis, bytes], object]:
 
 
 def _suspects() -> None:
-    suspects.watched(config.store(), "another", [(b"1-1", {})], lambda entries: entries, lambda entry, why: [])
+    suspects.watched(config.store(), "another", [ingest.Entry(b"1-1", {})], lambda entries: entries, lambda entry, why: [])
 
 
 _AT = 1.79e9
@@ -149,20 +142,20 @@ KEYS: dict[str, Key] = {
     "store-findings": Key([_FINDING, _FINDING], _text(keys.store_findings()), (_watched, liveness.of_the_store),
                           keys.store_findings()),
     "unjudged-rules": Key({"rule": "why"}, _text(keys.unjudged_rules()), (liveness.unjudged_rules,), keys.unjudged_rules()),
-    "workers": Key(_WORKER, _hash(keys.workers(), "shop/w@h"),
+    "workers": Key(_WORKER, _hash(keys.workers("shop"), "w@h"),
                    (lambda: heartbeats.fold(_now()), lambda: heartbeats.told(with_tasks=True), draining.workers,
-                    lambda: configurations.told(ENGINE), lambda: heartbeats.known_tasks("shop")), keys.workers()),
-    "tasks": Key(["t", "u"], _text(keys.tasks(DIGEST)), (lambda: heartbeats._names([DIGEST]),), keys.tasks(DIGEST)),
-    "configuration": Key(_CONFIGURATION, _text(keys.configuration(DIGEST)), (lambda: configurations.told(ENGINE),),
-                         keys.configuration(DIGEST)),
+                    lambda: configurations.told(ENGINE), lambda: heartbeats.known_tasks("shop")), keys.workers("shop")),
+    "tasks": Key(["t", "u"], _text(keys.tasks("shop", DIGEST)), (lambda: heartbeats._names([("shop", DIGEST)]),), keys.tasks("shop", DIGEST)),
+    "configuration": Key(_CONFIGURATION, _text(keys.configuration("shop", DIGEST)), (lambda: configurations.told(ENGINE),),
+                         keys.configuration("shop", DIGEST)),
     "options": Key(_OPTIONS, _text(keys.options("shop")),
                    (lambda: found_options.told(ENGINE).stale(_now()),), keys.options("shop")),
     "in-hand": Key({"at": _AT, "worker": "w@h", "visibility_timeout": 3600, "jobs": [["tag", "id", "t", "emails", False]]},
-                   _hash(keys.in_hand(), f"shop/{BOOT}"), (lambda: stranded.stranded("shop"),
-                   lambda: stranded.of_job("shop", "id")), keys.in_hand()),
+                   _hash(keys.in_hand("shop"), BOOT), (lambda: stranded.stranded("shop"),
+                   lambda: stranded.of_job("shop", "id")), keys.in_hand("shop")),
     "reading": Key({"ids": ["1-1"], "deaths": 1, "at": _AT}, _hash(keys.reading(), "other"), (_suspects,), keys.reading()),
-    "dropped": Key({"source": "shop", "host": "h", "count": 3, "since": _AT, "last": _AT}, _hash(keys.dropped(), BOOT),
-                   (lambda: uncaptured.fold(_now()),), keys.dropped()),
+    "dropped": Key({"source": "shop", "host": "h", "count": 3, "since": _AT, "last": _AT}, _hash(keys.dropped("shop"), BOOT),
+                   (lambda: uncaptured.fold(_now()),), keys.dropped("shop")),
     "audit-head": Key({"id": 1, "mac": "m", "at": "2026-11-21T00:00:00+00:00", "signature": "s"},
                       _text(keys.audit_head()), (audit_anchor.findings, audit_anchor.advance), keys.audit_head()),
     "running": Key({"queue": "emails", "task": "t", "id": "j"}, _hash(f"{keys.boot('shop', BOOT)}:running", "j"), (_crashes,)),

@@ -20,6 +20,7 @@ from dashboard import web
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACTS = (
     "Everything points down",
+    "No cycle inside a package",
     "The engine does not know the face",
     "Workers and adapters run without Django",
     "The core touches nothing outside the standard library",
@@ -38,7 +39,8 @@ def test_every_import_contract_notices_an_offence(tmp_path):
     for package in ("jobs_admin", "dashboard", "demo"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    offend(tmp_path / "jobs_admin/triage.py", "import jobs_admin.sampling")
+    offend(tmp_path / "jobs_admin/failures/triage.py", "import jobs_admin.retries.pulling")
+    offend(tmp_path / "jobs_admin/queues/depths/gaps.py", "import jobs_admin.queues.depths.reading")
     offend(tmp_path / "jobs_admin/models/group.py", "import dashboard.htmx")
     offend(tmp_path / "jobs_admin/worker/spool.py", "import django.db")
     offend(tmp_path / "jobs_admin/core/keys.py", "import redis")
@@ -65,6 +67,18 @@ def test_every_relative_link_of_a_page_of_documentation_resolves():
             if not path.scheme and path.path and not (page.parent / unquote(path.path)).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_no_text_cites_a_page_that_readers_do_not_have():
+    private = re.compile(r"\bseeds? 00\d\b|\bthe\s+contract\b|\bcontract\.md\b|\b(?:shared|facts)/", re.IGNORECASE)
+    binary = {".png", ".pyc"}
+    cited = []
+    for path in tracked("*"):
+        place = path.relative_to(ROOT).as_posix()
+        # The programs in tests/fingerprints bill customers by their contracts. A folder with a dot is a cache.
+        if path.is_file() and path.suffix not in binary and not place.startswith(("tests/fingerprints/", ".")):
+            cited += [f"{place}: {found[0]!r}" for found in private.finditer(path.read_text(errors="replace"))]
+    assert cited == []
 
 
 def test_the_unit_of_operations_starts_the_web_server_as_it_was_measured():

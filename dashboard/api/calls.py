@@ -13,9 +13,10 @@ from dashboard import downloads, moments
 from dashboard.access import needs
 from dashboard.api import errors, shapes
 from dashboard.api.tokens import Token
-from jobs_admin import audit as audit_log
-from jobs_admin import config, failures, nearest, queues, replays, triage
+from jobs_admin import config, failures, queues, replays
 from jobs_admin.core.text import representable, whole_number
+from jobs_admin.db import audit as audit_log
+from jobs_admin.failures import nearest, triage
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import progress

@@ -16,9 +16,11 @@ from dashboard import links
 from dashboard.access import needs
 from dashboard.api.calls import REFUSALS, Body, Moment, Text, api
 from dashboard.api.errors import CallRefused
-from jobs_admin import config, depths, releases
+from jobs_admin import config
 from jobs_admin.core.text import representable
+from jobs_admin.desk import releases
 from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.queues import depths
 
 Source = Annotated[str, Query(max_length=63), AfterValidator(representable)]
 Queue = Annotated[str, Query(max_length=200), AfterValidator(representable)]

@@ -20,17 +20,20 @@ from ninja.operation import Operation, PathView
 
 from dashboard import limits
 from dashboard.api.tokens import viewer_of_request
-from jobs_admin import audit, failures, group_changes, group_rules
+from jobs_admin import failures
 from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
+from jobs_admin.db import audit
+from jobs_admin.failures.saved_views import ViewRefused
+from jobs_admin.failures.triage import TriageRefused
+from jobs_admin.fleet.stranded import StrandedRefused
+from jobs_admin.groups import group_changes, group_rules
 from jobs_admin.models import Failure, Replay, ReplayItem, Reschedule, SavedView
 from jobs_admin.models.access import RANK, Viewer
 from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery
 from jobs_admin.policies import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
 from jobs_admin.replays import AlreadyOpen, ReplayRefused
-from jobs_admin.rescheduling import RescheduleRefused
-from jobs_admin.saved_views import ViewRefused
-from jobs_admin.stranded import StrandedRefused
-from jobs_admin.triage import TriageRefused
+from jobs_admin.retries.rescheduling import RescheduleRefused
+from jobs_admin.trust.admission import NotAllowed
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +135,7 @@ def install(api: NinjaAPI) -> None:
         return answer(500, "failed", message)
 
     for plain in (
+        NotAllowed,
         StrandedRefused,
         TriageRefused,
         RescheduleRefused,

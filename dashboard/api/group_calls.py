@@ -14,7 +14,8 @@ from dashboard.access import needs
 from dashboard.api import errors, rule_calls, shapes  # rules first: `/groups/rules` is no fingerprint
 from dashboard.api.calls import NO_CURSOR, REFUSALS, Body, Limit, Text, api
 from dashboard.links import group_page
-from jobs_admin import config, failures, group_changes
+from jobs_admin import config, failures
+from jobs_admin.groups import group_changes
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 
 __all__ = ["rule_calls"]

@@ -11,7 +11,7 @@ from ninja import Schema
 from dashboard.access import needs
 from dashboard.api import policy_shapes
 from dashboard.api.calls import REFUSALS, api
-from jobs_admin import linting
+from jobs_admin.lint import linting
 from jobs_admin.models.access import VIEWER
 
 
@@ -39,7 +39,7 @@ class Verdict(Schema):
 
 
 class Check(Schema):
-    """Seed 003's check."""
+    """The check of exponential backoff."""
 
     id: str
     passes: bool

@@ -1,4 +1,4 @@
-"""What the API answers of policies: the fields of the contract as they stand in the document, and what is known beside."""
+"""What the API answers of policies: the fields as they stand in the document, and what is known beside."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from django.http import HttpRequest
+from django.utils import timezone
 from ninja import Status
 from pydantic import Field
 
@@ -16,7 +17,7 @@ from jobs_admin import failures, replays
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.replays import progress
+from jobs_admin.replays import progress, refused_outcomes
 
 MADE = {201: replay_shapes.ReplayDetail, 202: replay_shapes.ReplayDetail, **REFUSALS}
 ItemState = Literal["planned", "sent", "running", "succeeded", "failed_again", "uncertain", "cancelled"]
@@ -85,6 +86,10 @@ class Resolution(Body):
     outcome: Literal["ran", "lost"] = Field(alias="as")
 
 
+class Resolutions(Resolution):
+    q: Text = Field("", max_length=5_000)  # a search; empty: all uncertain jobs of the replay
+
+
 def _scope(body: Scope) -> dict[str, Any]:
     """What a replay is for. Said in so many words: an empty search is everything in the default states."""
     if (body.q is None) == (body.ids is None):
@@ -138,7 +143,8 @@ def start_replay(request: HttpRequest, body: NewReplay) -> Any:
 
 def _started(viewer: Viewer, started: Replay, warnings: Sequence[str] = ()) -> Status:
     """201: it is sent. 202: another operator has to approve it first."""
-    shown = _replay(viewer, started) | {"warnings": list(warnings)}
+    shown = _replay(viewer, started)
+    shown["warnings"] = [*shown["warnings"], *warnings]
     return Status(202 if started.state == ReplayState.AWAITING_APPROVAL else 201, shown)
 
 
@@ -149,12 +155,14 @@ def _replay(viewer: Viewer, found: Replay) -> dict[str, Any]:
 
 def _shown(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
     rates, names = progress.rates_now(rows), replays.left_out_groups(viewer, rows)
+    warnings = refused_outcomes.warnings(viewer, rows, timezone.now())
     return [
         replay_shapes.replay(
             row,
             page_of("replay-detail", row.pk),
             rates[row.pk],
             [names[pk] for pk in row.without_groups if pk in names],
+            warnings.get(row.pk, []),
         )
         for row in rows
     ]
@@ -263,3 +271,13 @@ def resolve_item(request: HttpRequest, replay_id: Number, n: Number, body: Resol
     if not found.items.filter(n=n).exists():
         raise ReplayItem.DoesNotExist
     return replay_shapes.item(replays.resolve_item(viewer, found, n, body.outcome))
+
+
+@api.post("/replays/{replay_id}/resolve", response={200: replay_shapes.ReplayDetail, **REFUSALS}, tags=["replays"])
+@needs(OPERATOR)
+def resolve_items(request: HttpRequest, replay_id: Number, body: Resolutions) -> Any:
+    """Settle all uncertain items, or those that match `q`: they `ran`, or they were `lost` and are dead again."""
+    viewer = request.auth
+    found = replays.find(viewer, replay_id)
+    replays.resolve_all(viewer, found, body.outcome, body.q)
+    return _replay(viewer, replays.find(viewer, replay_id))

@@ -1,4 +1,4 @@
-"""What the API answers about replays. The contract names the fields; more may come, none goes."""
+"""What the API answers about replays. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ReplayRow(Counts):
     rate_now: float  # jobs per second really sent over the last 10 s; 0 sends nothing now. What was asked for: pace
     rate: float | None  # what it goes at now, jobs per second, as its pace or its controller says; null: without bound
     held_because: str
-    evidence: dict[str, Any] | None  # the numbers that it was held for
+    evidence: dict[str, Any] | None  # the numbers that it was held for, of that moment; held_because adds what came since
     state_since: datetime | None
     taken: int  # of what was frozen, what another replay had when its turn came; not in the total
     options: dict[str, Any]  # attempts, to_queue, same_job_id, patch, accept: those that are not as usual
@@ -130,7 +130,7 @@ class ReplayRow(Counts):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-    warnings: list[str]  # of the call that started it: changed arguments that could not be checked; else empty
+    warnings: list[str]  # why outcomes stay unknown; after the call that started it, arguments that could not be checked
     url: str
 
 
@@ -193,7 +193,7 @@ def replay_detail(row: dict[str, Any], set_aside: list[GroupAside]) -> dict[str,
     return row | {"set_aside": [_aside(one) for one in set_aside]}
 
 
-def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) -> dict[str, Any]:
+def replay(row: Replay, url: str, rate_now: float, without_groups: list[str], warnings: list[str]) -> dict[str, Any]:
     counts = {name: getattr(row, name) for name in Counts.model_fields}
     same = (
         "id",
@@ -201,7 +201,6 @@ def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) ->
         "matched",
         "blocked",
         "pace",
-        "held_because",
         "evidence",
         "state_since",
         "taken",
@@ -217,13 +216,14 @@ def replay(row: Replay, url: str, rate_now: float, without_groups: list[str]) ->
     rate = None if row.rate is None else round(row.rate, 4)  # what a controller makes of it has digits that say nothing
     return counts | {name: getattr(row, name) for name in same} | {
         "rate": rate,
+        "held_because": row.held_because_now,
         "options": Options.of(row, with_groups=False).as_dict(),
         "without_groups": without_groups,
         "q": row.query,
         "selected": len(row.selection),
         "counts": counts,
         "rate_now": rate_now,
-        "warnings": [],
+        "warnings": warnings,
         "url": url,
     }  # fmt: skip
 

@@ -11,10 +11,10 @@ from pydantic import AwareDatetime, Field
 from dashboard.access import needs
 from dashboard.api import shapes
 from dashboard.api.calls import REFUSALS, After, Body, Limit, Number, Reason, Text, api, page_of
-from jobs_admin import rescheduling
 from jobs_admin.models import Reschedule
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.rescheduling import Herd, Preview
+from jobs_admin.retries import rescheduling
+from jobs_admin.retries.rescheduling import Herd, Preview
 
 
 class Asked(Body):

@@ -11,7 +11,7 @@ from pydantic import Field
 from dashboard.access import needs
 from dashboard.api import shapes
 from dashboard.api.calls import REFUSALS, Body, Number, Text, api
-from jobs_admin import group_rules
+from jobs_admin.groups import group_rules
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 

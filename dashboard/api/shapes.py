@@ -1,4 +1,4 @@
-"""What the API answers with. The contract names the fields; more may come, none goes."""
+"""What the API answers with. Fields may be added, and none is removed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Generic, TypeVar
 from ninja import Schema
 
 from jobs_admin.core.signature import Signature
-from jobs_admin.group_detail import GroupDetail
-from jobs_admin.group_rules import Preview as RulePreviewed
-from jobs_admin.group_rules import Row as RuleRow
+from jobs_admin.db.priorities import level_of
+from jobs_admin.failures.nearest import Near
+from jobs_admin.failures.quarantine import crashes_of
 from jobs_admin.groups import GroupRow
+from jobs_admin.groups.group_detail import GroupDetail
+from jobs_admin.groups.group_rules import Preview as RulePreviewed
+from jobs_admin.groups.group_rules import Row as RuleRow
 from jobs_admin.models import Attempt, AuditEvent, Failure, ReplayItem
-from jobs_admin.nearest import Near
-from jobs_admin.priorities import level_of
-from jobs_admin.quarantine import crashes_of
 from jobs_admin.queues import QueueRow
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from dashboard.api import (  # noqa: F401  (they add their calls)
     replay_calls,
     retry_calls,
     rule_calls,
+    source_calls,
     view_calls,
     worker_calls,
 )

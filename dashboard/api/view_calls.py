@@ -12,7 +12,8 @@ from dashboard.access import needs
 from dashboard.api import shapes
 from dashboard.api.calls import REFUSALS, Body, Number, Text, api
 from dashboard.links import list_url
-from jobs_admin import config, saved_views
+from jobs_admin import config
+from jobs_admin.failures import saved_views
 from jobs_admin.models import SavedView
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 

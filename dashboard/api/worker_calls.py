@@ -12,8 +12,8 @@ from pydantic import AfterValidator
 from dashboard.access import needs
 from dashboard.api import shapes
 from dashboard.api.calls import REFUSALS, api
-from jobs_admin import stranded
 from jobs_admin.core.text import representable
+from jobs_admin.fleet import stranded
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 Name = Annotated[str, Path(max_length=63), AfterValidator(representable)]

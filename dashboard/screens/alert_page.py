@@ -117,20 +117,20 @@ def _told(delivery: DeliveryRow, now: datetime) -> Told:
 
 
 def sentence(alert: Alert, now: datetime) -> str:
-    """How it stands, below what it says: `Firing for 5 min. Nobody has acknowledged it.`"""
-    lasts = duration((now - (alert.fired_at or alert.opened_at)).total_seconds()) if alert.is_open else ""
+    """How it stands, below what it says: `Firing, true for 5 min. No one has acknowledged it.` As long as the list says."""
+    lasts = duration((now - alert.opened_at).total_seconds()) if alert.is_open else ""
     if alert.state == AlertState.PENDING:
         left = alert.opened_at + timedelta(seconds=alert.rule.for_s) - now
         soon = f" It fires in {duration(left)} if that stays so." if left > timedelta() else ""
-        return f"True for {duration((now - alert.opened_at).total_seconds())}.{soon}"
+        return f"True for {lasts}.{soon}"
     if alert.state == AlertState.FIRING:
-        return f"Firing for {lasts}. Nobody has acknowledged it."
+        return f"Firing, true for {lasts}. No one has acknowledged it."
     if alert.state == AlertState.ACKNOWLEDGED:
-        return f"Firing for {lasts}. {_who(alert)} has taken it."
+        return f"Firing, true for {lasts}. {_who(alert)} acknowledged it."
     if alert.state == AlertState.SILENCED:
-        return f"True for {lasts}, and silenced: nobody is told."
+        return f"True for {lasts}, and silenced: no one is notified."
     assert alert.resolved_at is not None
-    return f"Over. It lasted {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
+    return f"Resolved. It was true for {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
 
 
 def _who(alert: Alert) -> str:

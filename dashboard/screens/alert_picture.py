@@ -11,10 +11,10 @@ from django.urls import reverse
 
 from dashboard import links
 from dashboard.screens import alert_words
-from jobs_admin import depths
 from jobs_admin.alerts import wording
-from jobs_admin.depths import Point
 from jobs_admin.models import Alert
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths import Point
 
 BEFORE = timedelta(minutes=30)
 AFTER = timedelta(minutes=15)

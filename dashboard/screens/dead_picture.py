@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from dashboard import links
 from dashboard.screens.depth_picture import Upright, round_up, upright
 from dashboard.shown.figures import number
-from jobs_admin import depths
-from jobs_admin.depths.desk import STEP_S
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths.desk import STEP_S
 
 WIDE, HIGH = 960, 100
 

@@ -7,19 +7,20 @@ nothing that is read is stretched. The script only points and zooms: there is on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from dashboard import links
 from dashboard.shown.figures import number
-from jobs_admin import depths
-from jobs_admin.depths.gaps import PARTLY
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths.gaps import PARTLY
 
 SIZE = 1_000
 _DAY = 86_400
 # Seconds between words on the axis, for spans up to so many of them.
 _TICKS = (60, 300, 900, 1_800, 3_600, 7_200, 14_400, 28_800, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 30 * _DAY, 60 * _DAY)
 _MOST_TICKS = 8
+_LETTER = 3.0  # per cent of the width that a letter takes on a phone
 LETTERS = {"alert": "A", "replay": "R", "policy": "P", "release": "V"}
 
 
@@ -84,6 +85,7 @@ class Upright:
     words: str
     url: str
     at: datetime
+    has_letter: bool = True  # there is room for it over the picture
 
     @property
     def is_named(self) -> bool:
@@ -183,8 +185,15 @@ def holes(history: depths.History) -> list[Hole]:
 
 
 def uprights(history: depths.History, marks: Iterable[depths.Mark]) -> list[Upright]:
-    scale = Scale(history)
-    return [upright(mark, scale.per_cent(mark.at.timestamp())) for mark in marks]
+    """The marks as upright lines. Of those too close to each other only the first has its letter; the list names them all."""
+    scale, latest, taken = Scale(history), float("-inf"), set[int]()
+    found = [upright(mark, scale.per_cent(mark.at.timestamp())) for mark in marks]
+    for n in sorted(range(len(found)), key=lambda n: found[n].x):
+        if found[n].x - latest < _LETTER:
+            taken.add(n)
+        else:
+            latest = found[n].x
+    return [replace(one, has_letter=n not in taken) for n, one in enumerate(found)]
 
 
 def upright(mark: depths.Mark, x: float) -> Upright:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from dashboard.differences import Difference, of_texts, of_values
 from dashboard.screens.timeline import ENDED, short
 from dashboard.shown.figures import duration
-from jobs_admin import contents, rules_in_force
-from jobs_admin.attempts import Ended
 from jobs_admin.core.explaining import Explanation, differences, explain
 from jobs_admin.core.fingerprint import fingerprint
+from jobs_admin.db import rules_in_force
+from jobs_admin.failures import contents
+from jobs_admin.failures.histories import Ended
 from jobs_admin.models import Attempt, Failure
 
 

@@ -20,15 +20,17 @@ from dashboard.screens.failure_page import short
 from dashboard.shown.figures import ago, number
 from dashboard.shown.pictures import state
 from dashboard.shown.text import visible, visible_text
-from jobs_admin import abilities, config, replays, stranded
-from jobs_admin import scope as scopes
+from jobs_admin import config, replays
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query
 from jobs_admin.core.text import fits, whole_number
+from jobs_admin.db import abilities
 from jobs_admin.failures import Facets, Page
+from jobs_admin.failures.nearest import Near
+from jobs_admin.fleet import stranded
 from jobs_admin.models import Failure
 from jobs_admin.models.failure import FailureState
-from jobs_admin.nearest import Near
+from jobs_admin.search import scope as scopes
 
 FACETS = (
     ("state", "State"), ("source", "Source"), ("queue", "Queue"), ("error", "Error"), ("task", "Task"),

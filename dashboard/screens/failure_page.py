@@ -11,14 +11,15 @@ from django.utils.safestring import SafeString
 
 from dashboard import links, tree
 from dashboard.screens.timeline import short
-from jobs_admin import abilities, contents, scope
 from jobs_admin.core import terms
 from jobs_admin.core.veil import Piece, Plain
+from jobs_admin.db import abilities
+from jobs_admin.desk.overview import SourceRow
+from jobs_admin.failures import contents
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ItemState, ReplayState
-from jobs_admin.overview import SourceRow
 
 __all__ = [
     "Acts",
@@ -209,12 +210,11 @@ _TO_DO = {
 }
 
 
-def waits(viewer: Viewer, item: ReplayItem | None) -> Waits | None:
+def waits(item: ReplayItem | None) -> Waits | None:
     """Return why this item is waiting; None where its replay is sending."""
     if item is None or item.state != ItemState.PLANNED or item.replay.state not in _TO_DO:
         return None
-    scope.restrict_replays(viewer, [item.replay])
-    return Waits(item.replay.state, item.replay.held_because, _TO_DO[ReplayState(item.replay.state)])
+    return Waits(item.replay.state, item.replay.held_because_now, _TO_DO[ReplayState(item.replay.state)])
 
 
 def sent_for_good(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:

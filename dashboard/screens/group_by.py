@@ -14,7 +14,7 @@ from dashboard.shown.figures import ago, number, percent
 from dashboard.shown.pictures import sparkline
 from dashboard.shown.text import visible
 from jobs_admin.core import query as language
-from jobs_admin.open_by import OpenBy, OpenRow
+from jobs_admin.failures.open_by import OpenBy, OpenRow
 
 
 class ByLine(TypedDict):

@@ -18,7 +18,7 @@ from dashboard.shown.figures import ago, clock, number, percent
 from dashboard.shown.pictures import state
 from dashboard.shown.text import visible, visible_text
 from jobs_admin.failures import GroupDetail
-from jobs_admin.group_story import Event
+from jobs_admin.groups.group_story import Event
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.group import GroupState
 from jobs_admin.models.group_rule import GroupRuleKind

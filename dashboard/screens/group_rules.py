@@ -9,7 +9,7 @@ from django.urls import reverse
 from dashboard import links
 from dashboard.shown.figures import ago, number, percent
 from dashboard.shown.text import visible
-from jobs_admin.group_rules import Preview, Row
+from jobs_admin.groups.group_rules import Preview, Row
 
 _TITLES = {"merge": "Merge groups", "split": "Split a group", "ignore": "Ignore a frame"}
 

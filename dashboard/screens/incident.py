@@ -165,11 +165,11 @@ def _headline(seen: Seen) -> tuple[str, str]:
     if told is None:
         return ("It begins in a moment.", "replaying") if seen.is_playing else ("", "")
     if told.outcome and not told.is_over:
-        return "It ends: what was broken is mended, and what is on its way comes home.", "replaying"
+        return "Ending: the warehouse is being fixed, and jobs in flight are settling.", "replaying"
     if told.outcome == "failed":
-        return f"It could not be played to its end. {told.why}", "dead"
+        return f"The incident could not be played to its end. {told.why}", "dead"
     if told.outcome == "stopped":
-        return "Stopped. What was broken is mended, and what was dead is set aside.", "discarded"
+        return "Stopped. The warehouse is fixed, and dead jobs are discarded.", "discarded"
     if told.outcome == "played":
         return _moral(told)
     words = f"{ACTS.index(told.act) + 1} of {len(ACTS)}: {NAMES[told.act]}."
@@ -235,7 +235,7 @@ def _sentence(told: Story) -> str:
 
 
 def _number_of(things: list[dict[str, str]], word: str) -> str:
-    fresh = " that nobody has seen before" if all(thing["state"] == "new" for thing in things) else ""
+    fresh = " never seen before" if all(thing["state"] == "new" for thing in things) else ""
     return f"{'one' if len(things) == 1 else number(len(things))} {word}{'' if len(things) == 1 else 's'}{fresh}"
 
 

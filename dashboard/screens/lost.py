@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs_admin import reaping, reconcile
+from jobs_admin.ingest import expiry, reaping
 from jobs_admin.models import Failure
 
 
@@ -34,4 +34,4 @@ def told(failure: Failure) -> Told | None:
         return None
     if failure.reason.startswith(reaping.BEGINS):
         return _WITH_ITS_WORKER
-    return _BEFORE_ITS_RETRY if failure.reason.startswith(reconcile.BEGINS) else None
+    return _BEFORE_ITS_RETRY if failure.reason.startswith(expiry.BEGINS) else None

@@ -1,4 +1,4 @@
-"""The page of lint: findings rule by rule, and seed 003's check."""
+"""The page of lint: findings rule by rule, and the check of exponential backoff."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.urls import NoReverseMatch, reverse
 from dashboard.links import failures_of, is_web
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Check, Finding, Verdict, Where
-from jobs_admin.linting import Report
+from jobs_admin.lint.linting import Report
 
 MOST_PLACES = 25  # of one rule
 MOST_VERDICTS = 200
@@ -57,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Seed 003's check: what was judged, what cannot be, and the counts."""
+    """The check of exponential backoff: what was judged, what cannot be, and the counts."""
 
     lines: tuple[Line, ...]
     aside: tuple[Line, ...]  # not applicable

@@ -9,9 +9,9 @@ from django.urls import reverse
 
 from dashboard.screens import unread
 from dashboard.screens.timeline import short
+from jobs_admin.failures.quarantine import Crash, Held, crashes_of
 from jobs_admin.models import Failure
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.quarantine import Crash, Held, crashes_of
 
 _HOW = {
     "killed": "its process died",

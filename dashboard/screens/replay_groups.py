@@ -10,11 +10,8 @@ from django.urls import reverse
 from dashboard import links
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.models.replay import ReplayState
+from jobs_admin.models.replay import ENDED, START, ReplayState
 from jobs_admin.replays import GroupAside
-from jobs_admin.replays.options import START
-
-_OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def aside(replay: Replay, viewer: Viewer, groups: list[GroupAside]) -> Aside | N
     """Return the excluded groups; None where there are none."""
     if not groups:
         return None
-    is_open, may_act = replay.state not in _OVER, viewer.may_anywhere(OPERATOR)
+    is_open, may_act = replay.state not in ENDED, viewer.may_anywhere(OPERATOR)
     rows = [(_row(replay, one, is_open=is_open, may_act=may_act), one.phase == START) for one in groups]
     during, at_start = [row for row, at in rows if not at], [row for row, at in rows if at]
     return Aside(during, at_start, sum(row.jobs or 0 for row, _ in rows), any(row.jobs is None for row, _ in rows))

@@ -61,23 +61,27 @@ def held(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Held | No
     rows = [_failing(replay, *one, told.get(one[0].pk, {})) for one in groups if one[0].pk in told or not told]
     rows.sort(key=lambda row: -row.count)
     return Held(
-        _facts(evidence),
+        _facts(replay, evidence),
         _TO_DO.get(evidence.get("kind", ""), _MEND if rows else _WORKERS),
         rows,
         len(rows) == len(groups),
     )
 
 
-def _facts(evidence: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(replay: Replay, evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the numbers that it was held for, and those of now where jobs have been settled since."""
     found = []
     if judged := evidence.get("judged"):
         found.append(("Failed again", f"{number(evidence.get('failed', 0))} of the last {number(judged)}"))
         found.append(("It stops above", f"clearly {percent(evidence.get('limit', 0))}"))
     if queues := evidence.get("queues"):
         found.append(("Without a worker", ", ".join(str(queue) for _, queue in queues)))
-    if unsettled := evidence.get("unsettled"):
-        found.append(("Sent, not settled", number(unsettled)))
-    if seconds := evidence.get("seconds"):
+    if evidence.get("unsettled"):
+        found.append(("Sent, not settled", number(replay.sent + replay.running)))
+    succeeded, failed = replay.since_hold or (0, 0)
+    if succeeded or failed:
+        found.append(("Since then", f"{number(succeeded)} succeeded, {number(failed)} failed again"))
+    elif seconds := evidence.get("seconds"):
         found.append(("Without news for", duration(seconds)))
     return found
 
@@ -88,7 +92,7 @@ def _failing(replay: Replay, group: Any, count: int, planned: int | None, told: 
     return Failing(
         str(group),
         group.culprit,
-        told.get("count", count),
+        count,
         reverse("group-detail", args=[group.name]),
         links.list_url(f"replay:{replay.pk} group:{group.name} state:any"),
         group.fingerprint,

@@ -19,7 +19,7 @@ from jobs_admin.core import untrusted
 from jobs_admin.core.clock import clock
 from jobs_admin.models import Replay
 from jobs_admin.models.access import VIEWER, Viewer
-from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+from jobs_admin.models.replay import ENDED, SENDING, ItemState, ReplayState
 from jobs_admin.replays import learned_limit
 from jobs_admin.replays.taken_silently import SentWhileOff
 from jobs_admin.replays.unattended import Unattended
@@ -43,7 +43,6 @@ PARTS = (
 )
 _CLIMBS_FIRST = (ReplayState.AWAITING_APPROVAL, ReplayState.RAMPING)  # nothing has slowed it down
 _SLOWED = ("backed_off", "slower")  # kinds of evidence
-ENDED = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +139,10 @@ def parts(replay: Replay) -> list[Part]:
 
 
 def _called(replay: Replay, state: str, words: str) -> str:
-    # Nobody cancelled a replay that is done: what it did not send was refused, left out, or not fit any more.
-    return "not sent" if (replay.state, state) == (ReplayState.DONE, ItemState.CANCELLED) else words
+    # Only of a cancelled replay are jobs cancelled; else they are excluded, refused, or not fit to be sent any more.
+    if state != ItemState.CANCELLED or replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
+        return words
+    return "not sent" if replay.state == ReplayState.DONE else "will not be sent"
 
 
 def row(replay: Replay) -> Row:
@@ -359,7 +360,7 @@ def sentence(replay: Replay) -> str:
     if replay.state == ReplayState.PAUSED:
         return f"Paused: {replay.planned:,} of {jobs} are not sent yet; {ran}." + (f" {home}." if waits else "")
     if replay.state == ReplayState.HELD:
-        return f"Held: {replay.held_because or 'no reason was kept'}"
+        return f"Held: {replay.held_because_now or 'no reason was kept'}"
     if replay.planned and replay.state == ReplayState.CANARY:
         return f"Canary: {replay.sent_in_all:,} of {total:,} sent; {ran}. It goes on when they run well."
     if replay.planned and replay.state == ReplayState.RAMPING:

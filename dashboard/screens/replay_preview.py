@@ -12,10 +12,10 @@ from django.urls import reverse
 from dashboard import links, replay_forms
 from dashboard.screens import replay_accepted, replay_advanced, replay_outlook, replay_paces
 from dashboard.shown.text import part_first
-from jobs_admin import abilities
 from jobs_admin.core import pacing
 from jobs_admin.core import query as language
-from jobs_admin.group_places import Place
+from jobs_admin.db import abilities
+from jobs_admin.groups.group_places import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,7 @@ def plan(preview, pace: replay_forms.Pace, options: replay_forms.Options) -> dic
         "not_offered": {name: _lacking(preview, ability) for name, ability in _NEEDS.items()},
         "amount": pace.data.get("amount", "50"),
         "unit": pace.data.get("unit") or "rate",
-        "pace_words": replay_paces.in_words(preview.pace),
-        "peak": whole(preview.peak_per_second),
+        "pace_words": _pace_words(preview),
         "endings": replay_outlook.endings(preview),
         "assumptions": preview.simulation.assumptions,
         "is_refused": is_refused,
@@ -226,6 +225,25 @@ def button(preview, options: replay_forms.Options) -> str:
     act = "Ask for approval to replay" if preview.needs_approval else "Replay"
     where = target(preview, options)
     return f"{act} {jobs} to {where}" if where else f"{act} {jobs}"
+
+
+def reading(query: str) -> str:
+    """How a scope with OR was read, with what OR joins in parentheses; "" for a scope without."""
+    read = language.parse(query)
+    return language.reading(read) if any(isinstance(term, language.Any) for term in read.terms) else ""
+
+
+def _pace_words(preview) -> str:
+    """The pace with one maximum: its own rate, else the most jobs in any second. Of a climb that ends before, both by name."""
+    ramp = preview.pace.get("ramp") or {}
+    if ramp.get("to"):  # it may end before it is that fast
+        reached = max(preview.peak_per_second, ramp.get("from") or 0)
+        words = replay_paces.in_words(preview.pace)
+        return words if reached >= 0.95 * ramp["to"] else f"{words}; reaches {replay_paces.rate_in_words(reached)}"
+    words = replay_paces.in_words(preview.pace)
+    if preview.pace.get("rate") or preview.pace.get("every"):
+        return words
+    return f"{words}, at most {whole(preview.peak_per_second)} in any second"
 
 
 def whole(per_second: float) -> str:

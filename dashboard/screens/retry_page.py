@@ -9,7 +9,7 @@ from dashboard import links
 from dashboard.shown.figures import duration, number
 from jobs_admin.models import Reschedule
 from jobs_admin.models.reschedule import RescheduleState
-from jobs_admin.rescheduling import Herd, Preview
+from jobs_admin.retries.rescheduling import Herd, Preview
 
 _KINDS = {"exponential": "exponential", "linear": "linear", "fixed": "always the same"}
 

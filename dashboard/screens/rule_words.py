@@ -62,7 +62,7 @@ def about(rule: Rule) -> str:
     """What it looks at: `dead jobs of webhooks in shop, of tenant cobalt`."""
     metric = METRICS[rule.metric]
     if rule.metric == "ingest_lag_s":
-        return metric.says
+        return metric.says if rule.source == "*" else f"reports of {rule.source} are read late, by"
     if rule.metric == "unreachable":
         return f"no connection to {_any(rule.source, 'source')}"
     if rule.metric == "stalled_s":

@@ -98,7 +98,7 @@ _CHAPTERS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ),
     (
         "Together",
-        "Terms are joined by and. OR joins the terms beside it; brackets stand around qualifiers only.",
+        "A space means and. `OR` binds closer: it joins only the terms on its two sides. Parentheses go around qualifiers only.",
         (
             ("queue:webhooks error:Timeout OR error:Refused", "this queue, and either error"),
             ("(queue:emails state:dead) OR (queue:webhooks attempts:>3)", "either of two"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs_admin.triage import Sweep
+from jobs_admin.failures.triage import Sweep
 
 _DOING = {"discard": "Discarding", "restore": "Restoring", "readmit": "Readmitting", "undo": "Taking back"}
 _DONE = {"discard": "Discarded", "restore": "Restored", "readmit": "Readmitted", "undo": "Took back"}

@@ -13,8 +13,8 @@ from dashboard import links
 from dashboard.shown.figures import clock, duration
 from dashboard.shown.pictures import state
 from dashboard.shown.text import visible, visible_text
-from jobs_admin.attempts import MESSAGE_SHOWN, Ended, History
 from jobs_admin.core.text import class_name
+from jobs_admin.failures.histories import MESSAGE_SHOWN, Ended, History
 from jobs_admin.models import Failure, ReplayItem
 
 # What a run shows at once; the earlier attempts of a job that was retried for days open on demand.

@@ -9,7 +9,7 @@ from django.urls import reverse
 from dashboard import links
 from dashboard.screens import sweeps
 from jobs_admin.core.text import whole_number
-from jobs_admin.undoing import Done, Undoable
+from jobs_admin.failures.undoing import Done, Undoable
 
 _DID = {"failure.discard": "discarded", "failure.restore": "restored", "failure.readmit": "readmitted"}
 _REPLAYS = {

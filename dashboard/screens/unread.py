@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs_admin import contents
 from jobs_admin.core.envelope import UNREAD
+from jobs_admin.failures import contents
 from jobs_admin.models import Failure
 
 

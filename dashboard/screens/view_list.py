@@ -9,8 +9,8 @@ from django.urls import reverse
 
 from dashboard.links import list_url
 from dashboard.shown.figures import number
-from jobs_admin import saved_views
 from jobs_admin.core import query as language
+from jobs_admin.failures import saved_views
 from jobs_admin.models import SavedView
 from jobs_admin.models.access import OPERATOR, Viewer
 

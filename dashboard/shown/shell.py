@@ -10,8 +10,9 @@ from django.template.loader import get_template
 from django.urls import get_script_prefix, reverse
 
 from dashboard.toasts import toasts as said
-from jobs_admin import config, liveness
+from jobs_admin import config
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
+from jobs_admin.queues import liveness
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ _PLACES = (
     ("Queues", "queue-list", "queues", "q", ("queue-",)),
     ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
     ("Audit", "audit-list", "table", "a", ("audit-",)),
+    ("Sources", "source-list", "lock", "s", ("source-",)),
     ("Demo", "demo", "demo", "d", ("demo",)),
 )
 
@@ -70,7 +72,7 @@ def shell(context) -> Shell:
 def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str) -> tuple[Place, ...]:
     hidden = {"demo"} if not sees_demo else set()
     if not is_admin:
-        hidden.add("audit-list")
+        hidden |= {"audit-list", "source-list"}
     return tuple(
         Place(name, reverse(url_name), icon_name, key, here == url_name or here.startswith(prefixes or ("\0",)))
         for name, url_name, icon_name, key, prefixes in _PLACES

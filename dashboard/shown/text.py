@@ -77,8 +77,8 @@ def dotted(value):
 
 
 def with_code(value):
-    """Our own sentences: what stands between backticks is code."""
+    """Sentences: what stands between backticks is code. Names in them are shown as `visible` does."""
     pieces = str(value).split("`")
     return format_html_join(
-        "", "{}", ((format_html("<code>{}</code>", words) if n % 2 else words,) for n, words in enumerate(pieces))
+        "", "{}", ((format_html("<code>{}</code>", visible(words)) if n % 2 else visible(words),) for n, words in enumerate(pieces))
     )

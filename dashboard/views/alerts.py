@@ -25,12 +25,14 @@ from dashboard.screens import (
     silent_channels,
 )
 from dashboard.toasts import say
-from jobs_admin import alerts, config, depths, liveness, notices, overview
+from jobs_admin import alerts, config, notices
 from jobs_admin.alerts import showing
-from jobs_admin.core.clock import clock
+from jobs_admin.core.clock import clock, dated
+from jobs_admin.desk import overview
 from jobs_admin.models import Alert
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER
 from jobs_admin.models.alert import AlertState
+from jobs_admin.queues import depths, liveness
 
 NOW_SHOWN = 12
 MOST_COUNTED = 200
@@ -296,7 +298,7 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
         return go(request, url)
     say(
         request,
-        f"Silenced until {made.ends_at:%H:%M} UTC on {made.ends_at:%-d %b}: {alert_words.where(alert)}.",
+        f"Silenced until {dated(made.ends_at, timezone.now())} UTC: {alert_words.where(alert)}.",
         undo=reverse("silence-end", args=[made.pk]),
         undo_fields=[("back", url)],
     )

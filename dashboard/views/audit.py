@@ -14,7 +14,8 @@ from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import sweeps, undo_offer
 from dashboard.screens.undo_offer import Offer
-from jobs_admin import audit, undoing
+from jobs_admin.db import audit
+from jobs_admin.failures import undoing
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ADMIN
 

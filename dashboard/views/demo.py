@@ -26,7 +26,8 @@ from dashboard.shown.figures import duration, number
 from dashboard.toasts import say
 from demo import control, story
 from demo.temper import STRAIN
-from jobs_admin import audit, queues
+from jobs_admin import queues
+from jobs_admin.db import audit
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 SOURCE = "shop"
@@ -34,8 +35,8 @@ RATES = (0, 1, 5, 10, 25, 50)
 
 # Name of the mode, what its button says, what it does.
 MODES = (
-    ("well", "Mend", "Well: answers every request at once."),
-    ("warming", "Mend slowly", "Warming up: carries a rate that rises over a minute, and falls over above it."),
+    ("well", "Fix", "Well: answers every request at once."),
+    ("warming", "Fix slowly", "Warming up: carries a rate that rises over a minute, and falls over above it."),
     ("outage", "Break", "Outage: answers 503 or cuts the connection."),
     ("slow", "Make slow", "Slow: answers later than the shop waits."),
     ("rate_limit", "Limit the rate", "Rate limit: answers 429 with Retry-After above its limit."),
@@ -47,7 +48,7 @@ _STATUSES = {
     "402": ("discarded", "card declined"),
     "404": ("discarded", "no such endpoint"),
     "410": ("discarded", "endpoint gone"),
-    "429": ("retrying", "told to come back later"),
+    "429": ("retrying", "asked to come back later"),
     "503": ("dead", "service unavailable"),
     "cut": ("dead", "connection cut"),
 }
@@ -126,7 +127,7 @@ def _refuse_while_broken() -> None:
     mode = control.partner(settings.REDRIVE_DEMO_PARTNER_URL)["mode"]
     if mode != "well":
         raise control.BadWish(
-            "The partner is not well, and keeps the shop's workers waiting: mend it below, then play. Nothing was changed."
+            "The partner is not well, and keeps the shop's workers waiting: fix it below, then play. Nothing was changed."
         )
 
 

@@ -8,7 +8,7 @@ from django.shortcuts import render
 
 from dashboard.access import READS
 from dashboard.entrance import page_of, turned_away
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models.access import viewer_of
 
 

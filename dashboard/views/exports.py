@@ -7,7 +7,7 @@ from django.views.decorators.http import require_POST
 
 from dashboard import downloads
 from dashboard.access import can
-from jobs_admin import exporting
+from jobs_admin.failures import exporting
 from jobs_admin.models.access import VIEWER
 
 

@@ -15,13 +15,14 @@ from dashboard.htmx import go, render_page
 from dashboard.screens import failure_page
 from dashboard.toasts import say
 from dashboard.views import failures as pages
-from jobs_admin import contents, replays, triage
+from jobs_admin import replays
 from jobs_admin.core.veil import Piece, Plain, shown
+from jobs_admin.failures import contents, triage
+from jobs_admin.failures.triage import Acted, TriageRefused
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import OPERATOR
 from jobs_admin.models.replay import ReplayState
 from jobs_admin.replays import ReplayRefused
-from jobs_admin.triage import Acted, TriageRefused
 
 
 @require_POST

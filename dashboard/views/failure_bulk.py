@@ -19,17 +19,17 @@ from dashboard.screens import sweeps
 from dashboard.toasts import say
 from dashboard.views import failure_list as pages
 from dashboard.views import group_acts
-from jobs_admin import triage
 from jobs_admin.core.text import whole_number
-from jobs_admin.group_changes import ChangeRefused
+from jobs_admin.failures import triage
+from jobs_admin.failures.triage import Sweep, TriageRefused
+from jobs_admin.groups.group_changes import ChangeRefused
 from jobs_admin.models.access import OPERATOR
-from jobs_admin.triage import Sweep, TriageRefused
 
 # A step of a large act: long enough to get on, short enough that its progress is seen.
 STEP_S = 1.5
 # Of dashboard.group_forms: what the list does to the groups of the jobs that are chosen.
 GROUP_ACTS = ("resolve", "mute_day", "mute_week", "assign_me")
-_SALT = "jobs_admin.triage.sweep"
+_SALT = "jobs_admin.failures.triage.sweep"
 _GOOD_FOR_S = 3600
 
 

@@ -13,8 +13,8 @@ from dashboard.htmx import render_page
 from dashboard.screens import failure_diff
 from dashboard.screens.timeline import short
 from dashboard.views.failures import found
-from jobs_admin import attempts as histories
-from jobs_admin.attempts import Ended
+from jobs_admin.failures import histories
+from jobs_admin.failures.histories import Ended
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import VIEWER
 

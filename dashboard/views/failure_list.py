@@ -10,11 +10,12 @@ from dashboard import links, toasts
 from dashboard.access import can
 from dashboard.htmx import go, render_page
 from dashboard.screens import failure_list, search_help
-from jobs_admin import completing, config, failures, nearest
+from jobs_admin import config, failures
 from jobs_admin.core import query as language
 from jobs_admin.core.text import whole_number
+from jobs_admin.failures import completing, nearest
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.newest import Newest
+from jobs_admin.search.newest import Newest
 
 # "3 new failures" needs no exact thousands.
 NEWER_CAP = 1_000

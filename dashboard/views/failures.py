@@ -15,13 +15,17 @@ from dashboard import links, python_call, tracebacks, tree
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import failure_list, failure_page, lost, quarantine, timeline, unread
-from jobs_admin import abilities, config, contents, failures, kin, overview, priorities, stranded
-from jobs_admin import attempts as histories
+from jobs_admin import config, failures
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.veil import Piece, shown
+from jobs_admin.db import abilities, priorities
+from jobs_admin.desk import overview
+from jobs_admin.failures import contents, histories, kin
+from jobs_admin.fleet import stranded
 from jobs_admin.models import Attempt, Failure, Traceback
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.replays import progress
+from jobs_admin.search import scope
 
 # What changes by itself, and is looked at anew while it does.
 # A message up to here is read for a copy button; of a larger one the copy is what the page shows.
@@ -48,6 +52,7 @@ def page(
 ) -> HttpResponse:
     """The failure's page, or its part beside the list; acts answer with it too."""
     items = progress.of_failure(failure)
+    scope.restrict_replays(request.viewer, [item.replay for item in items])
     open_item, sent = failure_page.open_item(failure, items), failure_page.sent_for_good(failure, items)
     payload = failure.payloads.order_by("-run").values("size", "is_whole").first()
     is_whole = bool(payload and payload["is_whole"])
@@ -60,7 +65,7 @@ def page(
         "runs": timeline.runs(failure, past, items, chosen.pk if chosen else None),
         "items": items,
         "open_item": open_item,
-        "waits": failure_page.waits(request.viewer, open_item),
+        "waits": failure_page.waits(open_item),
         "most_attempts": failure_list.most_attempts(failure),
         "priority": priorities.shown(failure.source, failure.priority),
         "is_live": bool(open_item) or failure.state in stranded.ON_THE_WAY,

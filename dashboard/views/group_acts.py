@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from dashboard import group_forms, links
@@ -11,8 +12,9 @@ from dashboard.access import can
 from dashboard.htmx import go
 from dashboard.toasts import say
 from dashboard.views.groups import named
-from jobs_admin import group_changes
-from jobs_admin.group_changes import Changed, ChangeRefused
+from jobs_admin.core.clock import dated
+from jobs_admin.groups import group_changes
+from jobs_admin.groups.group_changes import Changed, ChangeRefused
 from jobs_admin.models.access import OPERATOR
 
 _DONE = {
@@ -85,7 +87,7 @@ def _sentence(act: str, changes: dict[str, object], words: str) -> str:
     if changes.get("state") == "muted":
         ends = []
         if changes.get("muted_until"):
-            ends.append(f"until {changes['muted_until']:%d %b %H:%M} UTC")
+            ends.append(f"until {dated(changes['muted_until'], timezone.now())} UTC")
         if changes.get("muted_until_count"):
             ends.append(f"until {changes['muted_until_count']:,} more attempts fail")
         return f"Muted {words} {' or '.join(ends) or 'until it is taken back'}."

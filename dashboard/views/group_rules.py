@@ -12,8 +12,9 @@ from dashboard.htmx import go, render_page
 from dashboard.screens import group_rules as screen
 from dashboard.toasts import say
 from dashboard.views.groups import why_page
-from jobs_admin import config, failures, group_rules
-from jobs_admin.group_rules import RuleRefused
+from jobs_admin import config, failures
+from jobs_admin.groups import group_rules
+from jobs_admin.groups.group_rules import RuleRefused
 from jobs_admin.models.access import OPERATOR, VIEWER
 
 

@@ -18,13 +18,18 @@ from dashboard.screens import group_by, group_list, group_page, group_why
 from dashboard.shown.figures import ago
 from dashboard.shown.pictures import state
 from dashboard.shown.text import parted
-from jobs_admin import config, failures, group_places, group_story, open_by, people, rates, rules_in_force
+from jobs_admin import config, failures
 from jobs_admin.core.fingerprint import SPLITS
 from jobs_admin.core.text import whole_number
-from jobs_admin.group_numbers import days
-from jobs_admin.group_rules import RuleRefused
+from jobs_admin.db import rules_in_force
+from jobs_admin.failures import open_by
+from jobs_admin.groups import group_places, group_story
+from jobs_admin.groups.group_numbers import days
+from jobs_admin.groups.group_rules import RuleRefused
 from jobs_admin.models import Group
 from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.queues import rates
+from jobs_admin.rights import people
 
 
 @require_safe
@@ -53,7 +58,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "rows": group_list.rows(page.rows, all_dead=page.all_dead, now=now, may_act=may_act),
         "headings": group_list.headings(asked),
         "may_act": may_act,
-        "people": people.names() if may_act and not request.htmx else [],
+        "people": people.names(request.viewer) if may_act and not request.htmx else [],
         "self_url": request.get_full_path(),
         "next_url": asked.url(after=page.next) if page.next else "",
         "first_url": asked.url() if request.GET.get("after") else "",
@@ -118,7 +123,7 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
         "newer_url": group_page.page_url(name, **kept | {"example": found.newer}) if found.newer else "",
         "trace": group_page.trace(shown),
         "may_act": may_act,
-        "people": people.names() if may_act else [],
+        "people": people.names(request.viewer) if may_act else [],
         "acts_stand": group_page.stands(group.state, group.assignee_id),
         "note_stands": group_page.stands(group.note, group.runbook_url),
         "story_url": reverse("group-story", args=[name]),

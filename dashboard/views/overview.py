@@ -15,12 +15,14 @@ from django.views.decorators.http import require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from dashboard.screens import alert_list, dead_picture, group_list, replay_page, silent_channels
-from jobs_admin import alerts, liveness, overview, rates
+from dashboard.screens import alert_list, dead_picture, group_list, replay_page, silent_channels, source_signing
+from jobs_admin import alerts
+from jobs_admin.db.policy_marks import PolicyMark
+from jobs_admin.desk import overview
 from jobs_admin.models import Replay, Unfiled
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.policy_marks import PolicyMark
+from jobs_admin.queues import liveness, rates
 
 ALERTS_SHOWN = 5
 HELD_SHOWN = 3  # replays
@@ -51,6 +53,7 @@ class ReplayLine:
     replay: Replay
     url: str
     settled: int
+    to_go: int  # jobs that were or will be sent: all but the excluded
     parts: list[replay_page.Part]
 
 
@@ -72,11 +75,12 @@ def index(request: HttpRequest) -> HttpResponse:
         "now": now,
         "sentence": sentence,
         "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
-        "rate_words": f"Failed attempts per minute, over {rates.WINDOW}; before: the {rates.BEFORE_MIN} minutes before those.",
+        "rate_words": f"A job may fail several attempts. Over {rates.WINDOW}; before: the {rates.BEFORE_MIN} minutes before those.",
         "stale": watched.stale,
         "silent": silent_channels.silent(board.silent, sees=viewer.may(ADMIN, EVERY_SOURCE)),
         "sources": [_source_line(row) for row in board.sources],
         "more_sources": board.more_sources,
+        "first_worker_of": overview.source_without_workers(board.sources),
         "findings": overview.findings(viewer, board.sources, watched.findings),
         "chart": _chart(series, board.policies),
         "chart_words": _chart_words(series),
@@ -92,7 +96,8 @@ def index(request: HttpRequest) -> HttpResponse:
         "held": [_replay_line(replay) for replay in held[:HELD_SHOWN]],
         "more_held": len(held[HELD_SHOWN:]),
         "uncaptured": board.uncaptured,
-        "unfiled": Unfiled.objects.order_by()[: MOST_UNFILED + 1].count(),
+        "signing": source_signing.lines(viewer, board.signing, now),
+        "unfiled": Unfiled.objects.filter(cause="").order_by()[: MOST_UNFILED + 1].count(),
         "most_unfiled": MOST_UNFILED,
         # Django's admin lets in members of staff only.
         "may_see_unfiled": viewer.may(ADMIN, EVERY_SOURCE) and request.user.is_staff,
@@ -120,7 +125,9 @@ def _source_line(row: overview.SourceRow) -> SourceLine:
 
 
 def _replay_line(replay: Replay) -> ReplayLine:
-    return ReplayLine(replay, reverse("replay-detail", args=[replay.pk]), replay.settled, replay_page.parts(replay))
+    to_go = replay.total - replay.cancelled
+    url = reverse("replay-detail", args=[replay.pk])
+    return ReplayLine(replay, url, replay.settled, to_go, replay_page.parts(replay))
 
 
 @dataclass(frozen=True, slots=True)

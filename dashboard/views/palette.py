@@ -12,7 +12,9 @@ from dashboard.access import can
 from dashboard.links import list_url
 from dashboard.screens.timeline import short
 from dashboard.shown.text import part_first
-from jobs_admin import group_finder, group_places, policies, saved_views
+from jobs_admin import policies
+from jobs_admin.failures import saved_views
+from jobs_admin.groups import group_finder, group_places
 from jobs_admin.models.access import VIEWER
 
 MOST_VIEWS = 30

@@ -20,11 +20,13 @@ from dashboard.policy_forms import AT, SPANS_OF_EXPIRY, Draft
 from dashboard.screens import policy_backtest, policy_changes, policy_fields, policy_list, policy_outlook, policy_words
 from dashboard.screens.policy_drawn import drawable, merged
 from dashboard.toasts import say
-from jobs_admin import completing, linting, policies
+from jobs_admin import policies
 from jobs_admin.core import policy as core
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.presets import PRESETS
 from jobs_admin.core.text import whole_number
+from jobs_admin.failures import completing
+from jobs_admin.lint import linting
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import OPERATOR, VIEWER
 

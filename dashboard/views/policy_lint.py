@@ -8,8 +8,8 @@ from django.views.decorators.http import require_safe
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import policy_lint
-from jobs_admin import linting
 from jobs_admin.core import lint
+from jobs_admin.lint import linting
 from jobs_admin.models.access import VIEWER
 
 

@@ -17,10 +17,10 @@ from dashboard.screens import quarantine as screen
 from dashboard.toasts import say
 from dashboard.views.failure_acts import NOT_DISCARDED, NOT_READMITTED, NotDone, done_to
 from dashboard.views.failures import found
-from jobs_admin import quarantine, triage
 from jobs_admin.core.text import whole_number
+from jobs_admin.failures import quarantine, triage
+from jobs_admin.failures.triage import Acted
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.triage import Acted
 
 
 @require_safe

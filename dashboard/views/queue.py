@@ -20,11 +20,15 @@ from dashboard.htmx import go, render_page
 from dashboard.screens import depth_picture
 from dashboard.toasts import say
 from dashboard.views.queues import LATE_SAMPLE_S, durability_words, unguarded
-from jobs_admin import abilities, depths, durability, liveness, overview, queues, rates, stranded
-from jobs_admin.depths.marking import MOST_OF_A_KIND
-from jobs_admin.depths.thresholds import of_queue, thresholds
-from jobs_admin.durability import Grade
+from jobs_admin import queues
+from jobs_admin.db import abilities
+from jobs_admin.desk import overview
+from jobs_admin.fleet import durability, stranded
+from jobs_admin.fleet.durability import Grade
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.queues import depths, liveness, rates
+from jobs_admin.queues.depths.marking import MOST_OF_A_KIND
+from jobs_admin.queues.depths.thresholds import of_queue, thresholds
 
 SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
 _USUAL = ("1h", "6h", "24h")  # the first that holds all looks of a new queue

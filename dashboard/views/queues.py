@@ -14,11 +14,13 @@ from django.views.decorators.http import require_safe
 from dashboard import links
 from dashboard.access import can
 from dashboard.htmx import render_page
-from jobs_admin import liveness, overview, queues, rates, retention
+from jobs_admin import queues
 from jobs_admin.core.text import whole_number
-from jobs_admin.durability import EARLY, LATE, MIXED, Grade
+from jobs_admin.db.priorities import level_of
+from jobs_admin.desk import overview, retention
+from jobs_admin.fleet.durability import EARLY, LATE, MIXED, Grade
 from jobs_admin.models.access import VIEWER
-from jobs_admin.priorities import level_of
+from jobs_admin.queues import liveness, rates
 
 LATE_SAMPLE_S = 60
 

@@ -27,13 +27,15 @@ from dashboard.screens import (
     replay_preview,
 )
 from dashboard.toasts import say
-from jobs_admin import group_places, people, replays
+from jobs_admin import replays
+from jobs_admin.groups import group_places
 from jobs_admin.models import Replay
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.replay import ItemState, ReplayState
-from jobs_admin.replays import ReplayRefused, progress, spread
+from jobs_admin.replays import ReplayRefused, progress, refused_outcomes, spread
 from jobs_admin.replays.taken_silently import sent_while_off
 from jobs_admin.replays.unattended import unattended
+from jobs_admin.rights import people
 
 ITEMS = 50
 
@@ -146,6 +148,7 @@ def _preview_page(
     places = group_places.named(list(dict.fromkeys(listed)), request.viewer)
     context = replay_preview.plan(preview, asked.pace, asked.options) | {
         "q": preview.query,
+        "reading": replay_preview.reading(preview.query),
         "selection": ",".join(map(str, what["selection"])),
         "selected": len(what["selection"]),
         "preview": preview,
@@ -238,6 +241,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
             may_approve=approval is not None and not approval.why_not,
         ),
         "guard_off": replay_page.guard_off(sent_while_off(replay)) if replay.sent or replay.uncertain else "",
+        "refused_outcomes": refused_outcomes.warnings(request.viewer, [replay], timezone.now()).get(replay.pk, []),
         "nobody": replay_page.waits(nobody, request.viewer),
         "again": [replay_page.again(replay, one) for one in again],
         "uncertain": uncertain,
@@ -369,6 +373,37 @@ def resolve(request: HttpRequest, pk: int, n: int) -> HttpResponse:
         return page(request, replay, status=422, refused="Say whether it ran or was lost. Nothing was changed.")
     done = f"Job {n:,} counts as {'run' if as_ == 'ran' else 'lost: it is dead again'}."
     return _answer(request, replay, done, lambda: replays.resolve_item(request.viewer, replay, n, as_=as_))
+
+
+@require_POST
+@can(OPERATOR)
+def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
+    """Settle all uncertain jobs, or those that match a search, after they were counted.
+
+    `as=preview` counts them and changes nothing; so does an act on another search than `counted`.
+    """
+    replay, as_, query = found(request, pk), request.POST.get("as", ""), request.POST.get("q", "").strip()
+    if as_ == "preview" or (as_ in {"ran", "lost"} and request.POST.get("counted") != query):
+        try:
+            count = replays.uncertain(request.viewer, replay, query).count()
+        except ReplayRefused as refused:
+            return page(request, replay, status=409, refused=refused.message)
+        return page(request, replay, resolving={"query": query, "count": count})
+    if as_ not in {"ran", "lost"}:
+        return page(request, replay, status=422, refused="Say whether they ran or were lost. Nothing was changed.")
+    try:
+        count = replays.resolve_all(request.viewer, replay, as_, query)
+    except ReplayRefused as refused:
+        return page(request, found(request, pk), status=409, refused=refused.message)
+    jobs = "1 job" if count == 1 else f"{count:,} jobs"
+    if as_ == "ran":
+        say(request, f"{jobs} recorded as run.")
+    else:
+        again = links.new_replay(f"replay:{pk} state:dead")
+        say(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay them")
+    if request.htmx:
+        return page(request, found(request, pk))
+    return go(request, reverse("replay-detail", args=[pk]))
 
 
 def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str = "refused") -> HttpResponse:

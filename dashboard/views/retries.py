@@ -13,11 +13,11 @@ from dashboard.htmx import go, render_page
 from dashboard.retry_forms import JITTERS, KINDS, Change
 from dashboard.screens import retry_page
 from dashboard.toasts import say
-from jobs_admin import rescheduling
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Reschedule
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.rescheduling import RescheduleRefused
+from jobs_admin.retries import rescheduling
+from jobs_admin.retries.rescheduling import RescheduleRefused
 
 
 @require_safe

@@ -16,8 +16,9 @@ from dashboard.rule_forms import Draft
 from dashboard.screens import rule_fields, rule_list, rule_picture, rule_words
 from dashboard.toasts import say
 from dashboard.views.rules import found
-from jobs_admin import alerts, completing, config, notices, saved_views
+from jobs_admin import alerts, config, notices
 from jobs_admin.core.text import whole_number
+from jobs_admin.failures import completing, saved_views
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Rule
 

@@ -11,10 +11,10 @@ from dashboard.access import can
 from dashboard.htmx import go, render_page
 from dashboard.screens import view_list
 from dashboard.toasts import say
-from jobs_admin import saved_views
+from jobs_admin.failures import saved_views
+from jobs_admin.failures.saved_views import ViewRefused
 from jobs_admin.models import SavedView
 from jobs_admin.models.access import OPERATOR, VIEWER
-from jobs_admin.saved_views import ViewRefused
 
 
 @require_safe

@@ -16,10 +16,12 @@ from dashboard.access import can
 from dashboard.htmx import go, render_page
 from dashboard.screens import alert_list, silence_list
 from dashboard.toasts import say
-from jobs_admin import alerts, config, liveness
+from jobs_admin import alerts, config
 from jobs_admin.alerts import showing
+from jobs_admin.core.clock import dated
 from jobs_admin.models.access import OPERATOR, VIEWER
 from jobs_admin.models.alert import Severity
+from jobs_admin.queues import liveness
 
 MOST_FITTING = 10
 NO_SUCH_SILENCE = "There is no such silence, or it is about sources that you may not see."
@@ -98,7 +100,7 @@ def save(request: HttpRequest) -> HttpResponse:
         return _page(request, request.POST.dict(), refused=refused, status=422)
     say(
         request,
-        f"Silenced until {made.ends_at:%H:%M} UTC on {made.ends_at:%-d %b}.",
+        f"Silenced until {dated(made.ends_at, now)} UTC.",
         undo=reverse("silence-end", args=[made.pk]),
     )
     return go(request, reverse("silence-list"))

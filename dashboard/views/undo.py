@@ -9,9 +9,9 @@ from django.views.decorators.http import require_safe
 from dashboard.access import can
 from dashboard.htmx import render_page
 from dashboard.screens import undo_offer
-from jobs_admin import undoing
+from jobs_admin.failures import undoing
+from jobs_admin.failures.undoing import Done, Undoable
 from jobs_admin.models.access import OPERATOR
-from jobs_admin.undoing import Done, Undoable
 
 
 @require_safe

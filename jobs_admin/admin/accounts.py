@@ -15,9 +15,9 @@ from django.db import transaction
 from django.db.models import Manager, Model, QuerySet
 from django.http import HttpRequest
 
-from jobs_admin import audit
 from jobs_admin.admin.records import PERMISSION, viewer
 from jobs_admin.core.text import representable
+from jobs_admin.db import audit
 from jobs_admin.models import Role
 
 # Only a superuser sees these, and what somebody else sends for them is ignored.

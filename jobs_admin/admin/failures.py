@@ -17,14 +17,15 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
-from jobs_admin import failures, triage
-from jobs_admin import scope as scopes
+from jobs_admin import failures
 from jobs_admin.admin.records import Records, viewer
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Query, parse
 from jobs_admin.core.text import whole_number
+from jobs_admin.failures import triage
 from jobs_admin.models import Failure, FailureCount
 from jobs_admin.models.access import Viewer
+from jobs_admin.search import scope as scopes
 
 
 class QualifierFilter(admin.SimpleListFilter):
@@ -84,11 +85,11 @@ class FailureAdmin(Records):
     sortable_by = ()
     actions = ("replay", "discard", "readmit")
     fields = (
-        "page", "source", "queue", "task", "state", "reason", "kind", "group", "error_type", "message", "run", "attempts",
+        "page", "source", "queue", "task", "state", "reason", "kind", "in_group", "error_type", "message", "run", "attempts",
         "max_attempts", "first_job_id", "job_id", "first_failed_at", "failed_at", "received_at", "due_at", "worker", "host",
         "release", "tenant", "priority", "args", "kwargs", "headers",
     )  # fmt: skip
-    readonly_fields = ("page",)
+    readonly_fields = ("page", "in_group")
 
     @admin.display(description="error")
     def error(self, failure: Failure) -> str:
@@ -99,6 +100,10 @@ class FailureAdmin(Records):
         return format_html(
             '<a href="{}">Attempts, traceback, arguments</a>', reverse("failure-detail", args=[failure.pk])
         )
+
+    @admin.display(description="group")
+    def in_group(self, failure: Failure) -> str:
+        return failure.group.name if failure.group else "-"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Failure]:
         return Failure.objects.filter(scopes.visible(viewer(request)))

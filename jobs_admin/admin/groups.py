@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_user_model
 from django.db.models import Exists, OuterRef, QuerySet, Subquery, Sum
 from django.forms import ModelForm
@@ -13,15 +14,29 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
-from jobs_admin import group_changes, groups
-from jobs_admin import scope as scopes
+from jobs_admin import groups
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
 from jobs_admin.core.text import marked
+from jobs_admin.groups import group_changes
 from jobs_admin.models import FailureCount, Group, GroupRule
 from jobs_admin.models.access import OPERATOR
 from jobs_admin.models.group import IS_TAKEN_IN
+from jobs_admin.rights import group_sight, people
+from jobs_admin.search import scope as scopes
 
 MUTED_FOR = timedelta(hours=24)
+
+
+class GroupList(ChangeList):
+    """The list with what the viewer may read of each group."""
+
+    def _get_default_ordering(self) -> tuple[str, ...]:
+        return ("-seen_last",)
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        group_sight.restrict(viewer(request), self.result_list)
 
 
 class GroupForm(ModelForm):
@@ -35,22 +50,38 @@ class GroupAdmin(Records):
     changes = OPERATOR  # on every source in which the group has failures
 
     form = GroupForm
-    list_display = ("title", "state", "dead", "jobs", "first_seen", "last_seen", "assignee")
+    list_display = ("title", "state", "dead", "jobs", "first", "last", "assignee")
     list_filter = ("state",)
     list_select_related = ("assignee",)
     search_fields = ("error_type",)  # makes the field appear; what it does is get_search_results
     search_help_text = "The search language of the groups page: words, queue:emails, state:resolved …"
-    ordering = ("-last_seen",)
-    sortable_by = ("state", "first_seen", "last_seen")
+    sortable_by = ("state", "first", "last")
     autocomplete_fields = ()
     actions = ("resolve", "mute")
     fields = (
-        "page", "error", "fingerprint", "place", "state", "jobs", "dead", "first_seen", "last_seen", "assignee", "note",
+        "page", "error", "fingerprint", "place", "state", "jobs", "dead", "first", "last", "assignee", "note",
         "runbook_url",
     )  # fmt: skip
     readonly_fields = (
-        "page", "error", "fingerprint", "place", "state", "jobs", "dead", "first_seen", "last_seen",
+        "page", "error", "fingerprint", "place", "state", "jobs", "dead", "first", "last",
     )  # fmt: skip
+
+    def get_changelist(self, request: HttpRequest, **more: object) -> type[ChangeList]:
+        return GroupList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Group | None:
+        found = super().get_object(request, object_id, from_field)
+        if found is not None:
+            group_sight.restrict(viewer(request), [found])
+        return found
+
+    @admin.display(description="first seen", ordering="seen_first")
+    def first(self, group: Group) -> datetime:
+        return group.first_seen
+
+    @admin.display(description="last seen", ordering="seen_last")
+    def last(self, group: Group) -> datetime:
+        return group.last_seen
 
     @admin.display(description="title")
     def error(self, group: Group) -> str:
@@ -79,8 +110,10 @@ class GroupAdmin(Records):
         counted = seen.order_by().values("group_id").annotate(n=Sum("count")).values("n")
         dead = seen.filter(state="dead").order_by().values("group_id").annotate(n=Sum("count")).values("n")
         return Group.objects.filter(~IS_TAKEN_IN, Exists(seen)).annotate(
-            all_jobs=Subquery(counted), dead_jobs=Subquery(dead)
-        )
+            all_jobs=Subquery(counted), dead_jobs=Subquery(dead),
+            seen_first=group_sight.seen_at(viewer(request), "first_seen"),
+            seen_last=group_sight.seen_at(viewer(request), "last_seen"),
+        )  # fmt: skip
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet, search_term: str
@@ -96,7 +129,8 @@ class GroupAdmin(Records):
         return all(viewer(request).may(OPERATOR, source) for source in sources)
 
     def formfield_for_foreignkey(self, db_field, request: HttpRequest, **more):
-        more["queryset"] = get_user_model().objects.filter(is_active=True)
+        without_role = get_user_model().objects.filter(is_active=True, redrive_roles=None)
+        more["queryset"] = people.users(viewer(request)).distinct() | without_role.distinct()
         return super().formfield_for_foreignkey(db_field, request, **more)
 
     def save_model(self, request: HttpRequest, obj: Group, form: ModelForm, change: bool) -> None:

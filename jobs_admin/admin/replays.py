@@ -11,9 +11,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-from jobs_admin import replays, scope
+from jobs_admin import replays
 from jobs_admin.admin.records import Records, viewer
 from jobs_admin.models import Replay
+from jobs_admin.search import scope
 
 
 @admin.register(Replay)
@@ -21,7 +22,17 @@ class ReplayAdmin(Records):
     list_display = ("id", "state", "query", "total", "succeeded", "failed_again", "actor", "approver", "created_at")
     list_filter = ("state",)
     ordering = ("-id",)
-    exclude = ("sender", "sender_until", "snapshot", "edit", "controller", "key")
+    exclude = (
+        "sender",
+        "sender_until",
+        "snapshot",
+        "edit",
+        "controller",
+        "key",
+        # Groups of any source: the replay's page shows those that the viewer may see.
+        "set_aside",
+        "without_groups",
+    )
     readonly_fields = ("page",)
 
     @admin.display(description="page")

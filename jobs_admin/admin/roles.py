@@ -8,9 +8,10 @@ from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
-from jobs_admin import audit, config
+from jobs_admin import config
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
 from jobs_admin.core.text import representable, shown
+from jobs_admin.db import audit
 from jobs_admin.models import Role
 from jobs_admin.models.access import EVERY_SOURCE
 

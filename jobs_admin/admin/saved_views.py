@@ -6,8 +6,9 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
-from jobs_admin.admin.records import Records
+from jobs_admin.admin.records import Records, viewer
 from jobs_admin.models import SavedView
+from jobs_admin.rights import view_sight
 
 
 @admin.register(SavedView)
@@ -20,4 +21,4 @@ class SavedViewAdmin(Records):
     fields = ("name", "query", "owner", "is_shared", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SavedView]:
-        return SavedView.objects.filter(Q(owner=request.user) | Q(is_shared=True))
+        return SavedView.objects.filter(Q(owner=request.user) | Q(pk__in=view_sight.readable(viewer(request))))

@@ -8,8 +8,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from jobs_admin import audit
 from jobs_admin.admin.records import ADMIN_OF_ALL, Records, viewer
+from jobs_admin.db import audit
 from jobs_admin.models import ApiToken
 
 

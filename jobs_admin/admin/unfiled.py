@@ -15,10 +15,11 @@ class UnfiledAdmin(Records):
     """Nobody knows of which source they are, so only for admins of every source."""
 
     needs = ADMIN_OF_ALL
-    list_display = ("received_at", "short_why", "size")
+    list_display = ("received_at", "source", "cause", "short_why", "size")
+    list_filter = ("cause",)
     ordering = ("-id",)
     sortable_by = ()
-    fields = ("received_at", "entry_id", "size", "why")  # what it holds stays encrypted
+    fields = ("received_at", "entry_id", "source", "cause", "size", "why")  # what it holds stays encrypted
 
     @admin.display(description="why")
     def short_why(self, report: Unfiled) -> str:

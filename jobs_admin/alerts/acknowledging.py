@@ -7,11 +7,11 @@ from datetime import datetime
 from django.db import transaction
 from django.utils import timezone
 
-from jobs_admin import audit
 from jobs_admin.alerts import reading, rights
 from jobs_admin.alerts.refusals import AlertRefused
 from jobs_admin.alerts.transitions import move
 from jobs_admin.core.clock import clock
+from jobs_admin.db import audit
 from jobs_admin.models import Alert
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState

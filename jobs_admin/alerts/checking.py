@@ -29,8 +29,8 @@ GLOBS = {"source": 200, "queue": 200, "task": 255, "group": 40, "tenant": 200}
 NARROWED = ("dead", "quarantined")
 SHARES = ("failure_rate", "retry_rate")
 _SECONDS = ("oldest_dead_s", "unreachable", "stalled_s", "ingest_lag_s")
-# Of these there is one value a source, or one for the desk.
-_WITHOUT = {"unreachable": ("queue",), "stalled_s": ("queue",), "ingest_lag_s": ("source", "queue"), "view": ("queue",)}
+# Of these there is one value a source.
+_WITHOUT = {"unreachable": ("queue",), "stalled_s": ("queue",), "ingest_lag_s": ("queue",), "view": ("queue",)}
 
 FIELDS = (
     "name", "metric", *GLOBS, "view", "threshold", "clear", "for_s", "keep_firing_s", "renotify_s", "escalate_s",

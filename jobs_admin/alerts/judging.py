@@ -23,6 +23,7 @@ from jobs_admin.alerts import closing, places, silencing, telling
 from jobs_admin.alerts.measuring import Key, Measured, Values
 from jobs_admin.alerts.transitions import FIRED, LONGEST_REASON, move
 from jobs_admin.core import keys, threshold
+from jobs_admin.core.clock import dated
 from jobs_admin.core.text import representable
 from jobs_admin.core.threshold import QUIET, Act, Phase, Stand
 from jobs_admin.models import Alert, AlertEvent, Rule, Silence
@@ -435,7 +436,7 @@ def _fired_state(rule: Rule, alert: Alert, moment: Moment) -> tuple[str, str]:
     by = silencing.silenced_by(moment.silences, alert, rule.name)
     if by is None:
         return AlertState.FIRING, ""
-    return AlertState.SILENCED, f"Silenced by {by.author} until {by.ends_at:%Y-%m-%d %H:%M} UTC: {by.comment}"
+    return AlertState.SILENCED, f"Silenced by {by.author} until {dated(by.ends_at, moment.at)} UTC: {by.comment}"
 
 
 def _why_above(alert: Alert) -> str:

@@ -10,7 +10,7 @@
 | quarantined | queue | jobs in quarantine |
 | unreachable | source | seconds since it cannot be reached; 0 while it can |
 | stalled_s | source, or step of watch | seconds without progress of its reader, its sampling, or the step; 0 while there is progress |
-| ingest_lag_s | the desk | age in seconds of the oldest report that is not filed |
+| ingest_lag_s | source | age in seconds of its oldest report that is not filed; 0 while none waits |
 | view | saved view | failures that its search finds, for its owner's eyes, up to ten thousand |
 """
 
@@ -27,8 +27,7 @@ from functools import cached_property
 import redis
 from django.db.models import Count, F, Q, Sum, Value
 
-from jobs_admin import config, failures, liveness, rates, unrecovered
-from jobs_admin import scope as scopes
+from jobs_admin import config, failures
 from jobs_admin.alerts import narrowing
 from jobs_admin.core import query as language
 from jobs_admin.core.clock import clock
@@ -37,6 +36,8 @@ from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAl
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer, viewer_of
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import FailureState
+from jobs_admin.queues import liveness, rates, unrecovered
+from jobs_admin.search import scope as scopes
 
 Key = tuple[str, str]  # source and subject; the source is empty for what is of none in particular
 Values = Mapping[Key, float | None]  # None: there is no data
@@ -50,7 +51,7 @@ _GROWN = timedelta(minutes=5)
 _SLACK = timedelta(seconds=35)
 _SAMPLED_BY = timedelta(seconds=60)  # a source that was not looked at for longer
 _AFTER_REPLAY = timedelta(minutes=15)
-# Between two attempts of a replay (jobs_admin/unrecovered.py).
+# Between two attempts of a replay (jobs_admin/queues/unrecovered.py).
 _BETWEEN_ATTEMPTS = Q(state=FailureState.RETRYING, run__gt=1)
 
 # Of these a source that cannot be reached tells nothing.
@@ -215,9 +216,9 @@ class Measured:
     @cached_property
     def _ingest_lag_s(self) -> Values:
         try:
-            return {("", ""): liveness.ingest_lag_s(self.now)}
+            return {(name, ""): lag for name, lag in liveness.ingest_lags_s(self.now).items()}
         except (redis.RedisError, config.BadConfiguration):
-            return {("", ""): None}
+            return {(one.name, ""): None for one in self._sources} | {("", ""): None}
 
     # -- what they are made of ------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def read(metric: str) -> Kinds | None:
     if metric == "quarantined":
         which, given = f"SELECT {place}, count AS n FROM {counted} WHERE state = %s", [FailureState.QUARANTINED]
     else:
-        # One statement, so one moment (jobs_admin/unrecovered.py).
+        # One statement, so one moment (jobs_admin/queues/unrecovered.py).
         which = f"""
             SELECT {place}, count AS n FROM {counted} WHERE state IN (%s, %s)
             UNION ALL

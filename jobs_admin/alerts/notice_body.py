@@ -16,7 +16,7 @@ from jobs_admin.core.text import shown
 from jobs_admin.models import Alert
 from jobs_admin.models.alert import AlertState
 
-LARGEST = 18_000  # bytes, so that type, time and what a channel adds stay below the 20 kB of the contract
+LARGEST = 18_000  # bytes, so that type, time and what a channel adds stay below 20 kB
 MOST_GROUPS = 5
 MOST_ALSO = 20
 _LONGEST_TITLE = 200

@@ -10,17 +10,17 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Max, Q
 from django.db.models.functions import Coalesce
 
-from jobs_admin import scope as scopes
 from jobs_admin.alerts import telling
 from jobs_admin.alerts.measuring import LEAST_ENDED
 from jobs_admin.alerts.rules import check_rule
 from jobs_admin.core import threshold
 from jobs_admin.core.matching import matches
 from jobs_admin.core.threshold import QUIET, Act, Numbers, Phase
-from jobs_admin.depths.sql import epoch, told
-from jobs_admin.light import fetched
+from jobs_admin.db.light import fetched
 from jobs_admin.models import DepthSample, Rule
 from jobs_admin.models.access import Viewer
+from jobs_admin.queues.depths.sql import epoch, told
+from jobs_admin.search import scope as scopes
 
 MOST_DAYS = 14  # minutes are kept so long
 MOST_ROWS = 100_000  # of minutes that are read: half a second

@@ -9,13 +9,13 @@ from datetime import datetime
 
 from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 
-from jobs_admin import scope as scopes
 from jobs_admin.alerts import rights
 from jobs_admin.alerts.refusals import NoSuchAlert
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import Alert, AlertEvent, AuditEvent, Replay
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState, Severity
+from jobs_admin.search import scope as scopes
 
 COUNT_CAP = 10_000
 MOST_TOGETHER = 200  # alerts told together whose events are shown

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from django.db import transaction
 from django.db.models import Q
 
-from jobs_admin import alert_sight, audit, config
+from jobs_admin import config
 from jobs_admin.alerts.refusals import AlertRefused
+from jobs_admin.db import audit
 from jobs_admin.models import Alert, Rule, SavedView
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
+from jobs_admin.rights import alert_sight, view_sight
 
 
 def may_see(viewer: Viewer, rule: Rule) -> bool:
@@ -25,7 +27,9 @@ def may_see(viewer: Viewer, rule: Rule) -> bool:
 
 def sees_view(viewer: Viewer, view: SavedView) -> bool:
     own = viewer.user_id is not None and view.owner_id == viewer.user_id
-    return view.is_shared or own or viewer.sources() is None
+    if own or viewer.sources() is None:
+        return True
+    return view.pk in view_sight.readable(viewer)
 
 
 def may_change(viewer: Viewer, rule: Rule) -> bool:

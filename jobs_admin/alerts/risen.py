@@ -9,13 +9,15 @@ from urllib.parse import unquote
 
 from django.db.models import Q, QuerySet
 
-from jobs_admin import scope
 from jobs_admin.alerts.links import group_page, links, states, where
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Query
 from jobs_admin.models import Alert, Failure, FailureCount, Group, Notice, Rule
+from jobs_admin.models.access import ENGINE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.notice import ALERT_FIRING
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope
 
 MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
 _MOST_COUNTERS = 200  # a group has one for each task and state
@@ -41,13 +43,13 @@ def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
     shares = alert.told_with_id is not None or Alert.objects.filter(told_with=alert.pk).exists()
     if shares and alert.source and alert.rule.metric != "view":
         found = language.parse(links(alert, alert.resolved_at or alert.judged_at).failures_query)
-        return _shown(_counted(Failure.objects.filter(scope.compiled(found))).most_common(limit))
+        return _shown(_counted(Failure.objects.filter(scope.compiled(found))).most_common(limit), alert)
     firing = Notice.objects.filter(alert=alert, type=ALERT_FIRING).order_by("-pk")
     said = firing.values_list("body__top_groups", flat=True).first() or []
     # A notice names a group by its page.
     counts = {unquote(one["url"].rstrip("/").rpartition("/")[2]): int(one["count"]) for one in said[:limit]}
     groups = dict(Group.objects.filter(fingerprint__in=counts).values_list("fingerprint", "pk"))
-    return _shown([(groups[name], n) for name, n in counts.items() if name in groups])
+    return _shown([(groups[name], n) for name, n in counts.items() if name in groups], alert)
 
 
 def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
@@ -59,13 +61,15 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
     queues = sorted({one.subject for one in alerts if one.subject})[:200]
     if _is_narrowed(alerts[0].rule):
         terms = [*where(alerts[0], queues), states(*map(str, (state,) if state else _OPEN))]
-        return _shown(_counted(Failure.objects.filter(scope.compiled(Query(tuple(terms))))).most_common(limit))
+        return _shown(
+            _counted(Failure.objects.filter(scope.compiled(Query(tuple(terms))))).most_common(limit), alerts[0]
+        )
     # A notice is written in a transaction: to find the large ones takes less than half of adding up a hundred thousand.
     largest = _held(alerts[0], counts, queues).order_by("-count", "group_id")[:_MOST_COUNTERS]
     found: Counter[int] = Counter()
     for group, n in largest.values_list("group_id", "count"):
         found[group] += n
-    return _shown(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit])
+    return _shown(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit], alerts[0])
 
 
 def _held(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount]:
@@ -88,8 +92,10 @@ def _counted(failures: QuerySet[Failure]) -> Counter[int]:
     return Counter(pk for pk in latest[:MOST_ONE_BY_ONE] if pk is not None)
 
 
-def _shown(counted: Sequence[tuple[int, int]]) -> list[RisenGroup]:
-    groups = Group.objects.in_bulk([pk for pk, _ in counted])
+def _shown(counted: Sequence[tuple[int, int]], alert: Alert) -> list[RisenGroup]:
+    """The viewer of what a notice says of groups: everyone who sees the alert's source."""
+    seen = group_sight.viewer_of_sources([alert.source]) if alert.source else ENGINE
+    groups = group_sight.read(seen, [pk for pk, _ in counted])
     return [
         RisenGroup(groups[pk].title, groups[pk].name, int(n), group_page(groups[pk].name), groups[pk].runbook_url)
         for pk, n in counted

@@ -10,9 +10,10 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from jobs_admin import audit
 from jobs_admin.alerts import checking, closing, rights
 from jobs_admin.alerts.refusals import AlertRefused, NoSuchRule
+from jobs_admin.core.clock import dated
+from jobs_admin.db import audit
 from jobs_admin.models import Rule
 from jobs_admin.models.access import Viewer
 
@@ -112,7 +113,8 @@ def _store(viewer: Viewer, pk: int | None, said: Mapping[str, Any], expected: da
         # As JSON tells times: in thousandths of a second.
         if expected is not None and abs(expected - held.changed_at) >= timedelta(milliseconds=1):
             by = held.changed_by or "Somebody"
-            message = f"{by} changed this rule at {held.changed_at:%Y-%m-%d %H:%M:%S} UTC. Nothing was changed: look at it again."
+            at = dated(held.changed_at, timezone.now(), with_seconds=True)
+            message = f"{by} changed this rule at {at} UTC. Nothing was changed: look at it again."
             raise AlertRefused("stale", message)
         before = document(held)
     for name, value in fields.items():

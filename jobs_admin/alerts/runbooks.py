@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from django.db import transaction
 from django.db.models import Sum
 
-from jobs_admin import audit
 from jobs_admin.alerts import checking, rights
 from jobs_admin.alerts.refusals import AlertRefused, NoSuchRunbook
 from jobs_admin.alerts.risen import RisenGroup
 from jobs_admin.core.matching import matches
+from jobs_admin.db import audit
 from jobs_admin.models import Alert, FailureCount, Runbook
 from jobs_admin.models.access import EVERY_SOURCE, VIEWER, Viewer
 

@@ -12,12 +12,12 @@ from django.db.models import F
 from django.db.models.functions import Least
 from django.utils import timezone
 
-from jobs_admin import audit
 from jobs_admin.alerts import checking, rights
 from jobs_admin.alerts.reading import get
 from jobs_admin.alerts.refusals import AlertRefused, NoSuchAlert, NoSuchSilence
 from jobs_admin.core.matching import matches
 from jobs_admin.core.text import representable
+from jobs_admin.db import audit
 from jobs_admin.models import Alert, Silence
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
 from jobs_admin.models.alert import Severity

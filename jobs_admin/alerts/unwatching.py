@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.db import transaction
 from django.utils import timezone
 
-from jobs_admin import audit
 from jobs_admin.alerts import closing, rights
+from jobs_admin.db import audit
 from jobs_admin.models import Rule, SavedView
 from jobs_admin.models.access import Viewer
 

@@ -35,7 +35,7 @@ def state(alert: Alert) -> str:
         "retry_rate": f"{what} retries {value} of its attempts",
         "unreachable": f"{name(alert.source)} cannot be reached for {value}",
         "stalled_s": f"{name(alert.source) if alert.source else f'step {what} of watch'} has made no progress for {value}",
-        "ingest_lag_s": f"reports wait for {value} to be filed",
+        "ingest_lag_s": f"reports of {name(alert.source) if alert.source else 'guards of an earlier version'} wait for {value} to be filed",
         "view": f"the view “{what}” holds {value} {_jobs(alert.value)}",
     }[rule.metric]
     return said + _of(rule)

@@ -5,6 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 
+def dated(at: datetime, beside: datetime, with_seconds: bool = False) -> str:
+    """20 Nov 02:07, or 20 Nov 2024 02:07 where `beside` (now) is of another year: for texts that may be read on another day."""
+    at, beside = at.astimezone(timezone.utc), beside.astimezone(timezone.utc)
+    day = "%-d %b" if at.year == beside.year else "%-d %b %Y"
+    return at.strftime(f"{day} %H:%M:%S" if with_seconds else f"{day} %H:%M")
+
+
 def clock(at: datetime, beside: datetime, with_seconds: bool = False) -> str:
     """02:07 where the day is that of `beside` (now, or the beginning of what is told), else 20 Nov 02:07."""
     at = at.astimezone(timezone.utc)

@@ -1,11 +1,14 @@
 """The report a worker writes when a job ends badly (or well after trouble): what goes over the wire.
 
-One report is one stream entry with four fields, all bytes:
+One report is one stream entry with these fields, all bytes:
 
     v      the version of this format, in decimal
     meta   JSON: everything that may be shown, already redacted by the worker
     raw    the broker's message, byte for byte (absent for reports without one)
     trace  the traceback as text, already redacted (absent where there is none)
+    key    the id of the source's key, and
+    sig    the signature with it (`core/report_signature.py`; both absent where the worker has no key)
+    lost   JSON: `at` and `reason` of a job that was lost with its worker, added by the desk (`reaping.py`)
 
 `meta` holds no byte of the raw message, so a payload that cannot be represented in JSON or in
 the database damages nothing but itself. A reader accepts the version before and after its own
@@ -16,6 +19,7 @@ caller keeps the entry as it came.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields
 
 VERSION = 1
@@ -40,6 +44,10 @@ KINDS = (
 
 # Messages that never became a job, so that nobody can tell what running them would do: they wait in quarantine.
 UNREAD = frozenset({"undecodable", "bad_content", "unknown_format"})
+
+
+# A field of its own, as it is not signed: the worker is dead. It counts only in a report of kind `lost`.
+LOST = b"lost"
 
 
 class Unreadable(ValueError):
@@ -164,6 +172,11 @@ def encode(envelope: Envelope) -> dict[bytes, bytes]:
     return entry
 
 
+def is_payload_key_id(said: object) -> bool:
+    """Return whether this is the id of a key that messages are encrypted for: eight hex digits."""
+    return isinstance(said, str) and re.fullmatch("[0-9a-f]{8}", said) is not None
+
+
 def decode(entry: dict[bytes, bytes]) -> Envelope:
     """The envelope in a stream entry.
 
@@ -175,6 +188,9 @@ def decode(entry: dict[bytes, bytes]) -> Envelope:
         raise UnknownVersion(version)
     try:
         meta = json.loads(entry[b"meta"])
+        if LOST in entry and meta["kind"] == "lost":
+            added = json.loads(entry[LOST])
+            meta |= {name: added[name] for name in ("at", "reason") if name in added}
         known = {name: meta[name] for name in _META if name in meta}
         known["labels"] = tuple(known.get("labels") or ())
         known["attempt"] = max(1, int(known["attempt"]))
@@ -187,8 +203,8 @@ def decode(entry: dict[bytes, bytes]) -> Envelope:
         )
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise Unreadable(f"not an envelope: {type(error).__name__}: {error}") from error
-    if not isinstance(envelope.sealed, str):
-        raise Unreadable("not an envelope: the id of its key is not text")
+    if envelope.sealed != "" and not is_payload_key_id(envelope.sealed):
+        raise Unreadable("not an envelope: the id of its key is not eight hex digits")
     if envelope.kind not in KINDS:
         raise Unreadable(f"unknown kind {envelope.kind!r}")
     return envelope

@@ -70,8 +70,8 @@ def herd(policy: Policy, jobs: int, least_step_s: int = 1) -> Herd:
 def collisions(policy: Policy, jobs: int, within_s: float = 0.001, attempt: int = 1) -> float:
     """How many pairs of jobs are expected to start in the same `within_s` seconds after they failed attempt `attempt` together.
 
-    Of the n (n - 1) / 2 pairs the share within_s / width of the jitter. Seed 000 has n² / (2 width), which is this for
-    seconds. Whole-second jitter has no instants between the seconds: there the share is one by the number of them.
+    Of the n (n - 1) / 2 pairs the share within_s / width of the jitter. For seconds, that is about n² / (2 width).
+    Whole-second jitter has no instants between the seconds: there the share is one by the number of them.
     """
     return jobs * (jobs - 1) / 2 * _chance(spread(policy, attempt), within_s)
 

@@ -1,8 +1,8 @@
 """Every name that Redrive uses in Redis, in one place.
 
-Names that belong to one source carry it between braces, so that they share a hash slot
-should the store ever be a cluster. A source's name is checked when it is configured
-(`valid_source`), so no user's text can shape a key.
+Names that belong to one source carry it between braces. Workers write only to those of their own source, so that the store
+itself can keep them from all others (`core/worker_acl.py`); and what is read there is that source's, whatever its text says.
+A source's name is checked when it is configured (`valid_source`), so no user's text can shape a key.
 """
 
 from __future__ import annotations
@@ -35,39 +35,60 @@ def valid_source(name: str) -> bool:
     return _SOURCE.match(name) is not None
 
 
-def failures(prefix: str = PREFIX) -> str:
-    """The stream of envelopes that workers write and `ingest` reads."""
-    return f"{prefix}:failures"
+def failures(source: str, prefix: str = PREFIX) -> str:
+    """The stream of reports that a source's workers write and `ingest` reads."""
+    return f"{prefix}:{{{source}}}:failures"
 
 
-def failures_bytes(prefix: str = PREFIX) -> str:
-    """How many bytes the stream of envelopes holds (`core/stream.py`). Means nothing while the stream is empty."""
-    return f"{prefix}:failures:bytes"
+def failures_bytes(source: str, prefix: str = PREFIX) -> str:
+    """How many bytes that stream holds (`core/stream.py`). Means nothing while the stream is empty."""
+    return f"{prefix}:{{{source}}}:failures:bytes"
 
 
-def dropped(prefix: str = PREFIX) -> str:
-    """A hash: life of a worker -> how many failures it could not capture, as it or who came after it last told (JSON)."""
-    return f"{prefix}:dropped"
+def dropped(source: str, prefix: str = PREFIX) -> str:
+    """A hash: episode -> how many failures could not be captured in it, as last reported (JSON)."""
+    return f"{prefix}:{{{source}}}:dropped"
 
 
-def workers(prefix: str = PREFIX) -> str:
+def workers(source: str, prefix: str = PREFIX) -> str:
     """A hash: worker name -> its latest heartbeat (JSON)."""
-    return f"{prefix}:workers"
+    return f"{prefix}:{{{source}}}:workers"
 
 
-def tasks(digest: str, prefix: str = PREFIX) -> str:
-    """The names of the tasks that some workers know (JSON list), told once for all that know the same."""
-    return f"{prefix}:tasks:{digest}"
+def tasks(source: str, digest: str, prefix: str = PREFIX) -> str:
+    """The names of the tasks that some workers know (JSON list), written once for all that know the same."""
+    return f"{prefix}:{{{source}}}:tasks:{digest}"
 
 
-def in_hand(prefix: str = PREFIX) -> str:
-    """A hash: source and life of a worker -> the jobs that it has fetched and not ended (JSON). See `worker/in_hand.py`."""
-    return f"{prefix}:in-hand"
+def in_hand(source: str, prefix: str = PREFIX) -> str:
+    """A hash: life of a worker -> the jobs that it has fetched and not ended (JSON). See `worker/in_hand.py`."""
+    return f"{prefix}:{{{source}}}:in-hand"
 
 
-def configuration(digest: str, prefix: str = PREFIX) -> str:
-    """What some workers have configured for retries (`core/lint/configuration.py`), told once for all that have the same."""
-    return f"{prefix}:configuration:{digest}"
+def configuration(source: str, digest: str, prefix: str = PREFIX) -> str:
+    """What some workers have configured for retries (`core/lint/configuration.py`), written once for all that have the same."""
+    return f"{prefix}:{{{source}}}:configuration:{digest}"
+
+
+def shared(name: str, prefix: str = PREFIX) -> str:
+    """A key in which guards of the version before write for all sources, named as a source's own: `failures`, `workers`, …
+
+    A field of its hashes, and a member of its set `kept`, begins with the source and a slash; those of `dropped` name it in
+    their JSON, and reports in theirs.
+    """
+    return f"{prefix}:{name}"
+
+
+# For SCAN: keys of which each source has one that a desk has something to read of. `source_of` tells which of those found
+# are meant.
+SOURCES_PATTERN = "{prefix}:{{*}}:[dfkw]*[dst]"
+_OF_SOURCE = re.compile(r"\{([^{}]*)\}:(?:failures|workers|dropped|kept)\Z")
+
+
+def source_of(key: str, prefix: str = PREFIX) -> str | None:
+    """The source of a key that is found by that pattern; None for any other key."""
+    found = _OF_SOURCE.match(key.removeprefix(f"{prefix}:"))
+    return found[1] if found and valid_source(found[1]) else None
 
 
 def options(source: str, prefix: str = PREFIX) -> str:
@@ -198,9 +219,9 @@ def boot(source: str, boot: str, prefix: str = PREFIX) -> str:
     return f"{_kept(source, 'crash', prefix)}:boot:{boot}"
 
 
-def kept_places(prefix: str = PREFIX) -> str:
-    """A set: `source/boot` of each life of a worker that keeps, or kept, the jobs which run in it (`kept`)."""
-    return f"{prefix}:kept"
+def kept_boots(source: str, prefix: str = PREFIX) -> str:
+    """A set: each life of a worker that keeps, or kept, the jobs which run in it (`kept`)."""
+    return f"{prefix}:{{{source}}}:kept"
 
 
 def kept(source: str, boot: str, prefix: str = PREFIX) -> str:

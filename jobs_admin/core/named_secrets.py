@@ -6,20 +6,21 @@ Each value is read once, from its name to its end, which is found by hand: so no
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
 from jobs_admin.core.secret_columns import without_columns
 from jobs_admin.core.secret_looks import PLACEHOLDER, counted
-from jobs_admin.core.secret_names import ELSEWHERE, ENDINGS, FOREIGN, LOWER, is_secret_name, looks_random, names_a_key
+from jobs_admin.core.secret_names import ELSEWHERE, ENDINGS, FOREIGN, LOWER, is_key, is_secret_name, names_a_key
 
 # Found by `str.find`, in lower case: several times faster than one pattern of them all, and a trace has mostly none.
 _WHOLE = (
     "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token", "authorization", "cookie",
-    "sess", "csrf", "xsrf", "credential", "signature", *FOREIGN,
+    "sess", "csrf", "xsrf", "credential", "signature", "macaroon", *FOREIGN,
 )  # fmt: skip
 # Parts of many harmless words too: the whole name decides (`is_secret_name`).
-_PARTS = ("pwd", "pin", "cvv", "cvc", "otp", "pw", "psw", "ssn", "mdp")
+_PARTS = ("pwd", "pin", "cvv", "cvc", "otp", "pw", "psw", "ssn", "mdp", "cred")
 _BEHIND = {
     word: tuple(start + sep for start in starts for sep in ("", "_", "-", *(" " * (word == "key"))))
     for word, starts in ENDINGS.items()
@@ -41,19 +42,23 @@ _BETWEEN = re.compile(
 # Names that are words of other kinds too: only where they name a piece of data (`'pass': …`, `salt=…`).
 _PASSES = frozenset({"pass", "parola", "clave"})
 _NO_WORD = re.compile(r"(?=\S{0,60}[a-z])(?=\S{0,60}\d)[^\s/]{6,}")  # `pass: yes-11`
-_TOKENS = re.compile(r"[^\W\d][\w-]*")
 _LONGEST_NAME = 60
 _LAST_OF_NAMES = frozenset({"key", "code", "passe", "sandi"})  # of names that are several words
-_COMMON = ("pass", "auth", "mfa", "salt", "iban", "jwt", "bearer", "parola", "clave", "sid")
+_COMMON = ("pass", "auth", "mfa", "salt", "iban", "jwt", "bearer", "parola", "clave", "sid", "sign")
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:.-"
 _OF_NAME = _OF_NAMES.replace(":.", "")
 _NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
 _THEN = re.compile(r"""\\{0,7}["']\s{0,3}:\s{0,3}""")
 _QUOTE = re.compile(r"""(?i)[bru]{0,2}(\\{0,7})(["'])""")
+_FOLDER = re.compile(r"(?<![\w-])(?:OLD)?PWD\Z")  # of an environment
+_SNAKE_CASE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
+_TRIPLE = re.compile(r"""(?i)[bru]{0,2}('''|\"\"\")""")
 _QUOTED = {
     '"': re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*'),
     "'": re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*"),
 }
+# All that a value may be which is judged by its look: each is read as far as that, or not at all.
+_DRAWN = re.compile(r"""[bru]{0,2}\\{0,7}["']?[\w+/=~%.-]{14,200}(?=[\s,;&"'<>(){}\[\]\\]|\Z)""")
 _BARE = re.compile(r"""[^\s,;&"'<>(){}\[\]\\]+""")
 _ENCODED = re.compile(r"""(?i)(?:[^\s,;&"'<>(){}\[\]\\%]|%(?!26|2[27c]|7d|5d|0a)[0-9a-f]{2})+""")
 _CALLED = re.compile(r"[A-Za-z_.]+\Z")  # `password=get_password(…)` is a line of code
@@ -99,6 +104,29 @@ _PLAIN_WORDS = frozenset(
         "basic",
         "digest",
         "negotiate",
+        # Modes of a browser's fetch
+        "include",
+        "omit",
+        "same-origin",
+    }
+)
+# What a message says of an option: `--password needs a value`.
+_SAID_OF_AN_OPTION = frozenset(
+    {
+        "needs",
+        "requires",
+        "is",
+        "was",
+        "must",
+        "cannot",
+        "has",
+        "expects",
+        "expected",
+        "option",
+        "argument",
+        "flag",
+        "and",
+        "or",
     }
 )
 # Words of ordinary sentences: "invalid token: expected …", "signature: mismatch".
@@ -128,6 +156,8 @@ def without_named(text: str) -> tuple[str, int]:
         if found.start < at:
             continue  # within a value that is hidden
         name = _whole_name(text, found)
+        if name and not is_secret_name(name) and _DRAWN.match(text, found.end) is None:
+            continue
         value = _value(text, lower, found, branches) if name else None
         if value is not None and _is_hidden(found, name, text[value[0] : value[1]]):
             start, end = value
@@ -153,7 +183,7 @@ def _is_hidden(found: _Named, name: str, value: str) -> bool:
         return False
     if found.name == "sess" and not _SESSION_ID.search(name):
         return len(value) >= 8 and _DIGIT.search(value) is not None
-    return is_secret_name(name) or looks_random(value)
+    return is_secret_name(name) or is_key(name, value)
 
 
 def _tells_alone(value: str) -> bool:
@@ -161,9 +191,9 @@ def _tells_alone(value: str) -> bool:
     return 6 <= len(value) <= 200 and not value.isalpha() and not value.isdigit() and _OF_WORDS.match(value) is None
 
 
-def may_name(text: str) -> bool:
-    """Return whether a word of the text may be a secret's name: most are known from the jobs before, and most texts have none."""
-    return not text.isascii() or any(map(_may_be_name, set(_TOKENS.findall(text))))
+def may_name(text: str, words: Collection[str] | None) -> bool:
+    """Return whether one of its words may be a secret's name: most are known from the jobs before, and most texts have none."""
+    return words is None or not text.isascii() or any(map(_may_be_name, words))
 
 
 @lru_cache(maxsize=8192)
@@ -242,6 +272,10 @@ def _whole_name(text: str, found: _Named) -> str:
     return name if is_secret_name(name) or names_a_key(name) else ""
 
 
+def _is_path(text: str, found: _Named) -> bool:
+    return text[max(0, found.start - _LONGEST_NAME) : found.start].rstrip(_OF_NAME).endswith("/")
+
+
 def _is_pass(text: str, found: _Named) -> bool:
     return found.name in _PASSES and _NO_WORD.match(text, found.end) is not None
 
@@ -251,6 +285,15 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
     name, between, start = found.name, found.between, found.end
     quote = _QUOTE.match(text, start)
     if quote:
+        triple = _TRIPLE.match(text, start)
+        if triple:
+            end = text.find(triple[1], triple.end())
+            return triple.end(), len(text) if end < 0 else end
+        if (
+            quote[2] not in between
+            and text[max(0, found.start - _LONGEST_NAME) : found.start].rstrip(_OF_NAME)[-1:] == quote[2]
+        ):
+            return None  # it closes the text that the name is in: `prompt='Password: '`
         return _quoted(text, found, quote)
     if "%" in between:
         ends = _ENCODED.match(text, start)
@@ -278,6 +321,12 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
         return None
     if name == "authorization" and bare.isalpha() and lower[end : end + 1] == " " and text[start].islower():
         return None
+    if between.isspace() and bare in _SAID_OF_AN_OPTION:
+        return None
+    if between.rstrip(" ") != between and _is_path(text, found):  # `/run/secrets/db_password: Permission denied`
+        return None
+    if bare.startswith("/") and _FOLDER.search(text, max(0, found.start - 4), found.name_end):
+        return None
     if name == "token" and bare.isdigit() and lower.startswith("tokens", found.start):  # an amount
         return None
     if text[end : end + 1] in {"(", "["}:
@@ -303,7 +352,7 @@ def _quoted(text: str, found: _Named, quote: re.Match[str]) -> tuple[int, int] |
     # `("password", "…")` is a pair; `["id", "token", "name"]` are names.
     is_pair = text[max(0, found.start - 60) : found.start].rstrip(_OF_NAMES + "\\\"'bru")[-1:] in {"(", "["}
     closes = text[end : end + 10].lstrip("\\\"'")[:1] in {")", "]"}
-    is_name = bare.replace("_", "").isalpha() and bare.islower()
+    is_name = (bare.replace("_", "").isalpha() and bare.islower()) or _SNAKE_CASE.fullmatch(bare) is not None
     return None if is_name and not (is_pair and closes and found.name not in _COMMON + _PARTS) else (start, end)
 
 

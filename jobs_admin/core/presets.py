@@ -1,5 +1,7 @@
 """Policies to begin with. The curves are as their sources publish them, also where those lack a cap or jitter: the findings
-beside the editor say so. Those for a use (emails, webhooks, payments) add what seed 000 asks for around its curve.
+beside the editor say so. Those for a use (emails, webhooks, payments) have the attempts and delays of
+https://archon-eight.vercel.app/production-blueprints/job-queue/retry-strategies, and a cap, jitter and
+quarantine besides.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ def _exponential(first_delay_s: float) -> dict[str, Any]:
 
 
 _NONE = {"kind": "none"}
-_POISON = {"crashes": 3, "window_s": 300}  # seed 000
+_POISON = {"crashes": 3, "window_s": 300}
 _RETRY_AFTER = {"respect": True, "jitter": 0.2, "cap_s": 86_400}
 
 _ALL = (
@@ -30,9 +32,9 @@ _ALL = (
         "E-mails",
         "Four attempts in a quarter of a minute, spread by half; for brief errors of a mail service.",
         {
-            "max_attempts": 4,  # seed 000, JOB_DEFAULTS
+            "max_attempts": 4,
             "backoff": _exponential(2),
-            "cap_s": 600,  # seed 003
+            "cap_s": 600,  # the most that the lint rule of exponential backoff allows
             "jitter": {"kind": "equal"},
             "retry_after": _RETRY_AFTER,
             "poison": _POISON,
@@ -45,7 +47,7 @@ _ALL = (
         {
             "max_attempts": 6,
             "backoff": _exponential(5),
-            "cap_s": 300,  # seed 000, its custom strategy
+            "cap_s": 300,
             "jitter": {"kind": "equal"},
             "retry_after": _RETRY_AFTER,
             "poison": _POISON,
@@ -62,7 +64,7 @@ _ALL = (
             "jitter": {"kind": "additive", "seconds": 12},  # as much as on top of a Retry-After
             "retry_after": _RETRY_AFTER,
             "poison": _POISON,
-            "exhausted": "escalate",  # seed 001: three attempts, then escalate to a human
+            "exhausted": "escalate",  # an operator decides about money
         },
     ),
     Preset(

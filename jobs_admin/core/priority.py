@@ -1,6 +1,7 @@
 """Four levels of priority, the same for all queue systems, and the numbers that each system has for them.
 
-The levels are seed 004's (critical, high, medium, low), and its numbers are BullMQ's: 1, 3, 5, 10. Systems disagree on
+BullMQ's are 1, 3, 5 and 10, as in
+https://the-villa-life.pages.dev/reference/decisions/adr-0003-queue-retry-backoff. Systems disagree on
 which end comes first: Celery on Redis keeps a list for each of 0, 3, 6 and 9 and reads that of **0 first** (kombu 5.7,
 `priority_steps`); in RabbitMQ the **highest** goes first, up to a queue's `x-max-priority`, and a message without one counts
 as 0; in BullMQ 1 is the highest that can be given, and a job without one goes before all of them.

@@ -14,8 +14,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
 from jobs_admin.core.named_secrets import may_name, without_named
-from jobs_admin.core.secret_looks import PLACEHOLDER, is_card, without_looks, without_private_keys, without_sentences
-from jobs_admin.core.secret_names import is_secret_name
+from jobs_admin.core.secret_looks import (
+    PLACEHOLDER,
+    is_card,
+    without_looks,
+    without_private_keys,
+    without_sentences,
+    words_of,
+)
+from jobs_admin.core.secret_names import is_key, is_secret_name, names_a_key
 
 __all__ = ["PLACEHOLDER", "SHORTEST", "TOO_DEEP", "elements", "fields", "hides_all", "redact", "redact_text"]
 
@@ -29,6 +36,14 @@ _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 # `{"name": "password", "value": …}` and its like.
 _NAMING = frozenset({"name", "key", "field", "header", "param", "parameter", "k", "variable"})
 _NAMED_SO = frozenset({"value", "val", "v", "content", "data", "default"})
+# What one field says of others of its object: of a Secret of Kubernetes, of a JSON Web Key.
+_SAID_BY = {
+    "kind": frozenset({"data", "stringdata"}),
+    "kty": frozenset({"d", "p", "q", "dp", "dq", "qi", "k"}),
+    "grant_type": frozenset({"code"}),
+}
+_SAID_BY |= dict.fromkeys(_NAMING, _NAMED_SO)
+_NONE: frozenset[str] = frozenset()
 _MARK = re.compile("[=:：＝]|[A-Za-z] [0-9]")
 _BRANCHES = (dict, list, tuple)
 
@@ -46,12 +61,12 @@ def _redacted(value: object, depth: int) -> tuple[object, int]:
     if isinstance(value, dict):
         copy: dict[object, object] = {}
         hidden = 0
-        told_by_another = _is_told_by_another(value)
+        named = _named_by_others(value)
         for name, inner in value.items():
             judged = _judged(name) if isinstance(name, str) else None
             if judged is None:
                 copy[name], count = _redacted(inner, depth + 1)
-            elif judged.hides(inner, told_by_another):
+            elif judged.hides(inner, named):
                 copy[judged.shown], count = PLACEHOLDER, 1 + judged.hidden
             else:
                 copy[judged.shown], count = _redacted(inner, depth + 1)
@@ -75,10 +90,10 @@ def hides_all(value: object, depth: int) -> bool:
 
 def fields(value: dict[Any, object]) -> Iterator[tuple[str, object, bool]]:
     """(name to show, raw value, whether it is hidden) of each field, as `redact` decides."""
-    told_by_another = _is_told_by_another(value)
+    named = _named_by_others(value)
     for name, inner in value.items():
         judged = _judged(name)
-        if judged.hides(inner, told_by_another):
+        if judged.hides(inner, named):
             yield judged.shown, inner, True
         else:
             yield judged.shown, inner, False
@@ -89,13 +104,16 @@ class _Judged(NamedTuple):
 
     name: str
     is_secret: bool
+    may_be_key: bool  # it is one if its value was drawn
     shown: str  # the name as it may be shown
     hidden: int  # how many secrets that leaves out
-    is_naming: bool  # its value may be the name of another field
-    is_named_so: bool  # it may hold that field's value
+    lower: str
+    names: frozenset[str]  # the fields that its value may name secret
 
-    def hides(self, value: object, told_by_another: bool) -> bool:
-        return (self.is_secret or (told_by_another and self.is_named_so)) and _tells(self.name, value)
+    def hides(self, value: object, named: frozenset[str]) -> bool:
+        if self.is_secret or (named and self.lower in named):
+            return _tells(self.name, value)
+        return self.may_be_key and isinstance(value, str) and is_key(self.name, value)
 
 
 def _judged(name: str) -> _Judged:
@@ -105,7 +123,7 @@ def _judged(name: str) -> _Judged:
 
 def _judge(name: str) -> _Judged:
     lower = name.lower()
-    return _Judged(name, is_secret_name(name), *redact_text(name), lower in _NAMING, lower in _NAMED_SO)
+    return _Judged(name, is_secret_name(name), names_a_key(name), *redact_text(name), lower, _SAID_BY.get(lower, _NONE))
 
 
 _remembered = lru_cache(maxsize=2048)(_judge)
@@ -124,12 +142,14 @@ def _is_secret_pair(value: list[object] | tuple[object, ...]) -> TypeGuard[list[
     return is_secret_name(value[0]) and _tells(value[0], value[1])
 
 
-def _is_told_by_another(value: dict[object, object]) -> bool:
-    """Whether a field of this object names another of its fields a secret: `{"name": "password", "value": …}`."""
+def _named_by_others(value: dict[object, object]) -> frozenset[str]:
+    """The fields, in lower case, that another field of this object names a secret: `{"name": "password", "value": …}`."""
     for name, inner in value.items():
-        if isinstance(inner, str) and isinstance(name, str) and _judged(name).is_naming and is_secret_name(inner):
-            return True
-    return False
+        if isinstance(inner, str) and isinstance(name, str):
+            names = _judged(name).names
+            if names and (is_secret_name(inner) or name in ("kty", "grant_type")):
+                return names
+    return _NONE
 
 
 def _tells(name: str, value: object) -> bool:
@@ -144,10 +164,10 @@ def redact_text(text: str) -> tuple[str, int]:
     if len(text) < SHORTEST and _MARK.search(text) is None:
         return text, 0
     text, keys = without_private_keys(text)
-    named = 0
-    if may_name(text):
+    named, words = 0, words_of(text)
+    if may_name(text, words):
         text, named = without_named(text)
-        text, spoken = without_sentences(text)
+        text, spoken = without_sentences(text, words)
         named += spoken
-    text, looks = without_looks(text)
+    text, looks = without_looks(text, words)
     return text, keys + named + looks

@@ -15,6 +15,8 @@ from jobs_admin.core.secret_names import is_secret_name
 _COLUMNS = re.compile(
     r"""(?i)\(([^()]{0,4000}(?:\([^()]{0,200}\)[^()]{0,400}){0,10})\)\s{0,5}(?:=\s{0,5}|(?:[\w ]{0,60}\s)?values?\s{0,5})(?=\()"""
 )
+# MySQL names the index behind the value.
+_DUPLICATE = re.compile(r"""Duplicate entry '([^'\n]{3,500})' for key '([\w.`-]{1,200})'""")
 _NEXT_ROW = re.compile(r"\s{0,5},\s{0,5}(?=\()")
 _MARKS = re.compile(r"""\\.|'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z)|[\[({\])},]""", re.DOTALL)
 _STATEMENT = re.compile(
@@ -42,6 +44,13 @@ _FIELD = re.compile(
       | (?<= [:=] ) [\w.-]{2,100} | (?<= [:=] [ ] ) [\w.-]{2,100} )"""
 )
 _VALUE = re.compile(r"""\[?[bru]{0,2}(?:'((?:[^'\\\n]|\\.)*)'?|"((?:[^"\\\n]|\\.)*)"?|([^\s,;"'<>\]})]+))""")
+# A Secret of Kubernetes: all that is under its data.
+_MANIFEST = re.compile(r"""(?<!\w)kind\\{0,7}["']?:\s{0,3}\\{0,7}["']?Secret(?!\w)""")
+_DATA = re.compile(r"""(?<!\w)(?:stringData|data)\\{0,7}["']?:""")
+_ENTRY = re.compile(
+    r"""(?:\s{0,3}[,{]\s{0,40}|[ \t]{0,3}(?:\n|\\n)[ \t]{1,40})\\{0,7}["']?[\w.-]{1,253}\\{0,7}["']?:[ \t]{1,3}"""
+    r"""(\\{0,7}["'][^"'\n]*["']|[^\s,}"'\\]+)"""
+)
 _NEAR = 250  # characters between a field and its value
 _NAME = re.compile(r"[\w-]+")
 
@@ -56,6 +65,12 @@ def without_columns(text: str) -> tuple[str, int]:
                 spans.append((start, end))
     if ("param" in lower or "arg" in lower or "bind" in lower) and _SLOT.search(text):
         spans += _parameters(text)
+    if "Duplicate entry '" in text:
+        spans += [
+            found.span(1) for found in _DUPLICATE.finditer(text) if any(map(is_secret_name, _NAME.findall(found[2])))
+        ]
+    if "Secret" in text and _MANIFEST.search(text):
+        spans += _data(text)
     spans += _labelled(text)
     if not spans:
         return text, 0
@@ -157,6 +172,17 @@ def _trimmed(text: str, items: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def _shown(text: str, items: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Those that tell something."""
     return ((start, end) for start, end in items if not _NOTHING.match(text[start:end]))
+
+
+def _data(text: str) -> Iterator[tuple[int, int]]:
+    at = 0
+    for found in _DATA.finditer(text):
+        if found.start() < at:
+            continue
+        at = found.end()
+        while entry := _ENTRY.match(text, at):
+            yield entry.span(1)
+            at = entry.end()
 
 
 def _labelled(text: str) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,8 @@ before it does not belong to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 
 PLACEHOLDER = "[redacted]"
 
@@ -21,10 +22,14 @@ _PREFIXES = (
     "rdv_", "hvs.", "hvb.", "hvr.", "glsa_", "glc_", "sntrys_", "sntryu_", "sbp_", "nfp_", "pscale_tkn_", "pscale_pw_",
     "pscale_oauth_", "dckr_pat_", "dckr_oat_", "xkeysib-", "xsmtpsib-", "HRKU-", "NRAK-", "NRJS-", "NRII-", "ATATT3",
     "ATCTT3", "ATBB", "tskey-", "AGE-SECRET-KEY-1", "PMAK-", "figd_", "dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "dp.scim.",
-    "dp.audit.", "rubygems_", "sk.eyJ", "ntn_", "pplx-", "xai-", "CFPAT-", "FLWSECK", "rzp_live_",
+    "dp.audit.", "rubygems_", "sk.eyJ", "api_sk_", "wh_sk_", "ntn_", "pplx-", "xai-", "CFPAT-", "FLWSECK", "rzp_live_",
 )  # fmt: skip
 _PREFIXES_OF_MORE = ("sk-", "npm_", "pypi-", "hf_", "r8_", "secret_")
 _NO_TOKENS = ("sk-ssh-", "sk-ecdsa-")  # kinds of keys
+_WORD = re.compile(r"[^\W\d][\w-]*")
+_LONGEST_WORD = 100  # characters
+_MOST_WORDS = 2_000
+_ONE_WORD = 2_000  # characters of a text that may be one word
 _RUN = re.compile(r"[\w.-]{18,}")
 _LONG_RUN = b"x" * 18
 # What an ASCII character is: of such a run, of a card's number.
@@ -38,9 +43,18 @@ _JWT = re.compile(r"eyJ[\w-]{8,}\.\.?[\w-]{4,}(?:\.[\w-]*){0,3}")
 _DISCORD = re.compile(r"[MNO](?=[\w-]{0,30}\d)[\w-]{23,27}\.[\w-]{6}\.(?=[\w-]{0,40}\d)[\w-]{27,40}\Z")
 _AZURE = re.compile(r"(?<![\w~.-])[\w~.-]{3}\dQ~[\w~.-]{31,40}")
 
+_FOREIGN_PASSWORDS = (
+    "mot de passe", "contraseña", "contrasena", "senha", "wachtwoord", "пароль", "hasło", "lösenord", "密码", "密碼", "パスワード",
+)  # fmt: skip
+
 # What a text must hold for the pattern to be tried (any of these, in lower case), the pattern, and what stands there afterwards.
 _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("digest",), re.compile(r"""(?i)\b(digest\s{1,3})(?=[a-z]{2,12}=")[^\n]+"""), rf"\g<1>{PLACEHOLDER}"),
+    (
+        ("appid=", "sign="),
+        re.compile(r"""(?i)([?&;](?:app_?id|sign)=)(?=[\w%+/=.~-]{0,99}\d)[\w%+/=.~-]{20,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     (
         ("code=", "sig=", "hmac=", "auth=", "pw=", "pass=", "state=", "nonce=", "key="),
         re.compile(r"""(?i)([?&;](?:code|sig|hmac|auth|pw|pass|state|nonce|key)=)(?!\[redacted)[^\s&"'#<>]{8,}"""),
@@ -59,6 +73,73 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         PLACEHOLDER,
     ),
     (("sk",), re.compile(r"SK(?<!\wSK)[0-9a-f]{32}(?!\w)"), PLACEHOLDER),
+    # Twilio's token behind the account it belongs to
+    (
+        ("ac",),
+        re.compile(r"""(AC(?<!\wAC)[0-9a-f]{32}["']?(?:,\s?|:)["']?)[0-9a-f]{32}(?!\w)"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (("django-insecure-",), re.compile(r"""django-insecure-[^\s"']{20,}"""), PLACEHOLDER),
+    # The private members of a JSON Web Key.
+    (
+        ("kty",),
+        re.compile(r"""((?<!\w)["'](?:d|p|q|dp|dq|qi|k)\\{0,7}["']\s{0,2}:\s{0,2}\\{0,7}["'])[\w+/=-]{16,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # The answer to `Password:` in base64, which mail servers ask.
+    (
+        ("ugfzc3dvcmq6",),
+        re.compile(
+            r"""(UGFzc3dvcmQ6(?:\\[rn]|[^\w+\[]){1,12}(?:send(?:\\[rn]|[^\w+\[]){1,5})?)(?<![\w+])[A-Za-z0-9+/]{4,}={0,2}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Given to a call by its place: `login('bob', '…')`, `connect('db', 'bob', '…')`, `pgp_sym_decrypt(note, '…')`.
+    (
+        tuple(
+            f"{call}({quote}"
+            for call in ("login", "log_in", "signin", "sign_in", "authenticate", "simple_bind", "bind_s", "bind")
+            for quote in "'\""
+        ),
+        re.compile(
+            r"""((?i:(?<![a-z])(?:log_?in|sign_?in|authenticate|simple_bind(?:_s)?|bind_s|bind(?=\(.[^"'\n]{0,99}[=@]))\()"""
+            r"""["'][^"'\n]{1,200}["'],\s{0,3}[bru]?["'])(?!\[redacted)[^"'\n]{3,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        tuple(f"{call}({quote}" for call in ("connect", "connection", "ftp", "ftp_tls") for quote in "'\""),
+        re.compile(
+            r"""((?i:(?<![a-z])(?:(?:create_)?connect(?:ion)?|ftp|ftp_tls)\()(?:["'][^"'\n]{0,200}["'],\s{0,3}){2}[bru]?["'])"""
+            r"""(?!\[redacted|utf|latin)(?=[^"'\n]{0,99}[\d!#$%&*?^])[^"'\n]{5,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("crypt(",),
+        re.compile(
+            r"""(?i)((?<!\w)(?:pgp_sym_|aes_)?(?:en|de)crypt(?:_bytea|_iv)?\([^()\n]{0,200}?,\s{0,3}')(?!\[redacted)[^'\n]{3,}(?=')"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # The words of a wallet.
+    (
+        (
+            "mnemonic",
+            "seed phrase",
+            "recovery phrase",
+            "backup phrase",
+            "seed_phrase",
+            "recovery_phrase",
+            "recovery words",
+        ),
+        re.compile(
+            r"""(?i)((?:mnemonic|(?:seed|recovery|backup)[ _-](?:phrase|words))["']?(?: (?:is|was|phrase))?"""
+            r"""\s{0,2}[:=]?\s{0,2}["'(\[]{0,2})"""
+            r"""(?-i:[a-z]{3,8}(?:,? [a-z]{3,8}){11,23})(?![a-z])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     (("dapi",), re.compile(r"(?<!\w)dapi[0-9a-f]{32}(?!\w)"), PLACEHOLDER),
     (("-us",), re.compile(r"(?<!\w)[0-9a-f]{32}-us\d{1,2}(?!\w)"), PLACEHOLDER),
     (("q~",), _AZURE, PLACEHOLDER),
@@ -79,7 +160,24 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"""((?:\s|["'])(?:-u|--user)[\s=,"']{0,4}(?!\d+:\d)[^\s:"'=]{1,100}:)(?!\[redacted)[^\s"']+"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
-    (("mysql",), re.compile(r"""(mysql[^\n]{0,200}?\s-p)(?!\[redacted)[^\s"']{3,}"""), rf"\g<1>{PLACEHOLDER}"),
+    (
+        ("-u",),
+        re.compile(
+            r"""((?:\s|["'])(?:-u|-U|--user(?:name)?)[\s=,"']{1,4}[A-Za-z][^\s"',]{0,100}(?=[\s"'])[^\n]{0,200}?[\s"']-[pP]["']?,?\s["']?)"""
+            r"""(?!\[redacted|-|[\d:]+(?:[\s"',]|\Z))[^\s"',]{3,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("mysql", "rar "),
+        re.compile(r"""((?<![\w-])(?:mysql|(?:un)?rar)[^\n]{0,200}?[\s"']-p)(?!\[redacted)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("7z",),
+        re.compile(r"""((?<![\w-])7z[^\n]{0,200}?[\s"']-p)(?!\[redacted)[^\s"',]{3,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     (
         ("sshpass", "login"),
         re.compile(
@@ -92,10 +190,14 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(r"""((?<!\w)AUTH (?:[\w.-]{1,60} )?)(?=[^\s"']*[0-9=])[^\s"',]{6,}"""),
         rf"\g<1>{PLACEHOLDER}",
     ),
+    # The community of SNMP is its password
+    (("communitydata(",), re.compile(r"""(CommunityData\(["'])(?!\[redacted)[^"'\n]{3,}"""), rf"\g<1>{PLACEHOLDER}"),
+    (("pass ",), re.compile(r"""((?<=["'])PASS )(?!\[redacted)[^\s"']{4,}(?=\\[rn]|["'])"""), rf"\g<1>{PLACEHOLDER}"),
     (
         ("redis-cli", "-pass"),
         re.compile(
-            r"((?:redis-cli[^\n]{0,200}?\s-a\s|\s-pass(?:in|out)?\s{1,3}pass:)\s{0,3})(?!\[redacted)[^\s\"']{3,}"
+            r"""((?:redis-cli[^\n]{0,200}?[\s"']-a(?=[\s"'])|[\s"']-pass(?:in|out)?[\s"',]{1,4}pass:)[\s"',]{0,4})"""
+            r"""(?!\[redacted)[^\s"']{3,}"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -111,7 +213,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("@",),
         re.compile(
-            r"""((?<![\w/.:@-])[a-zA-Z][\w$#]{0,60}/)(?!\[redacted)[^\s/@:"'()]{3,100}(?=@[\w.-]{1,100}:\d{2,5}/\w)"""
+            r"""((?:(?<![\w/.:@-])|(?<=:thin:))[a-zA-Z][\w$#]{0,60}/)(?!\[redacted)[^\s/@:"'()]{3,100}(?=@(?://)?[\w.-]{1,100}:\d{2,5}/\w)"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -133,10 +235,30 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\g<1>{PLACEHOLDER}",
     ),
     (
+        ("incoming/", "hook/", "hooks/"),
+        re.compile(
+            r"""(?i)(/(?:incoming|(?:web)?hooks?)/(?:[\w-]{1,30}/)?)(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{24,}(?![\w-])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # The code of an OAuth request, as JSON or a repr writes it.
+    (
+        ("authorization_code",),
+        re.compile(r"""((?<!\w)["']code\\{0,7}["']\s{0,2}:\s{0,2}\\{0,7}["'])(?!\[redacted)[^\s"']{6,}"""),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
         ("identified", "password '"),
         re.compile(
-            r"(?i)\b((?:identified\s{1,3}(?:with\s{1,3}\S{1,40}\s{1,3})?(?:by|as)|with\s{1,3}(?:encrypted\s{1,3})?password)\s{1,3}')"
-            r"(?!\[redacted)[^'\n]+"
+            r"""(?i)\b((?:identified\s{1,3}(?:with\s{1,3}\S{1,40}\s{1,3})?(?:by|as)|with\s{1,3}(?:encrypted\s{1,3})?password)\s{1,3}["'])"""
+            r"""(?!\[redacted)[^"'\n]+"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("sqlplus", "sql> "),
+        re.compile(
+            r"""(?i)((?:sqlplus(?:\s-\w{1,8}){0,5}|sql>\sconn(?:ect)?)\s{1,3}["']?[a-z][\w$#]{0,30}/)(?!\[redacted)[^\s"'@/]{3,}"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -153,18 +275,19 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         re.compile(
             r"""(?i)((?<![\w-])(?:pin|otp|tan|cvv2?|cvc2?|passcode"""
             r"""|(?:security|verification|one-time|2fa|mfa|otp|login|recovery|backup) code)"""
-            r"""(?: (?:code|is|was))?:? [("']?)\d{3,8}(?![\w.-])"""
+            r"""(?: (?:code|is|was))?:? [("']?)\d{3,8}(?![\w-]|\.\w)"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
     (
-        ("password", "passwd", "passphrase", "passwort", "kennwort", "pwd", "api key"),
+        ("password", "passwd", "passphrase", "passwort", "kennwort", "pwd", "api key", *_FOREIGN_PASSWORDS),
         re.compile(
-            r"""(?i)((?<![\w-])(?:password|passwd|passphrase|passwort|kennwort|pwd|api key)"""
+            r"""(?i)((?<![\w-])(?:(?:[\w-]{0,30}[_-])?(?:password|passwd|passphrase|passwort|kennwort|pwd)|api key|"""
+            rf"""{"|".join(_FOREIGN_PASSWORDS)})"""
             r"""(?: (?:is|was|of|used|given|set to|for [\w@.-]{1,60}))?"""
-            r"""(?::? |\s?(?:->|→|\|)\s?|\t{1,3}|\.{2,20}:? )[("'“`]{0,2})"""
+            r"""(?::? |\s?(?:->|→|\|)\s?|\t{1,3}|\.{2,20}:? )(?:[("'“„`]{0,2}|[«「『][ \u00a0\u202f]?))"""
             r"""(?!\[redacted)(?=[^\s"'”)|]{0,200}[a-z])(?:(?=[^\s"'”)|]{0,200}[0-9])"""
-            r"""|(?-i:(?=[a-z][^\s"'”)|]{0,100}[-_!@#$%&*][^\s"'”)|]{0,100}[A-Z])))[^\s"'”()=|]{6,}"""
+            r"""|(?-i:(?=[a-z][^\s"'”)|]{0,100}[-_!@#$%&*][^\s"'”)|]{0,100}[A-Z])))[^\s"'”»」』()=|]{6,}"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -174,6 +297,24 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
             r"""(?i)((?<!\w)(?:(?<!-)[\w-]{0,30}token"""
             r"""|(?:secret|access|account|private|[\w-]{0,30}api)[ _-]?key)"""
             r"""(?: (?:is|was))?:? [("'“`]{0,2})(?!\[redacted)(?=[\w.~+/=-]{0,200}[a-z])(?=[\w.~+/=-]{0,200}\d)[\w.~+/=-]{15,}"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Behind more words of the sentence stands what is drawn: `CSRF token from POST incorrect: …`.
+    (
+        ("token ", "secret ", "password ", "credential", "session ", "api key "),
+        re.compile(
+            r"""(?i)((?<![a-z])(?:token|secret|password|credentials?|session|api key)(?: [\w'’-]{1,20}){1,6}:\s{1,2}["'(]?)"""
+            r"""(?-i:(?=[\w+/=~%-]{0,99}[0-9])(?=[\w+/=~%-]{0,99}[a-z])(?=[\w+/=~%-]{0,99}[G-Z]))(?=[\w~%-]{0,99}[a-z0-9+/=]{12})"""
+            r"""[\w+/=~%-]{14,}(?![\w./])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("credential",),
+        re.compile(
+            r"""(?i)((?<![a-z])credentials?(?: (?:for|of|are|were|used|given))?:? ["'(]{0,2}[\w.@+-]{1,60}[/:])(?!//|\[redacted)"""
+            r"""(?!\S{0,99}\.[a-z]{2,5}(?!\w))(?=[^\s"'()/,]{0,99}[\d!#$%&*?^_])[^\s"'()/,]{4,}"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),
@@ -189,7 +330,7 @@ _SENTENCES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("password(", "passwd(", "secret(", "token(", "key(", "auth(", "secretstr(", "secretbytes("),
         re.compile(
-            r"""((?:(?<!\w)(?:set|with|change|reset)_?\w{0,30}(?i:password|passwd|secret|token|api_?key)\("""
+            r"""((?:(?<!\w)(?:set|with|change|reset)_?\w{0,30}(?i:password|passwd|secret|token|api_?key)\((?:\s?["'][^"'\n]{0,200}["'],){0,3}"""
             r"""|Secret(?:Str|Bytes)\(b?|(?:Basic|Digest|Proxy)Auth\((?:\w+=)?["'][^"'\n]{1,100}["'], {0,2}"""
             r""")\s?["'])(?!\[redacted|\*\*\*)[^"'\n]{3,}(?=["'])"""
         ),
@@ -210,6 +351,10 @@ _PORT = re.compile(r"\d{1,5}(?:[/?#\\]|\Z)")
 _CARD = re.compile(
     r"[2-6](?<![\w.-].)(?:(?:(?<!2)\d{3}|(?<=2)[2-7]\d{2})(?:[ -]?\d{4}[ -]?\d{4}[ -]?\d{4}|([./_\u00a0])\d{4}\1\d{4}\1\d{4})"
     r"|(?<=3)[046-9]\d{2}(?:[ -]?\d{6}[ -]?\d{4,5}|([./_\u00a0])\d{6}\2\d{4,5}))(?:=\d{7,24})?(?![\w.]?\d)"
+)
+_OF_IBANS = bytes(ord("0" if 48 <= code <= 57 else "A" if 65 <= code <= 90 else " ") for code in range(256))
+_IBAN = re.compile(
+    r"(?<![A-Za-z0-9_-])[A-Z]{2}[0-9]{2}(?=[A-Z0-9 ]{0,40}[0-9])(?:[A-Z0-9]{11,30}|(?: [A-Z0-9]{4}){2,7}(?: [A-Z0-9]{1,3})?)(?![\w-])"
 )
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
@@ -235,28 +380,67 @@ def without_private_keys(text: str) -> tuple[str, int]:
     return "".join(parts), hidden
 
 
-def without_looks(text: str) -> tuple[str, int]:
-    """`text` without what is known by its look alone, and how many were hidden."""
+def words_of(text: str) -> set[str] | None:
+    """Names and words of a text, by which its patterns are chosen; None where they are too many or too long to be remembered."""
+    words = set(_WORD.findall(text))
+    if len(text) > _ONE_WORD and (len(words) > _MOST_WORDS or max(map(len, words), default=0) > _LONGEST_WORD):
+        return None
+    return words
+
+
+def without_looks(text: str, words: Collection[str] | None) -> tuple[str, int]:
+    """`text` without what is known by its look alone, and how many were hidden. `words` are `words_of` it."""
     hidden = 0
     if "/" in text and ":" in text:
         text, hidden = counted(_URL, _hide_userinfo, text)
-    text, found = _without_patterns(text, _PATTERNS)
+    text, found = _without_patterns(text, _LOOKS, words)
     hidden += found
     text, tokens = _without_tokens(text)
-    cards = 0
-    if _may_hold_a_card(text):
+    cards = accounts = 0
+    letters = text.encode("utf-8", "replace")
+    if not text.isascii() or letters.translate(_OF_CARDS, b" -./_").find(_CARD_LONG) >= 0:
         text, cards = counted(_CARD, _hide_card, text)
-    return text, hidden + tokens + cards
+    if b"AA00" in letters.translate(_OF_IBANS):
+        text, accounts = counted(_IBAN, _hide_iban, text)
+    return text, hidden + tokens + cards + accounts
 
 
-def without_sentences(text: str) -> tuple[str, int]:
+def without_sentences(text: str, words: Collection[str] | None) -> tuple[str, int]:
     """`text`, which names a secret, without what stands behind the name in a sentence, and how many were hidden."""
-    return _without_patterns(text, _SENTENCES)
+    return _without_patterns(text, _SPOKEN, words)
 
 
-def _without_patterns(text: str, patterns: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]) -> tuple[str, int]:
+class _ByWord:
+    """Patterns, found by the words of a text: most words are known from the texts before, and most belong to none."""
+
+    def __init__(self, patterns: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]) -> None:
+        self._patterns = patterns
+        self._parts = [[max(_WORD.findall(word), key=len, default="") for word in needed] for needed, _, _ in patterns]
+        self._always = {n for n, parts in enumerate(self._parts) if not all(len(part) > 1 for part in parts)}
+        self._usual = [patterns[n] for n in sorted(self._always)]
+        self._remembered = lru_cache(maxsize=8192)(self._numbers)
+
+    def of(self, words: Collection[str] | None) -> Sequence[tuple[tuple[str, ...], re.Pattern[str], str]]:
+        """Those that a text of these words may need, in their order."""
+        if words is None:
+            return self._patterns
+        numbers: set[int] = set()
+        for found in map(self._remembered, words):
+            if found:
+                numbers.update(found)
+        return [self._patterns[n] for n in sorted(numbers | self._always)] if numbers else self._usual
+
+    def _numbers(self, word: str) -> tuple[int, ...]:
+        lower = folded(word)
+        return tuple(n for n, parts in enumerate(self._parts) if any(len(part) > 1 and part in lower for part in parts))
+
+
+_LOOKS, _SPOKEN = _ByWord(_PATTERNS), _ByWord(_SENTENCES)
+
+
+def _without_patterns(text: str, patterns: _ByWord, words: Collection[str] | None) -> tuple[str, int]:
     lower, hidden = folded(text), 0
-    for needed, pattern, replacement in patterns:
+    for needed, pattern, replacement in patterns.of(words):
         for word in needed:
             if word in lower:
                 text, count = pattern.subn(replacement, text)
@@ -288,10 +472,6 @@ def _without_tokens(text: str) -> tuple[str, int]:
             hidden, at = hidden + 1, end
         start = marked.find(_LONG_RUN, end)
     return "".join([*parts, text[at:]]), hidden
-
-
-def _may_hold_a_card(text: str) -> bool:
-    return not text.isascii() or text.encode().translate(_OF_CARDS, b" -./_").find(_CARD_LONG) >= 0
 
 
 def is_card(number: int) -> bool:
@@ -326,10 +506,16 @@ def _hide_userinfo(found: re.Match[str]) -> str | None:
         # `host:8443/a/b@2x.png` has a port there.
         if password in {"", PLACEHOLDER} or (_PORT.match(password) and not password.isdigit()):
             return None
+        if _is_token(user):
+            user = PLACEHOLDER
         return f"{before}{user}:{PLACEHOLDER}{rest[at:]}"
-    if len(user) >= 16 and any(c.isdigit() for c in user):
+    if _is_token(user):
         return f"{before}{PLACEHOLDER}{rest[at:]}"
     return None
+
+
+def _is_token(user: str) -> bool:
+    return len(user) >= 16 and any(c.isdigit() for c in user)
 
 
 def _shown_token(run: str) -> str | None:
@@ -342,6 +528,13 @@ def _shown_token(run: str) -> str | None:
         return PLACEHOLDER
     known = (_JWT if run.startswith("eyJ") else _MAILGUN).match(run)
     return PLACEHOLDER + run[known.end() :] if known else None
+
+
+def _hide_iban(found: re.Match[str]) -> str | None:
+    """An account number whose check digits are right, which those of one in 97 other words are."""
+    letters = found[0].replace(" ", "")
+    digits = "".join(str(int(letter, 36)) for letter in letters[4:] + letters[:4])
+    return PLACEHOLDER if 15 <= len(letters) <= 34 and int(digits) % 97 == 1 else None
 
 
 def _hide_card(found: re.Match[str]) -> str | None:

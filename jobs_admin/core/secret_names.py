@@ -21,7 +21,9 @@ ENDINGS = {
     "string": ("connection",),
     "answer": ("security",),
     "verifier": ("code",),
-    "assertion": ("client",),
+    "assertion": ("client", "saml"),
+    "response": ("saml",),
+    "phrase": ("seed", "recovery", "backup"),
 }  # fmt: skip
 # Passwords and secrets as other languages name them; those behind are not parts of other words in ASCII.
 ELSEWHERE = (
@@ -38,13 +40,16 @@ _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 # Compared with the name in lower case and without `_`, `-` and the like; sentry-sdk's list, and what it misses.
 _PARTS = (
     "password", "passwd", "passphrase", "passcode", "passwort", "kennwort", "secret", "token",
-    "authorization", "cookie", "session", "sessid", "csrf", "xsrf", "fernet", "credential", "jwt", "bearer", "signature",
+    "authorization", "cookie", "session", "sessid", "csrf", "xsrf", "fernet", "credential", "jwt", "bearer", "signature", "macaroon",
     *(start + word for word, starts in ENDINGS.items() for start in starts),
     *(_NOT_ALPHANUMERIC.sub("", word) for word in FOREIGN),
 )  # fmt: skip
 _WHOLE = frozenset({"auth", "pass", "ssn", "pan", "mfa", "totp", "iban", "salt", "refresh", "parola", "clave", "mdp"})
 # Whole words of a name (`db_pwd`, `userPin`), since many harmless words hold them (`spinner`).
-_ANY_WORD = frozenset({"pwd", "pw", "psw", "pswd", "pin", "otp", "cvv", "cvc", "cvv2", "cvc2", "ssn", "mdp"})
+_ANY_WORD = frozenset(
+    {"pwd", "pw", "psw", "pswd", "pin", "otp", "cvv", "cvc", "cvv2", "cvc2", "ssn", "mdp", "cred", "creds"}
+)
+_WORD_ENDS = ("pwd", "pw")  # `bindpw`
 _LAST_WORD = frozenset({"auth", "pass"})
 # What ends a name that tells about a secret and does not hold it: `token_type`, `password_changed_at`.
 _ABOUT = frozenset(
@@ -68,6 +73,7 @@ _OPEN_KEYS = frozenset(
 _RANDOM = re.compile(
     r"(?=[^\n]{0,99}[0-9])(?=[^\n]{0,99}[a-z])(?=[^\n]{0,99}[G-Z])(?![A-Z]{2}[0-9a-f]{32}\Z)[\w+/=~%.-]{14,200}\Z"
 )
+_HEX = re.compile(r"[0-9A-Fa-f]{32,}")
 _LONG_PIECE = re.compile(r"[A-Za-z0-9+/=]{12}")
 _HARMLESS = re.compile(r"tokeni[sz]|tokenur[il]|secretar|(?:pos|ob)session")
 _NO_WORD = re.compile(r"[\W_]+")
@@ -94,7 +100,7 @@ def _is_secret_name(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words or words[-1] in _ABOUT or words[0] in _ABOUT_FIRST:
         return False
-    return not _ANY_WORD.isdisjoint(words) or words[-1] in _LAST_WORD
+    return not _ANY_WORD.isdisjoint(words) or words[-1] in _LAST_WORD or words[-1].endswith(_WORD_ENDS)
 
 
 _remembered = lru_cache(maxsize=4096)(_is_secret_name)
@@ -115,11 +121,16 @@ def names_a_key(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name[-60:])]
     if len(words) == 1 and words[0] != "key":
         words = [words[0].removesuffix("key"), "key"] if words[0].endswith("key") else words
-    if not words or words[-1] not in {"key", "sid"}:
+    if not words or words[-1] not in {"key", "sid", "sign"}:
         return False
-    return words[-1] == "sid" or (len(words) > 1 and words[-2] not in _OPEN_KEYS)
+    return words[-1] != "key" or (len(words) > 1 and words[-2] not in _OPEN_KEYS)
 
 
-def looks_random(value: str) -> bool:
-    """Return whether a value is drawn rather than written: digits and letters of both cases, in one long piece."""
+def is_key(name: str, value: str) -> bool:
+    """Return whether a value under a name that `names_a_key` is drawn rather than written.
+
+    Digits and letters of both cases, in one long piece; a session id or a signature may also be hexadecimal.
+    """
+    if not name.lower().endswith("key") and _HEX.fullmatch(value):
+        return True
     return _RANDOM.match(value) is not None and _LONG_PIECE.search(value) is not None

@@ -9,7 +9,7 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
-from jobs_admin.core.text import representable
+from jobs_admin.core.text import representable, whole_number
 
 MOST_INT = 2**63 - 1
 FIRST, LAST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 3000))
@@ -51,6 +51,11 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST_INT:
         return None
     return value
+
+
+def whole(digits: str | bytes | None) -> int | None:
+    """Return plain digits as a number from 0 of at most 18 digits, which fits 64 bits; None for anything else."""
+    return whole_number(digits.decode("ascii", "replace") if isinstance(digits, bytes) else digits)
 
 
 def moment(value: object) -> datetime | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Sum
 
-from jobs_admin.counting import start_of
+from jobs_admin.db.counting import start_of
 from jobs_admin.models import QueueCounter
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
-from jobs_admin.rates import CALM_MIN, FAILED
+from jobs_admin.queues.rates import CALM_MIN, FAILED
 
 _TIMES_USUAL = 3
 _OF_PEAK = 20  # what is less than a twentieth of the most is no part of it
+_AFTERWARDS = 10  # steps after the peak, and more, tell what goes on failing after it …
+_BACKGROUND = 6  # … if it is no more than a sixth of the peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Loudness:
         count = max(1, int((until - first).total_seconds() // step) + 1)
         failed = [int(found.get(first + timedelta(seconds=n * step), 0)) for n in range(count)]
         # Not the mean: the outage is in it. Whoever reads takes at least as long a time before it as it lasted.
-        usual = sorted(failed)[len(failed) // 4]
+        usual = max(sorted(failed)[len(failed) // 4], _background(failed))
         return cls(step, first, failed, max(1, _TIMES_USUAL * usual, max(failed) // _OF_PEAK))
 
     def at(self, n: int) -> datetime:
@@ -48,6 +51,17 @@ class Loudness:
             if first <= end and last >= begin - timedelta(minutes=CALM_MIN):
                 begin, end = min(begin, first), max(end, last)
         return begin, end
+
+
+def _background(failed: Sequence[int]) -> int:
+    """Return how many attempts go on failing in each step since the peak, 0 where that may be the outage itself.
+
+    On a fresh desk there is no time before the outage to tell what is usual.
+    """
+    peak = max(range(len(failed)), key=failed.__getitem__)
+    after = sorted(failed[peak + 1 : -1])  # the last step may have just begun
+    level = after[len(after) // 2] if len(after) >= _AFTERWARDS else 0
+    return level if level * _BACKGROUND <= failed[peak] else 0
 
 
 def outages(loud: Loudness) -> list[tuple[datetime, datetime]]:

@@ -8,8 +8,7 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from jobs_admin import alert_sight, depths
-from jobs_admin import scope as scopes
+from jobs_admin.db.policy_marks import policy_marks
 from jobs_admin.incidents.over_time import OverTime
 from jobs_admin.incidents.spans import Span
 from jobs_admin.models import (
@@ -26,7 +25,9 @@ from jobs_admin.models.access import Viewer
 from jobs_admin.models.alert import AlertState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
 from jobs_admin.models.replay import ReplayState
-from jobs_admin.policy_marks import policy_marks
+from jobs_admin.queues import depths
+from jobs_admin.rights import alert_sight, group_sight
+from jobs_admin.search import scope as scopes
 
 MOST_OF_A_KIND = 50
 MOST_GROUPS = 200  # of the place, with the most jobs: which of them were new, came back, were resolved
@@ -130,7 +131,7 @@ def _policies(viewer: Viewer, where: Span) -> Iterator[Moment]:
 
 def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
     replays = _started(viewer, where)
-    whole = _whole(viewer, replays)
+    scopes.restrict_replays(viewer, replays.values())
     for replay in replays.values():
         ref = Ref("replay", str(replay.pk))
         size = f"{replay.total:,} job{'' if replay.total == 1 else 's'}"
@@ -138,7 +139,6 @@ def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
             said = f"Replay #{replay.pk} of {size} started"
             yield Moment(replay.started_at, "replay", "started", said, replay.actor, ref, replay.reason)
         if replay.state in _OVER and replay.ended_at is not None and where.since <= replay.ended_at <= where.until:
-            # The numbers are of all its jobs: of a source out of sight too, as on the replay's own page.
             ends = f"{replay.succeeded:,} ran well, {replay.failed_again:,} failed again"
             ends += f", {replay.cancelled:,} were not sent" if replay.cancelled else ""
             yield Moment(
@@ -152,11 +152,13 @@ def _replays(viewer: Viewer, where: Span) -> Iterator[Moment]:
         at__gte=where.since,
         at__lte=where.until,
     )
-    for row in rows.order_by("-id")[: MOST_OF_A_KIND * 2]:
+    # Of an act on several sources the row of none, which is written first, has the reason.
+    acts = {(row.at, row.object, row.act): row for row in rows.order_by("-id")[: MOST_OF_A_KIND * 2]}
+    for row in acts.values():
         number = row.object.removeprefix("replay:")
         what = _ACTS[row.act]
         # Why it is held names errors, also those of sources out of sight.
-        why = row.reason if int(number) in whole else ""
+        why = row.reason if replays[int(number)].seen_sources is None else ""
         who = "" if row.actor == "controller" else row.actor
         said = f"Replay #{number} {'got another pace' if what == 'pace' else what}"
         yield Moment(row.at, "replay", what, said, who, Ref("replay", number), why)
@@ -174,17 +176,6 @@ def _started(viewer: Viewer, where: Span) -> dict[int, Replay]:
         return rows
     theirs = depths.of_queue(list(rows), where.source, where.queue)
     return {pk: replay for pk, replay in rows.items() if pk in theirs}
-
-
-def _whole(viewer: Viewer, replays: dict[int, Replay]) -> set[int]:
-    """Those of which the viewer sees every source."""
-    sources = viewer.sources()
-    if sources is None:
-        return {*replays}
-    objects = [f"replay:{pk}" for pk in replays]
-    begun = AuditEvent.objects.filter(object__in=objects, act="replay.start", allowed=True)
-    hidden = {name for name, source in begun.values_list("object", "source") if source not in sources}
-    return {pk for pk in replays if f"replay:{pk}" not in hidden}
 
 
 # -- groups -----------------------------------------------------------------------------------------------------
@@ -223,10 +214,7 @@ def _after(text: str) -> str:
 
 def _shared(viewer: Viewer, groups: list[int]) -> set[int]:
     """Those that failed at sources out of sight too."""
-    if viewer.sources() is None:
-        return set()
-    others = FailureCount.objects.filter(~scopes.visible(viewer), group_id__in=groups)
-    return set(others.values_list("group_id", flat=True).distinct())
+    return group_sight.partial(viewer, groups)
 
 
 __all__ = ["MOST_OF_A_KIND", "Moment", "Ref", "moments"]

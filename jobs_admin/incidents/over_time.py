@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from django.db.models import Sum
 
-from jobs_admin import depths
-from jobs_admin.counting import start_of
+from jobs_admin.db.counting import start_of
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.incidents.spans import Span
 from jobs_admin.models import QueueCounter
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK, QUARTER, QUARTERS_BACK
-from jobs_admin.rates import CALM_MIN, FAILED
+from jobs_admin.queues import depths
+from jobs_admin.queues.rates import CALM_MIN, FAILED
 
 MOST_POINTS = 720
 _LEADING = timedelta(hours=6)  # how much failed before tells what is usual

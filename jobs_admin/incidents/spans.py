@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet, Sum
 
-from jobs_admin import alert_sight
-from jobs_admin import scope as scopes
-from jobs_admin.counting import start_of
-from jobs_admin.depths import LADDER, NoSuchQueue, must_see
+from jobs_admin.db.counting import start_of
 from jobs_admin.incidents.loudness import Loudness, outages
 from jobs_admin.models import Alert, DepthSample, QueueCounter, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.counter import HOUR, MINUTE, MINUTES_BACK
-from jobs_admin.rates import FAILED
+from jobs_admin.queues.depths import LADDER, NoSuchQueue, must_see
+from jobs_admin.queues.rates import FAILED
+from jobs_admin.rights import alert_sight
+from jobs_admin.search import scope as scopes
 
 LONGEST = timedelta(days=31)
 HOURS_BACK = timedelta(days=90)

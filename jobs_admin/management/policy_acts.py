@@ -11,8 +11,9 @@ from typing import Any
 import redis
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs_admin import config, linting, policies
+from jobs_admin import config, policies
 from jobs_admin.core.text import shown, whole_number
+from jobs_admin.lint import linting
 from jobs_admin.management import terminal
 from jobs_admin.models import PolicyVersion
 

@@ -16,14 +16,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from jobs_admin import linting
-from jobs_admin.configurations import Told
 from jobs_admin.core import lint
 from jobs_admin.core.lint import Finding
 from jobs_admin.core.lint.configuration import Configuration, read
 from jobs_admin.core.lint.words import span
 from jobs_admin.core.matching import matches
 from jobs_admin.core.text import shown
+from jobs_admin.fleet.configurations import Told
+from jobs_admin.lint import linting
 from jobs_admin.models.access import ENGINE
 
 READS_WITHIN_S = 60

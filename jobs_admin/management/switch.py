@@ -6,8 +6,9 @@ import redis
 from django.core.management.base import CommandError
 from django.db import DatabaseError, transaction
 
-from jobs_admin import audit, config
+from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.db import audit
 from jobs_admin.models.access import Viewer
 
 ON, OFF = "on", "off"

@@ -2,12 +2,18 @@ from django.db import migrations, models
 
 
 def fill(apps, schema_editor):
-    """Set it for replays in progress: just below their own first item, or the latest item where they have none."""
+    """Set it for replays in progress: just below their own first item.
+
+    Of one without items, which awaits approval: just below the first item that was sent since its start; the latest item
+    where there is none.
+    """
     replays, items = apps.get_model("jobs_admin", "Replay"), apps.get_model("jobs_admin", "ReplayItem")
     last = items.objects.aggregate(models.Max("pk"))["pk__max"] or 0
     under_way = replays.objects.filter(ended_at__isnull=True, started_at__isnull=False)
-    for pk, first in under_way.values_list("pk").annotate(first=models.Min("items__pk")):
-        replays.objects.filter(pk=pk).update(highest_item=last if first is None else first - 1)
+    for pk, at, first in under_way.values_list("pk", "started_at").annotate(first=models.Min("items__pk")):
+        if first is None:
+            first = items.objects.filter(sent_at__gte=at).aggregate(first=models.Min("pk"))["first"] or last + 1
+        replays.objects.filter(pk=pk).update(highest_item=first - 1)
 
 
 class Migration(migrations.Migration):

@@ -7,7 +7,7 @@ from jobs_admin.models.counter import GroupCounter, QueueCounter
 from jobs_admin.models.depth import DepthSample
 from jobs_admin.models.failure import Attempt, Comeback, Failure, Payload, Traceback
 from jobs_admin.models.failure_count import FailureCount
-from jobs_admin.models.group import Group, GroupAlias
+from jobs_admin.models.group import Group, GroupAlias, GroupSource
 from jobs_admin.models.group_rule import GroupRule
 from jobs_admin.models.notice import Channel, Delivery, Notice
 from jobs_admin.models.policy import PolicyVersion
@@ -17,6 +17,7 @@ from jobs_admin.models.reschedule import Reschedule, ReschedulePart
 from jobs_admin.models.saved_view import SavedView
 from jobs_admin.models.source import Source, Worker
 from jobs_admin.models.total import Total
+from jobs_admin.models.trust import RefusedReports, SourceKey, UnsignedReports
 from jobs_admin.models.unfiled import Unfiled
 
 __all__ = [
@@ -36,10 +37,12 @@ __all__ = [
     "GroupAlias",
     "GroupCounter",
     "GroupRule",
+    "GroupSource",
     "Notice",
     "Payload",
     "PolicyVersion",
     "QueueCounter",
+    "RefusedReports",
     "Release",
     "Replay",
     "ReplayItem",
@@ -51,8 +54,10 @@ __all__ = [
     "SavedView",
     "Silence",
     "Source",
+    "SourceKey",
     "Total",
     "Traceback",
     "Unfiled",
+    "UnsignedReports",
     "Worker",
 ]

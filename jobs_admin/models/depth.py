@@ -4,7 +4,7 @@ from django.db import models
 
 
 class DepthSample(models.Model):
-    """One look at one queue, or many of them folded (`jobs_admin.depths`). A queue that could not be reached is a row too,
+    """One look at one queue, or many of them folded (`jobs_admin.queues.depths`). A queue that could not be reached is a row too,
     never a zero.
 
     A folded row holds the last value of each number, the mean of what is per minute, and why some of its looks found the

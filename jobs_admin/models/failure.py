@@ -181,9 +181,14 @@ class Payload(models.Model):
     is_whole = models.BooleanField(default=True, help_text="False: only a head was kept, and a replay is refused.")
     # Behind the rest: SQLite reads a row from its beginning, and who asks whether it is whole need not read all of it.
     body = models.BinaryField(help_text="Fernet token of the message, or of its first bytes where it was too large.")
+    # Read from its index alone: behind the body a row would be read to its end.
+    payload_key = models.CharField(
+        max_length=8, null=True, editable=False, help_text="Id of the key of `body`. Null: not determined yet."
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["failure", "run"], name="one_payload_per_run")]
+        indexes = [models.Index(fields=["payload_key", "id"], name="payload_by_key")]
 
 
 class Traceback(models.Model):

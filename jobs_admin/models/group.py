@@ -14,7 +14,7 @@ class GroupState(models.TextChoices):
     MUTED = "muted"
 
 
-# A group that another one took in stands under this name until its failures have moved (jobs_admin/regrouping.py).
+# A group that another one took in stands under this name until its failures have moved (jobs_admin/groups/regrouping.py).
 TAKEN_IN = "was-"
 IS_TAKEN_IN = models.Q(fingerprint__startswith=TAKEN_IN)
 
@@ -75,3 +75,19 @@ class GroupAlias(models.Model):
 
     fingerprint = models.CharField(max_length=40, unique=True)
     group = models.ForeignKey(Group, models.CASCADE, related_name="aliases")
+
+
+class GroupSource(models.Model):
+    """One source's part of a group: its text, and when it was seen there. A viewer of some sources reads only this."""
+
+    group = models.ForeignKey(Group, models.CASCADE, related_name="of_sources", db_index=False)
+    source = models.CharField(max_length=63)
+    error_type = models.CharField(max_length=255)
+    message = models.CharField(max_length=500, help_text="As in the group: of its first failure at this source.")
+    culprit = models.CharField(max_length=255, blank=True)
+    first_seen = models.DateTimeField()
+    first_release = models.CharField(max_length=100, blank=True)
+    last_seen = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["group", "source"], name="one_row_per_group_and_source")]

@@ -41,7 +41,7 @@ class PolicyVersion(models.Model):
     Versions of a name count from 1. What one says never changes; another one takes its place.
     """
 
-    # In the contract's shape, as `core.policy.document` writes it.
+    # As `core.policy.document` writes it.
     document = models.JSONField()
     name = _said("name", longest=LONGEST_NAME)
     version = models.PositiveIntegerField()

@@ -34,6 +34,9 @@ class ItemState(models.TextChoices):
 
 
 SENDING = (ReplayState.CANARY, ReplayState.RAMPING, ReplayState.RUNNING)
+ENDED = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
+AT_REST = (ReplayState.HELD, ReplayState.PAUSED)
+START, RUN = "start", "run"  # when a group was excluded: in the draft, or during the replay
 OPEN_ITEM = (ItemState.PLANNED, ItemState.SENT, ItemState.RUNNING, ItemState.UNCERTAIN)
 
 
@@ -131,6 +134,25 @@ class Replay(models.Model):
     def settled(self) -> int:
         """Sent items of which it is known how they ended; uncertain ones are not."""
         return self.succeeded + self.failed_again
+
+    @property
+    def since_hold(self) -> tuple[int, int] | None:
+        """Return how many jobs succeeded and failed again since it was held; None where it is not held, or that was not noted."""
+        before = self.evidence if isinstance(self.evidence, dict) else {}
+        counts = before.get("succeeded"), before.get("failed_again")
+        if self.state != ReplayState.HELD or not all(isinstance(n, int) for n in counts):
+            return None
+        return max(0, self.succeeded - counts[0]), max(0, self.failed_again - counts[1])
+
+    @property
+    def held_because_now(self) -> str:
+        """Return why it is held, with the outcomes since: the reason has the numbers of the moment of the hold."""
+        succeeded, failed = self.since_hold or (0, 0)
+        if not succeeded and not failed:
+            return self.held_because
+        waits = self.sent + self.running
+        rest = f"{waits:,} not settled" if waits else "all are settled"
+        return f"{self.held_because} Since then {succeeded:,} succeeded and {failed:,} failed again; {rest}."
 
     @property
     def settled_percent(self) -> float:

@@ -15,6 +15,8 @@ class Source(models.Model):
         default=False, help_text="False: reports arrive, but we cannot reach its queues."
     )
     first_seen = models.DateTimeField(auto_now_add=True)
+    signed_since = models.DateTimeField(null=True, help_text="When its first signed report was filed.")
+    unsigned_at = models.DateTimeField(null=True, help_text="When its latest unsigned report was filed, to the minute.")
     # What the last sample found. Null reachable: never tried.
     is_reachable = models.BooleanField(null=True)
     changed_at = models.DateTimeField(null=True, help_text="Since when it is (un)reachable.")

@@ -11,7 +11,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from jobs_admin import audit, config
+from jobs_admin import config
+from jobs_admin.db import audit
 from jobs_admin.models import Channel, Delivery, Notice, Rule
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.notice import DeliveryState

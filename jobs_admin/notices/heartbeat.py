@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from jobs_admin import config, liveness
+from jobs_admin import config
 from jobs_admin.core.web_address import BadAddress, parse
 from jobs_admin.notices import guard, posting
 from jobs_admin.notices.posting import Answer, Request
+from jobs_admin.queues import liveness
 
 log = logging.getLogger(__name__)
 

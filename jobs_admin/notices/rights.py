@@ -5,10 +5,12 @@ from __future__ import annotations
 from django.db import transaction
 from django.db.models import Q
 
-from jobs_admin import alert_sight, audit, config
+from jobs_admin import config
+from jobs_admin.db import audit
 from jobs_admin.models import Alert, Notice
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER, Viewer
 from jobs_admin.notices.refusals import ChannelRefused, NoSuchChannel
+from jobs_admin.rights import alert_sight
 
 
 def sees_addresses(viewer: Viewer) -> bool:

@@ -11,7 +11,6 @@ from itertools import accumulate, islice
 
 from django.utils import timezone
 
-from jobs_admin import scope as scopes
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.matching import chosen
 from jobs_admin.core.policy import Policy
@@ -20,6 +19,7 @@ from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import Viewer
 from jobs_admin.policies.episodes import QUIET, Episodes
 from jobs_admin.policies.reading import active
+from jobs_admin.search import scope as scopes
 
 MOST = 2_000  # failures that are judged, the newest
 LOOKED_AT = 20_000  # failures that are looked through for them

@@ -10,6 +10,7 @@ import redis
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.matching import matches
+from jobs_admin.fleet import worker_store
 from jobs_admin.models import PolicyVersion, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.policies.reading import readable
@@ -54,13 +55,15 @@ def budgets(viewer: Viewer, found: Sequence[PolicyVersion]) -> dict[str, BudgetL
     ]
     try:
         for (name, source), left in zip(asked, _left([(made[name], source) for name, source in asked]), strict=True):
-            made[name].left[source] = left
+            if left is not None:
+                made[name].left[source] = left
     except (redis.RedisError, config.BadConfiguration):
         return {name: replace(one, left={}, is_known=False) for name, one in made.items()}
     return made
 
 
-def _left(asked: Sequence[tuple[BudgetLeft, str]]) -> list[int]:
+def _left(asked: Sequence[tuple[BudgetLeft, str]]) -> list[int | None]:
+    """None where the source wrote something else under the key of its budgets."""
     if not asked:
         return []
     store = config.store()
@@ -69,4 +72,5 @@ def _left(asked: Sequence[tuple[BudgetLeft, str]]) -> list[int]:
         for rule, source in asked:
             how = counted.arguments(rule.name, rule.per_minute, rule.burst)
             script(keys=[keys.budget(source)], args=how, client=pipe)
-        return [int(left) for _, left in pipe.execute()]
+        answers = pipe.execute(raise_on_error=False)
+    return [None if left is None else int(left) for _, left in (worker_store.or_empty((0, None), it) for it in answers)]

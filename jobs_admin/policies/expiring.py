@@ -7,8 +7,8 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from jobs_admin import audit
 from jobs_admin.core.policy import PolicyRefused
+from jobs_admin.db import audit
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import ENGINE
 from jobs_admin.policies import pushing, rights, succession

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from jobs_admin import linting
 from jobs_admin.core.backoff import schedule
 from jobs_admin.core.herd import collisions, herd
 from jobs_admin.core.policy import Policy, Problem
 from jobs_admin.core.totals import survives, totals
+from jobs_admin.lint import linting
 from jobs_admin.models.access import Viewer
 from jobs_admin.policies.refusals import PolicyRefused
 

@@ -8,10 +8,11 @@ from datetime import datetime
 from django.db import transaction
 from django.utils import timezone
 
-from jobs_admin import audit
 from jobs_admin.core import policy as core
+from jobs_admin.core.clock import dated
 from jobs_admin.core.matching import equal
 from jobs_admin.core.policy import Policy, Problem
+from jobs_admin.db import audit
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import Viewer
 from jobs_admin.policies import pushing, reading, rights, succession
@@ -149,7 +150,7 @@ def _read(name: str, document: object, now: datetime) -> Policy:
     if policy.name != name:
         raise _invalid("name", f"The policy calls itself {policy.name!r}, not {name!r}.", name)
     if policy.expires_at is not None and policy.expires_at <= now:
-        raise _invalid("expires_at", f"expires_at {policy.expires_at:%Y-%m-%d %H:%M} UTC has passed.", "in the future")
+        raise _invalid("expires_at", f"expires_at {dated(policy.expires_at, now)} UTC has passed.", "in the future")
     return policy
 
 

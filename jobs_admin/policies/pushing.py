@@ -13,7 +13,7 @@ import time
 import redis
 
 from jobs_admin import config
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.models import PolicyVersion
 
 log = logging.getLogger(__name__)
@@ -64,5 +64,5 @@ def _documents() -> dict[bytes, bytes]:
 
 def _next(raised: bytes | None) -> int:
     """A number that was never there before: microseconds since 1970, so that it grows also where Redis forgot the last."""
-    last = int(raised) if raised and raised.isdigit() else 0
+    last = untrusted.whole(raised) or 0
     return max(last + 1, time.time_ns() // 1_000)

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from django.db import transaction
 
-from jobs_admin import audit, config
+from jobs_admin import config
+from jobs_admin.db import audit
 from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
 from jobs_admin.policies.refusals import NoSuchPolicy, PolicyRefused
 

@@ -9,9 +9,10 @@ from datetime import datetime
 
 import redis
 
-from jobs_admin import config, heartbeats
+from jobs_admin import config
 from jobs_admin.core.matching import chosen, matches
 from jobs_admin.core.policy import ENFORCE
+from jobs_admin.fleet import heartbeats
 from jobs_admin.models import PolicyVersion
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.policies.reading import published, readable

@@ -1,6 +1,7 @@
 """Replays: the one way back to a queue. Every road (button, selection, API, command) enters through `draft`."""
 
-from jobs_admin.replays.acts import bring_back, cancel, change_pace, discard, pause, resolve_item, resume
+from jobs_admin.fleet.signatures import signatures
+from jobs_admin.replays.acts import bring_back, cancel, change_pace, discard, pause, resume
 from jobs_admin.replays.approval import needs_admin, why_not_by
 from jobs_admin.replays.cautions import unchecked
 from jobs_admin.replays.controlling import learned_limit
@@ -28,11 +29,11 @@ from jobs_admin.replays.reading import (
     visible,
 )
 from jobs_admin.replays.refusals import AlreadyOpen, ReplayRefused
+from jobs_admin.replays.resolving import resolve_all, resolve_item, uncertain
 from jobs_admin.replays.rights import sources_of
 from jobs_admin.replays.scoping import Scope
 from jobs_admin.replays.sending import send
 from jobs_admin.replays.settling import settle
-from jobs_admin.signatures import signatures
 
 __all__ = [
     "AlreadyOpen",
@@ -71,6 +72,7 @@ __all__ = [
     "patched",
     "pause",
     "preview",
+    "resolve_all",
     "resolve_item",
     "resume",
     "send",
@@ -79,6 +81,7 @@ __all__ = [
     "sources_of",
     "standing",
     "start",
+    "uncertain",
     "unchecked",
     "visible",
     "why_not_by",

@@ -8,28 +8,24 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Case, F, QuerySet, Value, When
+from django.db.models import QuerySet
 from django.utils import timezone
 
-from jobs_admin import failures
 from jobs_admin.core import pacing
-from jobs_admin.core import query as language
 from jobs_admin.core.pacing import Pace
 from jobs_admin.core.text import representable
-from jobs_admin.models import Failure, Replay, ReplayItem
-from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.models.failure import FailureState
-from jobs_admin.models.replay import SENDING, ItemState, ReplayState
-from jobs_admin.replays import controlling, laying, outcomes, rights, setting_aside, stopping
-from jobs_admin.replays.options import RUN, group_ids
+from jobs_admin.models import Failure, Replay
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.replay import AT_REST, ENDED, RUN, SENDING, ReplayState
+from jobs_admin.replays import controlling, laying, outcomes, rights, scoping, setting_aside, stopping
+from jobs_admin.replays.options import group_ids, with_taken_in
 from jobs_admin.replays.previewing import read_pace
 from jobs_admin.replays.refusals import ReplayRefused, wrong_state
 
 _NOT_BEGUN = (ReplayState.DRAFT, ReplayState.AWAITING_APPROVAL)
 _BROUGHT_BACK_AT_ONCE = 500  # jobs
+_EXCLUDING_S = 4.0  # that who excludes jobs by a search waits for; the same act goes on with more
 _CANCELLED_AT_ONCE = 50_000  # laid out items that who cancels waits for; `settle` goes on with more
-_OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
-_UNTOLD = (FailureState.REPLAYING, FailureState.GONE)  # what a failure is while nobody knows how its run went
 
 
 def pause(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
@@ -53,18 +49,20 @@ def resume(
     """Resume. Jobs of the groups `without_groups` (fingerprints; can be brought back) and jobs that match the search
     `without` are no longer sent, and are free."""
     sources = rights.must_act(viewer, replay, "replay.resume")
-    left_out, now = group_ids(without_groups), timezone.now()
-    matching = _matching(viewer, without, now) if without.strip() else None
+    left_out, now = sorted(with_taken_in(group_ids(without_groups))), timezone.now()
+    matching = scoping.matching(viewer, without, now, "without") if without.strip() else None
+    skipped = _exclude(viewer, replay, matching, without.strip(), sources, now) if matching is not None else 0
     with transaction.atomic():
         stands = _as_it_stands(replay)
-        if stands.state not in (ReplayState.PAUSED, ReplayState.HELD):
-            raise wrong_state(replay, "resumed")
-        skipped = _leave_out(viewer, stands, matching, without, now) if matching is not None else 0
+        if stands.state not in AT_REST:
+            raise _excluded_only(replay, skipped) if skipped else wrong_state(replay, "resumed")
         before = {"state": stands.state}
         notes = [
             setting_aside.note(pk, RUN, "asked", f"excluded by {viewer.name}", viewer.name, now) for pk in left_out
         ]
         aside = setting_aside.columns(stands, notes)
+        if left_out and sum(row["phase"] == RUN for row in aside["set_aside"]) > setting_aside.MOST_ASIDE:
+            raise _too_many_groups(skipped)
         stands.without_groups, stands.set_aside = aside["without_groups"], aside["set_aside"]
         columns = aside | controlling.resumed(stands, now)
         Replay.objects.filter(pk=replay.pk).update(**columns)
@@ -76,15 +74,32 @@ def resume(
     return replay
 
 
-def _leave_out(viewer: Viewer, replay: Replay, matching: QuerySet[Failure], without: str, now: datetime) -> int:
-    """Cancel the planned jobs among `matching`. Return their number. Raises ReplayRefused where there are none, or some
-    are being sent."""
+def _exclude(
+    viewer: Viewer, replay: Replay, matching: QuerySet[Failure], without: str, sources: Sequence[str], now: datetime
+) -> int:
+    """Cancel the planned jobs among `matching`. Return their number. Raises ReplayRefused where there are none, where some
+    are being sent, or where time was up before the last.
+
+    A part at a time, each with its audit row: meanwhile the replay is held or paused, and sends nothing.
+    """
+    if not Replay.objects.filter(pk=replay.pk, state__in=AT_REST).exists():
+        raise wrong_state(replay, "resumed")
     if setting_aside.is_any_claimed(replay, matching):
         raise ReplayRefused(
             "changed", "Some of these jobs are being sent right now. Nothing was changed. Try again in a second."
         )
-    why = setting_aside.excluded(viewer.name, without.strip())
-    count = setting_aside.leave_out(replay, matching, representable(why), now)
+    why = representable(setting_aside.excluded(viewer.name, without))
+
+    def note(count: int) -> None:
+        rights.record(viewer, "replay.exclude", replay, sources, after={"without": without, "left_out": count})
+
+    count, is_all = setting_aside.leave_out(replay, matching, why, now, note, _EXCLUDING_S)
+    if not is_all:
+        raise ReplayRefused(
+            "changed",
+            f"{count:,} jobs are excluded, and more match. The replay was not resumed and sends nothing. "
+            "Resume it again with the same search to exclude the rest.",
+        )
     if not count:
         raise ReplayRefused(
             "nothing_to_replay",
@@ -94,12 +109,20 @@ def _leave_out(viewer: Viewer, replay: Replay, matching: QuerySet[Failure], with
     return count
 
 
-def _matching(viewer: Viewer, query: str, now: datetime) -> QuerySet[Failure]:
-    """Return the failures that match a search, in whatever replay. Raises ReplayRefused for a search that acts cannot use."""
-    read = language.parse(query, now)
-    if why := language.unfit_for_acts(read):
-        raise ReplayRefused("bad_scope", f"{why} Nothing was changed.", field="without")
-    return failures.scope(viewer, read, role=OPERATOR).order_by()
+def _excluded_only(replay: Replay, count: int) -> ReplayRefused:
+    state = Replay.objects.values_list("state", flat=True).get(pk=replay.pk)
+    return ReplayRefused(
+        "wrong_state", f"{count:,} jobs are excluded. Meanwhile the replay became {state}, so it was not resumed again."
+    )
+
+
+def _too_many_groups(skipped: int) -> ReplayRefused:
+    done = f"{skipped:,} jobs that match the search are excluded; no group was." if skipped else "Nothing was changed."
+    return ReplayRefused(
+        "bad_scope",
+        f"A replay sets at most {setting_aside.MOST_ASIDE} groups aside. {done} Exclude more by a search.",
+        field="without_groups",
+    )
 
 
 def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: str = "") -> Replay:
@@ -121,6 +144,7 @@ def bring_back(viewer: Viewer, replay: Replay, groups: Sequence[str], reason: st
                 "start are dead and free: start a new replay for them.",
                 field="groups",
             )
+        ids = with_taken_in(ids)
         columns = setting_aside.columns(stands, remove=ids) | controlling.brought_back(stands, ids)
         Replay.objects.filter(pk=replay.pk).update(**columns)
         before, after = {"without_groups": stands.without_groups}, {"without_groups": columns["without_groups"]}
@@ -155,7 +179,7 @@ def cancel(viewer: Viewer, replay: Replay, reason: str = "") -> Replay:
     sources = rights.must_act(viewer, replay, "replay.cancel")
     now = timezone.now()
     with transaction.atomic():
-        stopped = Replay.objects.filter(pk=replay.pk).exclude(state__in=_OVER)
+        stopped = Replay.objects.filter(pk=replay.pk).exclude(state__in=ENDED)
         if not stopped.update(state=ReplayState.CANCELLED, state_since=now, ended_at=now, held_because=""):
             raise wrong_state(replay, "cancelled")
         planned = Replay.objects.values_list("planned", flat=True).get(pk=replay.pk)
@@ -182,7 +206,7 @@ def change_pace(viewer: Viewer, replay: Replay, pace: object, reason: str = "") 
     outcomes.refuse_blind(read, sources)
     with transaction.atomic():
         stands = _as_it_stands(replay)
-        if stands.state in _OVER:
+        if stands.state in ENDED:
             raise wrong_state(replay, "given another pace")
         _refuse_what_stands(stands, read)
         columns: dict[str, Any] = {"pace": read.as_dict(), "rate": read.rate}
@@ -217,48 +241,3 @@ def _refuse_what_stands(stands: Replay, pace: Pace) -> None:
             f"{what} settled when it started. Nothing was changed. Cancel the rest and replay that anew with this pace.",
             field=fixed,
         )
-
-
-def resolve_item(viewer: Viewer, replay: Replay, n: int, as_: str, now: datetime | None = None) -> ReplayItem:
-    """Settle an item of which nothing is known by a person's word: it `ran`, or it was `lost` (then it is dead again).
-
-    That is an uncertain one, or one that was sent where its source does not report how a job ends.
-    """
-    if as_ not in {"ran", "lost"}:
-        raise ReplayRefused("bad_scope", "Settle it as ran or as lost.", field="as")
-    rights.must_act(viewer, replay, "replay.resolve")
-    now = now or timezone.now()
-    item = ReplayItem.objects.filter(replay=replay, n=n).select_related("failure").first()
-    if item is None:
-        raise ReplayRefused("bad_scope", f"Replay #{replay.pk} has no item {n}.", field="n")
-    settled, dead_or_not = (
-        (ItemState.SUCCEEDED, FailureState.RECOVERED) if as_ == "ran" else (ItemState.FAILED_AGAIN, FailureState.DEAD)
-    )
-    unknown = [ItemState.UNCERTAIN]
-    if not outcomes.are_reported(item.failure.source):
-        unknown.append(ItemState.SENT)
-    with transaction.atomic():
-        was = item.state
-        done = was in unknown and ReplayItem.objects.filter(pk=item.pk, state=was).update(
-            state=settled, settled_at=now, outcome=representable(f"{as_}, says {viewer.name}")[:255]
-        )
-        if not done:
-            raise ReplayRefused(
-                "wrong_state",
-                "Only an item of which nothing is known can be settled by hand; this one is not (any more). "
-                "Nothing was changed.",
-            )
-        on_its_way = Failure.objects.filter(pk=item.failure_id, run=item.run, state__in=_UNTOLD)
-        why = Case(When(state=FailureState.GONE, then=Value("")), default=F("reason"))  # why it was gone
-        on_its_way.update(state=dead_or_not, reason=why)
-        Replay.objects.filter(pk=replay.pk).update(**{was: F(was) - 1, settled: F(settled) + 1})
-        rights.record(
-            viewer,
-            "replay.resolve",
-            replay,
-            [item.failure.source],
-            before={"item": n, "state": was},
-            after={"item": n, "state": settled, "failure": item.failure_id},
-        )
-    item.refresh_from_db()
-    return item

@@ -8,11 +8,11 @@ from typing import Any
 
 from django.db.models import F, Sum
 
-from jobs_admin import rates
+from jobs_admin.fleet.signatures import signatures
 from jobs_admin.models import Attempt, Failure, FailureCount, GroupCounter
 from jobs_admin.models.counter import MINUTE
+from jobs_admin.queues import rates, refused_reports
 from jobs_admin.replays.readiness import Readiness
-from jobs_admin.signatures import signatures
 
 LOOKED_AT = 1_000  # jobs, the newest, whose last attempt is looked at
 _LATE_S = 1.0  # of work: whoever failed later has most likely done something
@@ -23,14 +23,18 @@ def told(
     ready: Readiness,
     looked_at: Sequence[dict[str, Any]],
     groups: Sequence[int],
+    queues: Sequence[str],
     throughput: float | None,
     peak: float,
     now: datetime,
 ) -> list[str]:
-    """`looked_at`: rows of the newest that can go. `groups`: ids. `throughput` and `peak`: jobs per second."""
+    """`looked_at`: rows of the newest that can go. `groups`: ids. `queues`: those that it sends to; none: not known.
+    `throughput` and `peak`: jobs per second.
+    """
     if not ready.count:
         return []
     return [
+        *refused_reports.warnings(ready.sources, queues, now),
         *_still_failing(groups, ready.sources, now),
         *_too_fast(throughput, peak),
         *_done_before(ready, looked_at),

@@ -17,6 +17,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Max
 
 from jobs_admin.core import pacing, untrusted
+from jobs_admin.core.clock import dated
 from jobs_admin.core.pacing import Controller, Judged, Pace, Seen, Verdict
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.models.access import CONTROLLER
@@ -216,7 +217,7 @@ def _look(replay: Replay, now: datetime) -> bool:
     # Of a look that a process with a later clock wrote: as if it were as long ago.
     passed_s = abs(now.timestamp() - (memory.core or {}).get("at", float("-inf")))
     turns = (replay.state == ReplayState.WAITING) == _is_open(pace, now)  # its time window opens or closes
-    if not turns and (passed_s < _LOOK_S or not _is_steered(replay, pace)):
+    if not turns and (passed_s < _LOOK_S or not _is_steered(replay, pace, memory)):
         return False
     judged, until = seeing.came_home(replay, memory.until)
     if not turns and not judged and passed_s < _QUIET_LOOK_S:
@@ -298,10 +299,10 @@ def _pace(replay: Replay) -> Pace:
     return pacing.parse(replay.pace, replay.total)
 
 
-def _is_steered(replay: Replay, pace: Pace) -> bool:
-    """Whether anything that comes home could change how it goes on."""
+def _is_steered(replay: Replay, pace: Pace, memory: _Memory) -> bool:
+    """Return whether a look could change how it goes on: it is judged, or groups are being excluded or brought back."""
     is_judged = pace.stop or pace.canary or pace.ramp or pace.in_flight
-    return bool(is_judged or replay.without_groups)
+    return bool(is_judged or replay.without_groups or memory.left_out or replay.may_send is not None)
 
 
 def _seen(replay: Replay, now: datetime, judged: Sequence[Judged] = (), staffing: Staffing = seeing.UNKNOWN) -> Seen:
@@ -335,4 +336,4 @@ def _is_open(pace: Pace, now: datetime) -> bool:
 
 def _why_it_waits(pace: Pace, now: datetime) -> str:
     assert pace.window is not None
-    return f"Outside its time window: it goes on by itself on {pace.window.opens_at(now):%a %d %b at %H:%M} UTC."
+    return f"Outside its time window: it goes on by itself on {dated(pace.window.opens_at(now), now)} UTC."

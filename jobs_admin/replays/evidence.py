@@ -9,9 +9,11 @@ from typing import Any
 from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Evidence
 from jobs_admin.core.text import class_name
-from jobs_admin.models import Group, Replay
+from jobs_admin.models import Replay
+from jobs_admin.models.access import Viewer
 from jobs_admin.replays import seeing
 from jobs_admin.replays.seeing import Queue
+from jobs_admin.rights import group_sight
 
 _MOST_GROUPS = 5  # that are named
 
@@ -22,17 +24,20 @@ def tell(
     """The sentence, and what goes into `Replay.evidence`; `since`: judged is what was sent from then on.
 
     The column holds what `core.pacing.Evidence` says (kind, failed, judged, limit …) and: sentence, at, sent,
-    unsettled, planned, queues (without a worker), groups [{group, fingerprint, title, culprit, count, same, is_new}]
-    of the failed, the commonest first, and others (failed in groups that are not named).
+    unsettled, planned, succeeded, failed_again, queues (without a worker), groups [{group, fingerprint, title, culprit, count,
+    same, is_new}] of the failed, the commonest first, and others (failed in groups that are not named).
     """
     failed = seeing.failed_of_last(replay, because.judged, since) if because.judged else []
-    named = Group.objects.in_bulk([one.group for one in failed[:_MOST_GROUPS] if one.group])
+    seen = group_sight.viewer_of_sources(replay.by_source)
+    named = group_sight.read(seen, [one.group for one in failed[:_MOST_GROUPS] if one.group])
     new = seeing.new_groups(replay, named)
     told = {
         "at": now.isoformat(),
         "sent": seeing.sent(replay),
         "unsettled": replay.sent + replay.running,
         "planned": replay.planned,
+        "succeeded": replay.succeeded,
+        "failed_again": replay.failed_again,
         "groups": [
             {
                 "group": group.pk,
@@ -52,13 +57,13 @@ def tell(
         told["queues"] = [list(queue) for queue in deserted]
         sentence = _workers_gone(because, deserted, now)
     else:
-        sentence = because.sentence(_title(because))
+        sentence = because.sentence(_title(seen, because))
     return sentence, {**because.as_dict(), **told, "sentence": sentence}
 
 
-def _title(because: Evidence) -> str:
+def _title(seen: Viewer, because: Evidence) -> str:
     """As short as it can be recognised by: `TimeoutError at shop/pay.py in charge`."""
-    group = Group.objects.filter(pk=because.group).first() if because.group else None
+    group = group_sight.read(seen, [because.group]).get(because.group) if because.group else None
     if group is None:
         return ""
     return f"{class_name(group.error_type)} at {group.culprit}" if group.culprit else group.title

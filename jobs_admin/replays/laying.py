@@ -18,12 +18,12 @@ from typing import Any
 from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
 from django.db.models import F, Q
 
-from jobs_admin import turns
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.redaction import PLACEHOLDER, TOO_DEEP
 from jobs_admin.core.text import representable, shown
+from jobs_admin.db import turns
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
-from jobs_admin.models.replay import OPEN_ITEM, SENDING, ReplayState
+from jobs_admin.models.replay import OPEN_ITEM, SENDING, ItemState, ReplayState
 from jobs_admin.replays.freezing import unpacked
 
 log = logging.getLogger(__name__)
@@ -48,9 +48,7 @@ def lay() -> bool:
         if batch is not None:
             began = time.monotonic()
             busy |= _lay_or_tell(batch)
-            if connection.vendor == "sqlite":
-                # Half of the time is everybody else's: who waits for SQLite's one lock asks again only now and then.
-                time.sleep(time.monotonic() - began)
+            turns.rest(began)
     return busy
 
 
@@ -141,7 +139,7 @@ def _insert(replay: Replay, wanted: Sequence[Place]) -> set[int]:
             f"FROM (VALUES {rows}) AS v CROSS JOIN {failures} AS f "
             f"WHERE f.id = v.column2 AND NOT EXISTS (SELECT 1 FROM {table} AS o "
             f"WHERE o.failure_id = f.id AND o.id > {replay.highest_item} AND o.replay_id <> {replay.pk} "
-            "AND o.sent_at IS NOT NULL) "
+            "AND o.sent_at IS NOT NULL AND o.state <> 'cancelled') "  # what was taken back has not run
             # The same order in every transaction: two that insert crosswise would wait for each other for ever.
             "ORDER BY f.id ON CONFLICT DO NOTHING RETURNING failure_id",
             [one.key for one in wanted],
@@ -150,7 +148,7 @@ def _insert(replay: Replay, wanted: Sequence[Place]) -> set[int]:
 
 
 def _tell_missing(replay: Replay, missing: Sequence[int]) -> None:
-    sent = Q(pk__gt=replay.highest_item, sent_at__isnull=False)
+    sent = Q(pk__gt=replay.highest_item, sent_at__isnull=False) & ~Q(state=ItemState.CANCELLED)
     items = ReplayItem.objects.filter(Q(state__in=OPEN_ITEM) | sent, failure__in=missing)
     theirs = items.exclude(replay=replay).order_by("pk").values_list("failure", "replay", "replay__actor")
     by = {failure: (pk, actor) for failure, pk, actor in theirs}

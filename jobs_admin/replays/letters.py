@@ -6,17 +6,17 @@ import json
 from typing import Any, Protocol
 
 from jobs_admin import config
-from jobs_admin.contents import opened
 from jobs_admin.core import editing
 from jobs_admin.core.merge_patch import merge_patch
 from jobs_admin.core.priority import number
+from jobs_admin.db.priorities import system_of
+from jobs_admin.failures.contents import opened
+from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload, Replay
 from jobs_admin.models.failure import Caveat
-from jobs_admin.priorities import system_of
 from jobs_admin.replays.claiming import Claimed
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
-from jobs_admin.signatures import Signatures, signatures
 from jobs_admin.sources.base import Letter, SourceRefused
 
 _UNKNOWN = Signatures()

@@ -12,7 +12,7 @@ from itertools import islice
 from django.db import connection, transaction
 from django.db.models import F
 
-from jobs_admin import counters
+from jobs_admin.db import counters
 from jobs_admin.models import Failure, Replay, ReplayItem
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import ItemState, ReplayState

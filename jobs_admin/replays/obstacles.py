@@ -14,8 +14,9 @@ from datetime import datetime
 from django.db import connection
 from django.db.models import Q
 
-from jobs_admin import config, heartbeats
+from jobs_admin import config
 from jobs_admin.core.text import shown
+from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Failure, FailureCount, Replay, ReplayItem, Source
 from jobs_admin.models.failure import Caveat, FailureState
 from jobs_admin.models.replay import OPEN_ITEM, ReplayState

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from jobs_admin import config
-from jobs_admin.opening import Opener, OpenerGone
+from django.conf import settings
+
+from jobs_admin.db.opening import Opener, OpenerGone
 from jobs_admin.replays.claiming import Claimed
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Ahead:
             return
         try:
             if self._opener is None and waiting >= _WORTH_IT:
-                self._opener = config.opener()
+                self._opener = Opener(settings.REDRIVE_PAYLOAD_KEYS)
             if self._opener is not None and self._opener.has_answered():
                 self._take(self._opener)
             if self._opener is not None and not self._is_asked and (some := _some(coming)):

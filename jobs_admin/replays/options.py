@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs_admin import abilities, config
+from jobs_admin import config
 from jobs_admin.core import editing
 from jobs_admin.core.text import representable
+from jobs_admin.db import abilities
 from jobs_admin.models import DepthSample, FailureCount, Group, GroupAlias, Replay, Worker
+from jobs_admin.models.group import TAKEN_IN
+from jobs_admin.models.replay import START
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.sources.base import Capabilities
 
 RESET, KEPT = "reset", "kept"
-START, RUN = "start", "run"  # when a group was excluded: in the draft, or during the replay
 MOST_ATTEMPTS = 1_000
+MOST_EXCLUDED = 500  # groups
 LARGEST_PATCH = 100_000  # bytes of JSON
 
 # What is left out of a replay unless it is accepted by name.
@@ -104,6 +107,13 @@ def group_ids(fingerprints: Sequence[str], field: str = "without_groups") -> tup
     return tuple(sorted({named[fingerprint] for fingerprint in fingerprints}))
 
 
+def with_taken_in(groups: Collection[int]) -> set[int]:
+    """Return these groups and those that they are just taking in, which have some of their jobs."""
+    names = GroupAlias.objects.filter(group__in=groups).values_list("fingerprint", flat=True)
+    moving = Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{name}"[:40] for name in names])
+    return {*groups, *moving.values_list("pk", flat=True)}
+
+
 def refuse_unfit(options: Options, sources: Sequence[str], priority: object = None) -> None:
     """Raises ReplayRefused for what one of these sources cannot do, or for a queue that it does not know."""
     for source in sources:
@@ -184,6 +194,8 @@ def _without_groups(value: Any) -> tuple[int, ...] | None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise _bad("without_groups", "without_groups must be a list of fingerprints.")
+    if len(value) > MOST_EXCLUDED:
+        raise _bad("without_groups", f"At most {MOST_EXCLUDED} groups can be excluded. Narrow the search instead.")
     return group_ids(value)
 
 

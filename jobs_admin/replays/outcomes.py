@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jobs_admin import abilities
 from jobs_admin.core.pacing import CAREFUL, Pace
+from jobs_admin.db import abilities
 from jobs_admin.models import Replay
 from jobs_admin.replays.refusals import ReplayRefused
 

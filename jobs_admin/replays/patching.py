@@ -10,17 +10,17 @@ from typing import Any
 from django.utils import timezone
 
 from jobs_admin import config
-from jobs_admin.contents import opened
 from jobs_admin.core.editing import EditRefused
 from jobs_admin.core.text import whole_number
 from jobs_admin.core.veil import Piece, Veiled
+from jobs_admin.failures.contents import opened
+from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.access import Viewer
 from jobs_admin.replays import letters, scoping
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.scoping import Scope
-from jobs_admin.signatures import Signatures, signatures
 from jobs_admin.sources.base import SourceRefused
 
 MOST = 100  # jobs of a page: each is decrypted and parsed

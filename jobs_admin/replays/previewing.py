@@ -15,13 +15,15 @@ from django.utils import timezone
 from jobs_admin.core import pacing
 from jobs_admin.core import query as language
 from jobs_admin.core.pacing.simulation import Simulation, simulate
-from jobs_admin.models import Failure, Group
+from jobs_admin.models import Failure
 from jobs_admin.models.access import Viewer
+from jobs_admin.models.replay import START
 from jobs_admin.replays import approval, cautions, outcomes, prognosis, progress, scoping, setting_aside, workforce
-from jobs_admin.replays.options import START, Options
+from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
 from jobs_admin.replays.refusals import ReplayRefused
 from jobs_admin.replays.scoping import Scope
+from jobs_admin.rights import group_sight
 
 SAMPLED = 10_000  # jobs, the newest, that a breakdown is made of where no counter knows
 _GLANCED = 1_000  # of these where only the queues are asked for
@@ -152,7 +154,7 @@ def previewed(
     expected = pacing.Estimate(0.0, 0.0)
     told: dict[str, Any] = {}
     if not light:
-        listed = named(spread.of("group_id"))
+        listed = named(viewer, spread.of("group_id"))
         played = simulate(
             ready.count,
             plan,
@@ -174,7 +176,13 @@ def previewed(
             "simulation": played,
             "sample": _sample([row["pk"] for row in looked_at[:_SHOWN]]),
             "warnings": cautions.told(
-                ready, looked_at, [pk for pk, _ in spread.of("group_id")], throughput, expected.peak_per_second, now
+                ready,
+                looked_at,
+                [pk for pk, _ in spread.of("group_id")],
+                queues if len(queues) < _LISTED else [],
+                throughput,
+                expected.peak_per_second,
+                now,
             ),
         }
     return Preview(
@@ -284,7 +292,7 @@ class _Groups:
 
     @property
     def choices(self) -> list[GroupChoice]:
-        held = Group.objects.in_bulk(self._count.keys() | set(self.off))
+        held = group_sight.read(self._viewer, self._count.keys() | set(self.off))
         rows = []
         for pk, group in held.items():
             why = self._found.get(pk, prognosis.Prognosis("", ""))
@@ -298,9 +306,9 @@ def _names_group(scope: Scope) -> bool:
     return any(isinstance(one, language.Match) and one.field == "group" and not one.negated for one in terms)
 
 
-def named(groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
+def named(viewer: Viewer, groups: list[tuple[int, int]]) -> list[tuple[str, str, int]]:
     """(fingerprint, title, count) of each group, the fullest first."""
-    held = Group.objects.in_bulk([pk for pk, _ in groups])
+    held = group_sight.read(viewer, [pk for pk, _ in groups])
     found = [(held[pk].name, held[pk].title, n) for pk, n in groups if pk in held]
     return sorted(found, key=lambda row: (-row[2], row[0]))
 

@@ -16,7 +16,6 @@ from itertools import chain
 
 from django.db.models import Count, Q, QuerySet, Sum
 
-from jobs_admin import scope as scopes
 from jobs_admin.core import matching, policy
 from jobs_admin.core.pacing.evidence import FEWEST, surely_above
 from jobs_admin.core.pacing.groups import LIMIT
@@ -25,6 +24,8 @@ from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import GroupState
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
 
 PERMANENT, POISON, MUTED, FAILED_AGAIN, STILL_FAILING = "permanent", "poison", "muted", "failed_again", "still_failing"
 
@@ -57,7 +58,7 @@ class Prognosis:
 
 def of_groups(viewer: Viewer, ids: Collection[int], now: datetime) -> dict[int, Prognosis]:
     """Return group id -> prognosis, for groups that are likely to fail again, from what the viewer may see."""
-    groups = list(Group.objects.filter(pk__in=ids))
+    groups = list(group_sight.read(viewer, ids).values())
     found: dict[int, Prognosis] = {}
     reasons = (
         _muted(groups),

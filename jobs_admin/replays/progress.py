@@ -10,12 +10,12 @@ from django.db.models import Count, F, IntegerField, Max, Min, QuerySet, Sum
 from django.db.models.expressions import Func
 from django.utils import timezone
 
-from jobs_admin import scope as scopes
 from jobs_admin.models import AuditEvent, Failure, QueueCounter, Replay, ReplayItem
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.replay import SENDING, ItemState
 from jobs_admin.replays import controlling
+from jobs_admin.search import scope as scopes
 
 _BUCKETS = 90
 _RATE_OVER_S = 10

@@ -19,18 +19,18 @@ from django.db.models import BooleanField, Count, Q, QuerySet, Sum
 from django.db.models.expressions import RawSQL
 from django.utils import timezone
 
-from jobs_admin import scope as scopes
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query, Term, Time
 from jobs_admin.models import Failure, FailureCount, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.replay import OPEN_ITEM
-from jobs_admin.newest import Newest
 from jobs_admin.replays import obstacles
 from jobs_admin.replays.obstacles import OPEN, TABLE, WHY_NOT, Obstacle
 from jobs_admin.replays.options import Options
 from jobs_admin.replays.scoping import Scope
+from jobs_admin.search import scope as scopes
+from jobs_admin.search.newest import Newest
 
 # The indexes that begin with one column and the state: what asks for no other column of a row reads none.
 _SLICED = ("queue", "task", "group", "tenant", "source", "kind", "attempts")

@@ -12,15 +12,15 @@ from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 
 from jobs_admin import failures
-from jobs_admin import scope as scopes
 from jobs_admin.core.text import whole_number
 from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, Replay, ReplayItem
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.models.failure import FailureState
 from jobs_admin.models.group import IS_TAKEN_IN, GroupState
-from jobs_admin.models.replay import SENDING, ItemState, ReplayState
+from jobs_admin.models.replay import SENDING, START, ItemState, ReplayState
 from jobs_admin.replays import prognosis, setting_aside
-from jobs_admin.replays.options import START
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
 
 LARGEST_PAGE = 500
 _MOST_COUNTED = 100_000
@@ -140,7 +140,7 @@ def failed_again_groups(viewer: Viewer, replay: Replay, limit: int = 20) -> list
         found = found.filter(failure__source__in=sources)
     counted = found.order_by().values("failed_group").annotate(n=Count("pk")).order_by("-n", "failed_group")[:limit]
     numbers = [(row["failed_group"], row["n"]) for row in counted]
-    groups = Group.objects.in_bulk([pk for pk, _ in numbers])
+    groups = group_sight.read(viewer, [pk for pk, _ in numbers])
     return [(groups[pk], n) for pk, n in numbers if pk in groups]
 
 
@@ -155,7 +155,7 @@ def failing_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[tupl
         found = found.filter(failure__source__in=sources)
     counted = found.order_by().values("first_group").annotate(n=Count("pk")).order_by("-n", "first_group")[:limit]
     numbers = {row["first_group"]: row["n"] for row in counted}
-    groups = Group.objects.in_bulk(numbers)
+    groups = group_sight.read(viewer, numbers)
     planned: dict[int, int] = {}
     if (is_countable := replay.planned <= _MOST_COUNTED) and numbers:
         waiting = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, failure__group__in=numbers)
@@ -175,7 +175,9 @@ def cured_groups(viewer: Viewer, replay: Replay, limit: int = 10) -> list[Group]
     )
     ran = ReplayItem.objects.filter(replay=replay, state=ItemState.SUCCEEDED, failure=OuterRef("pk"))
     mine = Failure.objects.filter(Exists(ran), group=OuterRef("pk"), state=FailureState.RECOVERED)
-    return list(rested.filter(Exists(mine))[:limit])
+    found = list(rested.filter(Exists(mine))[:limit])
+    group_sight.restrict(viewer, found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,8 @@ def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
     ids = [row["group"] for row in replay.set_aside]
     if not ids:
         return []
-    groups = Group.objects.in_bulk(ids)
+    # One that another group is taking in is excluded with that, and shown there.
+    groups = group_sight.read(viewer, Group.objects.exclude(IS_TAKEN_IN).filter(pk__in=ids).values_list("pk", flat=True))
     mine = ReplayItem.objects.filter(replay=replay, failure__group__in=ids).filter(
         Q(state=ItemState.PLANNED) | Q(state=ItemState.CANCELLED, outcome__startswith=setting_aside.SET_ASIDE)
     )
@@ -232,7 +235,7 @@ def left_out_groups(viewer: Viewer, rows: Sequence[Replay]) -> dict[int, str]:
     ids = {pk for row in rows for pk in row.without_groups}
     if ids and (sources := viewer.sources(VIEWER)) is not None:
         ids &= set(FailureCount.objects.filter(group_id__in=ids, source__in=sources).values_list("group_id", flat=True))
-    return dict(Group.objects.filter(pk__in=ids).values_list("pk", "fingerprint")) if ids else {}
+    return dict(Group.objects.exclude(IS_TAKEN_IN).filter(pk__in=ids).values_list("pk", "fingerprint")) if ids else {}
 
 
 def visible(viewer: Viewer) -> QuerySet[Replay]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from django.utils import timezone
+
+from jobs_admin.core.clock import dated
 from jobs_admin.models import Replay
 
 
@@ -30,7 +33,7 @@ class AlreadyOpen(ReplayRefused):
     def __init__(self, replay_id: int, actor: str, since: datetime) -> None:
         super().__init__(
             "already_open",
-            f"{actor} is replaying it already: replay #{replay_id}, since {since:%d %b %H:%M:%S} UTC. "
+            f"{actor} is replaying it already: replay #{replay_id}, since {dated(since, timezone.now(), with_seconds=True)} UTC. "
             "Nothing was changed.",
         )
         self.replay_id = replay_id

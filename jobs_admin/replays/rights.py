@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
 from django.db.models import QuerySet
 
-from jobs_admin import audit, config
+from jobs_admin import config
+from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.replay import ReplayState
@@ -66,10 +67,39 @@ def sources_of(replay: Replay) -> list[str]:
     return sorted(found.values_list("failure__source", flat=True).distinct())
 
 
-def record(viewer: Viewer, act: str, replay: Replay, sources: Sequence[str], **more: Any) -> None:
-    """One row for each source, so that the admin of one sees what was done with its jobs."""
-    for source in sources or [""]:
-        audit.record(viewer, act, f"replay:{replay.pk}", source=source, **more)
+# What the row of each source has of a replay of several: a reason, a search, groups and numbers may be about another's jobs.
+_OF_EACH = ("state", "pace")
+OF_SEVERAL = "Its jobs are of several sources. The entry for admins of every source has the reason; the replay's page has it too."
+
+
+def record(
+    viewer: Viewer,
+    act: str,
+    replay: Replay,
+    sources: Sequence[str],
+    *,
+    reason: str = "",
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> None:
+    """Write one row for each source, so that the admin of one sees what was done with its jobs.
+
+    Of several sources, a row before these, of no source, has all: only admins of every source read it. Theirs say who did what,
+    when, and to which state and pace.
+    """
+    object = f"replay:{replay.pk}"
+    if len(sources) < 2:
+        audit.record(viewer, act, object, source="".join(sources), reason=reason, before=before, after=after)
+        return
+    each = [
+        audit.Entry(object, source, OF_SEVERAL if reason else "", _of_each(before), _of_each(after))
+        for source in sources
+    ]
+    audit.record_all(viewer, act, [audit.Entry(object, "", reason, before, after), *each])
+
+
+def _of_each(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return {name: value for name, value in (values or {}).items() if name in _OF_EACH} or None
 
 
 def refuse(viewer: Viewer, act: str, object: str, code: str, message: str, sources: Sequence[str] = ()) -> None:

@@ -60,6 +60,15 @@ def scope_of(query: str, selection: Sequence[int], now: datetime) -> Scope:
     return Scope(query=language.format(language.pin(read, now)))
 
 
+def matching(viewer: Viewer, query: str, now: datetime, field: str) -> QuerySet[Failure]:
+    """Return the failures that match a search, in whatever replay. Raises ReplayRefused for a search that acts cannot use;
+    `field` names its input."""
+    read = language.parse(query, now)
+    if why := language.unfit_for_acts(read):
+        raise ReplayRefused("bad_scope", f"{why} Nothing was changed.", field=field)
+    return failures.scope(viewer, read, role=OPERATOR).order_by()
+
+
 def seen_until(snapshot: str, scope: Scope) -> int | None:
     """The highest failure that the preview saw; None without a preview. Raises ReplayRefused for what is none."""
     if not snapshot:

@@ -7,22 +7,26 @@ group is brought back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, Max, OuterRef, Q, Sum
 
 from jobs_admin.core.pacing import Evidence
+from jobs_admin.db import turns
 from jobs_admin.models import Failure, FrozenBatch, Replay, ReplayItem
 from jobs_admin.models.failure import FailureState
-from jobs_admin.models.replay import OPEN_ITEM, ItemState
+from jobs_admin.models.replay import AT_REST, OPEN_ITEM, RUN, ItemState
 from jobs_admin.replays import freezing
 from jobs_admin.replays.laying import BEGUN
-from jobs_admin.replays.options import RUN
 
 _BATCH = 500  # items of one write transaction, which blocks all other writers on SQLite
+_CUT = 1_000  # of those that an operator excludes by a search, each with an audit row
+MOST_ASIDE = 500  # groups that one replay sets aside while it runs: its row has a note on each
 _EXCLUDED, _MATCHED = "Excluded by ", ": matched "
 SET_ASIDE = "Set aside with its group"  # how the outcome of its items begins
 
@@ -91,7 +95,10 @@ def carry_out(replay: Replay, done: dict[str, Any] | None, now: datetime) -> dic
 
 
 def plan_again(replay: Replay, groups: Collection[int], most: int | None = None) -> int:
-    """Plan the cancelled items of groups that are brought back, where the job is still dead and free. Return how many."""
+    """Plan the cancelled items of groups that are brought back, where the job is still dead and free. Return how many.
+
+    Each gets a new id: a replay started meanwhile takes what has an id from before its start for something that it knew.
+    """
     mine = Q(replay=replay, state=ItemState.CANCELLED, sent_at=None, outcome__startswith=SET_ASIDE)
     held = ReplayItem.objects.filter(failure=OuterRef("failure"), state__in=OPEN_ITEM)
     free = ReplayItem.objects.filter(
@@ -106,8 +113,11 @@ def plan_again(replay: Replay, groups: Collection[int], most: int | None = None)
                 # Locked first: a cancel, or its end, either came before, and is seen here, or finds what is planned now.
                 if not Replay.objects.select_for_update().filter(pk=replay.pk, state__in=BEGUN).only("pk"):
                     return planned
-                again = ReplayItem.objects.filter(mine, pk__in=ids)
-                count = again.update(state=ItemState.PLANNED, settled_at=None, outcome="")
+                again = list(ReplayItem.objects.select_for_update().filter(mine, pk__in=ids).order_by("failure"))
+                ReplayItem.objects.filter(pk__in=[item.pk for item in again]).delete()
+                for item in again:
+                    item.pk, item.state, item.settled_at, item.outcome = None, ItemState.PLANNED, None, ""
+                count = len(ReplayItem.objects.bulk_create(again))
                 Replay.objects.filter(pk=replay.pk).update(
                     planned=F("planned") + count, cancelled=F("cancelled") - count
                 )
@@ -123,35 +133,60 @@ def is_any_claimed(replay: Replay, failures: Any) -> bool:
     return claimed.filter(failure__in=failures).exists()
 
 
-def leave_out(replay: Replay, failures: Any, why: str, now: datetime) -> int:
-    """Cancel what is planned of these failures (a queryset), laid out or not; how many. Of a replay that sends nothing,
-    in one transaction with the act."""
-    count = _leave_out_frozen(replay, failures)
-    mine = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None, failure__in=failures)
-    ids = list(mine.values_list("pk", flat=True))
-    return count + sum(_cancel(replay, ids[start : start + _BATCH], why, now) for start in range(0, len(ids), _BATCH))
+def leave_out(
+    replay: Replay, failures: Any, why: str, now: datetime, note: Callable[[int], None], within_s: float
+) -> tuple[int, bool]:
+    """Cancel what is planned of these failures (a queryset), laid out or not. Return how many, and whether that is all.
 
-
-def _leave_out_frozen(replay: Replay, failures: Any) -> int:
-    count = 0
-    for pk in list(FrozenBatch.objects.filter(replay=replay).order_by("first_n").values_list("pk", flat=True)):
+    Some hundred in each transaction, in which `note` is called with their number, and for `within_s` at most. Ends where
+    the replay is neither held nor paused any more.
+    """
+    ends, count = time.monotonic() + within_s, 0
+    for cut in _cuts(replay, failures, why, now):
+        began = time.monotonic()
         with transaction.atomic():
             # In the order of who lays out: first the replay, then its batches.
-            list(Replay.objects.select_for_update().filter(pk=replay.pk).only("pk"))
-            batch = FrozenBatch.objects.filter(pk=pk).first()
-            if batch is None:
-                continue  # laid out meanwhile: its items are looked through
-            ids = freezing.unpacked(batch)
-            gone = set(failures.filter(pk__in=ids).values_list("pk", flat=True))
-            rest = [one for one in ids if one not in gone]
-            if not gone:
-                continue
-            if rest:
-                FrozenBatch.objects.filter(pk=pk).update(count=len(rest), ids=freezing.packed(rest))
-            else:
-                batch.delete()
-            _count(replay, len(gone))
-            count += len(gone)
+            at_rest = Replay.objects.select_for_update(no_key=True).filter(pk=replay.pk, state__in=AT_REST)
+            if not at_rest.only("pk"):
+                return count, True
+            if some := cut():
+                note(some)
+                count += some
+        if time.monotonic() > ends:
+            return count, False
+        turns.rest(began)
+    return count, True
+
+
+def _cuts(replay: Replay, failures: Any, why: str, now: datetime) -> Iterator[Callable[[], int]]:
+    """Yield the parts of leaving these failures out: each cancels some in the caller's transaction and returns how many."""
+    frozen = FrozenBatch.objects.filter(replay=replay)
+    for pk in list(frozen.order_by("first_n").values_list("pk", flat=True)):
+        if (batch := frozen.filter(pk=pk).first()) and (gone := _among(batch, failures)):
+            yield partial(_leave_out_frozen, replay, batch, failures, gone)
+    mine = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None, failure__in=failures)
+    ids = list(mine.order_by("n").values_list("pk", flat=True))
+    for start in range(0, len(ids), _CUT):
+        yield partial(_cancel, replay, ids[start : start + _CUT], why, now)
+
+
+def _among(batch: FrozenBatch, failures: Any) -> set[int]:
+    return set(failures.filter(pk__in=freezing.unpacked(batch)).values_list("pk", flat=True))
+
+
+def _leave_out_frozen(replay: Replay, seen: FrozenBatch, failures: Any, gone: Collection[int]) -> int:
+    batch = FrozenBatch.objects.filter(pk=seen.pk).first()
+    if batch is None:
+        return 0  # laid out meanwhile: its items are looked through
+    if batch.count != seen.count:
+        gone = _among(batch, failures)
+    ids = freezing.unpacked(batch)
+    if rest := [one for one in ids if one not in gone]:
+        FrozenBatch.objects.filter(pk=batch.pk).update(count=len(rest), ids=freezing.packed(rest))
+    else:
+        batch.delete()
+    count = len(ids) - len(rest)
+    _count(replay, count)
     return count
 
 

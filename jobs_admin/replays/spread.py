@@ -37,7 +37,7 @@ def of_frozen(viewer: Viewer, replay: Replay) -> Spread:
     rows = list(found.values_list("source", "queue", "task", "group", "tenant"))
     counted = [_counted(column) for column in zip(*rows, strict=True)] if rows else [[]] * 5
     by_source, queues, tasks, groups, tenants = counted
-    known = named(groups)
+    known = named(viewer, groups)
     names = ("source", "queue", "task", "group", "tenant")
     return Spread(
         replayable=len(rows),

@@ -14,11 +14,13 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet
 
-from jobs_admin import config, heartbeats, liveness
+from jobs_admin import config
 from jobs_admin.core.clock import clock
-from jobs_admin.liveness import GuardOff
+from jobs_admin.fleet import heartbeats
 from jobs_admin.models import DepthSample, Replay, ReplayItem
 from jobs_admin.models.replay import ItemState
+from jobs_admin.queues import liveness
+from jobs_admin.queues.liveness import GuardOff
 from jobs_admin.replays import outcomes
 
 AFTER = timedelta(minutes=2)  # the report of a guarded worker is home long before

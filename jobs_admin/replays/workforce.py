@@ -9,13 +9,13 @@ from statistics import median
 
 from django.db.models import Sum
 
-from jobs_admin import scope as scopes
 from jobs_admin.core import matching, pacing
 from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
 from jobs_admin.models import Attempt, PolicyVersion, QueueCounter, Worker
 from jobs_admin.models.access import Viewer
 from jobs_admin.models.counter import MINUTE
 from jobs_admin.models.source import ALIVE_S
+from jobs_admin.search import scope as scopes
 
 _LOOKED_AT = 1_000  # jobs whose attempts are asked how long they took
 

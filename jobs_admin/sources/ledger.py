@@ -6,6 +6,7 @@ nobody sends any more is in doubt: it may have arrived.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections import defaultdict
@@ -23,6 +24,14 @@ _LIVES_S = 7 * 86400
 _BEGUN, _SENT = b"begun", str(keys.SCHEMA).encode()
 
 OURS, SENT, IN_DOUBT = 1, 0, 2
+
+_EPOCH = re.compile(rb"[0-9a-f]{32}")
+
+
+def epoch_of(name: bytes) -> str:
+    """Return an epoch as it stands in a ledger; a digest of it where it is none of ours, so that it tells one ledger from another."""
+    return name.decode() if _EPOCH.fullmatch(name) else keys.short(name.decode("utf-8", "surrogateescape"))
+
 
 Store = Callable[[], "redis.Redis"]
 
@@ -49,8 +58,7 @@ class Ledger:
             pipe.hsetnx(key, "epoch", uuid.uuid4().hex)
             pipe.hget(key, "epoch")
             pipe.expire(key, _LIVES_S)
-            name: bytes = pipe.execute()[1]
-            return name.decode()
+            return epoch_of(pipe.execute()[1])
 
     def begin(self, replay: str, tokens: Sequence[int]) -> dict[int, int]:
         """Token -> OURS, to be sent now; SENT before; IN_DOUBT. Each is somebody's once, whoever asks at the same time."""

@@ -30,11 +30,12 @@ class Appending:
     Not to be used by two threads at once.
     """
 
-    def __init__(self, url: str, stream_bytes: int) -> None:
+    def __init__(self, url: str, source: str, stream_bytes: int) -> None:
         """Connects, which may take seconds."""
         self.refused: list[Entry] = []  # for which the stream had no room
         self.has_answered = False
         self._stream_bytes = stream_bytes
+        self._keys = keys.failures(source), keys.failures_bytes(source)
         self._sent: deque[tuple[Entry, float]] = deque()  # and until when the answer is to be there (monotonic)
         self._bytes = 0  # of these
         self._line = Line(url)
@@ -86,7 +87,7 @@ class Appending:
 
     def _ask(self, verb: str, script: str, entry: Entry, deadline: float) -> None:
         asked = arguments([entry], self._stream_bytes)
-        self._line.send((verb, script, 2, keys.failures(), keys.failures_bytes(), *asked), deadline)
+        self._line.send((verb, script, 2, *self._keys, *asked), deadline)
 
     def close(self) -> None:
         self._line.close()

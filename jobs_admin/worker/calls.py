@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 
+from jobs_admin.core import worker_acl
 from jobs_admin.core.pauses import Pauses
 from jobs_admin.worker.line import CALL_TIMEOUT, Line
 
@@ -55,6 +57,7 @@ class _Call:
 
 
 _NOTHING = Script("")
+_REFUSED = ("NOPERM", "NOAUTH", "WRONGPASS")  # how the store's errors of rights begin
 
 
 class Calls:
@@ -212,6 +215,9 @@ class Calls:
         self._dial_at = time.monotonic() + self._pauses.failed()
         if not self._is_told:
             self._is_told = True
+            if refusal := _refusal(self._url, error):
+                logger.warning("%s. Until then jobs go on without %s.", refusal, self._what_for)
+                return
             logger.warning(
                 "Redrive's store does not answer (%s: %s); jobs go on without %s until it does.",
                 type(error).__name__,
@@ -227,6 +233,21 @@ class Calls:
             told.was_unheard()
         if line is not None:
             line.close()
+
+
+def _refusal(url: str, error: Exception) -> str:
+    """Return that the store refuses this user, and what to run; "" where the error is another. Holds no password."""
+    text = str(error)[:200].rstrip(".")
+    if not isinstance(error, redis.AuthenticationError) and not text.startswith(_REFUSED):
+        return ""
+    user = urlsplit(url).username or "default"
+    source = user.removeprefix(worker_acl.user_of("")) if user.startswith(worker_acl.user_of("")) else ""
+    if not source:
+        return f"Redrive's store refuses user {user} ({text}): check REDRIVE_REDIS_URL and what the user may do"
+    return (
+        f"Redrive's store refuses user {user} for source {source} ({text}): run manage.py worker-acl {source} --apply, and set the "
+        "REDRIVE_REDIS_URL that --new-password prints where the password changed"
+    )
 
 
 class _Dial(threading.Thread):

@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker.versions import GUARD_VERSION, NEWEST, OLDEST, TESTED
 
 if TYPE_CHECKING:
+    from jobs_admin.core.report_signature import SigningKey
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.heartbeat import Heartbeat
     from jobs_admin.worker.popped import Refused
@@ -52,6 +53,7 @@ class Wish:
     tenant: tuple[str, ...]
     release: str | None
     reconnect_jitter: float = 0.0
+    source_key: str | None = field(default=None, repr=False)
 
 
 def install(
@@ -62,6 +64,7 @@ def install(
     tenant: str | Iterable[str] = (),
     release: str | None = None,
     reconnect_jitter: float = 0.0,
+    source_key: str | None = None,
 ) -> None:
     """Record the failures of this app's workers in Redrive.
 
@@ -70,17 +73,24 @@ def install(
     (`kwargs.customer_id`, `args.0.tenant`; of several paths the first that is there). `release` is the deployed
     version of your code, else REDRIVE_RELEASE. `reconnect_jitter` is the number of seconds over which a fleet that lost its
     broker comes back to it, and more if that stays away; 0 leaves that to Celery, whose workers come back all at once.
+    `source_key` signs the reports (`manage.py source-key create`), else REDRIVE_SOURCE_KEY or the file REDRIVE_SOURCE_KEY_FILE.
     How jobs are retried changes where a published policy in mode `enforce` matches a task, and only there; REDRIVE_MODE
     is a ceiling (`capture`: never). REDRIVE_MODE=off leaves the app as it is.
     """
     try:
-        _leave_note(app, source, redis_url, tenant, release, reconnect_jitter)
+        _leave_note(app, source, redis_url, tenant, release, reconnect_jitter, source_key)
     except Exception:  # the border: an app's attributes, and objects of others that are looked at, may be of any kind
         logger.exception("Redrive's guard is not installed.")
 
 
 def _leave_note(
-    app: Any, source: str, redis_url: str | None, tenant: str | Iterable[str], release: str | None, jitter: float
+    app: Any,
+    source: str,
+    redis_url: str | None,
+    tenant: str | Iterable[str],
+    release: str | None,
+    jitter: float,
+    source_key: str | None,
 ) -> None:
     if getattr(app, "redrive_wish", None) is not None:
         return  # a module imported twice, or a second line: the first one holds
@@ -91,7 +101,7 @@ def _leave_note(
         )
         return
     paths = (tenant,) if isinstance(tenant, str) else tuple(tenant)
-    app.redrive_wish = Wish(source, redis_url, paths, release, jitter)
+    app.redrive_wish = Wish(source, redis_url, paths, release, jitter, source_key)
     app.steps["consumer"].add(GuardStep)
 
 
@@ -211,7 +221,7 @@ def _attach(consumer: Any) -> Heartbeat | None:
     from jobs_admin.worker.policing import Policing
     from jobs_admin.worker.queues import Queues, bound_in
     from jobs_admin.worker.report import Origin
-    from jobs_admin.worker.sealing import VARIABLE, BadPublicKey, sealer
+    from jobs_admin.worker.sealing import VARIABLE, BadPublicKey, id_of, sealer
 
     if not reconnecting.is_jitter(wish.reconnect_jitter):
         raise NotInstalled(f"reconnect_jitter={wish.reconnect_jitter!r} is not a number of seconds from 0 to 300.")
@@ -221,10 +231,11 @@ def _attach(consumer: Any) -> Heartbeat | None:
     gate = Gate(lambda seconds, act: consumer.timer.call_after(seconds, act))
     queues = Queues(lambda: bound_in(app), lambda: app.amqp.queues.consume_from)
     try:
-        seal = sealer(os.environ.get(VARIABLE, ""))
+        public_key = os.environ.get(VARIABLE, "")
+        seal = sealer(public_key)
     except BadPublicKey as error:  # and not in clear instead
         raise NotInstalled(f"{error}.") from error
-    origin = Origin(wish.source, release, wish.tenant, queues, seal)
+    origin = Origin(wish.source, release, wish.tenant, queues, seal, id_of(public_key), _source_key(wish))
     guard = Guard(origin, _store(url, wish), gate)
     guard.once = Once(Calls(url, "telling a second copy of a replayed job from the first"), wish.source, boot)
     calls = Calls(url, "limits, budgets and counts of crashes")
@@ -317,7 +328,7 @@ def _store(url: str, wish: Wish) -> Store:
         _megabytes("REDRIVE_SPOOL_MB", MAX_BYTES),
     )
     try:
-        return Store(url, spool, _megabytes("REDRIVE_STREAM_MB", STREAM_BYTES))
+        return Store(url, wish.source, spool, _megabytes("REDRIVE_STREAM_MB", STREAM_BYTES))
     except ValueError as error:  # says the scheme, never the URL
         raise NotInstalled(f"the store's URL cannot be used: {error}") from error
 
@@ -335,6 +346,25 @@ def _store_url(app: Any, wish: Wish) -> str:
     if not url:
         raise NotInstalled("it knows no store. Set REDRIVE_REDIS_URL, or give install() a redis_url.")
     return url
+
+
+def _source_key(wish: Wish) -> SigningKey | None:
+    """The key that signs reports; None where none is given."""
+    from jobs_admin.core.report_signature import BadSourceKey, SigningKey
+
+    text = wish.source_key or os.environ.get("REDRIVE_SOURCE_KEY", "") or _from_file("REDRIVE_SOURCE_KEY_FILE")
+    if not text.strip():
+        return None
+    try:
+        key = SigningKey.parse(text)
+    except BadSourceKey as error:  # and not unsigned instead
+        raise NotInstalled(f"REDRIVE_SOURCE_KEY cannot be used: {error}.") from error
+    if key.source != wish.source:
+        raise NotInstalled(
+            f"REDRIVE_SOURCE_KEY is the key of source {key.source}, and install() names the source {wish.source}: "
+            "the desk would refuse every report. Give this worker a key of its own source."
+        )
+    return key
 
 
 def _from_file(name: str) -> str:

@@ -18,6 +18,7 @@ from uuid import uuid4
 import redis
 
 from jobs_admin.core import keys
+from jobs_admin.core.text import representable
 
 MOST_WAITING = 1_000_000  # of one source; beyond it a failed job is dead, and told so
 _AT_ONCE = 100  # jobs of a call: 2 ms of Redis
@@ -140,9 +141,22 @@ def _waiting(member: bytes, entry: bytes, claim: str) -> Waiting:
     line, _, message = entry.partition(b"\n")
     try:
         said = json.loads(line)
-        known = {name: said[name] for name in Head.__dataclass_fields__ if name in said}
+        known = {name: _part(name, said[name]) for name in Head.__dataclass_fields__ if name in said}
         return Waiting(member, Head(**known), message, claim)
     except (ValueError, TypeError, RecursionError):  # it must not hold up those that were claimed with it
-        found = _MEMBER.fullmatch(member.decode("utf-8", "replace"))
+        found = _MEMBER.fullmatch(representable(member.decode("utf-8", "replace")))
         job, attempt = (found[1], int(found[2])) if found else ("", 1)
         return Waiting(member, Head(job, attempt, "", ""), entry, claim)
+
+
+def _part(name: str, value: Any) -> Any:
+    """A part of a head, fit for the tables. Raises TypeError for what no worker wrote."""
+    if name == "attempt":
+        if type(value) is not int or not 0 < value < 2**31:
+            raise TypeError
+        return value
+    if value is not None and not isinstance(value, str):
+        raise TypeError
+    if value is None and name in ("job_id", "task", "queue", "policy", "mark"):
+        raise TypeError
+    return None if value is None else representable(value)

@@ -116,15 +116,14 @@ def _parts(episode: Episode) -> tuple[str, int, float, float]:
 
 def _tell(client: Any, source: str, episode: Episode) -> None:
     said = {
-        "source": source,
         "host": socket.gethostname(),
         "count": episode.count,
         "since": episode.since,
         "last": episode.last,
     }
     pipeline = client.pipeline(transaction=False)
-    pipeline.hset(keys.dropped(), episode.name, json.dumps(said))
-    pipeline.expire(keys.dropped(), KEPT_S)
+    pipeline.hset(keys.dropped(source), episode.name, json.dumps(said))
+    pipeline.expire(keys.dropped(source), KEPT_S)
     pipeline.execute()
 
 

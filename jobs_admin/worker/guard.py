@@ -9,7 +9,6 @@ from typing import Any
 
 from celery.worker.state import task_ready
 
-from jobs_admin.core import envelope
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.worker import report
 from jobs_admin.worker.acting import Acting, Ending, looks_like_waiting
@@ -20,7 +19,6 @@ from jobs_admin.worker.ledger import Ledger
 from jobs_admin.worker.once import Once
 from jobs_admin.worker.outcome import Outcome, expired, hard_limit, outcome_of, ran_well
 from jobs_admin.worker.queues import Place, hand_over, place_of
-from jobs_admin.worker.records import Entry
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import Store
 from jobs_admin.worker.unread import UNKNOWN_FORMAT, message_envelope
@@ -125,7 +123,7 @@ class Guard:
             self.counts.ended(report.queue_of(request, self.origin), "succeeded", duration)
             is_news = not self.is_silenced and _follows_trouble(request)
             if is_news:
-                entry = self._entry(report.success(request, self.origin, duration))
+                entry = self.origin.entry(report.success(request, self.origin, duration))
                 self.store.write(entry, may_lag=self._may_lag(request))
             if self.ledger is not None and self.ledger.keeps(request):
                 told = None if is_news else report.success(request, self.origin, duration)
@@ -168,7 +166,7 @@ class Guard:
         try:
             self.counts.ended(queue(), "failed", None)
             if not self.is_silenced:
-                self.store.write(self._entry(told()))
+                self.store.write(self.origin.entry(told()))
         except Exception as error:
             self._note(error)
 
@@ -208,10 +206,6 @@ class Guard:
         except Exception as error:  # Celery's own bookkeeping, and hooks of the task
             self._note(error)
         return instead or ended
-
-    def _entry(self, told: Envelope) -> Entry:
-        """As it leaves this process."""
-        return envelope.encode(self.origin.seal(told))
 
     def _may_lag(self, request: Any) -> bool:
         """What was acknowledged early cannot be saved by waiting, unless it is kept until its report is durable."""
@@ -258,7 +252,7 @@ class Guard:
         if not is_counted:
             self.counts.ended(queue, outcome.counts_as, duration)
         if not self.is_silenced:
-            entry = self._entry(report.failure(request, outcome, self.origin, duration, decision))
+            entry = self.origin.entry(report.failure(request, outcome, self.origin, duration, decision))
             setattr(request, _KIND, None)  # now it is the store's to keep
             self.store.write(entry, may_lag=self._may_lag(request))
 
@@ -269,7 +263,7 @@ class Guard:
             kind = getattr(request, _KIND, "exception")
             if kind is not None and not self.is_silenced:
                 setattr(request, _KIND, None)
-                self.store.write(self._entry(report.least(request, kind, self.origin)))
+                self.store.write(self.origin.entry(report.least(request, kind, self.origin)))
         except Exception as again:  # the same border; this job is counted already
             logger.debug("Redrive could not even name a job.", exc_info=again)
 

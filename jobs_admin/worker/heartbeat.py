@@ -67,6 +67,7 @@ class Heartbeat:
         self.identity = identity
         self._configuration: Told | None = None  # not read yet
         self.at_start = at_start
+        self._store_user: str | None = None  # not asked yet
         self._in_hand = InHand(guard.origin, identity.boot, identity.name)
         self.policing = policing  # None: no policy decides in this worker
         self._stop = threading.Event()
@@ -185,7 +186,6 @@ class Heartbeat:
         counts = guard.counts.snapshot()
         said = {
             "v": 1,
-            "source": guard.origin.source,
             "name": identity.name,
             "boot": identity.boot,
             "at": time.time(),
@@ -194,6 +194,8 @@ class Heartbeat:
             "release": identity.release,
             "celery": identity.celery,
             "guard": identity.guard,
+            "key": guard.origin.key.id if guard.origin.key else "",
+            "store_user": self._whoami(),
             "mode": "off" if guard.is_silenced else self.policing.policies.ceiling if self.policing else CAPTURE,
             "policies": self.policing.policies.versions if self.policing else {},
             "refused": self.policing.policies.refused if self.policing else {},
@@ -206,6 +208,7 @@ class Heartbeat:
             "configuration": has.digest,
             "late_ack": {queue: guard.counts.late_ack(queue, set(identity.late_ack)) for queue in {*queues, *counts}},
             "counts": counts,
+            "seals_for": guard.origin.seals_for,
             "spooled": guard.store.spool.waiting,
             "dropped": guard.store.dropped,
             "broken": guard.broken,
@@ -217,20 +220,35 @@ class Heartbeat:
             "unplaced": guard.unplaced,
             "unkept": guard.ledger.unkept if guard.ledger else 0,
         }
-        texts = {keys.tasks(identity.tasks.digest): identity.tasks.text, keys.configuration(has.digest): has.text}
+        source = guard.origin.source
+        texts = {
+            keys.tasks(source, identity.tasks.digest): identity.tasks.text,
+            keys.configuration(source, has.digest): has.text,
+        }
         pipeline = guard.store.background.pipeline(transaction=False)
         for name in texts:
             pipeline.expire(name, FORGET_SECONDS)
-        pipeline.hset(keys.workers(), f"{guard.origin.source}/{identity.name}", json.dumps(said))
-        pipeline.expire(keys.workers(), FORGET_SECONDS)
+        pipeline.hset(keys.workers(source), identity.name, json.dumps(said))
+        pipeline.expire(keys.workers(source), FORGET_SECONDS)
         self._in_hand.tell(pipeline)
         is_told = pipeline.execute()
         for name, known in zip(texts, is_told, strict=False):
             if not known and texts[name]:
                 guard.store.background.set(name, texts[name], ex=FORGET_SECONDS)
 
+    def _whoami(self) -> str:
+        """The user that the store knows this worker as; "" where the store does not say."""
+        if self._store_user is None:
+            try:
+                client: Any = self.guard.store.background
+                answer = client.execute_command("ACL WHOAMI")
+                self._store_user = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+            except redis.ResponseError:  # an older server, or one that allows this user no such question
+                self._store_user = ""
+        return self._store_user
+
     def _tell_dropped(self) -> None:
-        self.guard.store.tell_count(self.guard.origin.source)
+        self.guard.store.tell_count()
 
     def _connect(self) -> None:
         if self.guard.ledger is not None:

@@ -22,7 +22,8 @@ class InHand:
 
     def __init__(self, origin: Origin, boot: str, worker: str) -> None:
         self._origin = origin
-        self._place = f"{origin.source}/{boot}"
+        self._key = keys.in_hand(origin.source)
+        self._boot = boot
         self._worker = worker
         self._is_told = False
 
@@ -33,19 +34,21 @@ class InHand:
             return
         self._is_told = bool(requests)
         if not requests:
-            pipeline.hdel(keys.in_hand(), self._place)
+            pipeline.hdel(self._key, self._boot)
             return
         jobs = [self._job(request) for request in requests[:MOST]]
         timeout = or_nothing(lambda: requests[0].message.channel.visibility_timeout, None)
         said = {"worker": self._worker, "at": time.time(), "jobs": jobs, "more": max(0, len(requests) - MOST)}
         said["visibility_timeout"] = timeout if isinstance(timeout, int | float) else None
-        pipeline.hset(keys.in_hand(), self._place, json.dumps(said))
-        pipeline.expire(keys.in_hand(), KEPT_S)
+        pipeline.hset(self._key, self._boot, json.dumps(said))
+        pipeline.expire(self._key, KEPT_S)
 
     def _job(self, request: Any) -> list[Any]:
         """Tag of its delivery, id, task, queue, and whether the broker has it still."""
         return [
-            or_nothing(lambda: str(request.delivery_info.get("delivery_tag") or request.message.delivery_tag)[:200], ""),
+            or_nothing(
+                lambda: str(request.delivery_info.get("delivery_tag") or request.message.delivery_tag)[:200], ""
+            ),
             or_nothing(lambda: str(request.id)[:200], ""),
             or_nothing(lambda: str(request.type)[:200], ""),
             or_nothing(lambda: queue_of(request, self._origin)[:200], ""),

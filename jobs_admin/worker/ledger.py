@@ -20,14 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs_admin.core import envelope, keys
+from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope
+from jobs_admin.core.report_signature import KEY, SIGNATURE
 from jobs_admin.core.stream import BESIDE, with_counted
 from jobs_admin.worker import report
 from jobs_admin.worker.at_start import Job
 from jobs_admin.worker.calls import Calls, Script
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.policies import Chosen, InForce
+from jobs_admin.worker.records import Entry
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.tally import Tally
 
@@ -65,7 +67,6 @@ class Ledger:
         self._stream_bytes = stream_bytes  # which hold for who files what is kept here, too
         self._in_force = in_force
         self._origin = origin
-        self._place = f"{origin.source}/{boot}"
         self._boot = boot
         self._kept = keys.kept(origin.source, boot)
         self._lock = threading.Lock()  # of the two below
@@ -109,7 +110,7 @@ class Ledger:
             self._unkept.add()
 
     def _keep(self, request: Any, chosen: Chosen) -> bool:
-        name, entry = _name(request), _packed(_report(request, self._origin, chosen))
+        name, entry = _name(request), _packed(self._origin.entry(_report(request, self._origin, chosen)))
         with self._lock:
             # A second copy of its message takes the place of the first: the store keeps one of a name.
             held = self._bytes - self._open.get(name, 0) + len(entry)
@@ -123,19 +124,17 @@ class Ledger:
         answer = self._calls.run(
             _PUT,
             [
-                keys.kept_places(),
+                keys.kept_boots(self._origin.source),
                 self._kept,
                 keys.boots(self._origin.source),
                 keys.boot(self._origin.source, self._boot),
             ],
             [
-                self._place,
                 self._boot,
                 name,
                 entry,
                 is_given_again,
                 prefix,
-                f"{self._origin.source}/",
                 self._stream_bytes,
             ],
         )
@@ -169,13 +168,14 @@ class Ledger:
             return
         args: list[str | bytes] = [name]
         if success is not None:
-            entry = envelope.encode(replace(success, reason=CAME_BACK))
+            entry = self._origin.entry(replace(success, reason=CAME_BACK))
             args += [part for pair in entry.items() for part in pair]
         self._calls.tell(_END, self._ends, args, lambda: self._unheard.append(args))
 
     @property
     def _ends(self) -> list[str]:
-        return [self._kept, f"{self._kept}:lost", keys.failures(), keys.failures_bytes()]
+        source = self._origin.source
+        return [self._kept, f"{self._kept}:lost", keys.failures(source), keys.failures_bytes(source)]
 
     # -- where no job waits -----------------------------------------------------------------------------------
 
@@ -220,10 +220,12 @@ def _report(request: Any, origin: Origin, chosen: Chosen) -> Envelope:
     told = report.failure(request, Outcome("lost", "", WHAT, ""), origin, None)
     raw = told.raw or b""
     raw = raw if len(raw) <= MOST_RAW else raw[: report.RAW_HEAD]
-    return origin.seal(replace(told, raw=raw, late_ack=False, policy=chosen.label))
+    return replace(told, raw=raw, late_ack=False, policy=chosen.label)
 
 
-def _packed(told: Envelope) -> bytes:
-    """As one value: version, length of what is shown, that, and the message."""
-    entry = envelope.encode(told)
-    return b"%s %d\n%s%s" % (entry[b"v"], len(entry[b"meta"]), entry[b"meta"], entry.get(b"raw", b""))
+def _packed(entry: Entry) -> bytes:
+    """Return an entry as one value: version, length of `meta`, key and signature where it is signed; `meta`; the message."""
+    head = [entry[b"v"], b"%d" % len(entry[b"meta"])]
+    if KEY in entry:
+        head += [entry[KEY], entry[SIGNATURE]]
+    return b"%s\n%s%s" % (b" ".join(head), entry[b"meta"], entry[b"raw"])

@@ -16,13 +16,16 @@ from kombu.utils.json import dumps
 
 from jobs_admin.core.arguments import value_at
 from jobs_admin.core.display import Shown, shown_json, shown_message, shown_trace
-from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.core.envelope import Envelope, Lineage, encode
+from jobs_admin.core.job_secrets import named_values, without_values
+from jobs_admin.core.report_signature import SigningKey, sign
 from jobs_admin.worker import carried
 from jobs_admin.worker.decision import AGAIN, Decision
 from jobs_admin.worker.next_message import WAITED
 from jobs_admin.worker.outcome import Outcome
 from jobs_admin.worker.popped import Popped
 from jobs_admin.worker.queues import Queues, place_of
+from jobs_admin.worker.records import Entry
 from jobs_admin.worker.sealing import Seal, unsealed
 
 T = TypeVar("T")
@@ -48,6 +51,13 @@ class Origin:
     tenant_paths: tuple[str, ...]
     queues: Queues = field(default_factory=Queues)
     seal: Seal = unsealed  # what encrypts the raw message of a report
+    seals_for: str = ""  # id of the public key that it encrypts for; "" where it does not
+    key: SigningKey | None = None  # None: reports are not signed
+
+    def entry(self, report: Envelope) -> Entry:
+        """Return the report as it leaves the worker: its message encrypted, all of it signed."""
+        entry = encode(self.seal(report))
+        return entry if self.key is None else sign(entry, self.key)
 
 
 def queue_of(request: Any, origin: Origin) -> str:
@@ -100,8 +110,13 @@ def failure(
     raw = raw_message(request.message)
     args, kwargs = arguments_of(request.message)
     shown_args, shown_kwargs = shown(args), shown(kwargs)
-    headers = shown({k: v for k, v in (request.message.headers or {}).items() if k not in HIDDEN_HEADERS})
-    message, trace = shown_message(outcome.message), shown_trace(outcome.trace, _without_us)
+    own_headers = {k: v for k, v in (request.message.headers or {}).items() if k not in HIDDEN_HEADERS}
+    headers = shown(own_headers)
+    hidden = shown_args.redacted + shown_kwargs.redacted + headers.redacted
+    secrets = named_values(args, kwargs, own_headers) if hidden else ()
+    message, in_message = without_values(outcome.message, secrets)
+    trace, in_trace = without_values(outcome.trace, secrets)
+    shown_error, shown_stack = shown_message(message), shown_trace(trace, _without_us)
     attempt = attempt_of(request)
     by = None if decision is None or decision.is_observed else decision
     at = time.time()
@@ -111,7 +126,7 @@ def failure(
         attempt=attempt,
         at=at,
         error_type=outcome.error_type[:500],
-        message=message.text,
+        message=shown_error.text,
         max_attempts=_max_attempts(request.task, attempt, outcome.kind) if by is None else by.max_attempts,
         # Told as a difference to `at`: exactly what was decided, not what was left of it when this was written.
         due_at=at + by.delay_s if by and outcome.kind == "retry" else outcome.due_at,
@@ -121,12 +136,12 @@ def failure(
         args=shown_args.text,
         kwargs=shown_kwargs.text,
         headers=headers.text,
-        redacted=sum(s.redacted for s in (shown_args, shown_kwargs, headers, message, trace)),
+        redacted=hidden + in_message + in_trace + shown_error.redacted + shown_stack.redacted,
         late_ack=not request.acknowledged,
         raw_size=len(raw),
         raw_sha256=hashlib.sha256(raw).hexdigest(),
         raw=raw if len(raw) <= RAW_BYTES else raw[:RAW_HEAD],
-        trace=trace.text,
+        trace=shown_stack.text,
         policy=decision.policy if decision else "",
         reason=by.reason if by else "",
         escalate=by.escalate if by else False,

@@ -1,7 +1,7 @@
 """Encryption of raw messages for the desk before they leave the worker (REDRIVE_PUBLIC_KEY, library `cryptography`).
 
 A message is sealed with a key of its own: X25519 between a new key pair and the desk's public key, HKDF (SHA-256), ChaCha20-Poly1305.
-Only the desk opens it (`jobs_admin/unsealing.py`); the worker itself cannot. What is shown of a job is not sealed: it is redacted.
+Only the desk opens it (`jobs_admin/trust/unsealing.py`); the worker itself cannot. What is shown of a job is not sealed: it is redacted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ def key_id(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()[:8]
 
 
+def id_of(public_key: str) -> str:
+    """Return the id of a public key that `sealer` takes; "" for none."""
+    return key_id(_bytes_of(public_key)) if public_key else ""
+
+
 def unsealed(envelope: Envelope) -> Envelope:
     """Return the envelope unchanged: no public key is set."""
     return envelope
@@ -51,7 +56,7 @@ def sealer(public_key: str) -> Seal:
     except ImportError as error:
         raise BadPublicKey(f"{VARIABLE} is set, but the library cryptography is not installed") from error
     try:
-        public = base64.b64decode(public_key.strip(), altchars=b"-_", validate=True)
+        public = _bytes_of(public_key)
         desk = X25519PublicKey.from_public_bytes(public)
     except ValueError as error:
         raise BadPublicKey(f"{VARIABLE} is not a key as `manage.py public_key` prints it") from error
@@ -66,3 +71,7 @@ def sealer(public_key: str) -> Seal:
         return replace(envelope, raw=sender + ChaCha20Poly1305(key).encrypt(NONCE, envelope.raw, INFO), sealed=name)
 
     return seal
+
+
+def _bytes_of(public_key: str) -> bytes:
+    return base64.b64decode(public_key.strip(), altchars=b"-_", validate=True)

@@ -47,12 +47,13 @@ class _Over(Exception):
 class Store:
     """The worker's end of Redrive's store. `write` may be called from any thread, and raises nothing but what a signal raises in it."""
 
-    def __init__(self, url: str, spool: Spool, stream_bytes: int = STREAM_BYTES) -> None:
+    def __init__(self, url: str, source: str, spool: Spool, stream_bytes: int = STREAM_BYTES) -> None:
         self.spool = spool
+        self._source = source
         self._dropped = Dropped(spool.directory)
         self.is_full = False
         self._url = url
-        self.stream_bytes = stream_bytes  # that the stream may hold, for all who write to it
+        self.stream_bytes = stream_bytes  # that the stream of the source may hold, for all its workers
         self._lock = threading.Lock()  # of the line
         self._line: Appending | None = None
         self._closed_until = 0.0  # monotonic; before it no line is dialled
@@ -160,7 +161,7 @@ class Store:
         if self._line is not None or time.monotonic() < self._closed_until:
             return
         try:
-            line = Appending(self._url, self.stream_bytes)
+            line = Appending(self._url, self._source, self.stream_bytes)
         except (redis.RedisError, OSError) as error:
             self._trouble = _why(error)
             self._closed_until = time.monotonic() + self._pauses.failed()
@@ -193,8 +194,8 @@ class Store:
     def measure(self) -> None:
         """Learn whether the stream has room again. Called by the heartbeat, never for a job."""
         pipeline = self.background.pipeline(transaction=False)
-        pipeline.xlen(keys.failures())
-        pipeline.get(keys.failures_bytes())
+        pipeline.xlen(keys.failures(self._source))
+        pipeline.get(keys.failures_bytes(self._source))
         reports, held = pipeline.execute()
         # What nobody counted is measured by the next report.
         self.is_full = bool(reports) and (counted(held) or 0) >= self.stream_bytes
@@ -203,9 +204,9 @@ class Store:
         """See that the count of what was dropped outlives this worker. Raises OSError. Called by the heartbeat."""
         self._dropped.keep()
 
-    def tell_count(self, source: str) -> None:
+    def tell_count(self) -> None:
         """Tell how much was dropped, here and by dead workers. Called by the heartbeat. Raises redis.RedisError."""
-        self._dropped.tell(self.background, source)
+        self._dropped.tell(self.background, self._source)
 
     def drain(self, is_over: Callable[[], bool] = lambda: False) -> int:
         """Ship what the spool holds, as far as the stream has room, until `is_over`. Raises redis.RedisError when the store is away."""
@@ -228,7 +229,10 @@ class Store:
 
     def _ship(self, batch: list[Entry]) -> None:
         run = self.background.register_script(APPEND.text)
-        answer = run(keys=[keys.failures(), keys.failures_bytes()], args=arguments(batch, self.stream_bytes))
+        answer = run(
+            keys=[keys.failures(self._source), keys.failures_bytes(self._source)],
+            args=arguments(batch, self.stream_bytes),
+        )
         if not has_room(answer):
             self.is_full = True
             raise StreamFull

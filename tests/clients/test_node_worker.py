@@ -14,10 +14,11 @@ import redis
 from django.utils import timezone
 
 from dashboard.engine import Engine
-from jobs_admin import heartbeats, ingest, policies
-from jobs_admin.core import keys
+from jobs_admin import ingest, policies
+from jobs_admin.core import keys, worker_acl
 from jobs_admin.core.envelope import encode
 from jobs_admin.core.policy import parse
+from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
 from jobs_admin.sources import connect
@@ -176,7 +177,7 @@ def test_a_ceiling_and_the_switch_hold_every_policy_back(bull, engine, store):
 
 
 def _mode(store):
-    said = [json.loads(text) for text in store.hvals(keys.workers())]
+    said = [json.loads(text) for text in store.hvals(keys.workers("shop"))]
     return max(said, key=lambda one: one["at"])["mode"] if said else ""
 
 
@@ -210,7 +211,7 @@ def test_a_policy_that_a_node_worker_cannot_do_only_observes_and_says_so(bull, s
     worker = bull()
 
     def refused():
-        return [json.loads(text)["refused"] for text in store.hvals(keys.workers())]
+        return [json.loads(text)["refused"] for text in store.hvals(keys.workers("shop"))]
 
     until(lambda: any("rate_limit" in one.get("tries", "") for one in refused()), "the worker to say so")
     job = worker.add("emails", data={"fails": 1}, attempts=2)
@@ -241,7 +242,7 @@ def test_without_its_store_a_worker_does_what_bullmq_does(bull, own_store):
     asked = own_store.url
     worker = bull(guard={"store": asked})
     client = redis.Redis.from_url(asked)
-    until(lambda: client.hlen(keys.workers()), "a sign of life")
+    until(lambda: client.hlen(keys.workers("shop")), "a sign of life")
     before = client.info("stats")["total_commands_processed"]
     jobs = [worker.add("emails") for _ in range(300)]
     worker.told("completed", id=jobs[-1])
@@ -254,13 +255,29 @@ def test_without_its_store_a_worker_does_what_bullmq_does(bull, own_store):
     ended(worker, dead, 2)
 
 
+def test_with_a_store_user_of_its_source_a_worker_is_refused_nothing(bull, own_store):
+    client = redis.Redis.from_url(own_store.url)
+    user = worker_acl.user_of("shop")
+    client.execute_command("ACL SETUSER", user, ">secret", *worker_acl.rules("shop"))
+    policy = {"mode": "enforce", "poison": {}, "budget": {"per_minute": 600, "burst": 10}, "backoff": SOON}
+    client.hset(keys.policies(), "tries", json.dumps({"name": "tries", "version": 1, "policy": policy}))
+    client.set(keys.policies_version(), 1)
+    worker = bull(guard={"store": f"redis://{user}:secret@127.0.0.1:{own_store.port}/0"})
+    until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
+    job = worker.add("emails", data={"fails": 1})
+    assert worker.told("completed", id=job)["attempt"] == 2
+    (told,) = map(json.loads, client.hvals(keys.workers("shop")))
+    assert (told["store_user"], told["uncounted"], told["shared_out"], told["broken"]) == (user, 0, 0, 0)
+    assert client.acl_log() == []
+
+
 def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
     client = redis.Redis.from_url(own_store.url)
     policy = {"mode": "enforce", "poison": {}, "budget": {"per_minute": 600, "burst": 10}, "cap_s": 0.2, "backoff": SOON}
     client.hset(keys.policies(), "tries", json.dumps({"name": "tries", "version": 1, "policy": policy}))
     client.set(keys.policies_version(), 1)
     worker = bull(guard={"store": own_store.url}, environment={"REAL_PATIENCE": ""})
-    until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers())), "the worker to run it")
+    until(lambda: b'"tries":1' in b"".join(client.hvals(keys.workers("shop"))), "the worker to run it")
     os.kill(own_store.process.pid, signal.SIGSTOP)
     try:
         jobs = [worker.add("emails", data={"fails": 1}) for _ in range(20)]
@@ -274,7 +291,7 @@ def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
     finally:
         os.kill(own_store.process.pid, signal.SIGCONT)
     told = until(
-        lambda: [one for one in map(json.loads, client.hvals(keys.workers())) if one["uncounted"]], "the count"
+        lambda: [one for one in map(json.loads, client.hvals(keys.workers("shop"))) if one["uncounted"]], "the count"
     )
     assert told[0]["uncounted"] >= 20 and told[0]["shared_out"] == 20
 
@@ -407,11 +424,11 @@ def test_the_scripts_are_those_of_the_python_guard():
 
 def test_the_names_in_redis_are_those_of_the_python_guard():
     said = _node(
-        "const k=require('./lib/keys');console.log(JSON.stringify([k.switch,k.workers,k.policies,k.policiesVersion,k.budget('shop'),"
+        "const k=require('./lib/keys');console.log(JSON.stringify([k.switch,k.workers('shop'),k.policies,k.policiesVersion,k.budget('shop'),"
         "k.crash('shop','a'),k.crash('shop','q/\u00e9'),k.boots('shop'),k.boot('shop','b'),k.leases('shop','p',''),k.starts('shop','p'),k.kept('shop')]))"
     )
     assert said == [
-        keys.switch(), keys.workers(), keys.policies(), keys.policies_version(), keys.budget("shop"), keys.crash("shop", "a"),
+        keys.switch(), keys.workers("shop"), keys.policies(), keys.policies_version(), keys.budget("shop"), keys.crash("shop", "a"),
         keys.crash("shop", "q/\u00e9"), keys.boots("shop"), keys.boot("shop", "b"), keys.leases("shop", "p", ""), keys.starts("shop", "p"),
         keys.bullmq_kept("shop"),
     ]  # fmt: skip

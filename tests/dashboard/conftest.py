@@ -13,8 +13,10 @@ from django.utils import timezone
 
 from dashboard import identity
 from dashboard.shown import figures
-from jobs_admin import config, indexing, overview
+from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.desk import overview
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Group, Role, Source, Traceback
 from tests.conftest import forget_configuration
 

@@ -26,8 +26,9 @@ from django.utils import timezone
 
 from dashboard.rights import Address
 from dashboard.segments import escaped
-from jobs_admin import audit, config
+from jobs_admin import config
 from jobs_admin.core import policy
+from jobs_admin.db import audit
 from jobs_admin.models import (
     Alert,
     AlertEvent,
@@ -45,6 +46,7 @@ from jobs_admin.models import (
     Payload,
     PolicyVersion,
     QueueCounter,
+    RefusedReports,
     Release,
     Replay,
     ReplayItem,
@@ -55,6 +57,7 @@ from jobs_admin.models import (
     SavedView,
     Silence,
     Source,
+    SourceKey,
     Traceback,
     Unfiled,
     Worker,
@@ -151,6 +154,13 @@ def lay(source: str, word: str) -> Rows:
         source=source, state="done", query=f"{word}", scope_max_id=number, below=0, change={"max_attempts": 5}, actor=f"{word}-actor",
         reason=f"{word} reason", created_at=now, ended_at=now, matched=number, changed=number, left=number,
     )  # fmt: skip
+    for cause in ("unsigned", "signature", "unknown"):
+        RefusedReports.objects.create(
+            source=source, cause=cause, refused=number, dropped=number, first_at=now, last_at=now, why=f"{word} why"
+        )
+    more["sourcekey"] = SourceKey.objects.create(
+        source=source, key_id=hashlib.sha256(word.encode()).hexdigest()[:12], sealed=word, created_by=f"{word}-author"
+    )
     uncertain = ReplayItem.objects.get(replay=replays[0], state="uncertain")
     return Rows(failure, discarded, quarantined, group, *replays, uncertain, more)
 
@@ -161,7 +171,7 @@ def lay_delivery(source: str, word: str) -> dict[str, Any]:
     """
     secret = config.payload_keys().encrypt(f"whsec_{word}".encode()).decode()
     channel = Channel.objects.create(
-        name=f"Channel of {'one' if source == SHOP else 'another'}", kind="webhook", url=f"https://{CANARY}.example/{NUMBER}",
+        name=f"Channel {Channel.objects.count() + 1}", kind="webhook", url=f"https://{CANARY}.example/{NUMBER}",
         secrets=[secret, secret], disabled_at=timezone.now(), why_disabled=f"{CANARY} answered 410",
     )  # fmt: skip
     body = {"title": f"{word} title", "message": f"{word} message", "queue": f"{word}-queue"}
@@ -190,9 +200,7 @@ def lay_alert(source: str, word: str, notice: Notice) -> dict[str, Any]:
         matchers={"source": source, "queue": f"{word}-other"}, author=f"{word}-author", comment=f"{word} comment",
         starts_at=now, ends_at=now + timedelta(hours=1),
     )  # fmt: skip
-    runbook = Runbook.objects.create(
-        task=f"task of {'one' if source == SHOP else 'another'}", url="https://wiki.example/"
-    )
+    runbook = Runbook.objects.create(task=f"task {Runbook.objects.count() + 1}", url="https://wiki.example/")
     return {"alert": alert, "silence": silence, "rule": rule, "runbook": runbook}
 
 
@@ -263,6 +271,7 @@ def lay_desk(settings: Any, folder: Any) -> Desk:
     file.write_text("".join(f'[sources.{name}]\nbackend = "memory"\nurl = "memory:"\n' for name in (SHOP, BANK)))
     settings.REDRIVE_SOURCES = str(file)
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
+    settings.REDRIVE_SECURITY_CONTACT = ["mailto:security@example.com"]
     for answer in (config.sources, config.store, config.payload_keys, config.adapter):
         answer.cache_clear()
     shop, bank = lay(SHOP, CANARY), lay(BANK, "plain")
@@ -373,6 +382,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "api:plan_reschedule": {"q": "", "change": {"max_attempts": 9}, "reason": "because"},
     "api:change_pace": {"pace": {"style": "steady", "rate": 3}},
     "api:resolve_item": {"as": "ran"},
+    "api:resolve_items": {"as": "ran"},
     "api:change_group": {"note": "n"},
     "api:save_runbook": {"task": "t", "url": "https://wiki.example/"},
     "api:acknowledge_alert": {"comment": "because"},
@@ -473,6 +483,7 @@ def has_object(address: Address) -> bool:
                 "rule_id",
                 "delivery_id",
                 "queue",
+                "source",
                 "alert_id",
                 "silence_id",
             }
@@ -485,8 +496,11 @@ def is_of_policy(address: Address) -> bool:
 
 
 def is_of_desk(address: Address) -> bool:
-    """Whether it is about a channel or a runbook: everybody sees that there is one, who has a role on all changes it."""
-    return re.search(r"/(channel|runbook)s?(/|$)", address.route) is not None
+    """Whether it is about a channel or a runbook: everybody sees that there is one, who has a role on all changes it.
+
+    Also a call about a source that is unknown: who has a role on all decides.
+    """
+    return re.search(r"/(channel|runbook)s?(/|$)|/sources/<\w+>/(accept|discard)$", address.route) is not None
 
 
 def is_of_person(address: Address) -> bool:
@@ -531,20 +545,27 @@ class Asker:
         self.client = client
         self.cookies = client.cookies.output(header="", sep=";")
         self.headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        self.given: dict[str, str] = {}  # beside what each address takes
         self.client.raise_request_exception = True
 
     def ask(self, method: str, address: Address, rows: Rows, **headers: str) -> HttpResponse:
         self.client.cookies = SimpleCookie(self.cookies)
-        path, headers = path_of(address, rows), self.headers | headers
+        path, headers, sent = path_of(address, rows), self.headers | headers, self.sent(method, address, rows)
         if method in {"GET", "HEAD"}:
-            given = _GIVEN | _GIVEN_TO.get(address.name, {}) if address.kind == "page" else {}
-            if address.name == "api:depth":
-                given = {"source": rows.failure.source, "queue": rows.failure.queue}
-            return getattr(self.client, method.lower())(path, given, headers=headers)
+            return getattr(self.client, method.lower())(path, sent, headers=headers)
         if address.kind == "api":
-            body = json.dumps(_BODIES.get(address.name, {"reason": "because"}))
-            return self.client.generic(method, path, body, content_type="application/json", headers=headers)
-        return self.client.post(path, form_for(address, rows), headers=headers)
+            return self.client.generic(method, path, json.dumps(sent), content_type="application/json", headers=headers)
+        return self.client.post(path, sent, headers=headers)
+
+    def sent(self, method: str, address: Address, rows: Rows) -> dict[str, Any]:
+        """The parameters, form or body of a request."""
+        if method not in {"GET", "HEAD"}:
+            is_api = address.kind == "api"
+            return _BODIES.get(address.name, {"reason": "because"}) if is_api else form_for(address, rows)
+        if address.name == "api:depth":
+            return {"source": rows.failure.source, "queue": rows.failure.queue}
+        given = _GIVEN | _GIVEN_TO.get(address.name, {}) if address.kind == "page" else {}
+        return given | self.given
 
 
 _KEPT = re.compile(
@@ -591,5 +612,6 @@ def body_of(answer: HttpResponse) -> str:
 
 def views_of(desk: Desk, user: Any) -> None:
     """A saved view of somebody else's for each source. Shared, it is text for all; what it finds is asked for each."""
+    Role.objects.create(user=user, source="*", role="viewer")
     for rows, word in ((desk.shop, "first"), (desk.bank, "second")):
         rows.more["savedview"] = SavedView.objects.create(name=word, query="state:dead", owner=user, is_shared=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from jobs_admin.models import Group, Replay
+from jobs_admin import trust
+from jobs_admin.models import Group, RefusedReports, Replay, Source, UnsignedReports
 from tests.dashboard.test_api import NOW, ask, bury, sources  # noqa: F401
 
 pytestmark = pytest.mark.django_db
@@ -98,3 +100,17 @@ def test_another_operator_approves_what_waits_for_it(ask):  # noqa: F811
     assert own.status_code == 403 and "yourself" in own.json()["error"]["message"]
     theirs = ask("POST", f"replays/{pk}/approve", {"reason": "looked"}, role="operator", source="shop")
     assert theirs.status_code == 200 and theirs.json()["approver"] and theirs.json()["state"] != "awaiting_approval"
+
+
+def test_a_replay_whose_outcomes_would_be_refused_is_answered_with_that(ask):  # noqa: F811
+    assert started(ask)["warnings"] == []
+    now = timezone.now()
+    Source.objects.get_or_create(name="shop")
+    UnsignedReports.objects.update(until=now)
+    RefusedReports.objects.create(source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed")
+    trust.forget()
+    bury(2, queue="orders")
+    seen = ask("POST", "replays/preview", {"q": "queue:orders"}).json()["warnings"]
+    assert len(seen) == 1 and "Reports of shop are refused" in seen[0] and "source-key create shop" in seen[0]
+    made = ask("POST", "replays", {"q": "queue:orders", "reason": "r"}).json()
+    assert made["warnings"] == ask("GET", f"replays/{made['id']}").json()["warnings"] == seen

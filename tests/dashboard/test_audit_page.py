@@ -4,7 +4,7 @@ import pytest
 from django.db import transaction
 from django.test import Client
 
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
 
 pytestmark = pytest.mark.django_db

@@ -10,19 +10,26 @@ from io import StringIO
 
 import pytest
 import redis
+from cryptography.fernet import Fernet
 from django.core.management import call_command
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from dashboard import checkup
-from jobs_admin import config, heartbeats, uncaptured
-from jobs_admin.core import keys
-from jobs_admin.models import AuditEvent, Channel, Unfiled, Worker
+from jobs_admin import config
+from jobs_admin.core import keys, worker_acl
+from jobs_admin.core.store_version import VALKEY, least_fixed_version
+from jobs_admin.desk import key_rotation
+from jobs_admin.fleet import heartbeats, worker_store
+from jobs_admin.ingest import uncaptured
+from jobs_admin.models import AuditEvent, Channel, Payload, RefusedReports, Source, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
+from jobs_admin.trust import unsealing
 from jobs_admin.worker.dropped import Dropped
 from jobs_admin.worker.versions import GUARD_VERSION
 from tests.conftest import forget_configuration
+from tests.dashboard.conftest import bury
 
 pytestmark = pytest.mark.django_db
 
@@ -51,6 +58,23 @@ def test_a_sound_desk_is_well(shop):
     assert said.endswith("All is well.\n")
 
 
+def test_what_a_worker_says_is_printed_without_control_characters(shop, store):
+    name = "\x1b[31mw\nAll is well.\n"
+    said = {
+        "v": 1,
+        "source": "shop",
+        "name": name,
+        "boot": "b",
+        "at": timezone.now().timestamp(),
+        "queues": [],
+        "spooled": 3,
+    }
+    store.hset(keys.workers("shop"), name, json.dumps(said))
+    heartbeats.fold(timezone.now())
+    printed = doctor()[1]
+    assert "\\x1b[31mw All is well.  keeps 3 reports" in printed and "\x1b" not in printed
+
+
 def test_a_source_without_a_report_from_any_worker_is_not_well(shop):
     code, said = doctor()
     assert "No worker has reported yet" in said and "install(app, source='shop')" in said
@@ -66,6 +90,37 @@ def test_a_store_that_evicts_is_severe(shop, store):
     assert code == 1
     assert "maxmemory-policy is allkeys-lru" in said
     assert "CONFIG SET maxmemory-policy noeviction" in said
+
+
+def test_a_store_whose_scripts_have_known_faults_is_a_warning(shop, store):
+    version = store.info("server")["valkey_version"]
+    said = doctor()[1]
+    assert f"store: Valkey {version}" in said and least_fixed_version(VALKEY, version) is None
+    assert "known faults" not in said, "the server of these tests has the fixes"
+    [finding] = checkup.about_its_scripts(VALKEY, "8.1.3")
+    assert finding.severity == "warning" and finding.text.startswith("Valkey 8.1.3 has known faults in Lua scripts")
+    assert finding.fix.startswith("Upgrade it to Valkey 8.1.6 or later")
+
+
+def test_workers_that_write_keys_which_all_sources_share_are_named_until_none_does(shop, store):
+    assert "shared keys: no worker writes them" in doctor()[1]
+    at = datetime.now(UTC).timestamp()
+    for name, seen in {
+        "shop/w1@h": at,
+        "shop/w2": at - 600,
+        "bank/w\x1b3": at,
+        "BAD/w4": at,
+        "w5": at,
+        "shop/": at,
+    }.items():
+        store.hset(keys.shared("workers"), name, json.dumps({"boot": "b", "at": seen}))
+    store.hset(keys.shared("workers"), "shop/w6", "[")
+    store.hset(keys.workers("shop"), "w7", json.dumps({"boot": "b", "at": at}))
+    code, said = doctor()
+    assert code == 0 and "shared keys: 2 workers write them" in said
+    assert "write to keys that all sources share: bank/w\\x1b3, shop/w1@h." in said
+    store.set(keys.shared("workers"), "no hash")
+    assert "shared keys: no worker writes them" in doctor()[1]
 
 
 def test_a_store_without_persistence_is_said(shop, store):
@@ -101,8 +156,9 @@ def test_a_database_that_goes_away_while_sources_are_checked_is_a_finding_of_eac
     with connection.execute_wrapper(lose):
         code, said = doctor()
     assert code == 1
-    (line,) = [line for line in said.splitlines() if "was not checked" in line]
-    assert "The database failed during the check" in line
+    lines = [line for line in said.splitlines() if "was not checked" in line]
+    assert len(lines) == 2  # of the source, and of the payload keys, for which workers encrypt
+    assert all("The database failed during the check" in line for line in lines)
     assert "audit" in said, "the later checks go on"
 
 
@@ -227,7 +283,7 @@ def test_no_source_is_a_warning(store):
 
 
 def test_a_broken_audit_chain_is_severe(shop):
-    from jobs_admin import audit
+    from jobs_admin.db import audit
 
     audit.record(ENGINE, "failure.discard", "failure:1")
     audit.record(ENGINE, "failure.discard", "failure:2")
@@ -258,22 +314,52 @@ def test_a_worker_that_reports_nothing_here_is_named(shop, settings, unguarded_w
     # Workers are given a second to answer; on a busy machine it is not always enough.
     code, said = next((told for told in (doctor() for _ in range(10)) if "bare@" in told[1]), doctor())
     assert code == 0, said  # no worker of this source was ever guarded: somebody is bringing the guard in
-    assert "bare@" in said and "REDRIVE_MODE=off" in said and "REDRIVE_REDIS_URL" in said
+    assert "1 of its workers answer on the broker, and this store has never had a heartbeat of them: bare@" in said
+    assert "REDRIVE_MODE=off" in said and "REDRIVE_REDIS_URL" in said and "put install(app, source='shop')" in said
 
 
-def test_where_a_guard_was_and_nobody_is_heard_it_is_severe(db):
+def about_the_silent(*names):
+    return checkup._about_the_silent("shop", [*names], timezone.now())
+
+
+def test_where_a_guard_was_and_nobody_is_heard_it_is_severe(shop):
     now = timezone.now()
-    assert checkup._about_the_silent("shop", ["w1@vm"], now).severity == "warning"
+    assert [one.severity for one in about_the_silent("w1@vm")] == ["warning"]
     Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=now - timedelta(hours=1))
-    assert checkup._about_the_silent("shop", ["w1@vm"], now).severity == "high"
+    assert [one.severity for one in about_the_silent("w1@vm")] == ["high"]
     Worker.objects.create(source="shop", name="w2@vm", boot="b", seen_at=now)
-    assert checkup._about_the_silent("shop", ["w1@vm"], now).severity == "warning"
+    assert [one.severity for one in about_the_silent("w1@vm")] == ["warning"]
 
 
-def test_workers_that_report_under_another_name_are_told_by_it(db):
+def test_workers_that_were_heard_before_are_told_from_those_that_never_were(shop):
+    Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=datetime(2025, 11, 20, 10, 5, tzinfo=UTC))
+    quiet, never = about_the_silent("w1@vm", "w2@vm")
+    assert "their heartbeats have stopped: w1@vm. The latest came at 20 Nov 2025 10:05 UTC." in quiet.text
+    assert (
+        never.text == "1 of its workers answer on the broker, and this store has never had a heartbeat of them: w2@vm."
+    )
+
+
+def test_workers_that_report_under_another_name_are_told_by_it(shop, store):
     Worker.objects.create(source="mini", name="w1@vm", boot="b", seen_at=timezone.now())
-    found = checkup._about_the_silent("shop", ["w1@vm", "w2@vm"], timezone.now())
-    assert found.severity == "high" and "report as source mini" in found.fix and "source='shop'" in found.fix
+    Source.objects.create(name="mini")
+    said = {"v": 1, "name": "w3@vm", "boot": "b", "at": timezone.now().timestamp(), "queues": []}
+    store.hset(keys.workers("unheard"), "w3@vm", json.dumps(said))
+    store.hset(keys.workers("unheard"), "w2@vm", json.dumps(said | {"at": timezone.now().timestamp() - 300}))
+    worker_store.forget()
+    known, unknown, never = about_the_silent("w1@vm", "w2@vm", "w3@vm")
+    assert known.severity == "high" and known.text == "1 of its workers report as source mini: w1@vm."
+    assert "source='shop'" in known.fix and "call the source mini here" in known.fix
+    assert unknown.text == "1 of its workers report as source unheard, which is not accepted: w3@vm."
+    assert never.text.endswith("of them: w2@vm.")
+
+
+def test_a_source_of_which_reports_were_refused_is_not_said_to_have_none(shop):
+    now = timezone.now()
+    RefusedReports.objects.create(
+        source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed"
+    )
+    assert "No worker has reported yet" not in doctor()[1]
 
 
 @pytest.mark.server
@@ -299,11 +385,41 @@ def test_workers_with_a_guard_of_another_version_are_said(shop, store):
             "queues": [],
             **more,
         }
-        store.hset(keys.workers(), f"{source}/w{number}@h", json.dumps(said))
+        store.hset(keys.workers(source), f"w{number}@h", json.dumps(said))
     heartbeats.fold(now)
     code, said = doctor()
     assert f"2 of its workers have a guard of another version (0.0.9, unknown) than Redrive ({GUARD_VERSION})" in said
     assert code == 0
+
+
+def test_workers_that_may_write_for_every_source_are_said(shop, store, settings, tmp_path):
+    now = datetime.now(UTC)
+    ((source, before),) = config.sources().items()
+    assert before.is_demo  # of which nothing is said: it is on this machine alone
+    file = tmp_path / "sources.toml"
+    file.write_text(f'[sources.{source}]\nbackend = "celery"\nurl = "{before.url}"\n')
+    settings.REDRIVE_SOURCES = str(file)
+    forget_configuration(config)
+    call_command("worker_acl", source, "--apply")
+    bound = worker_acl.user_of(source)
+
+    def beat(name, **more):
+        said = {"v": 1, "boot": "b", "at": datetime.now(UTC).timestamp(), "queues": [], "guard": GUARD_VERSION, **more}
+        store.hset(keys.workers(source), name, json.dumps(said))
+
+    try:
+        beat("w1", store_user=bound)
+        beat("w2")  # an older guard
+        heartbeats.fold(now)
+        assert "connect to the store as" not in doctor()[1]
+        beat("w3", store_user="default")
+        store.execute_command("ACL SETUSER", bound, "~redrive:{other}:*")
+        heartbeats.fold(datetime.now(UTC))
+        code, said = doctor()
+        assert f"2 of its workers connect to the store as default, {bound}, which may write for every source" in said
+        assert f"worker-acl {source} --apply" in said and code == 0
+    finally:
+        store.acl_deluser(bound)
 
 
 @pytest.fixture
@@ -372,3 +488,24 @@ def test_an_allowance_that_cannot_be_read_is_severe(shop, settings):
     settings.REDRIVE_WEBHOOK_ALLOW = ["10.0.0.0/99"]
     code, said = doctor()
     assert code == 1 and "REDRIVE_WEBHOOK_ALLOW: '10.0.0.0/99' is neither a host nor a network" in said
+
+
+def test_a_payload_key_that_is_missing_is_severe_and_an_old_one_is_told(shop, settings):
+    [failure] = bury(1)
+    body = config.payload_keys().encrypt(b"x")
+    [old] = settings.REDRIVE_PAYLOAD_KEYS
+    [name] = unsealing.key_ids()
+    Payload.objects.create(failure=failure, run=1, body=body, size=1, sha256="0", payload_key=name)
+    assert "payload keys: 1 key, the first is " + name in doctor()[1]
+    new = Fernet.generate_key().decode()
+    settings.REDRIVE_PAYLOAD_KEYS = [new]
+    forget_configuration(config)
+    code, said = doctor()
+    assert code == 1 and f"1 message cannot be decrypted: key {name} is not in REDRIVE_PAYLOAD_KEYS." in said
+    settings.REDRIVE_PAYLOAD_KEYS = [new, old]
+    forget_configuration(config)
+    code, said = doctor()
+    assert code == 0 and f"The old key {name} is still needed: Still encrypted with it: 1 message." in said
+    while key_rotation.step():
+        pass
+    assert f"The old key {name} is not needed any more." in doctor()[1]

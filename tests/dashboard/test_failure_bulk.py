@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from dashboard.views import failure_bulk
-from jobs_admin import triage
+from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Group
 from tests.dashboard.conftest import group
 from tests.dashboard.failing import dead

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.urls import reverse
 
-from jobs_admin import indexing
+from jobs_admin.ingest import indexing
 from tests.dashboard.conftest import HTMX, bury, group
 
 
@@ -210,7 +210,7 @@ def test_names_that_want_to_be_markup_are_text_in_every_part(ann):
 
 
 def test_a_search_that_only_looked_at_the_newest_says_so(ann, monkeypatch):
-    from jobs_admin import newest
+    from jobs_admin.search import newest
 
     monkeypatch.setattr(newest, "SEARCHED", 3)
     bury(5, message="xtimeoutx")

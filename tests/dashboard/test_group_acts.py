@@ -117,7 +117,7 @@ def test_one_group_is_changed_from_its_page_and_undone(otto, watched):
     assert states() == ["new"]
 
 
-def test_the_contracts_fields_change_a_group_too(otto, watched):
+def test_the_fields_of_the_api_change_a_group_too(otto, watched):
     (name,) = some()
     fields = {
         "state": "muted",

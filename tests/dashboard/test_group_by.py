@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import open_by
+from jobs_admin.failures import open_by
 from jobs_admin.models import Release
 from jobs_admin.models.access import ENGINE, Viewer
 from tests.dashboard.conftest import HTMX, bury, group

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jobs_admin.core.fingerprint import NO_RULES
-from jobs_admin.group_rules import printed
+from jobs_admin.groups.group_rules import printed
 from jobs_admin.models import AuditEvent, Group, GroupRule
 from tests.dashboard.conftest import bury, group
 from tests.dashboard.test_groups import TRACE, text_of

@@ -7,9 +7,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import counters, groups, newest
+from jobs_admin import groups
+from jobs_admin.db import counters
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Group, GroupAlias
+from jobs_admin.search import newest
 from tests.dashboard.conftest import HTMX, bury, group
 
 TRACE = """Traceback (most recent call last):
@@ -29,7 +31,8 @@ def count_of_link(client, url: str) -> int:
     """How many failures the link leads to, as its page says."""
     from urllib.parse import parse_qs, urlsplit
 
-    from jobs_admin import failures, indexing
+    from jobs_admin import failures
+    from jobs_admin.ingest import indexing
     from jobs_admin.models import Failure
     from jobs_admin.models.access import ENGINE
 
@@ -275,7 +278,7 @@ def test_the_shares_of_a_group_without_open_jobs_lead_to_them_too(ann, watched):
 
 
 def test_what_was_counted_over_the_newest_says_so(ann, watched, monkeypatch):
-    monkeypatch.setattr("jobs_admin.group_detail.SAMPLE", 4)
+    monkeypatch.setattr("jobs_admin.groups.group_detail.SAMPLE", 4)
     where = group()
     bury(4, group=where, tenant="old"), bury(4, group=where, tenant="new")
     text = text_of(page_of(ann, where))

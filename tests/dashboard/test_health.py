@@ -35,6 +35,10 @@ def test_ready_when_all_is_watched_and_details_only_with_a_token(client, watched
     assert set(checks) == {"database", "redis", "ingest", "watch"} and checks["ingest"]["lag_s"] == 0
 
 
+def _entry_id(age_s):
+    return f"{int((time.time() - age_s) * 1000)}-0"
+
+
 @pytest.mark.parametrize("broken", ["redis", "watch", "ingest"])
 def test_not_ready_when_a_part_is_down(client, watched, settings, broken):
     if broken == "redis":
@@ -43,7 +47,8 @@ def test_not_ready_when_a_part_is_down(client, watched, settings, broken):
     elif broken == "watch":
         watched.hset(keys.steps(), "ingest", json.dumps({"at": time.time() - 600}))
     else:
-        watched.xadd(keys.failures(), {"v": "1"}, id=f"{int((time.time() - 600) * 1000)}-0")
+        Source.objects.create(name="shop")
+        watched.xadd(keys.failures("shop"), {"v": "1"}, id=_entry_id(600))
     headers = {"Authorization": f"Bearer {create('probe', 'viewer')}"}
     response = client.get("/readyz", headers=headers)
     assert response.status_code == 503 and response.json()["checks"][broken]["ok"] is False
@@ -79,6 +84,13 @@ def test_strictly_ready_only_while_every_source_is_read(client, watched):
             client.get("/readyz").status_code == 200
         )  # a source that is away is no reason to start this process again
         Source.objects.filter(pk=shop.pk).update(**before)
+    Source.objects.create(name="web")
+    watched.xadd(keys.failures("web"), {"v": "1"}, id=_entry_id(1))
+    watched.xadd(keys.failures("shop"), {"v": "1"}, id=_entry_id(600))
+    answer = client.get("/readyz?strict=1", headers=headers)
+    assert answer.status_code == 503 and set(answer.json()["checks"]["sources"]["not_read"]) == {"shop"}
+    assert client.get("/readyz").status_code == 200, "reports of another source are filed in time"
+    watched.delete(keys.failures("shop"), keys.failures("web"))
     Source.objects.update(is_configured=False, is_reachable=False)
     assert client.get("/readyz?strict=1").status_code == 200
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import random
+import re
 import string
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -12,12 +14,20 @@ from io import StringIO
 import pytest
 import redis
 from django.core.management import call_command
+from django.db.models import Q
 
-from jobs_admin import ingest, liveness, overview, sampling
+from jobs_admin import ingest
+from jobs_admin.core import envelope
+from jobs_admin.core import keys as store_keys
 from jobs_admin.core.envelope import Envelope, encode
+from jobs_admin.desk import overview
 from jobs_admin.models import ApiToken, Failure, Unfiled
+from jobs_admin.models.access import ENGINE
+from jobs_admin.queues import liveness, sampling
+from jobs_admin.trust import source_keys
 from tests.dashboard.conftest import bury
-from tests.shapes import KEYS, prepare, reports, shapes
+from tests.shapes import prepare, reports, shapes
+from tests.store_shapes import FIELDS, KEYS, MANY, NAMED_BY, NOT_HERE, PARSERS, reports_of
 
 pytestmark = pytest.mark.django_db
 PAGES = (
@@ -56,6 +66,54 @@ def test_no_shape_of_a_key_stops_a_reader(name, desk, store):
         if n % PAGES_EVERY == 0:
             assert_no_page_fails(desk)
     sampling.sample(datetime.now(UTC))
+
+
+def test_every_key_of_the_store_is_fuzzed():
+    """A function of `core/keys.py` that names a key has its shapes in `store_shapes`, or says there why not."""
+    named = {
+        name
+        for name, function in inspect.getmembers(store_keys, inspect.isfunction)
+        if "prefix" in inspect.signature(function).parameters and not name.startswith("_")
+    }
+    assert named == NAMED_BY.keys() | NOT_HERE.keys()
+    assert {key for found in NAMED_BY.values() for key in found} == KEYS.keys()
+    assert MANY.keys() | PARSERS.keys() <= KEYS.keys()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_shape_of_a_key_stops_its_parser(name, store):
+    for shape in shapes(random.Random(f"{SEED} {name}"), KEYS[name].sound, 2_000):
+        PARSERS[name](shape)
+
+
+@pytest.mark.parametrize("name", [name for name in MANY if name != "watch"])
+def test_no_shape_among_many_stops_a_reader(name, desk, store):
+    source = random.Random(f"{SEED} {name}")
+    MANY[name].put(store, list(shapes(source, KEYS[name].sound, len(MANY[name].fields))))
+    for read in KEYS[name].read:
+        read()
+
+
+def test_every_field_of_an_entry_and_of_its_report_is_fuzzed():
+    """Of an entry as a worker writes it, and the desk adds to it: `core/envelope.py` names them."""
+    in_docs = set(re.findall(r"^    (\w+)  ", envelope.__doc__, re.MULTILINE))
+    assert in_docs == {"v", "meta", "raw", "trace", "key", "sig", "lost"} <= {*FIELDS, "meta"}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_shape_of_a_field_of_a_report_stops_its_reader(field, monkeypatch):
+    monkeypatch.setattr(ingest.log, "disabled", True)  # xdist cannot carry lone surrogates
+    key = source_keys.create(ENGINE, "shop")
+    entries = enumerate(reports_of(field, random.Random(f"{SEED} {field}"), 150, key))
+    ingest.file([ingest_entry(n, entry) for n, entry in entries])
+    assert field in ("v", "key", "sig", "source", "kind") or Failure.objects.exists()
+    assert not Unfiled.objects.filter(
+        Q(why__startswith="reading it failed") | Q(why__startswith="writing it failed")
+    ).exists()
+
+
+def ingest_entry(n: int, fields: dict[bytes, bytes]):
+    return f"{n + 1}-1".encode(), fields
 
 
 @pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.name])

@@ -43,8 +43,8 @@ def fleet(watched):
     def tell(*tasks: Task, ago=0.0, digest="0" * 32, name="w1", source="shop"):
         seen = timezone.now() - timezone.timedelta(seconds=ago)
         said = {"source": source, "name": name, "at": seen.timestamp(), "mode": "enforce", "configuration": digest}
-        watched.hset(keys.workers(), f"{source}/{name}", json.dumps(said))
-        watched.set(keys.configuration(digest), document(Configuration(source, App("redis", "m", 3600), tasks=tasks)))
+        watched.hset(keys.workers(source), name, json.dumps(said))
+        watched.set(keys.configuration(source, digest), document(Configuration(source, App("redis", "m", 3600), tasks=tasks)))
         Worker.objects.create(source=source, name=name, boot="1", seen_at=seen)
 
     return tell

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin import reaping, reconcile
+from jobs_admin.ingest import expiry, reaping
 from jobs_admin.models import Failure
 from tests.dashboard.conftest import bury
 
@@ -24,7 +24,7 @@ def test_a_job_that_was_lost_with_its_worker_says_what_is_known_and_what_to_do(v
 
 
 def test_a_retry_that_never_came_says_something_else(vera):
-    said = page(vera, kind="lost", reason=f"{reconcile.BEGINS} within 3660 s of its due time")
+    said = page(vera, kind="lost", reason=f"{expiry.BEGINS} within 3660 s of its due time")
     assert "was to be tried again" in said and "How far it came" not in said
 
 
@@ -35,7 +35,7 @@ def test_others_say_nothing_of_it(vera, changes):
 
 
 def test_the_longest_reason_is_stored_whole():
-    from jobs_admin.report import _text
+    from jobs_admin.ingest.report import _text
 
     why = reaping._why("w" * 500, 1_795_000_000_000.0, False)
     assert _text(why, 200) == why

@@ -12,8 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard.exposition import Metric, Sample
-from jobs_admin import audit, config, heartbeats, policies, totals, uncaptured
+from jobs_admin import config, policies
 from jobs_admin.core import keys
+from jobs_admin.db import audit, totals
+from jobs_admin.db.totals import Counted
+from jobs_admin.fleet import heartbeats
+from jobs_admin.ingest import uncaptured
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import (
     Alert,
@@ -30,7 +34,6 @@ from jobs_admin.models import (
     Total,
 )
 from jobs_admin.models.access import ENGINE
-from jobs_admin.totals import Counted
 from jobs_admin.worker import budget as counted
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
@@ -51,7 +54,7 @@ def fleet(watched):
         FailureCount.objects.create(source=source, queue="emails", task="mail", state="dead", count=3)
         said = {"source": source, "name": f"{source}-1", "boot": "b", "at": now.timestamp(), "queues": ["emails"],
                 "mode": "enforce", "policies": {"mail": 1}}  # fmt: skip
-        watched.hset(keys.workers(), f"{source}/{source}-1", json.dumps(said))
+        watched.hset(keys.workers(source), f"{source}-1", json.dumps(said))
     heartbeats.fold(now)
     rule = {"match": {"task": "mail"}, "mode": "enforce", "budget": {"per_minute": 0.001, "burst": 10}}
     policies.publish(ENGINE, "mail", rule, expected_version=0)
@@ -79,6 +82,7 @@ def history(fleet):
                 Counted(totals.COMPLETED, source, "emails"): 90 * n,
                 Counted(totals.BUSY_S, source, "emails"): 12.5 * n,
                 Counted(totals.ENDED, source, "emails"): 97 * n,
+                Counted(totals.REFUSED, source, "unsigned"): 4 * n,
             }
         )
         Source.objects.filter(name=source).update(is_reachable=source == "shop", sampled_at=now - timedelta(seconds=5))
@@ -88,6 +92,7 @@ def history(fleet):
         )  # fmt: skip
         notice = Notice.objects.create(key=f"alert-{n}", type="alert.firing", source=source, alert=alert, body={})
         Delivery.objects.create(notice=notice, channel=channel, state="parked")
+    totals.add({Counted(totals.REFUSED, "", "unknown"): 3})
     replayed(["shop"], sent=2, planned=3)
     replayed(["shop", "bank"], sent=1, planned=1)
     return fleet
@@ -153,7 +158,7 @@ def test_it_tells_what_remains_of_budgets_what_waits_and_who_runs_which_version(
     assert told["job_queue_dlq_depth"] == {'source="bank",queue="emails"': 3, 'source="shop",queue="emails"': 3}
     assert told["job_queue_depth"]['source="shop",queue="emails",state="waiting"'] == 7
     assert told["job_queue_oldest_dead_seconds"]['source="shop",queue="emails"'] < 60
-    assert told["redrive_store_up"] == {"": 1} and told["redrive_ingest_lag_seconds"] == {"": 0}
+    assert told["redrive_store_up"] == {"": 1} and told["redrive_ingest_lag_seconds"]['source="shop"'] == 0
 
 
 def test_a_token_of_one_source_is_told_nothing_of_another(client, fleet):
@@ -171,6 +176,9 @@ def test_it_tells_what_was_counted(client, history):
     shop = 'source="shop",queue="emails"'
     counted = ("job_retries_total", "job_recovered_total", "job_completed_total", "job_duration_seconds_sum")
     assert [told[name][shop] for name in counted] == [4, 2, 90, 12.5] and told["job_duration_seconds_count"][shop] == 97
+    assert told["redrive_refused_reports_total"] == {
+        'source="",cause="unknown"': 3, 'source="bank",cause="unsigned"': 8, 'source="shop",cause="unsigned"': 4,
+    }  # fmt: skip
 
 
 def test_it_tells_how_the_desk_stands(client, history):
@@ -192,6 +200,7 @@ def test_a_token_of_one_source_is_told_its_share_of_all_that_was_counted(client,
     told = samples(response := scrape(client, "shop"))
     assert "bank" not in response.text and "redrive_unfiled_reports" not in told
     assert told["job_retries_total"] == {'source="shop",queue="emails"': 4}
+    assert told["redrive_refused_reports_total"] == {'source="shop",cause="unsigned"': 4}
     assert told["redrive_replay_items"]['state="planned"'] == 3, "the other replay's planned one is the bank's"
     assert told["redrive_replay_items"]['state="sent"'] == 3
     assert told["redrive_alerts"]['state="firing"'] == 1 and told["redrive_deliveries"]['state="parked"'] == 1

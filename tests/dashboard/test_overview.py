@@ -8,9 +8,13 @@ from datetime import datetime, timedelta
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import counters, heartbeats, overview, policies, uncaptured
+from jobs_admin import policies
 from jobs_admin.core import keys
-from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled
+from jobs_admin.db import counters
+from jobs_admin.desk import overview
+from jobs_admin.fleet import heartbeats
+from jobs_admin.ingest import uncaptured
+from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import HTMX, bury, clock_of, group
 from tests.dashboard.test_groups import count_of_link, text_of
@@ -25,13 +29,27 @@ def fail_now(n: int, queue: str = "webhooks") -> None:
 def test_it_opens_with_the_sentence(ann, watched):
     bury(group=group(), tenant="acme")
     fail_now(900)
-    title = re.search(r"<h1>(.*?)</h1>", ann.get("/").content.decode())[1]
-    assert title.startswith("webhooks: ") and "failures a minute" in title and "1 tenant" in title
+    page = ann.get("/").content.decode()
+    title = re.search(r"<h1>(.*?)</h1>", page)[1]
+    assert title.startswith("webhooks: ") and "failed attempts a minute" in title and title.count("; ") <= 2
+    assert "1 tenant hit." in text_of(ann.get("/")) and "See the failed jobs</a>" in page
 
 
 def test_a_desk_without_anything_says_what_to_do(ann, watched):
     text = text_of(ann.get("/"))
-    assert "No job has failed yet." in text and 'put install(app, source="celery") into your Celery app' in text
+    assert "No job has failed yet." in text and 'install(app, source="celery")' in text
+    for words in ("CELERY_BROKER_URL", "manage.py worker-wheel", "REDRIVE_REDIS_URL", "manage.py doctor", "docs/workers.md"):
+        assert words in text, words
+    assert text.count("No source yet.") == 1
+
+
+def test_a_source_without_a_worker_says_how_to_connect_the_first_one_until_it_reports(ann, watched):
+    Source.objects.create(name="shop", is_configured=True, is_reachable=True)
+    words = "No worker of shop has reported yet."
+    text = text_of(ann.get("/"))
+    assert words in text and 'install(app, source="shop")' in text and "CELERY_BROKER_URL" not in text
+    Worker.objects.create(source="shop", name="w1@vm", boot="b", seen_at=timezone.now() - timedelta(days=1))
+    assert words not in text_of(ann.get("/"))
 
 
 def test_dead_now_is_what_its_links_show(ann, watched):
@@ -74,7 +92,7 @@ def test_a_budget_that_could_not_be_asked_and_an_exceeded_limit_are_said_for_an_
 
     def beat(boot: str, at: datetime, **counts: int) -> None:
         told = {"source": "shop", "name": "w1", "boot": boot, "at": at.timestamp(), "queues": ["emails"], **counts}
-        watched.hset(keys.workers(), "shop/w1", json.dumps(told))
+        watched.hset(keys.workers("shop"), "w1", json.dumps(told))
         heartbeats.fold(at)
         overview.forget()
 
@@ -107,7 +125,7 @@ def test_a_store_that_does_not_answer_leaves_the_page_readable(ann, store, setti
     config.store.cache_clear()
     bury()
     text = text_of(ann.get("/"))
-    assert "own Redis (127.0.0.1:1) does not answer" in text and "Dead now" in text
+    assert "own Redis (127.0.0.1:1) does not answer" in text and "Dead jobs" in text
     assert "Look whether it runs" in text and "manage.py watch" not in text
 
 
@@ -162,7 +180,9 @@ def test_a_held_replay_is_among_what_needs_attention_also_behind_many_later_ones
         Replay.objects.create(scope_max_id=1, actor="ann", state="running", total=10, planned=n)
     text, page = text_of(ann.get("/")), ann.get("/").text
     said = f"Replay #{first.pk} is held since {clock_of(at)} : 1,055 jobs not sent. {why}"
-    assert said.replace(" : ", ": ") in text.replace(" : ", ": ") and text.index("is held") < text.index("Dead now")
+    assert said.replace(" : ", ": ") in text.replace(" : ", ": ") and text.index("is held") < text.index(
+        "need attention"
+    )
     assert page.index("is held") < page.index('aria-label="Sources"') and "&lt;ReadTimeout&gt;" in page
     assert f'<a href="/replays/{first.pk}/">Replay #{first.pk} is held</a>' in page
     for planned in (1, 2, 3):

@@ -6,14 +6,15 @@ from datetime import timedelta
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import saved_views
+from jobs_admin.failures import saved_views
 from jobs_admin.models import Group
-from jobs_admin.models.access import ADMIN, Viewer
+from jobs_admin.models.access import ADMIN, Role, Viewer
 from tests.dashboard.conftest import bury, group
 
 
 def test_the_palette_offers_views_and_groups_that_may_be_seen(vera, django_user_model):
     owner = django_user_model.objects.create_user("olga")
+    Role.objects.create(user=owner, source="*", role=ADMIN)
     olga = Viewer("olga", {"*": ADMIN}, user_id=owner.pk)
     saved_views.save(olga, name="Shared one", query="queue:webhooks", is_shared=True)
     saved_views.save(olga, name="Her own", query="queue:webhooks")

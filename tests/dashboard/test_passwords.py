@@ -73,7 +73,7 @@ def test_an_adapter_names_its_server_without_the_password(url):
 def test_the_page_of_queues_and_the_doctor_say_no_password(client, django_user_model, store, settings, url):
     from django.core.management import call_command
 
-    from jobs_admin import sampling
+    from jobs_admin.queues import sampling
     from tests.conftest import forget_configuration
 
     settings.REDRIVE_CELERY_BROKER_URL = url

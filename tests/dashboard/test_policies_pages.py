@@ -10,9 +10,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import heartbeats, policies
+from jobs_admin import policies
 from jobs_admin.core import keys
 from jobs_admin.core.presets import PRESETS
+from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Attempt, AuditEvent, Group, PolicyVersion
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import HTMX, bury, group, log_in
@@ -387,7 +388,7 @@ def test_starts_that_nobody_counted_stand_beside_who_runs_the_policy(vera, watch
     heartbeats._heard.clear()
     now = timezone.now()
     word = {"source": "shop", "name": "w1", "boot": "b", "at": now.timestamp(), "queues": [], "uncounted": 1_200}
-    watched.hset(keys.workers(), "shop/w1", json.dumps(word))
+    watched.hset(keys.workers("shop"), "w1", json.dumps(word))
     heartbeats.fold(now)
     for page in ("/policies/", "/policies/webhooks/"):
         assert "1,200 jobs started uncounted: the store did not answer" in text_of(vera.get(page))
@@ -411,7 +412,7 @@ def test_a_policy_that_files_lost_jobs_is_set_by_a_tick_and_says_which_jobs_it_d
         "unkept": 7,
         "unplaced": 5,
     }
-    watched.hset(keys.workers(), "shop/w1", json.dumps(word))
+    watched.hset(keys.workers("shop"), "w1", json.dumps(word))
     heartbeats.fold(now)
     said = text_of(otto.get("/policies/kept/"))
     assert "7 jobs started without being kept" in said and "5 jobs started without any policy: it is not sure" in said

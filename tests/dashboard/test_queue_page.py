@@ -139,6 +139,17 @@ def test_gaps_say_why_and_marks_say_what(ann, watched, history, now):
     assert shown.count('class="upright is-release"') == 3 and shown.count('class="hole"') >= 3
 
 
+def test_letters_of_marks_that_are_close_to_each_other_do_not_print_over_each_other(ann, watched, history, now):
+    for n, minutes in enumerate((60, 59, 58, 20)):
+        Release.objects.create(source="shop", version=f"v{n}", at=now - timedelta(minutes=minutes))
+    shown = page(ann, span="24h").content.decode()
+    places = [float(x) for x in re.findall(r'<text class="letter is-release" x="([\d.]+)%"', shown)]
+    assert shown.count('class="upright is-release"') == 3 * 4 and len(places) == 1
+    assert len(re.findall(r'<span class="letter is-release"', shown)) == 4, "the list has them all"
+    shown = page(ann, span="1h").content.decode()
+    assert len(re.findall(r'<text class="letter is-release"', shown)) >= 2
+
+
 def test_a_threshold_is_a_line_and_one_far_above_is_told(ann, watched, history):
     Rule.objects.all().delete()
     for name, value, more in (

@@ -80,8 +80,8 @@ def test_a_source_that_only_reports_says_that_nothing_can_be_sent_to_it(ann, wat
 def test_without_a_source_the_page_says_how_to_name_one(ann, watched):
     for page in ("/", "/queues/"):
         text = text_of(ann.get(page))
-        assert "Stop `up`, set CELERY_BROKER_URL to your broker and start `up` again" in text
-        assert 'put install(app, source="celery") into your Celery app' in text
+        assert "CELERY_BROKER_URL=redis://… REDRIVE_REDIS_URL=redis://… python3 manage.py up --no-demo" in text
+        assert 'install(app, source="celery")' in text
 
 
 def test_thousands_of_queues_come_page_by_page_the_worst_first(ann, watched):

@@ -8,10 +8,12 @@ import pytest
 import redis
 from django.utils import timezone
 
-from jobs_admin import alerts, config, pulling, sampling
+from jobs_admin import alerts, config
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Alert, Failure, Rule
 from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.queues import sampling
+from jobs_admin.retries import pulling
 from tests import node
 from tests.conftest import forget_configuration
 from tests.dashboard.test_api import ask  # noqa: F401

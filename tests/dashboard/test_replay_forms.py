@@ -1,4 +1,4 @@
-"""From what is typed on the page of a new replay to the contract's words."""
+"""From what is typed on the page of a new replay to the API's words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asked(text: str) -> dict | None:
          {"style": "careful", "in_flight": 9, "queue_cap": 100, "priority": 3, "shuffle": True, "jitter": 0.5}),
     ],
 )  # fmt: skip
-def test_what_is_typed_becomes_the_contracts_words_and_the_engine_takes_them(typed, pace):
+def test_what_is_typed_becomes_the_words_of_the_api_and_the_engine_takes_them(typed, pace):
     assert asked(typed) == pace
     pacing.parse(pace, 1000)
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs_admin import config, replays
 from jobs_admin.management.commands.token import create
-from jobs_admin.models import Replay, ReplayItem
+from jobs_admin.models import Attempt, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress
 from tests.conftest import forget_configuration
@@ -131,3 +131,46 @@ def test_a_search_that_excluded_jobs_is_not_shown_beside_them(replay):
         "bob": "Excluded by bob: matched queue:emails OR tenant:hush-tenant",
         "sue": "Excluded by bob",
     }
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", ["planned", "sent", "failed_again"])
+def test_the_page_of_its_job_shows_no_reason_of_another_source(sue, replay, state):
+    Replay.objects.filter(pk=replay.pk).update(state="running")
+    item = ReplayItem.objects.filter(replay=replay, failure__source="shop").earliest("pk")
+    ReplayItem.objects.filter(pk=item.pk).update(state=state, sent_at=None if state == "planned" else timezone.now())
+    states = {"planned": "dead", "sent": "replaying", "failed_again": "dead"}
+    Failure.objects.filter(pk=item.failure_id).update(state=states[state], run=1 if state == "planned" else 2)
+    attempt = Attempt.objects.create(
+        failure_id=item.failure_id, run=1, attempt=1, kind="exception", job_id="j", error_type="OursError",
+        ended_at=timezone.now(), received_at=timezone.now(),
+    )  # fmt: skip
+    url = f"/failures/{item.failure_id}/"
+    for path in (url, f"{url}attempts/{attempt.pk}/"):
+        text = seen_of(sue.get(path))
+        assert f"replay #{replay.pk}" in text and "secret" not in text.lower(), path
+    answer = sue.post(f"{url}replay/", headers=HTMX).content.decode()
+    assert "secret" not in answer.lower()
+
+
+@pytest.mark.django_db
+def test_its_record_in_the_admin_shows_nothing_of_another_source(sue, replay, django_user_model):
+    django_user_model.objects.filter(username="sue").update(is_staff=True)
+    Replay.objects.filter(pk=replay.pk).update(
+        approval_because="It runs a task that a second person approves: web.secret."
+    )
+    for path in (f"{replay.pk}/change/", ""):
+        text = seen_of(sue.get(f"/admin/jobs_admin/replay/{path}")).lower()
+        assert "secret" not in text and "hush" not in text and "100 of 100" not in text, path
+
+
+@pytest.mark.django_db
+def test_why_it_needs_a_second_person_names_no_task_of_another_source(both, settings, sue):
+    settings.REDRIVE_DANGEROUS_TASKS = ["web.*"]
+    dead(3, queue="emails", task="shop.ours")
+    dead(7, source="web", queue="secrets", task="web.secret")
+    made = replays.launch(BOB, query="state:dead", reason="back")
+    assert made.state == "awaiting_approval"
+    assert "web.secret" in replays.find(BOB, made.pk).approval_because
+    for path in (f"/replays/{made.pk}/", "/replays/"):
+        assert "web.secret" not in seen_of(sue.get(path)), path

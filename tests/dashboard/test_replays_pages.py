@@ -7,17 +7,31 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
+from django.db.models import Count
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.screens import replay_paces, replay_page
-from jobs_admin import audit, config, replays, retention
+from dashboard.api import replay_shapes
+from dashboard.screens import replay_paces, replay_page, replay_preview
+from jobs_admin import config, replays, trust
 from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Controller, parse, settled
+from jobs_admin.db import audit
+from jobs_admin.desk import overview, retention
 from jobs_admin.management import replay_text
-from jobs_admin.models import AuditEvent, DepthSample, Failure, Payload, QueueCounter, Replay, ReplayItem
+from jobs_admin.models import (
+    AuditEvent,
+    DepthSample,
+    Failure,
+    Payload,
+    QueueCounter,
+    RefusedReports,
+    Replay,
+    ReplayItem,
+    UnsignedReports,
+)
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.replays import previewing, progress, spread
+from jobs_admin.replays import previewing, progress, resolving, spread
 from jobs_admin.replays.unattended import Unattended
 from tests.dashboard.conftest import HTMX, group
 from tests.dashboard.failing import dead
@@ -250,6 +264,34 @@ def test_a_pace_that_cannot_be_is_refused_beside_its_field(ann, shop, amount):
     assert 'id="pace-refused"' in answer.content.decode() and not Replay.objects.exists()
 
 
+def test_a_scope_with_or_is_shown_with_its_parentheses(ann, shop):
+    dead(2, error_type="shop.Timeout")
+    asked = "queue:emails error:Timeout OR error:Refused"
+    assert 'Read as: queue emails · (error has "Timeout" or error has "Refused")' in text_of(ann.get(NEW, {"q": asked}))
+    assert "Read as:" not in text_of(ann.get(NEW, {"q": "queue:emails"}))
+
+
+@pytest.mark.parametrize(
+    ("pace", "words"),
+    [
+        ({"style": "steady", "amount": "50"}, "50 a second"),
+        ({"style": "steady", "amount": "2.5"}, "2.5 a second"),
+        ({"style": "at_once"}, "all at once, at most 40 in any second"),
+    ],
+)
+def test_a_pace_says_one_maximum(ann, shop, pace, words):
+    dead(40)
+    assert f"<dt>Pace</dt><dd>{words}</dd>" in ann.get(NEW, {"q": "state:dead"} | pace).content.decode()
+
+
+def test_careful_says_by_name_the_rate_that_it_reaches_with_so_few_jobs(ann, shop):
+    dead(120)
+    seen = replays.preview(BOB, query="state:dead", pace={"style": "careful", "ramp": {"from": 5, "to": 500}})
+    assert seen.peak_per_second < 500
+    words = replay_preview._pace_words(seen)
+    assert words == f"careful, up to 500 a second; reaches {seen.peak_per_second:,.0f} a second"
+
+
 def test_seconds_between_two_is_a_pace_too(ann, shop):
     dead(3)
     text = ann.get(NEW, {"q": "", "amount": "30", "unit": "every"}).content.decode()
@@ -422,6 +464,20 @@ def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
     assert text.count('name="without_groups"') == 1 and "1 unsent with this error" in text
 
 
+def test_a_held_replay_has_the_numbers_of_now_on_its_page_the_overview_and_the_list(ann, shop):
+    replay = held(others=2, kind="workers_gone", unsettled=2, seconds=60, succeeded=0, failed_again=1)
+    page, since = reverse("replay-detail", args=[replay.pk]), "Since then"
+    assert since not in ann.get(page).text and "Without news for" in ann.get(page).text
+    moved(replay, 2, "succeeded"), moved(replay, 3, "succeeded"), moved(replay, 4, "failed_again")
+    said = "Since then 2 succeeded and 1 failed again; all are settled."
+    overview.forget()
+    for url in (page, reverse("overview"), reverse("replay-list")):
+        assert said in text_of(ann.get(url)), url
+    text = text_of(ann.get(page))
+    assert "Sent, not settled 0" in text and "Without news for" not in text
+    assert replay_shapes.replay(Replay.objects.get(pk=replay.pk), "", 0.0, [], [])["held_because"].endswith(said)
+
+
 def test_a_limit_that_careful_learned_is_shown_until_the_pace_is_changed(ann, shop):
     """It may be an outage of the service's own that met the climb: an operator who knows better lifts it."""
     replay = held(others=1, kind="failing", failed=20, judged=20)
@@ -573,6 +629,73 @@ def test_an_uncertain_job_is_settled_by_a_persons_word(ann, shop):
     assert ReplayItem.objects.get(replay=replay, n=2).state == "succeeded"
 
 
+def test_uncertain_jobs_are_settled_at_once_all_or_by_a_search_after_a_count(ann, shop):
+    replay = running(6)
+    Failure.objects.filter(replay_items__n__lte=2).update(tenant="acme")
+    Failure.objects.update(state="replaying", run=2)
+    for n in range(1, 6):
+        moved(replay, n, "uncertain", settled_at=None, outcome="No news within 60 min of sending.")
+    url = f"/replays/{replay.pk}/resolve/"
+    counted = ann.post(url, {"as": "preview", "q": "tenant:acme"})
+    assert "<strong>2 jobs</strong> match." in counted.content.decode() and not ReplayItem.objects.filter(
+        state="succeeded"
+    )
+    other = ann.post(url, {"as": "lost", "q": "", "counted": "tenant:acme"})
+    assert "Record 5 as lost" in other.content.decode() and not AuditEvent.objects.filter(act="replay.resolve").exists()
+    text = text_of(ann.post(url, {"as": "ran", "q": "tenant:acme", "counted": "tenant:acme"}, follow=True))
+    assert "2 jobs recorded as run." in text
+    answer = ann.post(url, {"as": "lost", "counted": ""}, follow=True)
+    assert "3 jobs recorded as lost: dead again." in text_of(answer) and "Replay them" in text_of(answer)
+    assert dict(Failure.objects.values_list("state").annotate(n=Count("pk"))) == {
+        "recovered": 2, "dead": 3, "replaying": 1,
+    }  # fmt: skip
+    replay.refresh_from_db()
+    assert (replay.uncertain, replay.succeeded, replay.failed_again) == (0, 2, 3)
+    told = AuditEvent.objects.filter(act="replay.resolve").order_by("pk").values_list("after", flat=True)
+    assert list(told) == [
+        {"state": "succeeded", "count": 2, "query": "tenant:acme"},
+        {"state": "failed_again", "count": 3},
+    ]
+    refused = ann.post(url, {"as": "lost", "counted": ""})
+    assert refused.status_code == 409 and "Nothing was changed." in text_of(refused)
+
+
+def test_who_settles_very_many_jobs_is_told_how_far_it_came(ann, shop, monkeypatch):
+    replay = running(5)
+    Failure.objects.update(state="replaying", run=2)
+    for n in range(1, 6):
+        moved(replay, n, "uncertain", settled_at=None)
+    monkeypatch.setattr(resolving, "_AT_ONCE", 2)
+    monkeypatch.setattr(resolving, "_WITHIN_S", -1)
+    with pytest.raises(replays.ReplayRefused) as refused:
+        replays.resolve_all(BOB, replay, "lost")
+    monkeypatch.undo()
+    assert refused.value.message == "2 jobs are settled, 3 are not yet. Do the same again for the rest."
+    assert replays.resolve_all(BOB, replay, "lost") == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("running", "will not be sent"), ("done", "not sent"), ("cancelled", "cancelled")]
+)
+def test_only_jobs_of_a_cancelled_replay_are_called_cancelled(ann, shop, state, words):
+    replay = running(5)
+    ended = timezone.now() if state != "running" else None
+    Replay.objects.filter(pk=replay.pk).update(state=state, planned=2, cancelled=3, ended_at=ended)
+    ReplayItem.objects.filter(replay=replay, n__gt=2).update(state="cancelled", outcome="Set aside with its group: …")
+    context = ann.get(f"/replays/{replay.pk}/").context
+    assert [tab.words for tab in context["tabs"] if tab.state == "cancelled"] == [words]
+    assert [part.words for part in context["shown"].parts if part.state == "cancelled"] == [words]
+
+
+def test_the_overview_counts_what_is_done_of_the_jobs_that_are_to_go(ann, shop):
+    replay = running(5)
+    moved(replay, 1, "succeeded")
+    Replay.objects.filter(pk=replay.pk).update(planned=1, cancelled=3)
+    overview.forget()
+    (line,) = ann.get("/").context["replays"]
+    assert (line.settled, line.to_go) == (1, 2) and '1 <span class="muted">of 2</span>' in ann.get("/").content.decode()
+
+
 def test_what_failed_again_is_grouped_with_links_to_group_and_jobs(ann, shop):
     replay, broken = running(), group("shop.PartnerDown", "still down")
     for n in (1, 2):
@@ -619,7 +742,7 @@ def test_a_replays_page_asks_the_database_a_bounded_number_of_times(ann, shop, d
     replay = running(120)
     for n in range(1, 30):
         moved(replay, n, "succeeded")
-    with django_assert_max_num_queries(14):
+    with django_assert_max_num_queries(18):  # three of them at most once a second, of the keys of sources
         ann.get(f"/replays/{replay.pk}/")
 
 
@@ -931,3 +1054,18 @@ def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop
     call_command("failures", f"replay:{replay.pk}", stdout=(out := StringIO()), stderr=StringIO())
     assert f"in held replay #{replay.pk}: 2 of 5 canary jobs failed again." in out.getvalue()
     assert f"/replays/{replay.pk}/" in out.getvalue()
+
+
+def test_a_replay_whose_outcomes_would_be_refused_says_so_before_and_while_it_waits(ann, shop):
+    replay = running(2)
+    url, now = reverse("replay-detail", args=[replay.pk]), timezone.now()
+    assert "are refused" not in ann.get(url).text
+    UnsignedReports.objects.update(until=now)
+    RefusedReports.objects.create(source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed")
+    trust.forget()
+    said = "Reports of shop are refused, so the outcome of its jobs stays unknown (the latest at"
+    assert said in text_of(ann.get(url))
+    dead(2, queue="emails")
+    assert said in text_of(ann.get(NEW, {"q": "queue:emails"}))
+    moved(replay, 1, "succeeded"), moved(replay, 2, "succeeded")
+    assert said not in text_of(ann.get(url))

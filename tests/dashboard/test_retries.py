@@ -8,9 +8,10 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from dashboard.screens import failure_list
-from jobs_admin import config, pulling
+from jobs_admin import config
 from jobs_admin.core.query import parse
 from jobs_admin.models import ApiToken, Failure, Reschedule, Role
+from jobs_admin.retries import pulling
 from tests.conftest import forget_configuration
 from tests.sources.jobs_tables import OnSQLite
 

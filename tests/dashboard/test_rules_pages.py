@@ -11,7 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import alerts, overview
+from jobs_admin import alerts
+from jobs_admin.desk import overview
 from jobs_admin.models import Alert, AuditEvent, Channel, Rule, Runbook, SavedView
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import log_in
@@ -77,6 +78,10 @@ def test_a_rule_says_in_a_sentence_what_it_watches_when_it_fires_and_who_is_told
         ({"metric": "failure_rate", "threshold": 0.5}, "share of jobs that died of webhooks in shop above 50 %"),
         ({"metric": "unreachable", "queue": "*", "threshold": 30}, "no connection to shop for longer than 30 s"),
         ({"metric": "ingest_lag_s", "queue": "*", "source": "*", "threshold": 60}, "read late, by more than 1 min"),
+        (
+            {"metric": "ingest_lag_s", "queue": "*", "threshold": 60},
+            "reports of shop are read late, by more than 1 min",
+        ),
         ({"tenant": "cobalt", "for_s": 0}, "dead jobs of webhooks in shop, of tenant cobalt above 100 →"),
     ],
 )

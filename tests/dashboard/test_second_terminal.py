@@ -97,10 +97,10 @@ def test_help_is_given_where_a_setting_cannot_be_used(tmp_path):
 
 def test_every_command_of_ours_is_listed():
     files = [*ROOT.glob("dashboard/management/commands/*.py"), *ROOT.glob("jobs_admin/management/commands/*.py")]
-    assert {file.stem for file in files} - {"__init__"} == command_line.OURS.keys() - {
+    assert {file.stem for file in files} - {"__init__"} == {name.replace("-", "_") for name in command_line.OURS} - {
         "test",
-        "worker-wheel",
-        "node-package",
+        "worker_wheel",
+        "node_package",
     }
 
 

@@ -43,3 +43,12 @@ def test_leaving_is_a_post_and_ends_the_session(client, user):
 def test_a_name_of_markup_is_shown_as_text(client, db, django_user_model):
     client.force_login(django_user_model.objects.create_superuser("<b>ann", password=PASSWORD))
     assert b"<b>ann" not in client.get("/groups/").content
+
+
+def test_another_password_ends_every_session_of_the_person(client, user):
+    user.redrive_roles.create(source="*", role="admin")
+    client.post("/login/", {"username": "ann", "password": PASSWORD})
+    assert client.get("/groups/").status_code == 200
+    user.set_password("another-" + PASSWORD)
+    user.save()
+    assert client.get("/groups/")["Location"] == "/login/?next=/groups/"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from dashboard.shown.figures import ago, clock, duration, number, percent
 from dashboard.shown.pictures import sparkline, state
 from dashboard.shown.text import dotted, visible, with_code
 
+ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
 
 
@@ -55,6 +58,22 @@ def test_what_is_due_is_in_the_future():
     assert ">in 2 h<" in ago(NOW + timedelta(hours=2, minutes=5), NOW)
 
 
+def test_pages_write_no_time_in_a_form_of_their_own():
+    """Times are `ago`, `clock` or `dated`; only marks of a picture's axis are plain hours."""
+    own = re.compile(r"""\|date:"(?!H:i")|:%[-Ya]|:%d %b""")
+    axes = {"alert_strip.py", "depth_picture.py", "group_page.py", "rule_picture.py"}
+    written = [
+        f"{path.name}: {line.strip()}"
+        for folder, kind in (("templates", "*.html"), ("dashboard/screens", "*.py"), ("dashboard/views", "*.py"))
+        for path in sorted((ROOT / folder).rglob(kind))
+        if path.name not in axes
+        for line in path.read_text().splitlines()
+        # The name of a file, the value of a field, and a comment in code that is copied.
+        if own.search(line) and not re.search(r"attachment|T%H:%M|run \{failure.run\}", line)
+    ]
+    assert written == []
+
+
 def test_a_state_has_colour_shape_and_word():
     said = state("failed_again")
     assert 'class="state is-dead"' in said and "#state-dead" in said and "failed again" in said
@@ -75,6 +94,7 @@ def test_a_dotted_name_may_break_after_its_dots_and_loses_nothing():
 
 def test_code_in_our_sentences_is_marked_and_the_rest_escaped():
     assert with_code("run `a<b` <now>") == "run <code>a&lt;b</code> &lt;now&gt;"
+    assert "U+202E" in with_code("`a\u202e`") and "U+202E" in with_code("a\u202e")
 
 
 def test_one_failure_beside_a_thousand_is_a_visible_bar():

@@ -53,3 +53,13 @@ def test_time_without_a_look_is_not_quiet_and_a_change_begins_anew():
     looks = [(0, 0), (1.5, 1.5), (600, 3.5), (601, 0), (602, 1)]  # time -> quiet seconds
     assert [quiet.since(lambda: next(values), at) for at, _ in looks] == [expected for _, expected in looks]
     assert quiet.waited_s == 602
+
+
+def test_a_long_wait_is_reported_while_it_lasts(supervisor, monkeypatch):
+    said = []
+    supervisor.say = said.append
+    monkeypatch.setattr("dashboard.supervisor.REPORT_S", 1.0)
+    child = start(supervisor, "import time; time.sleep(60)")
+    ends = time.monotonic() + 3.2
+    supervisor.wait_until(lambda: time.monotonic() > ends, "the page answers", time.monotonic, [child])
+    assert said and said[0] == "Still waiting after 1 s until the page answers. Ctrl-C ends it."

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from dashboard import checkup, metrics
 from jobs_admin import config
-from jobs_admin.contents import opened
+from jobs_admin.failures.contents import opened
 from jobs_admin.models import DepthSample, Failure, Payload, Replay, Source
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.replays.letters import patched_arguments

@@ -7,7 +7,7 @@ from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.urls import reverse
 
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models import Failure, GroupRule
 from jobs_admin.models.access import viewer_of
 from tests.dashboard.conftest import bury, group

@@ -18,7 +18,7 @@ from django.utils import timezone
 from dashboard.engine import Engine, free_port
 from dashboard.management.commands import up as up_command
 from dashboard.supervisor import StartFailed
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, AuditEvent, Failure
 from tests import migrated
 from tests.dashboard.desk import Desk
@@ -49,6 +49,13 @@ def up(tmp_path):
 def test_the_ready_line_is_true_and_ctrl_c_leaves_no_process(up):
     desk = up("--no-demo").is_ready()
     assert desk.status() == 200
+    steps = [
+        "Starting the store …",
+        "Creating the database …",
+        "Collecting styles and scripts …",
+        "Starting the web pages …",
+    ]
+    assert [line for line in desk.text.splitlines() if line in steps] == steps, "a first start takes half a minute"
     assert len(desk.processes()) >= 5  # up, reaper, engine, watch, web and its worker
     assert desk.send(signal.SIGINT).ends() == 0
     assert desk.is_gone(within_s=0)
@@ -92,7 +99,7 @@ def test_a_second_run_reuses_secrets_and_says_where_the_password_was_shown(up):
     second = up("--no-demo").is_ready()
     assert secrets_of(second) == made
     assert "the password was shown at the first run" in second.text
-    assert "changepassword admin" in second.text
+    assert "changepassword admin" in second.text and "Creating the database" not in second.text
 
 
 def test_what_it_makes_is_its_owners_alone(up):

@@ -76,7 +76,7 @@ def test_it_lands_through_the_real_ingest(store, settings, reports):
     settings.REDRIVE_DEMO_BROKER_URL = settings.REDRIVE_REDIS_URL
     history.write(store, reports)
     ends_by = time.monotonic() + 60
-    while store.xlen(keys.failures()):
+    while store.xlen(keys.failures("shop")):
         ingest.step("test")
         assert time.monotonic() < ends_by
     ends = {report.job_id: report.kind for report in reports}  # the last one counts
@@ -96,7 +96,7 @@ def test_the_command_writes_it_once(store, engine):
     for _ in range(2):
         command = [sys.executable, "-m", "demo.history"]
         subprocess.run(command, env=environment, check=True, timeout=90, capture_output=True)
-    assert store.xlen(keys.failures()) > 4000
+    assert store.xlen(keys.failures("shop")) > 4000
     store.select(1)
     assert store.dbsize() == 0, "nothing of it reached the shop's queues"
     store.select(0)
@@ -116,12 +116,12 @@ def test_a_message_of_the_history_still_runs(store, engine, reports, service):
     worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         ends = time.monotonic() + 90
-        while not store.xlen(keys.failures()):
+        while not store.xlen(keys.failures("shop")):
             assert worker.poll() is None and time.monotonic() < ends
             time.sleep(0.05)
     finally:
         worker.terminate()
         worker.wait(60)
-    ((_, entry),) = store.xrange(keys.failures())
+    ((_, entry),) = store.xrange(keys.failures("shop"))
     again = envelope.decode(entry)
     assert (again.job_id, again.error_type, again.message) == (report.job_id, report.error_type, report.message)

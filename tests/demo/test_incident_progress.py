@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from demo import play, story
+from demo.control import DemoUnreachable
 from demo.control import broker as broker_at
 from demo.incident import _MOST_PER_LOOK_S, _QUIET_S, Failed, Incident, begin
 from demo.partner import Partner
@@ -48,3 +52,20 @@ def test_the_player_held_up_for_long_takes_nothing_for_quiet(incident):
     for now in (0.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0):  # the jobs are published by the third
         incident._play(now)
     assert 0 < incident._quiet_s <= 3 * _MOST_PER_LOOK_S
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_incident_that_meets_errors_for_long_ends_and_the_next_may_be_asked_for(store, engine, monkeypatch):
+    """Its page said that it is being played for as long as the partner was away."""
+    url = engine.url.removesuffix("0") + "1"
+    broker = broker_at(url)
+    broker.flushdb()
+    story.alive(broker)
+    story.ask(broker, 1, "ann")
+    monkeypatch.setattr(play, "GIVE_UP_AFTER_S", 1.0)
+    with pytest.raises(DemoUnreachable):
+        play._play(broker, story.read(broker), url, "http://127.0.0.1:1", threading.Event())
+    seen = story.read(broker)
+    assert not seen.is_playing and seen.story.is_over and seen.story.outcome == "failed"
+    assert "DemoUnreachable" in seen.story.why
+    broker.flushdb()

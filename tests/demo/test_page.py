@@ -127,10 +127,10 @@ def test_an_incident_is_asked_for_once_and_audited(client, demo, player, store):
 
 def test_no_incident_is_played_with_a_broken_partner_or_without_a_player(client, demo, store):
     person(client, "operator")
-    assert "Nobody plays now" in client.post("/demo/incident/", {"wish": "play"}, follow=True).content.decode()
+    assert "player is not running" in client.post("/demo/incident/", {"wish": "play"}, follow=True).content.decode()
     story.alive(store)
     control.set_mode(demo.url, "outage")
-    assert "mend it below" in client.post("/demo/incident/", {"wish": "play"}, follow=True).content.decode()
+    assert "fix it below" in client.post("/demo/incident/", {"wish": "play"}, follow=True).content.decode()
     assert story.read(store).ticket is None and not AuditEvent.objects.exists()
 
 

@@ -482,7 +482,8 @@ class Alerts(CeleryDesk):
 
     def _compare_counts(self) -> None:
         """What pages and API count of alerts is what their links show."""
-        from jobs_admin import alerts, overview
+        from jobs_admin import alerts
+        from jobs_admin.desk import overview
         from jobs_admin.models import Alert, Rule
 
         open_ = list(Alert.objects.exclude(state="resolved"))
@@ -505,7 +506,7 @@ class Alerts(CeleryDesk):
                 raise Divergence(f"Rule {rule.pk} says {said}; open are {mine}")
 
     def check(self) -> None:
-        from jobs_admin import audit
+        from jobs_admin.db import audit
         from jobs_admin.models import Alert, AlertEvent, Delivery, Notice
 
         wrong: list[str] = []

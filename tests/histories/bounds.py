@@ -7,7 +7,7 @@ from typing import Any
 
 
 class SmallBounds:
-    """`SmallBounds({"triage._AT_ONCE": 3})` sets `jobs_admin.triage._AT_ONCE`; `restore` gives back what was."""
+    """`SmallBounds({"failures.triage._AT_ONCE": 3})` sets `jobs_admin.failures.triage._AT_ONCE`; `restore` gives back what was."""
 
     def __init__(self, bounds: dict[str, Any]) -> None:
         self._before: list[tuple[Any, str, Any]] = []

@@ -195,7 +195,7 @@ class Celery(SourceWorld):
         from jobs_admin.core import keys
 
         for fields in rng.sample(self.seen, min(len(self.seen), 3)):
-            self.store.xadd(keys.failures(), fields)
+            self.store.xadd(keys.failures("shop"), fields)
             self.entries += 1
 
     # The desk's part
@@ -207,7 +207,7 @@ class Celery(SourceWorld):
         while True:
             ran = int(self.plans.get("executions") or 0)
             told = (
-                self.store.xinfo_stream(keys.failures())["entries-added"] if self.store.exists(keys.failures()) else 0
+                self.store.xinfo_stream(keys.failures("shop"))["entries-added"] if self.store.exists(keys.failures("shop")) else 0
             )
             if (ran, told) == (self.executions, self.entries):
                 return
@@ -226,10 +226,10 @@ class Celery(SourceWorld):
         from jobs_admin import ingest
         from jobs_admin.core import keys
 
-        self.seen += [fields for _, fields in self.store.xrange(keys.failures())]
+        self.seen += [fields for _, fields in self.store.xrange(keys.failures("shop"))]
         for _ in range(10_000):
             ingest.step("histories", wait_s=0.001)
-            if not self.store.xlen(keys.failures()):  # a step that finds nothing waits
+            if not self.store.xlen(keys.failures("shop")):  # a step that finds nothing waits
                 return
         raise Divergence("The stream never becomes empty.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ class CeleryDesk(World):
 
         with self.store.pipeline(transaction=False) as pipe:
             for entry in entries:
-                pipe.xadd(keys.failures(), entry)
+                pipe.xadd(keys.failures(json.loads(entry[b"meta"])["source"]), entry)
             pipe.execute()
         if rng is not None:
             self.dies(rng, 30, self._ingest_all)
@@ -129,5 +130,5 @@ class CeleryDesk(World):
         from jobs_admin import ingest
         from jobs_admin.core import keys
 
-        while self.store.xlen(keys.failures()):
+        while any(map(self.store.xlen, map(keys.failures, self.brokers))):
             ingest.step("ingest", wait_s=0.001)

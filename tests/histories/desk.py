@@ -63,8 +63,12 @@ def empty_desk() -> None:
 
 def forget_all() -> None:
     """Drop what modules of the desk remember from round to round, as a new process has it."""
-    from jobs_admin import awaiting, config, ingest, overview, pulling, rechecking, regrouping, sampling
+    from jobs_admin import config, ingest
+    from jobs_admin.desk import overview
+    from jobs_admin.groups import regrouping
+    from jobs_admin.queues import sampling
     from jobs_admin.replays import sending
+    from jobs_admin.retries import awaiting, pulling, rechecking
 
     for sender in sending._senders.values():
         sender.close()
@@ -144,7 +148,8 @@ def compare_jobs(expected: Mapping[JobKey, Expected]) -> None:
 
 def compare_counts(*, with_attempts: bool = True) -> None:
     """Overview, queues, groups, facets and searches agree with each other and with the rows."""
-    from jobs_admin import failures, groups, overview, queues
+    from jobs_admin import failures, groups, queues
+    from jobs_admin.desk import overview
     from jobs_admin.models import Attempt, Failure, FailureCount
     from jobs_admin.models.failure import FailureState
 

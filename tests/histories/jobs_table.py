@@ -182,7 +182,7 @@ class JobsTable(PulledWorld):
 
     def read_reports(self) -> None:
         """Rows whose workers are gone are read a page in each look."""
-        from jobs_admin import pulling
+        from jobs_admin.retries import pulling
         from jobs_admin.sources.jobs_table import reading
 
         super().read_reports()

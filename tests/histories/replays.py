@@ -1,11 +1,13 @@
 """Histories of replays: drafted, started, laid out, sent, steered, stopped and settled, while jobs end, and processes die.
 
 The model is what the workers of these histories have fetched and run: a job of a replay is fetched at most once; an item says how
-its run ended, or that nobody knows; a job is in the state that its last run left it in.
+its run ended, or that nobody knows; a job is in the state that its last run left it in; no job of a group that an operator excluded
+is sent before the group is brought back, whatever becomes of the group.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections import Counter, defaultdict
@@ -42,6 +44,8 @@ _BOUNDS = {
     "replays.sending._ROUND_S": 0.004,
     "replays.sending._LOOK_AFTER_S": 0.0,
     "replays.sending._SILENT_S": 0.0,
+    "groups.regrouping._FEWEST": 1,
+    "groups.regrouping._MOST": 3,
 }
 _PACES: tuple[dict[str, Any], ...] = (
     {"style": "at_once"},
@@ -102,6 +106,9 @@ class Replays(CeleryDesk):
         self.ran: dict[int, tuple[int, int]] = {}  # item -> job and run
         self.by_word: dict[int, str] = {}  # item -> what a person said became of it
         self.has_lost_queues = False
+        self.excluded: dict[int, set[int]] = defaultdict(
+            set
+        )  # replay -> jobs that an operator excluded with their group
         self._bury(rng, rng.choice(_SIZES))
         if rng.random() < 0.7:
             self.start(rng)
@@ -201,7 +208,9 @@ class Replays(CeleryDesk):
             "start": lambda: replays.start(self.ann, Replay.objects.get(pk=replay.pk)),
             "pace": lambda: replays.change_pace(self.ann, replay, pace),
         }
-        name = rng.choice(["pause", "resume", "resume", "without", "cancel", "pace", "start"])
+        name = rng.choice(["pause", "resume", "resume", "without", "without", "cancel", "pace", "start"])
+        theirs = self._unsent_of(replay.pk, without) if name == "without" else set()
+        before = set(replay.without_groups)
 
         def work() -> None:
             try:
@@ -211,6 +220,121 @@ class Replays(CeleryDesk):
                     raise
 
         self.dies(rng, 30, work)
+        if set(Replay.objects.values_list("without_groups", flat=True).get(pk=replay.pk)) - before:
+            self.excluded[replay.pk] |= theirs
+
+    @act(weight=3)
+    def bring_back(self, rng: random.Random) -> None:
+        from jobs_admin import replays
+        from jobs_admin.models import Replay
+
+        rows = [row for row in Replay.objects.exclude(state__in=_OVER).order_by("pk") if row.without_groups]
+        if not rows:
+            return
+        replay = rng.choice(rows)
+        groups = [one.group.fingerprint for one in replays.groups_aside(self.ann, replay) if one.phase == "run"]
+        if not groups:
+            return
+        chosen = [rng.choice(groups)]
+        self.excluded[replay.pk] -= self._jobs_of(chosen)
+
+        def work() -> None:
+            try:
+                replays.bring_back(self.ann, replay, chosen)
+            except replays.ReplayRefused as refused:
+                if refused.code != "wrong_state":
+                    raise
+
+        self.dies(rng, 30, work)
+
+    def _jobs_of(self, groups: list[str]) -> set[int]:
+        """The jobs in these groups, and in those that they are just taking in."""
+        from jobs_admin.models import Failure
+        from jobs_admin.replays.options import group_ids, with_taken_in
+
+        return set(Failure.objects.filter(group__in=with_taken_in(group_ids(groups))).values_list("pk", flat=True))
+
+    def _unsent_of(self, replay: int, groups: list[str]) -> set[int]:
+        from jobs_admin.models import FrozenBatch, ReplayItem
+        from jobs_admin.replays.freezing import unpacked
+
+        items = ReplayItem.objects.filter(replay=replay, state="planned", claimed_at=None)
+        frozen = FrozenBatch.objects.filter(replay=replay)
+        unsent = {*items.values_list("failure", flat=True), *(pk for batch in frozen for pk in unpacked(batch))}
+        return unsent & self._jobs_of(groups)
+
+    @act(weight=3)
+    def merge_or_split(self, rng: random.Random) -> None:
+        from jobs_admin.groups import group_rules
+        from jobs_admin.models import Group, GroupRule
+
+        names = sorted(Group.objects.exclude(fingerprint__startswith="was-").values_list("fingerprint", flat=True))
+        rules = list(GroupRule.objects.filter(is_withdrawn=False).order_by("pk"))
+        kind = rng.choice(["merge", "merge", "split", "withdraw"])
+        if not names or (kind == "withdraw" and not rules):
+            return
+        groups = rng.sample(names, min(len(names), 2 if kind == "merge" else 1))
+
+        def work() -> None:
+            try:
+                if kind == "withdraw":
+                    group_rules.withdraw(self.ann, rng.choice(rules))
+                else:
+                    by = rng.choice(["queue", "task"]) if kind == "split" else ""
+                    group_rules.save(self.ann, kind, groups=groups, by=by)
+            except group_rules.RuleRefused as refused:
+                if refused.code not in ("invalid", "conflict"):
+                    raise
+
+        self.dies(rng, 30, work)
+        self.regroup(rng)
+
+    @act(weight=3)
+    def regroup_excluded(self, rng: random.Random) -> None:
+        """A group is excluded from a replay with unsent jobs of it, and merged into another, another into it, or split."""
+        from jobs_admin import replays
+        from jobs_admin.groups import group_rules
+        from jobs_admin.models import Failure, Group, Replay
+
+        replay = Replay.objects.filter(planned__gt=1).exclude(state__in=("draft", "awaiting_approval", *_OVER)).first()
+        if replay is None:
+            return
+        planned = Failure.objects.filter(replay_items__replay=replay, replay_items__state="planned")
+        groups = sorted(set(planned.values_list("group__fingerprint", flat=True)) - {None})
+        groups = [name for name in groups if not name.startswith("was-")]
+        if not groups:
+            return
+        excluded, theirs = rng.choice(groups), set[int]()
+        try:
+            if replay.state not in ("paused", "held"):
+                replays.pause(self.ann, replay, "wait")
+            theirs = self._unsent_of(replay.pk, [excluded])
+            replays.resume(self.ann, replay, "go on", without_groups=[excluded])
+        except replays.ReplayRefused as refused:
+            if refused.code != "wrong_state":
+                raise
+            return
+        self.excluded[replay.pk] |= theirs
+        others = sorted(set(Group.objects.values_list("fingerprint", flat=True)) - {excluded})
+        others = [name for name in others if not name.startswith("was-")]
+        kind = rng.choice(["merge", "merge", "split"]) if others else "split"
+        merged = [excluded, rng.choice(others)] if kind == "merge" else [excluded]
+        rng.shuffle(merged)
+        with contextlib.suppress(group_rules.RuleRefused):
+            group_rules.save(self.ann, kind, groups=merged, by=rng.choice(["queue", "task"]) if kind == "split" else "")
+        self.clock.step(4)
+        self.regroup(rng)
+        self.send(rng)
+        self._fetch(rng, 100)
+
+    @act(weight=4)
+    def regroup(self, rng: random.Random) -> None:
+        from django.utils import timezone
+
+        from jobs_admin.groups import regrouping
+
+        for _ in range(rng.choice([0, 1, 3, 20])):
+            self.dies(rng, 20, lambda: regrouping.regroup(timezone.now()))
 
     @act(weight=3)
     def cancel_what_waits(self, rng: random.Random) -> None:
@@ -239,7 +363,7 @@ class Replays(CeleryDesk):
 
     @act()
     def discard_or_restore(self, rng: random.Random) -> None:
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         known = sorted(pk for pk, job in self.jobs.items() if not job.is_pruned)
         if not known:
@@ -306,7 +430,7 @@ class Replays(CeleryDesk):
     def prune(self, rng: random.Random) -> None:
         from django.db import transaction
 
-        from jobs_admin import retention
+        from jobs_admin.desk import retention
         from jobs_admin.models import Failure, ReplayItem
         from jobs_admin.models.replay import OPEN_ITEM
 
@@ -348,6 +472,8 @@ class Replays(CeleryDesk):
         return count
 
     def _note_fetched(self, job: Fetched) -> None:
+        from jobs_admin.models import ReplayItem
+
         said = job.lineage
         if said is None:
             raise Divergence(f"{job} was sent without its lineage")
@@ -360,6 +486,8 @@ class Replays(CeleryDesk):
         pk, run = mine[0], said["run"]
         if (pk, run) in {of for item, of in self.ran.items() if self.fetched[item] and item != job.item}:
             raise Divergence(f"Run {run} of job {pk} was sent by two items: {job}")
+        if pk in self.excluded[ReplayItem.objects.values_list("replay", flat=True).get(pk=job.item)]:
+            raise Divergence(f"Job {pk} was excluded with its group, and was sent: {job}")
         self.fetched[job.item] += 1
         if self.fetched[job.item] > 1:
             raise Divergence(f"Item {job.item} was sent {self.fetched[job.item]} times: {job}")
@@ -397,6 +525,7 @@ class Replays(CeleryDesk):
 
         rng = random.Random(1)
         self.clock.step(130)  # whatever set it back: leases run out
+        self._regroup_all()
         quiet = 0
         for turn in range(400):
             before = self._progress()
@@ -427,11 +556,24 @@ class Replays(CeleryDesk):
                 break
         else:
             raise Divergence("The replays do not come to their end")
-        self.clock.step(2 * 3600)
-        for _ in range(3):
-            replays.send("last")
-            self.settle_all()
-            self.clock.step(3)
+        for _ in range(40):  # a canary sends its next job when nobody knows, after an hour, how the one before ended
+            self.clock.step(2 * 3600)
+            for _ in range(3):
+                replays.send("last")
+                self.settle_all()
+                self.clock.step(3)
+            if not Replay.objects.exclude(planned=0, sent=0, running=0).exists():
+                break
+
+    def _regroup_all(self) -> None:
+        from django.utils import timezone
+
+        from jobs_admin.groups import regrouping
+
+        for _ in range(2_000):
+            if not regrouping.regroup(timezone.now()):
+                return
+        raise Divergence("Regrouping does not come to its end")
 
     def _is_anything_left(self) -> bool:
         from jobs_admin.models import Replay
@@ -445,7 +587,8 @@ class Replays(CeleryDesk):
         return list(Replay.objects.order_by("pk").values_list(*columns)), sum(self.fetched.values())
 
     def check(self) -> None:
-        from jobs_admin import audit, replays
+        from jobs_admin import replays
+        from jobs_admin.db import audit
         from jobs_admin.models import FrozenBatch, Replay, ReplayItem
 
         wrong: list[str] = []

@@ -228,7 +228,7 @@ class SourceWorld(World):
 
     @act(weight=2)
     def discard(self, rng: random.Random) -> None:
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         self.read()
         jobs = self.some(rng, lambda job: job.states == ("dead",))
@@ -241,7 +241,7 @@ class SourceWorld(World):
 
     @act(weight=2)
     def restore(self, rng: random.Random) -> None:
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         jobs = self.some(rng, lambda job: job.states == ("discarded",))
         if jobs:
@@ -266,7 +266,7 @@ class PulledWorld(SourceWorld):
     """A system that keeps its dead letters itself."""
 
     def choose_bounds(self, rng: random.Random) -> int:
-        from jobs_admin import pulling, rechecking
+        from jobs_admin.retries import pulling, rechecking
 
         bound = super().choose_bounds(rng)
         self.set_bound(rechecking, "_BETWEEN_S", 0.0)
@@ -276,7 +276,7 @@ class PulledWorld(SourceWorld):
         return bound
 
     def read_reports(self) -> None:
-        from jobs_admin import pulling, rechecking
+        from jobs_admin.retries import pulling, rechecking
 
         for _ in range(_MOST_ROUNDS):
             if not pulling.pull(self.source, "histories:1"):

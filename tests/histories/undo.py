@@ -25,12 +25,12 @@ TASKS = ("charge", "refund", "mail", "ship")
 WATCHED = ("dead", "discarded", "quarantined")
 
 _BOUNDS = {
-    "triage._AT_ONCE": BATCH,
-    "triage._FOUND_AT_ONCE": FOUND,
-    "triage._LOOKED_BACK_ON": 2,
-    "group_changes.PER_TRANSACTION": 2,
-    "regrouping._FEWEST": 1,
-    "regrouping._MOST": 3,
+    "failures.triage._AT_ONCE": BATCH,
+    "failures.triage._FOUND_AT_ONCE": FOUND,
+    "failures.triage._LOOKED_BACK_ON": 2,
+    "groups.group_changes.PER_TRANSACTION": 2,
+    "groups.regrouping._FEWEST": 1,
+    "groups.regrouping._MOST": 3,
     "replays.sending._ROUND_S": 0.005,
 }
 _BEFORE = {"discard": ("dead", "quarantined"), "restore": ("discarded",), "readmit": ("quarantined",)}
@@ -223,7 +223,7 @@ class Undo(CeleryDesk):
         """Retention takes some that are in no replay."""
         from django.db import transaction
 
-        from jobs_admin import retention
+        from jobs_admin.desk import retention
 
         free = [pk for pk, job in sorted(self.jobs.items()) if not job.is_open]
         gone = rng.sample(free, min(len(free), rng.choice([0, 1, BATCH])))
@@ -243,7 +243,7 @@ class Undo(CeleryDesk):
 
     @act(weight=6)
     def act_on_chosen(self, rng: random.Random) -> None:
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         name, who = rng.choices(list(_BEFORE), [5, 3, 1])[0], rng.choice(list(self.people))
         size = rng.choice([1, 1, 2, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH, FOUND + 1])
@@ -274,7 +274,7 @@ class Undo(CeleryDesk):
     @act(weight=3)
     def act_on_all(self, rng: random.Random) -> None:
         """A sweep over all that match, done at once or left off on the way, and gone on with later."""
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         name, who = rng.choice(list(_BEFORE)), rng.choice(list(self.people))
         # A search that names no state leaves out what was discarded.
@@ -296,7 +296,7 @@ class Undo(CeleryDesk):
             self._go_on(rng, name, who, sweep)
 
     def _go_on(self, rng: random.Random, name: str, who: str, sweep: Any) -> None:
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         self.sweep = None
         within = rng.choice([0.0, float("inf")])
@@ -319,7 +319,7 @@ class Undo(CeleryDesk):
     @act(weight=8)
     def undo(self, rng: random.Random) -> None:
         """Of any act on jobs, by anyone, at once or in parts, once or again."""
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         if not self.acts_done:
             return
@@ -355,7 +355,8 @@ class Undo(CeleryDesk):
     @act(weight=3)
     def undo_latest(self, rng: random.Random) -> None:
         """As the palette offers it: what it offers can be done."""
-        from jobs_admin import group_changes, triage, undoing
+        from jobs_admin.failures import triage, undoing
+        from jobs_admin.groups import group_changes
 
         who = rng.choice(list(self.people))
         offered = undoing.latest(self.people[who])
@@ -381,7 +382,7 @@ class Undo(CeleryDesk):
 
     @act(weight=3)
     def change_groups(self, rng: random.Random) -> None:
-        from jobs_admin import group_changes
+        from jobs_admin.groups import group_changes
         from jobs_admin.models import Group
 
         names = sorted(Group.objects.exclude(fingerprint__startswith="was-").values_list("fingerprint", flat=True))
@@ -411,7 +412,7 @@ class Undo(CeleryDesk):
 
     @act()
     def undo_change_of_groups(self, rng: random.Random) -> None:
-        from jobs_admin import group_changes
+        from jobs_admin.groups import group_changes
 
         if self.receipts:
             who, receipt = rng.choice(self.receipts)
@@ -433,7 +434,7 @@ class Undo(CeleryDesk):
 
     @act(weight=3)
     def merge_or_split(self, rng: random.Random) -> None:
-        from jobs_admin import group_rules
+        from jobs_admin.groups import group_rules
         from jobs_admin.models import Group
 
         names = sorted(Group.objects.exclude(fingerprint__startswith="was-").values_list("fingerprint", flat=True))
@@ -455,7 +456,7 @@ class Undo(CeleryDesk):
 
     @act(weight=2)
     def withdraw(self, rng: random.Random) -> None:
-        from jobs_admin import group_rules
+        from jobs_admin.groups import group_rules
 
         if not (rules := self._rules_in_force()):
             return
@@ -471,7 +472,7 @@ class Undo(CeleryDesk):
         self.dies(rng, 30, work)
 
     def _withdraw(self, who: str, pk: int) -> None:
-        from jobs_admin import group_rules
+        from jobs_admin.groups import group_rules
         from jobs_admin.models import GroupRule
 
         group_rules.withdraw(self.people[who], GroupRule.objects.get(pk=pk))
@@ -485,7 +486,7 @@ class Undo(CeleryDesk):
     def regroup(self, rng: random.Random) -> None:
         from django.utils import timezone
 
-        from jobs_admin import regrouping
+        from jobs_admin.groups import regrouping
 
         found: list[bool] = []
         for _ in range(rng.choice([1, 2, 5, 20])):
@@ -508,7 +509,7 @@ class Undo(CeleryDesk):
     def _regroup_all(self) -> None:
         from django.utils import timezone
 
-        from jobs_admin import regrouping
+        from jobs_admin.groups import regrouping
 
         self.clock.step(10)
         for _ in range(2_000):
@@ -517,7 +518,8 @@ class Undo(CeleryDesk):
         raise Divergence("Regrouping does not come to its end")
 
     def check(self) -> None:
-        from jobs_admin import audit, group_rules
+        from jobs_admin.db import audit
+        from jobs_admin.groups import group_rules
         from jobs_admin.models import Attempt, Group, GroupCounter, GroupRule
 
         self._compare_jobs()
@@ -539,7 +541,7 @@ class Undo(CeleryDesk):
 
     def _undo_all(self) -> None:
         """Act by act, the latest first: nothing that only people changed is left changed."""
-        from jobs_admin import triage
+        from jobs_admin.failures import triage
 
         for done in reversed(self.acts_done):
             expected = self._undoable(done, "ann")

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group as AccountGroup
 from django.contrib.auth.models import Permission
 from django.utils import timezone
 
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent, Failure, Group, Unfiled
 from tests.jobs_admin.test_admin import as_  # noqa: F401  # fixture
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.db import connection, transaction
 
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ENGINE, Viewer
 from tests import migrated
@@ -119,7 +119,7 @@ def test_many_at_once_make_one_chain():
 WRITER = """
 import django; django.setup()
 from django.db import transaction
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models.access import ENGINE
 for _ in range(20):
     with transaction.atomic():
@@ -127,7 +127,7 @@ for _ in range(20):
 """
 READER = """
 import django; django.setup()
-from jobs_admin import audit
+from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent
 print(AuditEvent.objects.count(), audit.verify())
 """

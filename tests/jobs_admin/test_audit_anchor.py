@@ -11,8 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
 
-from jobs_admin import audit, audit_anchor
 from jobs_admin.core import keys
+from jobs_admin.db import audit, audit_anchor
 from jobs_admin.models import AuditEvent, DepthSample
 from jobs_admin.models.access import ENGINE
 

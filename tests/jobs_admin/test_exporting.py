@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from django.utils import timezone
 
-from jobs_admin import exporting
+from jobs_admin.failures import exporting
 from jobs_admin.models import Failure
 from jobs_admin.models.access import VIEWER, Viewer
 from tests.dashboard.conftest import bury
@@ -110,7 +110,7 @@ def test_an_export_is_written_down_with_what_it_asked_for():
 
 
 def test_an_export_of_a_search_that_no_index_serves_says_how_many_were_looked_at(monkeypatch):
-    from jobs_admin import newest
+    from jobs_admin.search import newest
 
     monkeypatch.setattr(newest, "SEARCHED", 5)
     bury(8, message="xtimeoutx")

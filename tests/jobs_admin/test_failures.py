@@ -9,11 +9,14 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import counters, failures, group_changes, indexing
+from jobs_admin import failures
 from jobs_admin.core.query import format, parse
+from jobs_admin.db import counters
+from jobs_admin.groups import group_changes
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, Replay, ReplayItem
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.newest import Newest
+from jobs_admin.search.newest import Newest
 from tests.jobs_admin.core.test_query import PASTED, TANGLED
 
 pytestmark = pytest.mark.django_db

@@ -8,11 +8,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs_admin import failures, indexing
+from jobs_admin import failures
 from jobs_admin.core.query import parse, reading
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.newest import Newest
+from jobs_admin.search.newest import Newest
 from tests.jobs_admin.test_failures import NOW, bury, found, make_group
 
 pytestmark = pytest.mark.django_db

@@ -11,12 +11,14 @@ from django.db import OperationalError, connection, connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import config, filing, ingest, rules_in_force, suspects
+from jobs_admin import config, ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.core.stream import weight
 from jobs_admin.core.terms import stack_document
-from jobs_admin.filing import document_of
+from jobs_admin.db import rules_in_force
+from jobs_admin.ingest import filing, suspects
+from jobs_admin.ingest.filing import document_of
 from jobs_admin.models import (
     Attempt,
     Failure,
@@ -25,6 +27,7 @@ from jobs_admin.models import (
     GroupAlias,
     GroupCounter,
     GroupRule,
+    GroupSource,
     Payload,
     QueueCounter,
     Release,
@@ -159,6 +162,9 @@ def test_a_job_that_ran_well_at_once_is_none_of_our_business():
 def test_a_replayed_job_that_fails_again_is_the_same_row_with_one_run_more(state):
     file(report(attempt=3))
     Failure.objects.update(state=state, run=2, job_id="j2")
+    failure = Failure.objects.get()
+    replay = Replay.objects.create(query="", scope_max_id=failure.pk, total=1, actor="x")
+    ReplayItem.objects.create(pk=5, replay=replay, n=1, failure=failure, run=2, job_id="j2")
     assert file(of_run(2, "j2", item=5, message="other")).new_failures == 0
     failure = Failure.objects.get()
     assert (failure.state, failure.run, failure.job_id, failure.message) == ("dead", 2, "j2", "other")
@@ -346,7 +352,7 @@ def everything():
 
 
 def forget():
-    for model in (Attempt, Payload, GroupCounter, QueueCounter, Failure, Group, Traceback, FailureCount):
+    for model in (Attempt, Payload, GroupCounter, QueueCounter, Failure, GroupSource, Group, Traceback, FailureCount):
         model.objects.all()._raw_delete("default")
 
 
@@ -525,8 +531,14 @@ def test_a_database_that_is_away_keeps_no_report_raw_however_often(monkeypatch):
 def write(store, *reports):
     with store.pipeline() as pipe:
         for r in reports:
-            pipe.xadd(keys.failures(), encode(r))
+            pipe.xadd(keys.failures("shop"), encode(r))
         pipe.execute()
+
+
+def begin(store):
+    """The group in which processes read the stream, as the first of them makes it."""
+    store.xgroup_create(keys.failures("shop"), ingest.GROUP, id="0", mkstream=True)
+    drain()
 
 
 def drain(consumer="c1"):
@@ -542,19 +554,19 @@ def test_the_stream_is_emptied_into_the_tables(store):
     write(store, *(report(f"j{n}") for n in range(1200)))
     drain()
     assert Failure.objects.count() == 1200
-    assert store.xlen(keys.failures()) == 0
-    assert store.xpending(keys.failures(), ingest.GROUP)["pending"] == 0
+    assert store.xlen(keys.failures("shop")) == 0
+    assert store.xpending(keys.failures("shop"), ingest.GROUP)["pending"] == 0
 
 
 @pytest.mark.server
 @pytest.mark.django_db
 def test_what_a_dead_process_took_is_taken_over(store, monkeypatch):
-    drain()
+    begin(store)
     write(store, report())
-    assert store.xreadgroup(ingest.GROUP, "dead", {keys.failures(): ">"})
+    assert store.xreadgroup(ingest.GROUP, "dead", {keys.failures("shop"): ">"})
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     drain("c2")
-    assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
+    assert Failure.objects.count() == 1 and store.xlen(keys.failures("shop")) == 0
 
 
 @pytest.mark.server
@@ -563,7 +575,7 @@ def test_a_batch_that_two_processes_filed_makes_room_once(store, monkeypatch):
     drain()
     write(store, *(report(f"j{n}") for n in range(4)))
     held = [encode(report(f"j{n}")) for n in range(4)]
-    store.set(keys.failures_bytes(), 1000 + sum(map(weight, held)))  # and what others have written there
+    store.set(keys.failures_bytes("shop"), 1000 + sum(map(weight, held)))  # and what others have written there
     write(store, report("behind"))
     slow, put = [], ingest._put
 
@@ -572,41 +584,42 @@ def test_a_batch_that_two_processes_filed_makes_room_once(store, monkeypatch):
         if not slow:
             slow.append(True)
             assert ingest.step("quick", NOW, wait_s=0.01)
-            assert int(store.get(keys.failures_bytes())) == 1000
+            assert int(store.get(keys.failures_bytes("shop"))) == 1000
         return put(batches, now)
 
     monkeypatch.setattr(ingest, "_put", overtaken)
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     ingest._reading.count = 4
     assert ingest.step("slow", NOW, wait_s=0.01)
-    assert int(store.get(keys.failures_bytes())) == 1000
-    assert store.xlen(keys.failures()) == 1
-    assert store.xpending(keys.failures(), ingest.GROUP)["pending"] == 0
+    assert int(store.get(keys.failures_bytes("shop"))) == 1000
+    assert store.xlen(keys.failures("shop")) == 1
+    assert store.xpending(keys.failures("shop"), ingest.GROUP)["pending"] == 0
 
 
 @pytest.mark.server
 @pytest.mark.django_db
 def test_who_takes_the_place_of_a_killed_process_files_the_whole_of_its_batch_at_once(store):
+    begin(store)
     drain("place 0")
     write(store, *[report(f"j{n}") for n in range(7)])
-    assert store.xreadgroup(ingest.GROUP, "place 0", {keys.failures(): ">"}, count=7)
+    assert store.xreadgroup(ingest.GROUP, "place 0", {keys.failures("shop"): ">"}, count=7)
     ingest._reading.finished.clear()  # as in a new process
     ingest._reading.count = 1
     drain("place 0")
-    assert Failure.objects.count() == 7 and store.xlen(keys.failures()) == 0
+    assert Failure.objects.count() == 7 and store.xlen(keys.failures("shop")) == 0
 
 
 @pytest.mark.server
 @pytest.mark.django_db
 def test_an_entry_that_ended_its_reader_alone_is_kept_raw_and_the_others_land(store):
     write(store, report("j1"), report("fatal"), report("j3"))
-    fatal = store.xrange(keys.failures())[1][0].decode()
+    fatal = "shop/" + store.xrange(keys.failures("shop"))[1][0].decode()
     left = {"ids": [fatal], "deaths": suspects.DEATHS_TOGETHER + 1, "at": time.time()}
     store.hset(keys.reading(), "a dead process", json.dumps(left))
     drain()
     assert sorted(Failure.objects.values_list("job_id", flat=True)) == ["j1", "j3"]
     assert "ended the process" in Unfiled.objects.get(entry_id=fatal).why
-    assert store.xlen(keys.failures()) == 0
+    assert store.xlen(keys.failures("shop")) == 0
 
 
 @pytest.mark.server
@@ -627,22 +640,23 @@ def test_a_database_that_says_no_makes_no_entry_suspect(store):
 @pytest.mark.server
 @pytest.mark.django_db
 def test_consumers_that_ended_long_ago_are_forgotten(store, monkeypatch):
+    begin(store)
     drain("old")
     monkeypatch.setattr(ingest, "_FORGOTTEN_S", 0)
     monkeypatch.setattr(ingest, "_ABANDONED_S", 0)
     time.sleep(0.005)  # idle is counted in milliseconds
     drain("new")
-    assert b"old" not in [c["name"] for c in store.xinfo_consumers(keys.failures(), ingest.GROUP)]
+    assert b"old" not in [c["name"] for c in store.xinfo_consumers(keys.failures("shop"), ingest.GROUP)]
 
 
 @pytest.mark.server
 @pytest.mark.django_db
 def test_a_batch_that_failed_is_done_first_by_the_next_process_of_that_name(store):
-    drain()
+    begin(store)
     write(store, report())
-    assert store.xreadgroup(ingest.GROUP, "place", {keys.failures(): ">"})
+    assert store.xreadgroup(ingest.GROUP, "place", {keys.failures("shop"): ">"})
     ingest.step("place", NOW, wait_s=0.01)
-    assert Failure.objects.count() == 1 and store.xlen(keys.failures()) == 0
+    assert Failure.objects.count() == 1 and store.xlen(keys.failures("shop")) == 0
 
 
 @pytest.mark.server
@@ -664,7 +678,7 @@ def test_nothing_is_acknowledged_while_the_database_says_no(store):
     try:
         with pytest.raises(Exception, match="jobs_admin_attempt"):
             drain()
-        assert store.xlen(keys.failures()) == 1
+        assert store.xlen(keys.failures("shop")) == 1
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE elsewhere RENAME TO jobs_admin_attempt")

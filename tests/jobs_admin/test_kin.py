@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from jobs_admin import failures, indexing
+from jobs_admin import failures
 from jobs_admin.core.query import parse
-from jobs_admin.kin import kin, telling
+from jobs_admin.failures.kin import kin, telling
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer
 from tests.dashboard.conftest import bury, group, log_in

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from jobs_admin import ingest
+from jobs_admin import ingest, replays
 from jobs_admin.core.envelope import Envelope, Lineage, encode
-from jobs_admin.models import Attempt, Failure
+from jobs_admin.models import Attempt, Failure, ReplayItem
 from jobs_admin.models.failure import FailureState
 from tests.jobs_admin.replays.conftest import bury, new_senders, shop  # noqa: F401
 from tests.jobs_admin.replays.test_sending import begun, sent_all
@@ -24,17 +24,17 @@ def item(shop, bury):  # noqa: F811
     return replay.items.get()
 
 
-def told(job_id, kind="exception", run=2, item=None, **more):
+def told(job_id, kind="exception", run=2, item=None, source="shop", home="j0", attempt=1, **more):
     now = timezone.now()
     one = Envelope(
-        source="shop", queue="emails", task="of.another", job_id=job_id, kind=kind, attempt=1, at=now.timestamp(),
-        error_type="Forged", message="of another", lineage=Lineage("emails", "j0", run, item), **more,
+        source=source, queue="emails", task="of.another", job_id=job_id, kind=kind, attempt=attempt, at=now.timestamp(),
+        error_type="Forged", message="of another", lineage=Lineage("emails", home, run, item), **more,
     )  # fmt: skip
     ingest.file([(b"1-0", encode(one))], now)
 
 
 def of_the_job():
-    return Failure.objects.filter(first_job_id="j0").values().get()
+    return Failure.objects.filter(source="shop", first_job_id="j0").values().get()
 
 
 @pytest.mark.parametrize("kind", ["exception", "success", "retry", "lost"])
@@ -73,3 +73,71 @@ def test_a_run_of_which_no_item_tells_any_more_is_believed(item):
     type(item).objects.all().delete()
     told("later", run=5)
     assert (of_the_job()["run"], of_the_job()["job_id"]) == (5, "later")
+
+
+# -- of another source --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exception", "success", "retry", "lost"])
+@pytest.mark.parametrize("says_id", [True, False])
+def test_a_report_of_another_source_changes_neither_the_item_that_it_names_nor_its_job(item, kind, says_id):
+    """It has the job's own name, its run, its id and its item, and all that is another's is the source."""
+    before, items = of_the_job(), list(ReplayItem.objects.values())
+    told(item.job_id if says_id else "forged", kind, item=item.pk, source="bank")
+    replays.settle(timezone.now())
+    assert of_the_job() == before and list(ReplayItem.objects.values()) == items
+    assert not Attempt.objects.filter(item=item.pk).exists()
+    assert Failure.objects.filter(source="shop").count() == 1
+
+
+def test_an_item_of_another_job_of_the_same_source_is_not_believed(item, bury):  # noqa: F811
+    (other,) = bury(1)
+    told("own", item=item.pk, home=Failure.objects.get(pk=other).first_job_id)
+    assert Attempt.objects.get(failure=other).item_id is None
+
+
+# -- successes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job_id", ["forged", "j0", "of the run"])
+@pytest.mark.parametrize("run", [3, 7])
+@pytest.mark.parametrize("names_item", [None, "its own", 999])
+def test_a_run_that_the_desk_did_not_send_did_not_succeed(item, job_id, run, names_item):
+    before, items = of_the_job(), list(ReplayItem.objects.values())
+    told(
+        item.job_id if job_id == "of the run" else job_id,
+        "success",
+        run=run,
+        item=item.pk if names_item == "its own" else names_item,
+        source="shop",
+    )
+    replays.settle(timezone.now())
+    assert of_the_job() == before and list(ReplayItem.objects.values()) == items
+    assert not Attempt.objects.filter(kind="success").exists()
+
+
+def test_a_run_that_is_planned_did_not_succeed(shop, bury):  # noqa: F811
+    begun(bury())
+    told("forged", "success")
+    assert of_the_job()["state"] == FailureState.DEAD
+
+
+@pytest.mark.parametrize("kind", ["exception", "lost", "retry"])
+def test_a_job_of_an_earlier_desk_succeeds_in_the_run_that_failed_last_or_in_the_next(item, kind):
+    type(item).objects.all().delete()
+    Failure.objects.update(state=FailureState.DEAD, run=1, job_id="j0")
+    told("far", "success", run=3)
+    assert of_the_job()["state"] == FailureState.DEAD
+    told("r3", kind, run=3)
+    told("forged", "success", run=3)
+    assert of_the_job()["state"] != FailureState.RECOVERED
+    told("r3", "success", run=3, attempt=2)
+    assert of_the_job()["state"] == FailureState.RECOVERED
+    told("r4", "success", run=4)
+    assert (of_the_job()["run"], of_the_job()["job_id"]) == (4, "r4")
+
+
+def test_of_a_job_that_was_pruned_a_success_that_was_stored_is_filed(item):
+    Failure.objects.all().delete()
+    told(item.job_id, "success", item=item.pk)
+    assert of_the_job()["state"] == FailureState.RECOVERED

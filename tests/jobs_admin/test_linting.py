@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs_admin import linting
 from jobs_admin.core import keys
 from jobs_admin.core.lint.configuration import App, Configuration, Task, document
 from jobs_admin.core.policy import document as normal_form
 from jobs_admin.core.policy import parse
+from jobs_admin.lint import linting
 from jobs_admin.models import Failure, Group, PolicyVersion, QueueCounter, Worker
 from jobs_admin.models.access import ENGINE, Viewer
 
@@ -39,10 +39,10 @@ def beat(store, name="w1", source="shop", *, digest=DIGEST, mode="capture", ago=
         "queues": ["emails"],
         "configuration": digest,
     }
-    store.hset(keys.workers(), f"{source}/{name}", json.dumps(said))
+    store.hset(keys.workers(source), name, json.dumps(said))
     if tells:
         found = Configuration(source, App("redis", 3600), tasks=tuple(tasks))
-        store.set(keys.configuration(digest), document(found))
+        store.set(keys.configuration(source, digest), document(found))
     Worker.objects.create(source=source, name=name, boot="1", seen_at=seen)
 
 
@@ -122,9 +122,9 @@ def test_a_store_that_is_away_is_said_and_policies_are_judged_all_the_same(store
 
 
 def test_hostile_heartbeats_and_texts_break_nothing(store):
-    store.hset(keys.workers(), mapping={"a": "{", "b": "[]", "c": json.dumps({"source": "../x", "name": "y"})})
-    store.hset(keys.workers(), "d", json.dumps({"source": "shop", "name": "w", "configuration": DIGEST, "at": "never"}))
-    store.set(keys.configuration(DIGEST), '{"v": 1, "tasks": "no", "app": 3}')
+    store.hset(keys.workers("shop"), mapping={"a": "{", "b": "[]", "c": json.dumps({"source": "../x", "name": "y"})})
+    store.hset(keys.workers("shop"), "d", json.dumps({"source": "shop", "name": "w", "configuration": DIGEST, "at": "never"}))
+    store.set(keys.configuration("shop", DIGEST), '{"v": 1, "tasks": "no", "app": 3}')
     report = linting.report(ENGINE, NOW)
     assert report.findings == ()
 
@@ -262,7 +262,7 @@ def test_it_costs_the_same_queries_whatever_there_is(store, django_assert_max_nu
     for n in range(5):
         publish(f"p{n}", match={"task": f"t{n}"})
         beat(store, f"w{n + 2}", digest=f"{n}" * 32)
-    with django_assert_max_num_queries(7):
+    with django_assert_max_num_queries(8):
         linting.report(ENGINE, NOW)
 
 

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs_admin import heartbeats, linting
 from jobs_admin.core import keys
 from jobs_admin.core.lint.rules.growth import PASS
+from jobs_admin.fleet import heartbeats
+from jobs_admin.lint import linting
 from jobs_admin.models import QueueCounter
 from jobs_admin.models.access import ENGINE, Viewer
 from tests.planted import PLANTED
@@ -45,7 +46,8 @@ def fleet(engine, store):
 
 
 def _digests(store) -> set[str]:
-    return {json.loads(text)["configuration"] for text in store.hvals(keys.workers())} - {""}
+    told = [text for source in ("shop", "tidy") for text in store.hvals(keys.workers(source))]
+    return {json.loads(text)["configuration"] for text in told} - {""}
 
 
 def test_each_planted_mistake_of_a_live_app_is_found_and_the_tidy_app_has_none(fleet):

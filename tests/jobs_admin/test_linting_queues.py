@@ -11,9 +11,11 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from jobs_admin import config, linting, sampling
+from jobs_admin import config
 from jobs_admin.core import lint
+from jobs_admin.lint import linting
 from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.queues import sampling
 from tests import node
 from tests.conftest import forget_configuration
 
@@ -88,7 +90,7 @@ def test_a_queue_of_dead_letters_is_known_by_what_waits_in_it(sources):
     with node.Bullmq(6, sources, prefix="shop") as bull:
         bull.add("work", "hook", {}, **SOUND)
         job = {"id": "1", "name": "hook", "data": {}, "opts": SOUND, "attemptsMade": 8, "stacktrace": []}
-        said = {"originalJob": job, "error": "down", "failedAt": "2026-11-22T10:00:00.000Z"}  # seed 004's
+        said = {"originalJob": job, "error": "down", "failedAt": "2026-11-22T10:00:00.000Z"}
         bull.add("dlq", "failed-job", said, priority=1)
     sampling.sample(datetime.now(UTC))
     ends = time.monotonic() + 90

@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from jobs_admin import config, liveness
+from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.models import Source
+from jobs_admin.queues import liveness
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
@@ -40,10 +42,33 @@ def test_a_store_that_does_not_answer_is_said_and_has_no_lag(settings):
     config.store.cache_clear()
     assert "does not answer" in liveness.stale(NOW).text
     with pytest.raises(redis.RedisError):
-        liveness.ingest_lag_s(NOW)
+        liveness.ingest_lags_s(NOW)
 
 
 def test_the_ingest_lag_is_the_age_of_the_oldest_report(watched):
-    assert liveness.ingest_lag_s(NOW) == 0
-    watched.xadd(keys.failures(), {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 90_000}-0")
-    assert liveness.ingest_lag_s(NOW) == 90
+    Source.objects.create(name="shop")
+    assert liveness.ingest_lags_s(NOW) == {"shop": 0, "": 0} and liveness.late_sources(NOW) == {}
+    watched.xadd(keys.failures("shop"), {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 90_000}-0")
+    assert liveness.ingest_lags_s(NOW) == {"shop": 90, "": 0}
+    assert liveness.late_sources(NOW) == {"shop": "The oldest report of shop has waited for 90 s to be filed."}
+
+
+@pytest.mark.parametrize(
+    ("entry_id", "lag"),
+    [
+        ("1-1", None),
+        (f"{int(NOW.timestamp() * 1000) - 366 * 86_400_000}-0", None),
+        (f"{int(NOW.timestamp() * 1000) + 61_000}-0", None),
+        (f"{2**64 - 1}-1", None),
+        (f"{int(NOW.timestamp() * 1000) + 59_000}-0", 0),
+        (f"{int(NOW.timestamp() * 1000) - 7 * 86_400_000}-0", 7 * 86_400),
+    ],
+)
+def test_a_forged_id_changes_the_lag_of_its_own_source_alone(watched, entry_id, lag):
+    for source in ("evil", "shop"):
+        Source.objects.create(name=source)
+    watched.xadd(keys.failures("evil"), {"v": "1"}, id=entry_id)
+    watched.xadd(keys.failures("stranger"), {"v": "1"}, id="1-1")
+    watched.xadd(keys.failures("shop"), {"v": "1"}, id=f"{int(NOW.timestamp() * 1000) - 5_000}-0")
+    assert liveness.ingest_lags_s(NOW) == {"evil": lag, "shop": 5, "": 0}
+    assert set(liveness.late_sources(NOW)) == ({"evil"} if lag != 0 else set())

@@ -72,6 +72,58 @@ def test_a_desk_of_before_is_given_the_rule_on_progress_and_keeps_what_it_change
         assert ("No Progress", "stalled_s", 40, 15) in found and ("Source Unreachable", "unreachable", 300, 0) in found
 
 
+def insert(database: sqlite3.Connection, table: str, **values: object) -> None:
+    """Insert a row, with nothing in each other column that has to have something."""
+    blank = {"varchar": "", "text": "", "datetime": "2026-11-20 10:00:00", "real": 0.0, "bool": 0}
+    for _, name, kind, is_required, default, is_key in database.execute(f"PRAGMA table_info(jobs_admin_{table})"):
+        if is_required and default is None and not is_key and name not in values:
+            values[name] = blank.get(kind.split("(")[0].lower(), 0)
+    names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
+    database.execute(f"INSERT INTO jobs_admin_{table} ({names}) VALUES ({marks})", list(values.values()))
+
+
+@pytest.mark.sqlite
+def test_a_group_of_before_has_its_text_at_each_source_from_that_source_alone(tmp_path):
+    database = tmp_path / "desk.sqlite3"
+    manage(database, "migrate", "jobs_admin", "0023")
+    trace = 'Traceback (most recent call last):\n  File "{0}/tasks.py", line 3, in charge\n    pay()\nKeyError: x'
+    with sqlite3.connect(database) as old:
+        for pk, name in enumerate(("merged", "shared", "own"), 1):
+            own = {"error_type": "KeyError", "message": f"{name} of shop", "culprit": "shop/tasks.py in charge"}
+            insert(old, "group", id=pk, fingerprint=f"v3-{name}", state="ongoing", **own)
+        insert(old, "groupalias", fingerprint="v3-of-crm", group_id=1)
+        failures = [(1, "shop", 1), (2, "crm", 1), (3, "crm", 1), (4, "shop", 2), (5, "crm", 2), (6, "shop", 3)]
+        for source in ("shop", "crm"):
+            insert(old, "traceback", id=1 + (source == "crm"), sha256=source, text=trace.format(source))
+        for pk, source, group in failures:
+            insert(
+                old, "failure", id=pk, source=source, queue="q", first_job_id=f"j{pk}", job_id=f"j{pk}", run=1, state="dead", task="t",
+                group_id=group, error_type=f"{source}.Error", message=f"order {pk}\n of  {source}", release=f"r{pk}", attempts=1,
+                failed_at=f"2026-11-20 1{pk}:00:00", traceback_id=1 + (source == "crm"),
+            )  # fmt: skip
+        old.execute("DELETE FROM jobs_admin_failurecount")
+        for group, source, count in (
+            (1, "shop", 1),
+            (1, "crm", 2),
+            (2, "shop", 1),
+            (2, "crm", 1),
+            (2, "gone", 0),
+            (3, "shop", 1),
+        ):
+            insert(old, "failurecount", source=source, queue="q", task="t", group_id=group, state="dead", count=count)
+    manage(database, "migrate")
+    with sqlite3.connect(database) as now:
+        columns = "group_id, source, error_type, message, culprit, first_release, substr(last_seen, 12, 2)"
+        found = now.execute(f"SELECT {columns} FROM jobs_admin_groupsource ORDER BY group_id, source").fetchall()
+    assert found == [
+        (1, "crm", "crm.Error", "order 3 of crm", "", "r3", "13"),  # frames differ within a merged group
+        (1, "shop", "shop.Error", "order 1 of shop", "", "r1", "11"),
+        (2, "crm", "crm.Error", "order 5 of crm", "shop/tasks.py in charge", "r5", "15"),
+        (2, "shop", "shop.Error", "order 4 of shop", "shop/tasks.py in charge", "r4", "14"),
+        (3, "shop", "KeyError", "own of shop", "shop/tasks.py in charge", "", "10"),
+    ]
+
+
 @pytest.mark.django_db
 def test_models_and_migrations_agree():
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)

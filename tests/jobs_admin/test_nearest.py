@@ -6,11 +6,12 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import failures, indexing
+from jobs_admin import failures
 from jobs_admin.core.query import parse
+from jobs_admin.failures.nearest import MOST, near, of_pasted
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.nearest import MOST, near, of_pasted
 from tests.jobs_admin.core.test_query import PASTED, TANGLED
 from tests.jobs_admin.test_failures import NOW, SHOP_ONLY, bury, found, make_group
 

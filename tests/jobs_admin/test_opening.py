@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from cryptography.fernet import Fernet
 
-from jobs_admin.opening import Opener, OpenerGone
+from jobs_admin.db.opening import Opener, OpenerGone
 
 OLD, NEW, LOST = (Fernet.generate_key() for _ in range(3))
 

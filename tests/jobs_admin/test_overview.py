@@ -5,11 +5,26 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs_admin import config, counters, overview
+from dashboard.shown.figures import number
+from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.policy import document, parse
-from jobs_admin.models import DepthSample, Failure, Group, PolicyVersion, Replay, ReplayItem, Source, Worker
-from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.db import counters
+from jobs_admin.desk import overview
+from jobs_admin.groups import group_numbers
+from jobs_admin.models import (
+    DepthSample,
+    Failure,
+    Group,
+    GroupCounter,
+    PolicyVersion,
+    Replay,
+    ReplayItem,
+    Source,
+    Worker,
+)
+from jobs_admin.models.access import ENGINE, VIEWER, Viewer
+from jobs_admin.queues import rates
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
@@ -53,9 +68,9 @@ def test_the_sentence_names_the_loudest_queue_its_rise_the_new_group_and_the_ten
         bury(group=group, tenant=tenant)
     said = overview.sentence(ENGINE, NOW)
     assert str(said) == (
-        "webhooks: 312 failures a minute, 40 times the 7.8 before; 4 dead, the oldest since 02:14; "
-        "one group new since 02:07; 3 tenants hit; 1 more queue fails"
-    )
+        "webhooks: 312 failed attempts a minute, 40 times the 7.8 before; 1 more queue fails; 4 dead, the oldest since 02:14"
+    ), "three facts, the worst first"
+    assert said.more == "One group new since 02:07; 3 tenants hit."
     assert said.tone == "trouble" and said.query.startswith("queue:webhooks since:2026-11-21T01:59")
 
 
@@ -79,22 +94,22 @@ def test_an_alarm_that_goes_on_tells_when_it_began():
     count(400, 90)  # another one, an hour before
     for minute in (*range(1, 20), *range(23, 31)):  # in a flood a few minutes may be calm
         count(90, minute)
-    assert "as in the 10 minutes before; failing so since 01:44" in str(overview.sentence(ENGINE, NOW))
+    assert "as in the 10 minutes before; failing like this since 01:44" in str(overview.sentence(ENGINE, NOW))
     for minute in range(31, 1441):
         count(90, minute)
-    assert "; failing so for a day or longer" in str(overview.sentence(ENGINE, NOW))
+    assert "; failing like this for a day or longer" in str(overview.sentence(ENGINE, NOW))
 
 
 def test_a_wave_that_is_over_is_told_so_while_its_minutes_still_count():
     for minute in range(2, 25):
         count(90, minute)
     assert str(overview.sentence(ENGINE, NOW)).startswith(
-        "webhooks: no failures in the last minute, down from 72 a minute over the last 5 minutes; it had failed so since 01:50"
+        "webhooks: no failures in the last minute, down from 72 a minute over the last 5 minutes; it had failed like this since 01:50"
     )
     count(1, 1)
     assert "webhooks: 1 failure in the last minute, down from 72" in str(overview.sentence(ENGINE, NOW))
     count(30, 0)  # it goes on, in the minute that runs
-    assert "failures a minute, as in" in str(overview.sentence(ENGINE, NOW + timedelta(seconds=20)))
+    assert "failed attempts a minute, as in" in str(overview.sentence(ENGINE, NOW + timedelta(seconds=20)))
 
 
 def test_an_alarm_tells_all_the_dead_and_since_when():
@@ -122,7 +137,21 @@ def test_the_sentence_is_calm_when_nothing_is_wrong():
     assert str(said) == "Nothing has failed in the last hour. 1,204 dead jobs wait since 19 Nov 10:02."
     assert (said.tone, said.query) == ("calm", "state:dead")
     count(3, 40)
-    assert str(overview.sentence(ENGINE, NOW)).startswith("3 attempts failed in the last hour, in webhooks; less than")
+    none = "3 attempts failed in the last hour, in webhooks; none in the last 5 minutes."
+    assert str(overview.sentence(ENGINE, NOW)).startswith(none)
+
+
+def test_the_calm_sentence_has_the_rate_that_the_groups_of_its_queues_have():
+    group = Group.objects.create(fingerprint="v1-a", error_type="E", message="m", first_seen=NOW, last_seen=NOW)
+    for queue in ("emails", "orders", "webhooks"):
+        count(4, 2, queue=queue)
+    GroupCounter.objects.create(group=group, step=60, at=(NOW - timedelta(minutes=2)).replace(second=0), failed=12)
+    per_minute, _ = group_numbers.over_time([group.pk], NOW)
+    assert per_minute[group.pk] == rates.of_all(ENGINE, NOW) > 2
+    assert f"; {number(per_minute[group.pk])} a minute now." in str(overview.sentence(ENGINE, NOW))
+    shop = Viewer("ann", {"shop": VIEWER})
+    count(40, 2, source="bank")
+    assert rates.of_all(shop, NOW) == per_minute[group.pk]
 
 
 def test_nobody_hears_of_a_source_they_may_not_see():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin import config, priorities
+from jobs_admin import config
 from jobs_admin.config import SourceConfig
+from jobs_admin.db import priorities
 from tests.jobs_admin.test_failures import bury, found
 
 pytestmark = pytest.mark.django_db

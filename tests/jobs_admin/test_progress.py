@@ -11,9 +11,12 @@ import pytest
 import redis
 from django.utils import timezone
 
-from jobs_admin import alerts, config, liveness, overview, pulling
+from jobs_admin import alerts, config
 from jobs_admin.core import keys
-from jobs_admin.models import Alert, Notice, Source
+from jobs_admin.desk import overview
+from jobs_admin.models import Alert, Notice, RefusedReports, Source
+from jobs_admin.queues import liveness
+from jobs_admin.retries import pulling
 from jobs_admin.sources.base import SourceUnreachable
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
@@ -94,6 +97,20 @@ def test_a_source_that_was_never_read_is_an_alert_within_a_minute(shop):
     source = Source.objects.create(name="shop", backend="bullmq", is_configured=True)
     judged(source.first_seen, *A_MINUTE)
     assert firing() == [("No Progress", "shop", "")]
+
+
+def test_a_source_whose_reports_are_refused_is_an_alert_within_a_minute(store, first_rules):
+    now = timezone.now()
+    Source.objects.create(name="app", backend="celery")
+    for source in ("app", "invented"):
+        RefusedReports.objects.create(
+            source=source, cause="unsigned", refused=3, first_at=now, last_at=now + 60 * S, why="It is not signed."
+        )
+    for at in A_MINUTE:
+        alerts.judge(now + at * S)
+    assert firing() == [("No Progress", "app", "")]
+    assert "not signed" in liveness.stalled_sources(now)["app"].why
+    assert "app" not in liveness.stalled_sources(now + liveness.REFUSED_LATELY + 61 * S)
 
 
 def test_a_reader_within_a_long_backlog_makes_progress(shop, monkeypatch):

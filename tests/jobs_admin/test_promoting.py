@@ -9,9 +9,10 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from jobs_admin import config, delayed, promoting
+from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.management.commands import drain
+from jobs_admin.retries import delayed, promoting
 from jobs_admin.worker.delays import Delays, Head
 from tests.conftest import forget_configuration
 
@@ -114,4 +115,4 @@ def test_drain_waits_for_what_another_has_claimed_and_takes_what_nobody_can_read
     call_command("drain", to_dead=True)
     later.join()
     assert "away: 2 retries are dead now" in capsys.readouterr().out
-    assert place.count() == 0 and store.xlen(keys.failures()) == 2
+    assert place.count() == 0 and store.xlen(keys.failures("away")) == 2

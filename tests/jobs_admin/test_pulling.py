@@ -15,9 +15,12 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from jobs_admin import config, failures, pulling, rechecking, reconcile, replays, triage
+from jobs_admin import config, failures, replays
 from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.failures import triage
+from jobs_admin.ingest import expiry
 from jobs_admin.models import Attempt, Failure, QueueCounter, ReplayItem, Source
+from jobs_admin.retries import pulling, rechecking
 from jobs_admin.sources.base import Looked, Ref, SourceRefused, SourceUnreachable
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
@@ -77,7 +80,7 @@ def test_all_that_it_has_is_filed_page_by_page_and_only_then_given_up_there(tabl
 def test_what_could_not_be_filed_is_read_again(table, monkeypatch):
     table.reports = [report(1)]
 
-    def away(*_):
+    def away(*_, **__):
         raise OperationalError("away")
 
     with monkeypatch.context() as broken:
@@ -168,7 +171,7 @@ def test_who_died_before_a_further_run_was_filed_files_that_one(table, monkeypat
     pull()
     table.reports += [report(1, at=now - 50, made_at=now - 51)]
 
-    def away(*_):
+    def away(*_, **__):
         raise OperationalError("away")
 
     with monkeypatch.context() as broken:
@@ -302,7 +305,7 @@ def test_a_retry_that_is_late_is_not_called_lost_by_the_clock(table):
     table.reports = [report(1, "retry", due_at=time.time() - 50_000, at=time.time() - 60_000)]
     pull()
     Failure.objects.update(due_at=timezone.now() - timedelta(days=3))
-    reconcile.reconcile(timezone.now())
+    expiry.reconcile(timezone.now())
     assert states() == {"j1": "retrying"}
 
 
@@ -439,7 +442,7 @@ def test_a_source_that_may_not_be_changed_is_read_on_although_something_of_it_wa
 def test_a_large_message_is_filed_by_itself(table, monkeypatch):
     parts = []
     file = pulling.ingest.file
-    monkeypatch.setattr(pulling.ingest, "file", lambda entries: parts.append(len(entries)) or file(entries))
+    monkeypatch.setattr(pulling.ingest, "file", lambda entries, **how: parts.append(len(entries)) or file(entries, **how))
     large = json.dumps({"args": ["x" * 1_500_000], "kwargs": {}}).encode()
     table.reports = [report(n, raw=large, raw_size=len(large)) for n in range(3)] + [report(9)]
     pull()

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from jobs_admin import config, quarantine
+from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.policy import parse
+from jobs_admin.failures import quarantine
 from jobs_admin.models import Attempt, Failure, Source
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.worker.at_start import AtStart, Job
@@ -107,6 +108,24 @@ class TestSuspects:
 
     def test_who_may_not_see_the_source_sees_no_suspects_of_it(self):
         assert quarantine.suspects(Viewer(name="v", roles={"bank": "viewer"})) == []
+
+    @pytest.mark.parametrize("key", [keys.boots("bank"), keys.boot("bank", "b9"), keys.boot("bank", "b9") + ":running"])
+    def test_a_key_of_another_type_hides_no_suspect_of_another_source(self, key):
+        self.store.zadd(keys.boots("bank"), {"b9": self.store.zscore(keys.boots("shop"), "b1")})
+        self.store.delete(key)
+        self.store.set(key, "x")
+        assert {one.job_id for one in quarantine.suspects(ENGINE)} == {"j1", "j2"}
+
+    def test_of_very_many_jobs_in_a_worker_some_are_read_and_all_are_counted(self):
+        self.store.hset(
+            keys.boot("shop", "b1") + ":running",
+            mapping={f"b1:{n}": json.dumps({"id": f"x{n}"}) for n in range(10, 5_010)},
+        )
+        self.store.hdel(keys.boot("shop", "b1"), "died_with")
+        before = self.store.info("stats")["total_net_output_bytes"]
+        told = quarantine.suspects(ENGINE)
+        assert len(told) == 200 and {one.beside for one in told} == {5_001}
+        assert self.store.info("stats")["total_net_output_bytes"] - before < 40_000
 
     def test_a_store_that_is_away_is_said(self, settings):
         settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"

@@ -6,8 +6,10 @@ import time
 
 import pytest
 
-from jobs_admin import config, pulling, rechecking, replays, triage
+from jobs_admin import config, replays
+from jobs_admin.failures import triage
 from jobs_admin.models import Attempt, Failure, ReplayItem
+from jobs_admin.retries import pulling, rechecking
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
 from tests.sources.rabbit_bus import Queues, broken

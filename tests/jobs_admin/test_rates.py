@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from jobs_admin import overview, queues, rates
+from jobs_admin import queues
+from jobs_admin.desk import overview
 from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.queues import rates
 from tests.jobs_admin.test_overview import NOW, count, tick
 
 pytestmark = pytest.mark.django_db
@@ -20,7 +22,7 @@ def test_the_overview_and_the_queues_tell_the_same_rate_of_a_queue(store):
     for second in (0, 1, 30, 59):
         now = NOW + timedelta(seconds=second)
         tick(store, now)
-        told = re.search(r"webhooks: ([\d,.]+) failures a minute", str(overview.sentence(ENGINE, now)))[1]
+        told = re.search(r"webhooks: ([\d,.]+) failed attempts a minute", str(overview.sentence(ENGINE, now)))[1]
         assert told == f"{queues.listing(ENGINE, now=now).rows[0].failed_per_minute:,.0f}"
 
 

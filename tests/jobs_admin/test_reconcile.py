@@ -5,10 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from jobs_admin import awaiting, config, ingest, step_progress
+from jobs_admin import config, ingest
 from jobs_admin.core import keys
 from jobs_admin.core.lint.configuration import App, Configuration, document
-from jobs_admin.models import AuditEvent, DepthSample, Failure, Group, QueueCounter, Worker
+from jobs_admin.db import step_progress
+from jobs_admin.models import AuditEvent, DepthSample, Failure, Group, QueueCounter, Source, Worker
+from jobs_admin.retries import awaiting
 from tests.jobs_admin.test_failure_count import held, recount
 from tests.jobs_admin.test_ingest import NOW, file, report
 
@@ -66,7 +68,7 @@ def test_a_longer_visibility_timeout_of_the_source_is_waited_for(settings, tmp_p
 def beat(store, **said):
     """A worker that lives, and what it says of itself."""
     word = {"source": "shop", "name": "w1", "boot": "b", "at": LATE.timestamp(), "queues": ["emails"], **said}
-    store.hset(keys.workers(), "shop/w1", json.dumps(word))
+    store.hset(keys.workers("shop"), "w1", json.dumps(word))
     Worker.objects.update_or_create(
         source="shop", name="w1", defaults={"seen_at": LATE, "spooled": said.get("spooled", 0)}
     )
@@ -87,7 +89,7 @@ def state_at(now):
 def test_a_longer_visibility_timeout_of_the_workers_is_waited_for(store):
     file(report(kind="retry"))
     told = Configuration("shop", App(broker="redis", visibility_timeout=43_200))
-    store.set(keys.configuration("a" * 32), document(told))
+    store.set(keys.configuration("shop", "a" * 32), document(told))
     beat(store, configuration="a" * 32)
     assert state_at(LATE) == "retrying"
     assert state_at(LATE + timedelta(seconds=43_200 - 3600)) == "dead"
@@ -95,14 +97,28 @@ def test_a_longer_visibility_timeout_of_the_workers_is_waited_for(store):
 
 def test_while_nobody_can_hear_nothing_is_lost(store, settings):
     file(report(kind="retry"))
-    entry = store.xadd(keys.failures(), {b"v": b"1"}, id=f"{int(LATE.timestamp() * 1000) - 61_000}-0")
+    entry = store.xadd(keys.failures("shop"), {b"v": b"1"}, id=f"{int(LATE.timestamp() * 1000) - 61_000}-0")
     assert state_at(LATE) == "retrying"
-    store.xdel(keys.failures(), entry)
+    store.xdel(keys.failures("shop"), entry)
     settings.REDRIVE_REDIS_URL = ""
     config.store.cache_clear()
     assert state_at(LATE) == "retrying"
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"
     config.store.cache_clear()
+    assert state_at(LATE) == "retrying"
+
+
+def test_reports_that_wait_hold_up_their_own_source_alone(store):
+    file(report(kind="retry"))
+    Source.objects.get_or_create(name="evil")
+    store.xadd(keys.failures("evil"), {b"v": b"1"}, id="1-1")
+    assert awaiting.delays(LATE).late == {"evil"}
+    assert state_at(LATE) == "dead"
+
+
+def test_old_reports_in_the_stream_that_older_guards_share_hold_up_every_source(store):
+    file(report(kind="retry"))
+    store.xadd(keys.shared("failures"), {b"v": b"1"}, id=f"{int(LATE.timestamp() * 1000) - 61_000}-0")
     assert state_at(LATE) == "retrying"
 
 
@@ -156,7 +172,7 @@ def muted(**until):
 def test_a_mute_ends_by_time_or_by_count_and_the_audit_says_so(until):
     group = muted(**until)
     ingest.reconcile(NOW)
-    ended, event = Group.objects.get(), AuditEvent.objects.get()
+    ended, event = Group.objects.get(), AuditEvent.objects.get(object__startswith="group:")
     assert (ended.state, ended.muted_until, ended.muted_until_count) == ("ongoing", None, None)
     assert (event.actor, event.object) == ("redrive", f"group:{group.fingerprint}")
     assert (event.before["state"], event.after["state"]) == ("muted", "ongoing")
@@ -166,7 +182,7 @@ def test_a_mute_ends_by_time_or_by_count_and_the_audit_says_so(until):
 def test_a_mute_lasts_until_its_end(until):
     muted(**until)
     ingest.reconcile(NOW)
-    assert Group.objects.get().state == "muted" and not AuditEvent.objects.exists()
+    assert Group.objects.get().state == "muted" and not AuditEvent.objects.filter(object__startswith="group:")
 
 
 def test_progress_is_reported_after_each_mute_that_ends_and_each_source(monkeypatch):

@@ -10,19 +10,12 @@ import pytest
 from django.db import connection
 from django.db.models import Sum
 
-from jobs_admin import (
-    exporting,
-    failures,
-    group_detail,
-    group_rules,
-    group_story,
-    groups,
-    regrouping,
-    retention,
-    rules_in_force,
-    triage,
-)
+from jobs_admin import failures, groups
 from jobs_admin.core.fingerprint import NO_RULES
+from jobs_admin.db import rules_in_force
+from jobs_admin.desk import retention
+from jobs_admin.failures import exporting, triage
+from jobs_admin.groups import group_detail, group_rules, group_story, regrouping
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, GroupRule, Traceback
 from tests.jobs_admin.replays.desk import Desk
 from tests.jobs_admin.test_failure_count import held, recount
@@ -641,7 +634,7 @@ def test_groups_without_the_frame_are_left_alone():
 
 BEGIN = """
 from datetime import timedelta
-from jobs_admin import group_rules, ingest, regrouping
+from jobs_admin.groups import group_rules, regrouping; from jobs_admin import ingest
 from tests.jobs_admin.test_ingest import NOW, entries, report
 from tests.jobs_admin.test_group_rules import TRACE
 for task, count in (("charge", 20), ("refund", 400)):
@@ -653,7 +646,7 @@ group_rules.save(ANN, "merge", groups=[one, other])
 say([one, other])
 """
 GO_ON = """
-from jobs_admin import regrouping
+from jobs_admin.groups import regrouping
 regrouping._MOST = 10
 regrouping._paces.default_factory = lambda: regrouping._Pace(10)
 while regrouping.regroup(timezone.now()): pass

@@ -11,8 +11,8 @@ import pytest
 
 from jobs_admin import ingest
 from jobs_admin.core.envelope import _META, Unreadable
+from jobs_admin.ingest.report import NotOurs, read
 from jobs_admin.models import Failure, Unfiled
-from jobs_admin.report import NotOurs, read
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 LEAST = {

@@ -9,11 +9,12 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from jobs_admin import config, pulling, replays, rescheduling
+from jobs_admin import config, replays
 from jobs_admin.core.rescheduling import Change, ChangeRefused, read
 from jobs_admin.models import AuditEvent, Failure, ReplayItem, Reschedule
 from jobs_admin.models.access import Viewer
-from jobs_admin.rescheduling import RescheduleRefused, carrying
+from jobs_admin.retries import pulling, rescheduling
+from jobs_admin.retries.rescheduling import RescheduleRefused, carrying
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
 from tests.sources.jobs_tables import AS_IT_STANDS, OnSQLite
@@ -26,7 +27,7 @@ BEN = Viewer(name="ben", roles={"shop": "viewer"})
 
 @pytest.fixture
 def table(settings, tmp_path):
-    """A jobs table as the seed's worker has it, and the source `shop` that reads it."""
+    """A jobs table as Hectoday's worker has it (tests/sources/jobs_tables.py), and the source `shop` that reads it."""
     made = OnSQLite(tmp_path / "shop.db")
     file = tmp_path / "sources.toml"
     file.write_text(f'[sources.shop]\nbackend = "jobs_table"\nurl = "{made.url}"\n')
@@ -64,7 +65,7 @@ def send(replay):
         replays.lay(), replays.send(f"rescheduling {replay.key}"), replays.settle()
 
 
-def test_the_seeds_job_is_retried_three_times_fails_and_is_replayed(table):
+def test_a_job_of_a_table_is_retried_three_times_fails_and_is_replayed(table):
     table.enqueue("mail", {"to": "ann@example.com"}, max_attempts=4)
     seen = []
     for error in ("Error: 503", "Error: 503", "TimeoutError: too slow"):
@@ -380,7 +381,7 @@ def test_a_table_that_became_unknown_stops_it_and_says_why(table):
     assert planned.state == "stopped" and "'zombie'" in planned.why and planned.changed == 0
 
 
-def test_what_the_seeds_statement_writes_as_it_stands_is_told_and_mended(table):
+def test_what_the_published_statement_writes_as_it_stands_is_told_and_mended(table):
     """In SQLite `||` binds tighter than `*`: the row that is to be tried again has no time, and its worker never finds it."""
     table.enqueue("mail")
     table.execute(AS_IT_STANDS, "Error: 503", "mail")

@@ -11,7 +11,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from jobs_admin import retention, step_progress, triage
+from jobs_admin.db import step_progress
+from jobs_admin.desk import retention
+from jobs_admin.failures import triage
 from jobs_admin.models import (
     Alert,
     AlertEvent,

@@ -6,13 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import redis
+from django.utils import timezone
 
 from dashboard.engine import free_port
-from jobs_admin import config, durability, heartbeats, overview, sampling
+from jobs_admin import config
 from jobs_admin.core import keys
-from jobs_admin.durability import Grade
-from jobs_admin.models import DepthSample, QueueCounter, Source, Worker
+from jobs_admin.desk import overview
+from jobs_admin.fleet import durability, heartbeats
+from jobs_admin.fleet.durability import Grade
+from jobs_admin.management import switch
+from jobs_admin.models import AuditEvent, DepthSample, QueueCounter, Source, Worker
 from jobs_admin.models.access import ENGINE
+from jobs_admin.queues import liveness, sampling
 from tests.conftest import forget_configuration
 from tests.jobs_admin.test_failure_count import bury
 
@@ -52,12 +57,13 @@ def broker(engine):
 def beat(store, at=NOW, boot="b1", name="w1", counts=None, **said):
     word = {"v": 1, "source": "shop", "name": name, "boot": boot, "at": at.timestamp(), "queues": ["emails"]}
     word |= {"counts": {"emails": counts or {}}, "late_ack": {"emails": True}, **said}
-    store.hset(keys.workers(), f"shop/{name}", json.dumps(word))
+    store.hset(keys.workers("shop"), name, json.dumps(word))
 
 
 @pytest.fixture(autouse=True)
 def just_started():
     heartbeats._heard.clear()
+    sampling._looked_closer_at.clear()
 
 
 def counted():
@@ -76,6 +82,16 @@ def test_a_sample_says_what_waits_and_what_lies_dead(store, sources, broker):
     assert row.durability == "late" and row.oldest_dead_at is not None
     source = Source.objects.get()
     assert (source.is_reachable, source.is_configured, source.sampled_at) == (True, True, NOW)
+
+
+def test_the_overview_says_of_a_store_that_is_not_persistent_what_doctor_says(store, sources):
+    store.config_set("appendonly", "no")
+    try:
+        sampling.sample(NOW)
+        (found,) = liveness.of_the_store()
+    finally:
+        store.config_set("appendonly", "yes")
+    assert "a restart loses the reports that are not filed yet" in found["text"] and "job" not in found["text"]
 
 
 def test_two_samplers_at_once_leave_one_sample(sources, broker):
@@ -241,7 +257,7 @@ def test_who_is_silent_is_not_there_and_is_forgotten_after_an_hour(store):
     assert len(heartbeats.fold(NOW)) == 1
     assert heartbeats.fold(NOW + timedelta(seconds=31)) == []
     heartbeats.fold(NOW + timedelta(seconds=3700))
-    assert not store.hlen(keys.workers())
+    assert not store.hlen(keys.workers("shop"))
     assert counted()[0] == 1
 
 
@@ -255,8 +271,9 @@ def test_a_worker_whose_clock_is_wrong_is_there_all_the_same(store, wrong):
 
 
 def test_a_heartbeat_that_is_not_ours_harms_no_other(store):
-    store.hset(keys.workers(), "x", "[" * 20_000)
-    store.hset(keys.workers(), "y", '{"source": "No!", "name": "w", "at": 1}')
+    store.hset(keys.workers("shop"), "x", "[" * 20_000)
+    store.hset(keys.workers("shop"), "y", '{"name": "y", "at": "never"}')
+    store.set(keys.workers("other"), "no hash")
     beat(store, name="odd", counts={"started": "many"}, queues="emails", late_ack=3, concurrency=-5, spooled=1e400)
     beat(store, counts={"started": 4})
     assert len(heartbeats.fold(NOW)) == 2
@@ -324,3 +341,24 @@ def test_a_source_that_is_taken_out_of_the_configuration_is_noted_so_after_a_min
     sources(shop=broker[0], bank=broker[0])
     sampling.sample(NOW + timedelta(seconds=80))
     assert Source.objects.get(name="bank").is_configured
+
+
+def test_a_guard_that_is_switched_directly_in_the_store_is_recorded_with_its_time(store, sources, broker):
+    """Without a record no replay's page knew since when outcomes are not reported."""
+    sources(shop=broker[0])
+    began = timezone.now()
+    sampling.sample(NOW)
+    assert not liveness.guard_off(began) and not AuditEvent.objects.filter(object="guard").exists()
+    store.set(keys.switch(), "off")
+    for n in range(2):
+        sampling.sample(NOW + timedelta(seconds=10 * n))
+    (off,) = liveness.guard_off(began)
+    assert off.until is None and began <= off.since <= timezone.now()
+    store.delete(keys.switch())
+    sampling.sample(NOW + timedelta(seconds=30))
+    assert liveness.guard_off(began)[0].until is not None
+    told = AuditEvent.objects.filter(object="guard").order_by("pk").values_list("actor", "act", "before", "after")
+    assert list(told) == [("redrive", "guard.off", "on", "off"), ("redrive", "guard.on", "off", "on")]
+    assert switch.turn("off") and not switch.turn("off")
+    sampling.sample(NOW + timedelta(seconds=40))
+    assert AuditEvent.objects.filter(object="guard").count() == 3, "what the command switched is recorded once"

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin import saved_views
-from jobs_admin.models import AuditEvent, SavedView
+from jobs_admin.failures import saved_views
+from jobs_admin.failures.saved_views import ViewRefused
+from jobs_admin.models import ApiToken, AuditEvent, Role, SavedView
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
-from jobs_admin.saved_views import ViewRefused
 from tests.dashboard.conftest import bury
 
 pytestmark = pytest.mark.django_db
@@ -15,7 +15,11 @@ pytestmark = pytest.mark.django_db
 def people(django_user_model):
     """Ann operates every source, Vera looks at the shop, Ada is admin."""
     roles = {"ann": {"*": OPERATOR}, "vera": {"shop": VIEWER}, "ada": {"*": ADMIN}}
-    return {n: Viewer(n, r, user_id=django_user_model.objects.create_user(n).pk) for n, r in roles.items()}
+    found = {n: Viewer(n, r, user_id=django_user_model.objects.create_user(n).pk) for n, r in roles.items()}
+    for viewer in found.values():
+        for source, role in viewer.roles.items():
+            Role.objects.create(user_id=viewer.user_id, source=source, role=role)
+    return found
 
 
 TOKEN = Viewer("token ci", {"*": OPERATOR}, token_id=1)
@@ -107,7 +111,25 @@ def test_a_token_owns_only_the_views_that_it_saved(people):
     assert refusal(saved_views.delete, other, view).code == "forbidden"
 
 
+def test_a_view_of_an_owner_without_a_role_is_read_by_viewers_of_every_source_alone(people):
+    view = saved_views.save(people["ann"], name="Mine", query="x", is_shared=True)
+    Role.objects.filter(user_id=people["ann"].user_id).update(source="bank")
+    assert saved_views.listing(people["vera"]) == []
+    Role.objects.filter(user_id=people["ann"].user_id).delete()
+    assert saved_views.listing(people["vera"]) == []
+    assert saved_views.listing(people["ada"]) == [view]
+
+
+def test_a_view_of_a_token_that_is_not_known_is_read_by_viewers_of_every_source_alone(people):
+    unknown = saved_views.save(TOKEN, name="CI", query="x")
+    other = ApiToken.objects.create(pk=7, name="bank", sha256="b", role=OPERATOR, source="bank")
+    saved_views.save(Viewer("token bank", {"bank": OPERATOR}, token_id=other.pk), name="Bank", query="x")
+    assert saved_views.listing(people["vera"]) == []
+    assert unknown in saved_views.listing(people["ada"])
+
+
 def test_a_tokens_view_is_everyones_and_stays_so(people):
+    ApiToken.objects.create(pk=TOKEN.token_id, name="ci", sha256="a", role=OPERATOR, source="*")
     view = saved_views.save(TOKEN, name="CI", query="x", is_shared=False)
     assert view.is_shared and view in saved_views.listing(people["vera"])
     assert refusal(saved_views.change, TOKEN, view, {"is_shared": False}).field == "is_shared"

@@ -14,10 +14,13 @@ from cryptography.fernet import Fernet
 from django.core.management import call_command
 from django.utils import timezone
 
-from jobs_admin import config, contents, ingest, refiling, unsealing
+from jobs_admin import config, ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode, encode
+from jobs_admin.failures import contents
+from jobs_admin.ingest import refiling
 from jobs_admin.models import Failure, Unfiled
+from jobs_admin.trust import unsealing
 from jobs_admin.worker.sealing import BadPublicKey, sealer
 from jobs_admin.worker.spool import Spool
 from tests.conftest import forget_configuration
@@ -30,7 +33,14 @@ SECRET = "the-customers-own-words"  # noqa: S105
 
 
 def told(raw: bytes = SECRET.encode(), **more) -> Envelope:
-    usual = {"source": "shop", "queue": "emails", "task": "shop.send", "job_id": "j1", "kind": "exception", "attempt": 1}
+    usual = {
+        "source": "shop",
+        "queue": "emails",
+        "task": "shop.send",
+        "job_id": "j1",
+        "kind": "exception",
+        "attempt": 1,
+    }
     return Envelope(**usual | {"at": timezone.now().timestamp(), "raw": raw, "raw_size": len(raw)} | more)
 
 
@@ -93,12 +103,14 @@ def test_nothing_of_a_message_lies_in_clear_in_the_store_or_the_spool(engine, st
         job = worker.send("fail", SECRET, kwargs={"note": SECRET})
         running = worker.send("until", "end", SECRET)
         worker.wait(lambda: store.keys("*:kept:*"), what="what is kept")
-        worker.wait(lambda: store.xlen(keys.failures()), what="the report")
+        worker.wait(lambda: store.xlen(keys.failures("shop")), what="the report")
+        [said] = store.hvals(keys.workers("shop"))
+        assert json.loads(said)["seals_for"] == unsealing.key_ids()[0]
         kept = [value for key in store.keys("*:kept:*") if store.type(key) == b"hash" for value in store.hvals(key)]
         assert any(running.encode() in one for one in kept) and all(b'"body"' not in one for one in kept)
         worker.let("end")
-        worker.wait(lambda: store.xlen(keys.failures()) == 2, what="both reports")
-        entries = store.xrange(keys.failures())
+        worker.wait(lambda: store.xlen(keys.failures("shop")) == 2, what="both reports")
+        entries = store.xrange(keys.failures("shop"))
         # What is shown of a job is not sealed: its words are in `meta`, redacted, and nowhere else.
         assert all(b'"body"' not in fields[b"raw"] and decode(fields).sealed for _, fields in entries)
         ingest.file(entries)
@@ -124,7 +136,7 @@ def test_a_worker_that_cannot_seal_sends_nothing_in_clear(engine, store):
         worker.wait(lambda: "raised unexpected" in worker.text(), what="the failure")
     finally:
         worker.stop()
-    assert not store.xlen(keys.failures())
+    assert not store.xlen(keys.failures("shop"))
 
 
 def test_a_worker_without_the_library_says_what_to_install():

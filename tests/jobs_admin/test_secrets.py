@@ -19,10 +19,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from dashboard.engine import Engine
-from jobs_admin import config, contents, ingest
+from jobs_admin import config, ingest
 from jobs_admin.alerts import judging
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
+from jobs_admin.failures import contents
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Failure, Rule
 from tests.conftest import forget_configuration
@@ -112,11 +113,11 @@ def told(tmp_path_factory):
             with redis.Redis.from_url(store.url) as reports:
 
                 def told():
-                    return {decode(fields).job_id for _, fields in reports.xrange(keys.failures())}
+                    return {decode(fields).job_id for _, fields in reports.xrange(keys.failures("shop"))}
 
                 worker.wait(lambda: told() == sent.keys(), what="all reports")
-                worker.wait(lambda: reports.hgetall(keys.workers()), what="a heartbeat")
-                worker.entries = reports.xrange(keys.failures())
+                worker.wait(lambda: reports.hgetall(keys.workers("shop")), what="a heartbeat")
+                worker.entries = reports.xrange(keys.failures("shop"))
         worker.sent = sent
         yield worker
     finally:
@@ -226,9 +227,9 @@ def test_nothing_of_them_is_left_in_redis_once_they_are_filed(told, settings):
     forget_configuration(config)
     with redis.Redis.from_url(told.store.url) as client:
         for _ in range(200):
-            if not ingest.step("test") and not client.xlen(keys.failures()):
+            if not ingest.step("test") and not client.xlen(keys.failures("shop")):
                 break
-        assert client.xlen(keys.failures()) == 0
+        assert client.xlen(keys.failures("shop")) == 0
         read = {b"string": client.get, b"hash": client.hgetall, b"set": client.smembers,
                 b"zset": lambda key: client.zrange(key, 0, -1, withscores=True), b"list": lambda key: client.lrange(key, 0, -1),
                 b"stream": client.xrange}  # fmt: skip

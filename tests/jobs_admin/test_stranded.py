@@ -12,12 +12,15 @@ import redis
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from jobs_admin import audit, config, sampling, stranded
+from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.policy import document, parse
+from jobs_admin.db import audit
+from jobs_admin.fleet import stranded
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import AuditEvent, Failure, PolicyVersion, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.queues import sampling
 from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
 from tests.real_celery import RealWorker
@@ -47,15 +50,15 @@ def killed(worker: RealWorker, store, *, is_held: bool) -> str:
     worker.wait(lambda: worker.marks("until"), what="it to run")
 
     def is_told():
-        told = [stranded._read(text) for text in store.hvals(keys.in_hand())]
+        told = [stranded._read(text) for text in store.hvals(keys.in_hand("shop"))]
         return any(one[1] == job and one[4] is is_held for said in told for one in said["jobs"])
 
     worker.wait(is_told, what="its heartbeat")
     worker.kill()
-    (place,) = store.hkeys(keys.in_hand())
-    source, boot = place.decode().split("/")
+    (place,) = store.hkeys(keys.in_hand("shop"))
+    boot = place.decode()
     assert stranded.stranded("shop", store) == []  # it may be alive yet
-    store.zincrby(keys.boots(source), -60_000, boot)
+    store.zincrby(keys.boots("shop"), -60_000, boot)
     return job
 
 
@@ -165,11 +168,11 @@ def test_the_page_of_a_job_in_a_worker_that_is_gone_says_so(broker, engine, stor
 
 def test_a_return_that_fails_midway_states_what_was_returned(broker, engine, store):
     killed(worker_on(broker, engine.url, late_ack=True).start(), store, is_held=True)
-    (place,) = store.hkeys(keys.in_hand())
-    said = json.loads(store.hget(keys.in_hand(), place))
+    (place,) = store.hkeys(keys.in_hand("shop"))
+    said = json.loads(store.hget(keys.in_hand("shop"), place))
     tag, _, task, *rest = said["jobs"][0]
     said["jobs"].append(["second", "second", task, *rest])
-    store.hset(keys.in_hand(), place, json.dumps(said))
+    store.hset(keys.in_hand("shop"), place, json.dumps(said))
     with redis.Redis.from_url(broker) as there:
         message, exchange, _ = json.loads(there.hget("unacked", tag))
         there.hset("unacked", "second", json.dumps([message, exchange, "blocked"]))
@@ -228,7 +231,7 @@ def test_a_worker_that_ends_in_order_leaves_nothing_behind(broker, engine, store
     worker.wait(lambda: "succeeded" in worker.text(), what="it to run")
     worker.stop()
     ends = time.monotonic() + 20
-    while store.hlen(keys.in_hand()) and time.monotonic() < ends:
+    while store.hlen(keys.in_hand("shop")) and time.monotonic() < ends:
         time.sleep(0.1)
     assert stranded.stranded("shop") == []
 
@@ -238,8 +241,8 @@ def test_what_is_told_of_killed_workers_goes_when_nothing_is_left_of_it(broker, 
     long_ago = time.time() - 2 * stranded.LOST_FOR_S
     said = {"worker": "w@host", "at": long_ago, "jobs": [["tag", "id", "shop.send", "celery", False]], "more": 0}
     for n in range(3):
-        store.hset(keys.in_hand(), f"shop/boot{n}", json.dumps(said))
-    store.hset(keys.in_hand(), "shop/fresh", json.dumps(said | {"at": time.time() - 60}))
-    store.hset(keys.in_hand(), "other/boot", json.dumps(said))
+        store.hset(keys.in_hand("shop"), f"boot{n}", json.dumps(said))
+    store.hset(keys.in_hand("shop"), "fresh", json.dumps(said | {"at": time.time() - 60}))
+    store.hset(keys.in_hand("other"), "boot", json.dumps(said))
     assert [one.boot for one in stranded.stranded("shop")] == ["fresh"]
-    assert sorted(store.hkeys(keys.in_hand())) == [b"other/boot", b"shop/fresh"]
+    assert store.hkeys(keys.in_hand("shop")) == [b"fresh"] and store.hkeys(keys.in_hand("other")) == [b"boot"]

@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from jobs_admin import suspects
 from jobs_admin.core import keys
+from jobs_admin.ingest import Entry, suspects
 
 pytestmark = pytest.mark.server
 
-ENTRIES = [(f"{n}-0".encode(), {b"n": b"%d" % n}) for n in range(1, 8)]
+ENTRIES = [Entry(f"{n}-0".encode(), {b"n": b"%d" % n}, "shop") for n in range(1, 8)]
 
 
 def in_a_process(store, entries, fatal):
@@ -22,7 +22,7 @@ def in_a_process(store, entries, fatal):
         store.connection_pool.reset()
 
         def read(some):
-            if any(entry_id in fatal for entry_id, _ in some):
+            if any(entry.entry_id in fatal for entry in some):
                 os._exit(9)
             return None
 

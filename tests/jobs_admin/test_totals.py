@@ -10,10 +10,12 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobs_admin import ingest, retention, totals
+from jobs_admin import ingest
+from jobs_admin.db import totals
+from jobs_admin.db.totals import DIED, FAILURES, MOST_SETS, OTHER, RECOVERED, RETRIES, Counted
+from jobs_admin.desk import retention
 from jobs_admin.models import Failure, Total
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.totals import DIED, FAILURES, MOST_SETS, OTHER, RECOVERED, RETRIES, Counted
 from tests.jobs_admin.test_ingest import NOW, entries, file, report
 
 pytestmark = pytest.mark.django_db

@@ -4,7 +4,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from jobs_admin import audit, replays, triage
+from jobs_admin import replays
+from jobs_admin.db import audit
+from jobs_admin.failures import triage
 from jobs_admin.models import AuditEvent, Failure, Group, Replay
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.replays.conftest import ANN, EVE, bury, shop  # noqa: F401

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 
-from jobs_admin.turns import turn_at
+from jobs_admin.db.turns import turn_at
 
 
 def test_one_has_its_turn_at_a_time_and_each_gets_one(tmp_path):

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs_admin import uncaptured
+from jobs_admin import trust
 from jobs_admin.core import keys
-from jobs_admin.models import Total
+from jobs_admin.ingest import uncaptured
+from jobs_admin.models import Source, Total
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer
 
 pytestmark = pytest.mark.django_db
@@ -17,10 +18,16 @@ pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
 
 
+@pytest.fixture(autouse=True)
+def known(db):
+    Source.objects.bulk_create([Source(name="shop"), Source(name="crm")])
+    trust.forget()
+
+
 def tell(store, name: str, count: int, *, source="shop", host="web-3", ago=timedelta(minutes=5), last=timedelta(0)):
-    said = {"source": source, "host": host, "count": count}
+    said = {"host": host, "count": count}
     said |= {"since": (NOW - ago).timestamp(), "last": (NOW - last).timestamp()}
-    store.hset(keys.dropped(), name, json.dumps(said))
+    store.hset(keys.dropped(source), name, json.dumps(said))
 
 
 def shown(viewer=ENGINE, **options):
@@ -66,7 +73,7 @@ def test_what_is_long_over_is_forgotten_in_the_store_and_shown_no_more_but_count
     tell(store, "a", 5, ago=timedelta(days=8), last=timedelta(days=8))
     tell(store, "b", 6, ago=timedelta(days=8))  # goes on
     uncaptured.fold(NOW)
-    assert store.hkeys(keys.dropped()) == [b"b"]
+    assert store.hkeys(keys.dropped("shop")) == [b"b"]
     assert shown() == []
     assert uncaptured.by_source(ENGINE) == [("shop", 11)]
 
@@ -79,14 +86,16 @@ def test_nobody_sees_what_a_source_that_is_not_shown_to_them_lost(store):
 
 
 def test_hostile_words_are_left_out_and_forgotten(store):
-    for name, text in enumerate((b"", b"[]", b"{", b'{"source": "../x", "host": "h", "count": 1, "since": 1, "last": 1}',
+    for name, text in enumerate((b"", b"[]", b"{", b'{"host": "h", "count": 0, "since": 1, "last": 1}',
                  b'{"source": "shop", "host": "h", "count": -1, "since": 1, "last": 1}',
                  b'{"source": "shop", "host": "h", "count": 1e400, "since": 1, "last": 1}',
                  b'{"source": "shop", "host": "h", "count": 1, "since": NaN, "last": 1}',
                  b'{"source": "shop", "host": "h", "count": 1, "since": 1, "last": NaN}')):  # fmt: skip
-        store.hset(keys.dropped(), f"x{name}", text)
+        store.hset(keys.dropped("shop"), f"x{name}", text)
+        store.hset(keys.shared("dropped"), f"x{name}", text)
+    store.hset(keys.shared("dropped"), "y", '{"source": "../x", "host": "h", "count": 1, "since": 1, "last": 1}')
     uncaptured.fold(NOW)
-    assert not store.hlen(keys.dropped())
+    assert not store.hlen(keys.dropped("shop")) and not store.hlen(keys.shared("dropped"))
     assert not Total.objects.exists()
 
 

@@ -4,10 +4,12 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
-from jobs_admin import audit, group_changes, group_rules, triage
+from jobs_admin.db import audit
+from jobs_admin.failures import triage
+from jobs_admin.failures.undoing import Done, Undoable, latest, of_events
+from jobs_admin.groups import group_changes, group_rules
 from jobs_admin.models import AuditEvent, Failure, Group
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
-from jobs_admin.undoing import Done, Undoable, latest, of_events
 from tests.jobs_admin.test_failures import bury, make_group
 
 pytestmark = pytest.mark.django_db

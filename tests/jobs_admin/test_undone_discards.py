@@ -8,9 +8,11 @@ import time
 
 import pytest
 
-from jobs_admin import config, pulling, rechecking, replays, triage
+from jobs_admin import config, replays
+from jobs_admin.failures import triage
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.models.failure import Caveat
+from jobs_admin.retries import pulling, rechecking
 from tests import postgresql_server
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs_admin import config, contents, ingest, replays, triage
+from jobs_admin import config, ingest, replays
 from jobs_admin.core.envelope import UNREAD, Envelope, encode
+from jobs_admin.failures import contents, triage
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.failure import Caveat
 from tests.conftest import forget_configuration

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection
 
-from jobs_admin import replays, unrecovered
+from jobs_admin import replays
 from jobs_admin.models import Failure
+from jobs_admin.queues import unrecovered
 from tests.jobs_admin.replays.conftest import buried, bury, came_home, shop  # noqa: F401  (fixtures)
 from tests.jobs_admin.replays.test_sending import begun, counts, sent_all
 

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 import redis
 
-from jobs_admin import heartbeats, ingest, refiling
+from jobs_admin import ingest
 from jobs_admin.core import envelope, keys
 from jobs_admin.core.envelope import KINDS, VERSION, encode
+from jobs_admin.fleet import heartbeats
+from jobs_admin.ingest import refiling
+from jobs_admin.ingest.report import NotOurs
 from jobs_admin.management import wheel
 from jobs_admin.models import Failure, Unfiled, Worker
-from jobs_admin.report import NotOurs
 from tests.dashboard.conftest import log_in
 from tests.jobs_admin.test_ingest import NOW, report
 from tests.jobs_admin.worker.policies import attempts, policy, published, running
@@ -96,7 +98,7 @@ def test_a_report_that_is_refused_again_keeps_its_row_with_the_new_reason(monkey
 def test_a_heartbeat_of_an_older_guard_is_a_worker_all_the_same(store, django_user_model):
     now = datetime.now(UTC)
     said = {"v": 1, "source": "shop", "name": "w1@old", "boot": "b", "at": now.timestamp(), "queues": ["emails"]}
-    store.hset(keys.workers(), "shop/w1@old", json.dumps(said))
+    store.hset(keys.workers("shop"), "w1@old", json.dumps(said))
     (beat,) = heartbeats.fold(now)
     assert (beat.name, beat.queues, beat.tasks, beat.late_ack) == ("w1@old", ["emails"], None, {})
     assert Worker.objects.get().name == "w1@old"
@@ -121,6 +123,11 @@ OLDER = {
         '            "configuration": has.digest,\n': "",
         '            "tasks": identity.tasks.digest,\n': "",
         '            "uncounted": self.at_start.uncounted,\n': "",
+        "pipeline.hset(keys.workers(source), identity.name,": 'pipeline.hset(keys.workers(source), f"{source}/{identity.name}",',
+    },
+    "jobs_admin/core/keys.py": {  # which all sources shared
+        f'f"{{prefix}}:{{{{{{source}}}}}}:{name}{rest}"': f'f"{{prefix}}:{name}{rest}"'
+        for name, rest in [("failures", ""), ("failures:bytes", ""), ("workers", ""), ("tasks", ":{digest}"), ("configuration", ":{digest}")]
     },
     "jobs_admin/core/policy/parsing.py": {
         "    said.done(_FIELDS)": '    said.done([name for name in _FIELDS if name != "rate_limit"])'
@@ -193,5 +200,5 @@ def test_a_policy_that_an_older_guard_does_not_know_whole_only_observes_there(st
     worker.wait(lambda: f"{job}] raised" in worker.text())  # natively: at once, and once
     assert len(attempts(worker, job)) == 1
     with redis.Redis.from_url(engine.url) as client:
-        (entry,) = worker.wait(lambda: client.xrange(keys.failures()))
+        (entry,) = worker.wait(lambda: client.xrange(keys.shared("failures")))
     assert json.loads(entry[1][b"meta"])["observed"].startswith("would retry in")

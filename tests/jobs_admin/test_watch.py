@@ -68,8 +68,17 @@ def watching(environment, *arguments):
     try:
         yield process
     finally:
+        steps = steps_of(process)
         process.kill()
         process.wait()
+        until(lambda: not [pid for pid in steps if is_alive(pid)])
+
+
+def steps_of(watch):
+    """The processes of its steps, also those that have not said yet that they live; none where it has ended."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{watch.pid}/task/{watch.pid}/children").read_text().split()
+    return []
 
 
 def noted(desk):
@@ -91,9 +100,9 @@ def failures(environment):
 
 
 def test_reports_become_failures_and_each_step_says_that_it_lives(environment, desk):
-    desk.xadd(keys.failures(), encode(report("watched")))
+    desk.xadd(keys.failures("shop"), encode(report("watched")))
     with watching(environment) as watch:
-        until(lambda: failures(environment) == 1 and not desk.xlen(keys.failures()), alive=watch)
+        until(lambda: failures(environment) == 1 and not desk.xlen(keys.failures("shop")), alive=watch)
         until(lambda: noted(desk).keys() >= {"ingest", "send", "settle"}, alive=watch)
         words = noted(desk)  # once: more steps are noted from moment to moment
         assert words["ingest"]["error"] == ""
@@ -120,9 +129,9 @@ def test_a_signal_ends_all_of_it_in_seconds(environment, desk, number):
 def test_the_steps_die_with_a_killed_parent(environment, desk):
     with watching(environment) as watch:
         until(lambda: len(noted(desk)) >= 3, alive=watch)
-        pids = [word["pid"] for word in noted(desk).values()]
+        steps = steps_of(watch)
         watch.kill()
-        until(lambda: not [pid for pid in pids if is_alive(pid)])
+        until(lambda: not [pid for pid in steps if is_alive(pid)])
 
 
 def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, desk):
@@ -133,10 +142,10 @@ def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, 
         part.rename(away.with_name(part.name.replace(file.name, "away")))
     file.mkdir()  # where a database should be
     try:
-        desk.xadd(keys.failures(), encode(report("later")))
+        desk.xadd(keys.failures("shop"), encode(report("later")))
         with watching(environment, "--only", "ingest") as watch:
             until(lambda: noted(desk).get("ingest", {}).get("error"), alive=watch)
-            assert desk.xlen(keys.failures()) == 1
+            assert desk.xlen(keys.failures("shop")) == 1
             at = noted(desk)["ingest"]["at"]
             until(lambda: noted(desk)["ingest"]["failed_rounds"] > 2, alive=watch)
             assert noted(desk)["ingest"]["at"] == at  # so that it is shown as late
@@ -144,7 +153,7 @@ def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost(environment, 
             for part in away.parent.glob("away*"):
                 part.rename(file.with_name(part.name.replace("away", file.name)))
             until(lambda: failures(environment) == before + 1, alive=watch)
-            until(lambda: not desk.xlen(keys.failures()), alive=watch)
+            until(lambda: not desk.xlen(keys.failures("shop")), alive=watch)
     finally:
         if file.is_dir():
             file.rmdir()
@@ -196,7 +205,7 @@ import os, sys, time
 sys.path.insert(0, {root!r})
 os.environ["DJANGO_SETTINGS_MODULE"] = "dashboard.settings"
 import django; django.setup()
-from jobs_admin import step_progress
+from jobs_admin.db import step_progress
 from jobs_admin.watch import Step, Watch
 def work(name):
     with open({file!r}, "a") as out: out.write("begun\\n")

@@ -22,7 +22,7 @@ OF_THEME = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 # Of a long list its first rows: the others are of the same making.
 SEEN = {"include": [["html"]], "exclude": [["[data-rows] > :nth-child(n+9)"], ["tbody > :nth-child(n+9)"]]}
 # No pages: a file that is kept, a text, an answer to a program, a way out. The login is looked at by whom it is for.
-NO_PAGE = {"failure-export", "failure-text", "incident-text", "healthz", "readyz", "logout", "login"}
+NO_PAGE = {"failure-export", "failure-text", "incident-text", "healthz", "readyz", "security-txt", "logout", "login"}
 # Lines that are put into lists and menus of other pages, and are looked at there: nothing leads to them.
 LINES = {"palette", "failure-complete", "failure-newer", "view-tabs", "view-count", "undo", "silence-fitting"}
 

@@ -14,10 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.utils import timezone
 
-from jobs_admin import alerts, config, sampling
+from jobs_admin import alerts, config
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, AlertEvent, Replay, Rule, Silence
 from jobs_admin.models.access import Viewer
+from jobs_admin.queues import sampling
 from tests.conftest import forget_configuration
 from tests.dashboard.alarming import episode, rule
 from tests.dashboard.conftest import bury, group, log_in
@@ -97,13 +98,13 @@ def test_from_the_link_through_the_login_to_acknowledged_silenced_and_a_draft(li
     come_in(page, "otto")
     page.wait_for_url(re.compile(rf"{at(alert)}$"))
     assert page.locator("h1").inner_text() == "emails has 143 dead jobs (threshold: 100)"
-    assert "Nobody has acknowledged it." in page.inner_text("#alert")
+    assert "No one has acknowledged it." in page.inner_text("#alert")
     assert "SMTPServerDisconnected" in page.inner_text("#alert")
     assert page.locator("#metric-chart path.threshold").count() == 1
 
     page.get_by_label("Comment, optional").fill("I look at the mail server")
     page.get_by_role("button", name="Acknowledge").click()
-    page.locator(".alert-stands", has_text="otto has taken it.").wait_for()
+    page.locator(".alert-stands", has_text="otto acknowledged it.").wait_for()
     assert page.get_by_role("button", name="Acknowledge").count() == 0
     assert "I look at the mail server" in page.inner_text(".alert-story")
 
@@ -146,7 +147,7 @@ def test_by_keyboard_alone(live_server, browser, alert):
     assert Alert.objects.get(pk=alert.pk).state == "firing"
     page.wait_for_timeout(1600)  # no page is waited for any more
     page.keyboard.press("a")
-    page.locator(".alert-stands", has_text="otto has taken it.").wait_for()
+    page.locator(".alert-stands", has_text="otto acknowledged it.").wait_for()
     page.keyboard.press("r")
     page.wait_for_url(re.compile(r"/replays/new/\?q="))
     page.go_back()
@@ -214,7 +215,7 @@ def test_without_javascript_it_is_acknowledged_and_silenced(live_server, browser
     page.goto(at(alert))
     come_in(page, "otto")
     page.get_by_role("button", name="Acknowledge").click()
-    expect(page.locator("#alert")).to_contain_text("otto has taken it.")
+    expect(page.locator("#alert")).to_contain_text("otto acknowledged it.")
     page.click("#silence-menu summary")
     page.fill("#silence-comment", "known")
     page.get_by_role("button", name="1 h", exact=True).click()

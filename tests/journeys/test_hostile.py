@@ -24,7 +24,9 @@ from django.utils import timezone
 
 from dashboard.rights import addresses
 from dashboard.views import failure_bulk
-from jobs_admin import audit, config, triage
+from jobs_admin import config
+from jobs_admin.db import audit
+from jobs_admin.failures import triage
 from jobs_admin.models import (
     Alert,
     AlertEvent,

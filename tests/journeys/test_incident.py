@@ -56,11 +56,11 @@ def left_as_it_was(desk):
 def test_a_stopped_incident_leaves_the_desk_as_it_was(desk, page):
     desk.wait_until(lambda: desk.get("failures", q="state:any")["count"] > 2000, "the history is in", within_s=60)
     page.goto("/demo/")
-    press(page, "Mend")  # whatever another journey left
+    press(page, "Fix")  # whatever another journey left
     press(page, re.compile("^Play "))
     page.locator(".acts [aria-current=step]", has_text="A new group").wait_for(timeout=120_000)
     press(page, "Stop it")
-    page.get_by_text("Stopped. What was broken is mended").wait_for(timeout=120_000)
+    page.get_by_text("Stopped. The warehouse is fixed").wait_for(timeout=120_000)
     assert desk.get("failures", q=ALL)["count"] > 0
     left_as_it_was(desk)
 

@@ -112,7 +112,7 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
 
     # Mend it, and let the shop rest, so that numbers can be compared.
     page.goto("/demo/")
-    press(page, "Mend")
+    press(page, "Fix")
     press(page, "Stop")
 
     def at_rest():
@@ -170,8 +170,8 @@ def test_a_partner_breaks_and_every_job_comes_back(desk, page):
 def test_a_partner_that_falls_over_is_seen_to(desk, page):
     page.goto("/demo/")
     press(page, "50/s")
-    press(page, "Mend slowly")
+    press(page, "Fix slowly")
     page.get_by_text("fell over").first.wait_for(timeout=90_000)
-    press(page, "Mend")
+    press(page, "Fix")
     press(page, "5/s")
     page.get_by_text("Well: answers every request at once.").first.wait_for()

@@ -9,8 +9,9 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from jobs_admin import config, pulling
+from jobs_admin import config
 from jobs_admin.models import Failure
+from jobs_admin.retries import pulling
 from tests.conftest import forget_configuration
 from tests.journeys.looking import SIZES, expect, faults, opened
 from tests.sources.jobs_tables import OnSQLite

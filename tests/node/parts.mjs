@@ -434,7 +434,7 @@ test('a process that closes its last worker leaves, and says so; the next lives 
   }, 'it to be gone');
   assert.deepEqual([boot.leaving, boot.worker], ['1', home.name]);
   assert.ok(Number(await store.zscore(keys.boots('leaves'), home.boot)) < Date.now() - 10e3);
-  const told = JSON.parse(await store.hget(keys.workers, `leaves/${home.name}`));
+  const told = JSON.parse(await store.hget(keys.workers('leaves'), home.name));
   assert.deepEqual([told.counts.leaves.succeeded, told.queues], [1, []]);
   await until(() => home.store.isOver, 'the connection to be closed');
   assert.notEqual(homeOf({ source: 'leaves', store: STORE }), home);

@@ -7,10 +7,12 @@ from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import failures, indexing, newest
+from jobs_admin import failures
 from jobs_admin.core.query import format, parse
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Attempt, Failure, Replay, ReplayItem, Traceback
 from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.search import newest
 from tests.jobs_admin.test_failures import NOW, bury
 from tests.search import world
 

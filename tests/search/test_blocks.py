@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from jobs_admin import failures, indexing
+from jobs_admin import failures
 from jobs_admin.core import pasted
+from jobs_admin.failures.nearest import near
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, Viewer
-from jobs_admin.nearest import near
 from tests.jobs_admin.test_failures import NOW, bury, found
 from tests.search.blocks import BLOCKS, JOBS
 from tests.search.strings import strings

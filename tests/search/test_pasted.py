@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from jobs_admin import failures, indexing
+from jobs_admin import failures
 from jobs_admin.core.query import Query, format, parse, reading
 from jobs_admin.core.text import representable
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE
 from tests.jobs_admin.test_failures import NOW

@@ -8,11 +8,11 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from jobs_admin import indexing
 from jobs_admin.core import query as language
 from jobs_admin.core import terms
 from jobs_admin.core.priority import REDIS, level
 from jobs_admin.core.query import Age, All, Any, Match, Numbers, Text, Time
+from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure, Group, Traceback
 
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)

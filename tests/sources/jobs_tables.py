@@ -1,4 +1,6 @@
-"""The seed's jobs table on real databases, and what its workers do to it: `failJob` is the seed's own statement."""
+"""A jobs table on real databases, and what its workers do to it, with the delays of
+https://hectoday.com/courses/background-jobs-and-queues/retries-and-backoff.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import psycopg
 
 from jobs_admin.sources.base import Letter, Ref
 
-# Seed 001 shows `failJob` and a query; the table itself ("Database-Backed Queues") with the columns that these name.
+# The page shows `failJob` and a query; this table has the columns that these name.
 SQLITE = """
 CREATE TABLE jobs (
   id TEXT PRIMARY KEY, type TEXT NOT NULL, payload TEXT NOT NULL, status TEXT NOT NULL DEFAULT 'pending',
@@ -21,26 +23,17 @@ CREATE TABLE jobs (
 """
 POSTGRESQL = re.sub(r"(\w+_at) TEXT", r"\1 timestamptz", SQLITE).replace("(datetime('now'))", "now()")
 
-# As it stands in the seed, between the backticks of `db.prepare`. SQLite reads it as ('+' || (attempts + 1)) * (30 || ' seconds'),
-# since `||` binds tighter than `*`, and so the row that is to be tried again gets NULL for a time (measured: SQLite 3.40).
+# As pages on jobs tables write it. SQLite reads the sum as ('+' || (attempts + 1)) * (30 || ' seconds'), since `||` binds
+# tighter than `*`, and so the row that is to be tried again gets NULL for a time (measured: SQLite 3.40).
 AS_IT_STANDS = """
-UPDATE jobs
-SET status = CASE
-WHEN attempts + 1 >= max_attempts THEN 'failed'
-ELSE 'pending'
-END,
-attempts = attempts + 1,
-last_error = ?,
-locked_by = NULL,
-locked_at = NULL,
-updated_at = datetime('now'),
-scheduled_at = CASE
-WHEN attempts + 1 >= max_attempts THEN scheduled_at
-ELSE datetime('now', '+' || (attempts + 1) * 30 || ' seconds')
-END
+UPDATE jobs SET
+  attempts = attempts + 1, last_error = ?, updated_at = datetime('now'), locked_by = NULL, locked_at = NULL,
+  status = CASE WHEN attempts + 1 < max_attempts THEN 'pending' ELSE 'failed' END,
+  scheduled_at = CASE WHEN attempts + 1 < max_attempts
+    THEN datetime('now', '+' || (attempts + 1) * 30 || ' seconds') ELSE scheduled_at END
 WHERE id = ?
 """
-# As it is meant: the seed's table of delays.
+# As it is meant: the delays of the page's table.
 FAIL_JOB = AS_IT_STANDS.replace("(attempts + 1) * 30 ||", "((attempts + 1) * 30) ||")
 ON_POSTGRESQL = (
     FAIL_JOB.replace(

@@ -1,4 +1,4 @@
-"""What producers and consumers do on RabbitMQ, as seed 002 has them, and what people do by its management."""
+"""Producers and consumers on RabbitMQ, and what people do by its management."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Broker:
 
 
 class Bus:
-    """Seed 002's event bus: what fails five times goes to the dead-letter queue, with its stack trace in the headers."""
+    """An event bus with its own retries, as in
+    https://dev.to/wesleyskap/error-state-machinesdesigning-dead-letter-queues-dlq-and-jittered-retries-8im:
+    what fails five times goes to the dead-letter queue, with its stack trace in the headers."""
 
     attempts = 5
 

@@ -62,7 +62,7 @@ class Shop(System):
             self.name, self.queue, "ok", f"j{n}", "exception", 1, time.time(), "TimeoutError", "no answer",
             args=f"[{n}]", kwargs="{}", raw=raw, raw_size=len(raw),
         )  # fmt: skip
-        self._store.xadd(keys.failures(), encode(report))
+        self._store.xadd(keys.failures(self.name), encode(report))
         return report.job_id
 
     def stop(self) -> None:
@@ -254,7 +254,7 @@ class Desk(replays_desk.Desk):
     def source(self, system: System) -> dict[str, Any]:
         """What is known of it: reachable, why, since, why_not_pulled, not_pulled_since, read_only."""
         return self.ask(
-            "from jobs_admin import overview\n"
+            "from jobs_admin.desk import overview\n"
             f"row = overview.source(ANN, {system.name!r})\n"
             "say(None if row is None else {'reachable': row.reachable, 'why': row.why, 'since': str(row.changed_at),\n"
             " 'why_not_pulled': row.why_not_pulled, 'not_pulled_since': str(row.not_pulled_since),\n"
@@ -265,7 +265,7 @@ class Desk(replays_desk.Desk):
         """A page, as an admin sees it, without its tags."""
         return self.ask(
             "import re, html\nfrom django.test import Client\nfrom django.conf import settings\n"
-            "from django.contrib.auth import get_user_model\nfrom jobs_admin import overview; overview.forget()\n"
+            "from django.contrib.auth import get_user_model\nfrom jobs_admin.desk import overview; overview.forget()\n"
             "settings.ALLOWED_HOSTS = ['*']\n"
             "settings.STORAGES = {**settings.STORAGES, 'staticfiles': {'BACKEND': 'django.contrib.staticfiles.storage.StaticFilesStorage'}}\n"
             "user, made = get_user_model().objects.get_or_create(username='ann')\n"
@@ -294,7 +294,7 @@ class Desk(replays_desk.Desk):
         """As `watch` does once a minute: at versions, rights and settings."""
         self._looks += 1
         self.ask(
-            f"from datetime import timedelta\nfrom jobs_admin import sampling\n"
+            f"from datetime import timedelta\nfrom jobs_admin.queues import sampling\n"
             f"sampling.sample(timezone.now() + timedelta(seconds={61 * self._looks})); say(1)"
         )
 

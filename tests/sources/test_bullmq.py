@@ -106,7 +106,7 @@ class TestContract(Bull, PulledContract):
     def bury(self, count):
         ids = [self.die(n) for n in range(count)]
         self.let_fail(more=count)
-        # Each in another moment, as the contract has it.
+        # Each in another moment, as `PulledContract` expects.
         return [self.of(job_id) for job_id in ids]
 
     def of(self, job_id):

@@ -11,7 +11,7 @@ from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.sources.bullmq.carried import carried
 
 STACK = "PartnerRefused: order {n}\n    at deliver (/srv/hooks.js:4:2)"
-# As DeadLetterQueue.watchQueue writes it (tests/node/seeds).
+# As a listener writes it (tests/node/forwarders).
 OF_QUEUE = {
     "originalQueue": "webhooks",
     "originalJobId": "7",

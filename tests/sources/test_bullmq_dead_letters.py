@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from jobs_admin import config, pulling, replays
+from jobs_admin import config, replays
 from jobs_admin.models import Failure, Replay
 from jobs_admin.replays.options import Options
+from jobs_admin.retries import pulling
 from jobs_admin.sources.base import Letter, Ref, SourceRefused
 from tests import node
 from tests.conftest import forget_configuration
@@ -58,7 +59,7 @@ class TestDeadLetterQueues(Bull):
         return self.another_of([self.queue, self.dead], **options)
 
     def copy(self, job_id, **changes):
-        """As seed 000's `watchQueue` leaves one; a value of None is left out."""
+        """As a listener (tests/node/forwarders) leaves one; a value of None is left out."""
         said = {
             "originalQueue": self.queue,
             "originalJobId": job_id,
@@ -85,7 +86,7 @@ class TestDeadLetterQueues(Bull):
         return self.copy(job_id, **nothing, poisonPillRecord=record, quarantinedAt=self.now())
 
     def as_json(self, job_id, **changes):
-        """As decision 0003 (seed 004) leaves one, by this job's own `asJSON`."""
+        """As a worker that forwards (tests/node/forwarders) leaves one, by this job's own `asJSON`."""
         job = self.bull.job(self.queue, job_id, "asJSON")
         return self.bull.add(
             self.dead, "failed-job", {"originalJob": job | changes, "error": "no", "failedAt": self.now()}, priority=1
@@ -258,7 +259,7 @@ class TestDeadLetterQueues(Bull):
         assert sorted(r.job_id for r in read(self.desk())[0]) == ["7", "8"]
 
     def test_a_detector_that_runs_wild_leaves_one_failure_and_no_long_step(self):
-        """As seed 000's does where the job that it removes is still locked: it fails, takes that for a crash, and quarantines again."""
+        """As a detector of crashes (tests/node/forwarders) does where the job that it removes is still locked: it fails, takes that for a crash, and quarantines again."""
         pill = self.pill("7")
         fields = self.client.hgetall(self.key(pill, self.dead))
         with self.client.pipeline() as pipe:
@@ -497,7 +498,7 @@ class TestDeadLetterQueues(Bull):
     def test_a_job_that_was_moved_into_quarantine_is_not_gone_until_its_copy_is(self):
         job_id = self.bull.add(self.queue, "explode", {"n": 1})
         copy = self.pill(job_id)
-        self.bull.job(self.queue, job_id, "remove")  # as the detector of seed 000 does
+        self.bull.job(self.queue, job_id, "remove")  # as the detector does
         source = self.desk()
         (report,), _ = read(source)
         asked = [Ref(report.queue, report.job_id, "quarantined", report.at - 1)]

@@ -40,6 +40,17 @@ def test_a_failed_job_says_why_when_and_at_which_attempt():
     assert "hunter2" not in told.kwargs and told.raw_is_whole
 
 
+def test_a_secret_of_the_data_is_hidden_where_the_error_repeats_it():
+    stack = json.dumps(["LoginError: ann/hunter2 was refused\n    at login (/app/w.js:1:2)"]).encode()
+    told = bullmq_letters.report(
+        "shop", "emails", "7", FAILED | {b"failedReason": b"ann/hunter2 was refused", b"stacktrace": stack}, 6
+    )
+    assert told.message == "ann/[redacted] was refused" and told.trace.startswith(
+        "LoginError: ann/[redacted] was refused"
+    )
+    assert told.redacted == 3
+
+
 def test_who_resets_the_attempts_and_fails_again_has_made_one_more():
     again = FAILED | {b"atm": b"1", b"stacktrace": json.dumps(["a: b"] * 3).encode()}
     assert bullmq_letters.report("shop", "emails", "7", again, 6).attempt == 3

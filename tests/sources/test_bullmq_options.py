@@ -36,7 +36,7 @@ PLANTED = {
     "text": ({"attempts": 8, "backoff": "exponential"}, {"backoff-without-strategy"}),
     "unknown": ({"attempts": 8, "backoff": {"type": "custom"}}, {"backoff-without-strategy"}),
     "strategy": ({"attempts": 8, "backoff": {"type": "ours"}}, set()),
-    # As seed 000 has them (JOB_DEFAULTS), and seed 004.
+    # As Archon (JOB_DEFAULTS) and Villa Life have them: docs/policies.md links to both.
     "emails": ({"attempts": 4, "backoff": {"type": "exponential", "delay": 2000}, "removeOnFail": {"count": 500}}, {"gives-up-before-outage"}),
     "webhooks": ({"attempts": 6, "backoff": {"type": "exponential", "delay": 5000}, "removeOnFail": {"count": 1000}}, {"gives-up-before-outage"}),
     "payments": ({"attempts": 3, "backoff": {"type": "fixed", "delay": 60000}, "removeOnFail": {"count": 5000}}, {lint.GROWTH, "gives-up-before-outage"}),
@@ -61,7 +61,7 @@ def found(engine):
                     bull.add(queue, f"{queue}-job", {"fails": 9}, **options)
             bull.add("mixed", "urgent", **SOUND, priority=1)
             bull.add("mixed", "any", **SOUND)
-            # As seed 004 puts a job aside, and believes that it comes last.
+            # As many put a job aside (tests/node/forwarders), and believes that it comes last.
             bull.add("dead-letter", "failed-job", {"originalJob": {}}, attempts=1, priority=1)
             bull.work("few")
             bull.work("unknown", **QUICK)

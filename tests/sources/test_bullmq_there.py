@@ -585,7 +585,7 @@ class TestSource(There, SourceContract):
     """What every source must do, with letters of jobs that are not there any more: each is put back under the id that the letter has."""
 
     letter = SourceContract.letter
-    elsewhere = None  # only what does not say its queue (a dead letter of seed 004's form) may be sent to any
+    elsewhere = None  # only what does not say its queue (a dead letter of the form `originalJob`) may be sent to any
 
     @pytest.fixture(autouse=True)
     def _raw(self, source):

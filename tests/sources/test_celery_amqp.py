@@ -101,7 +101,7 @@ class TestCeleryOnRabbitMQ(SourceContract):
 
 
 class Letters(SourceContract):
-    """Letters outside the contract, of a message that a test gives."""
+    """Letters of a message that a test gives; no test of `SourceContract` runs on them."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw

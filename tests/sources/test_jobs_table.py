@@ -1,4 +1,4 @@
-"""A jobs table is read, and sent to, on a real SQLite file and a real PostgreSQL; its workers' statements are the seed's."""
+"""A jobs table is read, and sent to, on a real SQLite file and a real PostgreSQL; its workers' statements are in `jobs_tables`."""
 
 from __future__ import annotations
 

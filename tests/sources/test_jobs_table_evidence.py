@@ -45,6 +45,12 @@ def refs(reports, state="dead"):
     return [Ref(one.queue, one.job_id, state, one.at) for one in reports]
 
 
+def test_a_secret_of_the_payload_is_hidden_where_the_error_repeats_it(table, source):
+    table.die("a", "LoginError: ann/hunter2hunter2 was refused", payload={"password": "hunter2hunter2"})
+    (report,), _ = pulled(source)
+    assert report.message == "ann/[redacted] was refused" and "hunter2" not in report.kwargs + report.trace
+
+
 @pytest.mark.parametrize(("found", "ledger", "known", "was_away"), [
     (replace(FOUND, place="file 8"), "ledger 1", ["a"], False),
     (replace(FOUND, tides=(11, 40)), "ledger 1", ["a"], False),

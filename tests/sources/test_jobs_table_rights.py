@@ -95,7 +95,7 @@ def test_a_ledger_that_may_not_be_read_keeps_no_row_from_being_read(table, as_ro
     sender, other = as_role('de"sk'), as_role(role)
     sender.epoch("r")
     assert told(other) == [("a", "exception")]
-    assert "how replays of jobs end is not told" in found(other, "jobs-table-ledger-hidden").text
+    assert "outcomes of replays of jobs are unknown" in found(other, "jobs-table-ledger-hidden").text
     assert found(sender, "jobs-table-ledger-hidden") is None
     with pytest.raises(SourceRefused):  # never "it was not sent": nobody may know
         other.was_sent("r", [1])

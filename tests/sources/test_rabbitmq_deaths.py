@@ -98,7 +98,7 @@ class TestDeaths(Queues):
     def test_what_says_nothing_lies_where_it_lies_and_cannot_be_sent_there(self):
         self.bus.publish(self.dlq, b"plain text", content_type="text/plain")
         report = self.told(dead_letter_queues=[self.dlq], management_url="")
-        assert report.queue == self.dlq and report.error_type == "Unexplained" and "says why" in report.message
+        assert report.queue == self.dlq and report.error_type == "Unexplained" and "without a reason" in report.message
         source = self.another(dead_letter_queues=[self.dlq], management_url="")
         with pytest.raises(SourceRefused, match="of = ") as refused:
             source.send("r", [letter(report)])
@@ -122,6 +122,15 @@ class TestDeaths(Queues):
         assert report.error_type == "TypeError"
         assert "hunter2" not in report.message + report.kwargs + report.headers + report.trace
         assert "abcdefghijklmnop" not in report.headers and report.redacted >= 3
+
+    def test_a_secret_of_the_body_is_hidden_where_the_error_repeats_it(self):
+        headers = {
+            "x-exception-message": "ann/hunter2hunter2 was refused",
+            "x-exception-stacktrace": "ann/hunter2hunter2\n at f",
+        }
+        self.bus.publish(self.dlq, {"password": "hunter2hunter2", "n": 1}, application_headers=headers)
+        report = self.told()
+        assert report.message == "ann/[redacted] was refused" and "hunter2" not in report.trace + report.kwargs
 
     def test_headers_of_a_source_are_named_in_its_options(self):
         headers = {"warum": "partner away", "warum-trace": "at f", "job": "mail"}
@@ -175,7 +184,7 @@ class TestByteForByte(Queues):
             "app_id": amqp_fields.short("shop"),
         }
         body = bytes(range(256)) * 10
-        # Forwarded, as seed 002 does: what RabbitMQ itself dead-letters it writes anew.
+        # Forwarded by the consumer: what RabbitMQ itself dead-letters it writes anew.
         self.bus.channel.basic_publish(Written(body, amqp_fields.joined(parts)), routing_key=self.dlq)
         until(lambda: self.bus.depth(self.dlq))
         source = self.another()

@@ -101,7 +101,7 @@ class TestAQuorumQueue(Queues):
         everything(source, rounds=2)
         assert self.counted() == [(0, 0), (1, 0)]
         found = {one.id: one for one in source.findings()}
-        assert "cannot be told" in found["never-peeked"].text and found[READ_ONLY].severity == "high"
+        assert "The type of queue" in found["never-peeked"].text and found[READ_ONLY].severity == "high"
         with pytest.raises(SourceRefused, match="lets this user send nothing"):
             source.send("r", [Letters.of(self)])
 

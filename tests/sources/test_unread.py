@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-from jobs_admin import config, liveness, pulling
+from jobs_admin import config
 from jobs_admin.models import Failure, Source, Unfiled
+from jobs_admin.queues import liveness
+from jobs_admin.retries import pulling
 from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.sources.bullmq import reading as bullmq_reading
 from jobs_admin.sources.jobs_table import rows as jobs_table_rows

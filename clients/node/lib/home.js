@@ -7,7 +7,7 @@ const path = require('node:path');
 const { InForce, RUNGS } = require('./in-force');
 const keys = require('./keys');
 const { Ledger } = require('./ledger');
-const { CALL_MS, Script, Store } = require('./redis');
+const { CALL_MS, Said, Script, Store } = require('./redis');
 const { version } = require('../package.json');
 
 const POLL_MS = 1000, BEAT_MS = 5000; // `off` must reach every worker within two seconds
@@ -145,15 +145,19 @@ class Home {
 
   async tell() {
     const queues = [...new Set([...this.workers.keys()].map((worker) => worker.name))];
+    this.storeUser ??= await this.store.ask(['ACL', 'WHOAMI']).then(String, (error) => {
+      if (error instanceof Said) return ''; // an older server, or one that allows this user no such question
+      throw error;
+    });
     const said = {
-      v: 1, source: this.source, name: this.name, boot: this.boot, at: Date.now() / 1000, host: this.host, pid: process.pid,
+      v: 1, store_user: this.storeUser, name: this.name, boot: this.boot, at: Date.now() / 1000, host: this.host, pid: process.pid,
       release: this.release, celery: '', guard: version, mode: this.mode, policies: this.inForce.versions, refused: this.inForce.refused,
       pool: 'node', broker: 'bullmq', concurrency: this.concurrency, queues, tasks: '', tasks_cut: false, configuration: '',
       late_ack: Object.fromEntries(queues.map((queue) => [queue, true])), counts: this.counts, spooled: 0, dropped: this.dropped,
       broken: this.broken, uncounted: this.ledger.uncounted, overrun: 0, shared_out: this.sharedOut, repeated: 0, unasked: 0, unplaced: 0, unkept: 0,
     };
-    await this.store.ask(['HSET', keys.workers, `${this.source}/${this.name}`, JSON.stringify(said)]);
-    await this.store.ask(['EXPIRE', keys.workers, FORGET_S]);
+    await this.store.ask(['HSET', keys.workers(this.source), this.name, JSON.stringify(said)]);
+    await this.store.ask(['EXPIRE', keys.workers(this.source), FORGET_S]);
   }
 
   /** Whether one retry of the policy's budget may be made, which is then spent; a number: seconds until its turn by this process' share. */

@@ -11,7 +11,7 @@ const told = (text) => (PLAIN.test(text) ? text : 'x' + createHash('sha256').upd
 module.exports = {
   isSource: (name) => typeof name === 'string' && SOURCE.test(name),
   switch: 'redrive:switch',
-  workers: 'redrive:workers',
+  workers: (source) => `redrive:{${source}}:workers`,
   policies: 'redrive:policies',
   policiesVersion: 'redrive:policies:version',
   budget: (source) => `redrive:{${source}}:budget`,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from django.core.management.base import BaseCommand
 
 from dashboard import checkup
+from jobs_admin.core.text import shown
+
+_WIDTH = 2000  # characters of a line
 
 
 class Command(BaseCommand):
@@ -15,9 +18,13 @@ class Command(BaseCommand):
         worst = set()
         for result in checkup.results():
             worst.add(result.severity)
-            self.stdout.write(f"{result.severity:<8}{result.part}" + (f": {result.text}" if result.text else ""))
+            self._write(f"{result.severity:<8}{result.part}" + (f": {result.text}" if result.text else ""))
             for finding in result.findings:
-                self.stdout.write(f"        {finding.text}\n        → {finding.fix}")
+                self._write(f"        {finding.text}")
+                self._write(f"        → {finding.fix}")
         if checkup.HIGH in worst:
             raise SystemExit(1)
         self.stdout.write("Nothing is severe." if checkup.WARNING in worst else "All is well.")
+
+    def _write(self, line: str) -> None:
+        self.stdout.write(shown(line, _WIDTH))

@@ -33,10 +33,12 @@ from dashboard.environment import Misconfigured
 from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
 from demo import alerting, pager
 from demo import policies as demo_policies
-from jobs_admin import audit, failures
+from jobs_admin import failures
 from jobs_admin.core import keys
+from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, Failure
 from jobs_admin.models.access import ADMIN, ENGINE, Viewer
+from jobs_admin.trust import source_keys
 
 ROOT = environment.ROOT
 UP = Viewer("up")  # as the audit names it
@@ -71,7 +73,7 @@ class Command(BaseCommand):
             raise SystemExit(1) from error
         finally:
             desk.stop()
-        say("Stopped. Nothing of it is left running.")
+        say("Stopped. No process is left running.")
 
 
 def say(text: str) -> None:
@@ -87,6 +89,7 @@ class Desk:
         self.wanted_port = wanted_port
         self.has_demo = has_demo
         self.made = first_run.read(folder)
+        self.is_first = "run" not in self.made
         self.engine: Engine | None = None
         self.engine_due_at: float | None = None
         self.engine_failures = 0
@@ -136,13 +139,16 @@ class Desk:
         supervisor = self.supervisor = Supervisor(self.folder / "log", say, keep_open=(self.lock,))
         supervisor.heed_signals()
         self._choose_addresses()
+        self._tell("Starting the store …")
         self._start_engine()
         supervisor.turn(0)
         shop: list[Child] = []
         if self.has_demo:
             shop.append(supervisor.start(self._of_the_shop("partner", "demo.partner", "--port", self.partner_port)))
+        self._tell("Creating the database …")
         self._migrate()
         supervisor.turn(0)
+        self._tell("Collecting styles and scripts …")
         watch = supervisor.start(self._child("watch", manage("watch")))
         if self.has_demo:
             shop.append(supervisor.start(self._worker()))
@@ -153,9 +159,11 @@ class Desk:
             shop.append(supervisor.start(self._child("play", python("-m", "demo.play"))))
         pages = supervisor.start(self._web())
         needed = [*shop, watch, pages]
+        self._tell("Starting the web pages …")
         supervisor.wait_until(self._page_answers, "the page answers", lambda: supervisor.processor_s(pages), needed)
         if self.has_demo:
             history = self._play_history()
+            self._tell("Waiting for the first job of the demo to fail …")
             supervisor.wait_until(
                 _a_failure_is_visible,
                 "a failure is visible",
@@ -176,6 +184,11 @@ class Desk:
                 f"To change it: {elsewhere}python3 manage.py changepassword admin"
             )
         say(f"Redrive is ready: {self.url}")
+
+    def _tell(self, what: str) -> None:
+        """Say what a first start does next: it takes half a minute, a later one some seconds."""
+        if self.is_first:
+            say(what)
 
     def _choose_addresses(self) -> None:
         port = self.wanted_port
@@ -230,7 +243,10 @@ class Desk:
     def _of_the_shop(self, name: str, *module: str) -> Child:
         """A process of the demo: `python -m module`, its broker the demo's. It fails on purpose, so it is quiet here."""
         child = self._child(name, python("-m", *module), speaks=False)
-        child.environment = {**child.environment, "CELERY_BROKER_URL": environment.get("REDRIVE_DEMO_BROKER_URL")}
+        of_its_own = {"CELERY_BROKER_URL": environment.get("REDRIVE_DEMO_BROKER_URL")}
+        if key := self.made.get(_DEMO_KEY):  # the partner starts before there is one
+            of_its_own[source_keys.VARIABLE] = key
+        child.environment = {**child.environment, **of_its_own}
         return child
 
     def _web(self) -> Child:
@@ -265,11 +281,18 @@ class Desk:
         call_command("migrate", interactive=False, verbosity=0)
         if self.has_demo:
             demo_policies.publish()
+            self._make_source_key()
             # Read before the port was chosen; what is not public may be called only where it is named.
             settings.REDRIVE_DEMO_PARTNER_URL = environment.get("REDRIVE_DEMO_PARTNER_URL")
             alerting.begin(settings.REDRIVE_DEMO_PARTNER_URL, environment.get("REDRIVE_DEMO_PAGER_SECRET"))
         # A connection that a fork inherits would be shared with the child.
         connections.close_all()
+
+    def _make_source_key(self) -> None:
+        """The key with which the demo's workers sign: made once a data folder."""
+        if not source_keys.is_in_force(self.made.get(_DEMO_KEY, "")):
+            self.made[_DEMO_KEY] = str(source_keys.create(UP, demo_policies.SOURCE))
+            first_run.write(self.folder, self.made)
 
     def _collect_static(self) -> None:
         """Only when a file changed: names, sizes and times are the fingerprint."""
@@ -388,6 +411,8 @@ _DEMO = (
     "REDRIVE_DEMO_BROKER_URL", "REDRIVE_DEMO_PARTNER_PORT", "REDRIVE_DEMO_PARTNER_URL", "REDRIVE_DEMO_PAGER_SECRET",
 )  # fmt: skip
 
+_DEMO_KEY = "REDRIVE_DEMO_SOURCE_KEY"  # only in `up.json`: no process but the shop's needs it
+
 
 def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
@@ -422,7 +447,7 @@ def _a_failure_is_visible() -> bool:
 def _reports_so_far() -> tuple[object, ...]:
     """What changes while reports of failures are sent and filed."""
     try:
-        sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(keys.failures())
+        sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(keys.failures(demo_policies.SOURCE))
         last = sent["last-generated-id"]
     except redis.RedisError:  # nothing was sent yet, or the store is busy
         last = None

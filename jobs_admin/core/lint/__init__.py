@@ -2,7 +2,7 @@
 
 case = lint.case(policies, configurations, facts)
 lint.findings(case)     # every rule, the worst first
-lint.check(case)        # seed 003's check, with a verdict for every configuration
+lint.check(case)        # the check of exponential backoff, with a verdict for every configuration
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-# How long a service may be away, where no outage was seen yet. Seed 003: it "would have recovered in minutes".
+# How long a service may be away, where no outage was seen yet: five minutes.
 OUTAGE_S = 300.0
 
 

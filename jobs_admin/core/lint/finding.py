@@ -21,7 +21,7 @@ class Finding:
     title: str
     evidence: str
     fix: str
-    source: str  # where it is known from: a page of documentation, a thread, a seed
+    source: str  # where it is known from: a page of documentation, a thread, a standard
     where: Where
     quoted: str = ""
 

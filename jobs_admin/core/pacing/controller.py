@@ -419,7 +419,8 @@ class Controller:
             bounds.append(seen.sent - seen.unsettled + self.pace.in_flight)
         if self._state == CANARY and self.pace.canary:
             jobs = min(self._canary_jobs(self.pace.canary), self._first + 2 * self._well)
-            bounds.append(self._base + jobs + self._groups.lost)
+            without_news = max(0, seen.sent - self._home - seen.unsettled)  # ended, and nobody knows how
+            bounds.append(self._base + jobs + self._groups.lost + without_news)
         if self.pace.stop and self.pace.stop.failed < 1 and seen.are_reported and seen.sent > self._base:
             bounds.append(self._proven(seen))
         if self._waits_for_news(seen) or (self._judges and self._workerless_s):

@@ -28,6 +28,7 @@ MOST_EXCUSED = (
 MUCH = 0.2  # of the first attempts of a group, while clearly less of the others fails
 OUTAGE = 0.8  # of all first attempts, whatever their groups
 
+MOST_ASIDE = 400  # groups at a time; where more fail, their failures count as others do
 MOST_COUNTED = 500  # groups counted alone, so that what is stored is bounded; the smallest are counted together
 
 HasOthers = Callable[[Collection[GroupId]], bool]
@@ -154,6 +155,8 @@ class Groups:
         if failed == judged and (failed or len(failing) > 1):
             return ()  # nothing succeeds, and in more than one group
         if judged >= FEWEST and surely_above(failed, judged) > OUTAGE:
+            return ()
+        if len(self.aside) + len(failing) > MOST_ASIDE:
             return ()
         self.aside.update(failing)
         return tuple(_evidence("group", {group: one}) for group, one in failing.items())

@@ -95,7 +95,7 @@ class Pace:
     shuffle: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """As the contract writes it; what was not said is left out."""
+        """Return the pace as the API writes it, without the fields that were not given."""
         found: dict[str, Any] = {"style": self.style}
         for name in ("rate", "over", "in_flight", "queue_cap", "priority"):
             if (value := getattr(self, name)) is not None:

@@ -84,6 +84,8 @@ class Steering:
     def from_dict(values: dict[str, Any]) -> Steering:
         """Read the stored state of any version: unknown fields are dropped, missing fields restart."""
         known = {one.name for one in fields(Steering)}
+        if values.get("downs") == 0:  # of a version in which `before` outlived the trouble, and `downs` ended it
+            known.discard("before")
         return Steering(**{name: value for name, value in values.items() if name in known})
 
     @property

@@ -18,7 +18,7 @@ class Window:
     days: tuple[str, ...] = DAYS  # those on which it opens
 
     def as_dict(self) -> dict[str, Any]:
-        """As the contract writes it."""
+        """Return the window as the API writes it."""
         hours = {"from": f"{self.opens:%H:%M}", "to": f"{self.closes:%H:%M}"}
         return hours if self.days == DAYS else {**hours, "days": list(self.days)}
 

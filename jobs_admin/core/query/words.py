@@ -29,7 +29,10 @@ def reading(query: Query) -> str:
     if words:
         or_id = " (or is the job's id)" if any(may_be_job_id(t) for t in words) else ""
         parts.append("type or message has " + _listed([_shown(t.value) for t in words], "and") + or_id)
-    parts += [in_words(t) for t in query.terms if t not in words]
+    rest = [t for t in query.terms if t not in words]
+    is_alone = len(rest) == 1 and not words and query.names_state
+    # OR binds closer than the blank between two terms: what it joins is in parentheses.
+    parts += [in_words(t) if is_alone or not isinstance(t, Any) else f"({in_words(t)})" for t in rest]
     if not query.names_state:
         parts.append("state " + _listed(list(DEFAULT_STATES), "or"))
     return " · ".join(parts)

@@ -7,7 +7,8 @@ from argparse import ArgumentParser
 import redis
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs_admin import audit_anchor, config
+from jobs_admin import config
+from jobs_admin.db import audit_anchor
 from jobs_admin.models.access import Viewer
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import redis
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs_admin import config, draining
+from jobs_admin import config
 from jobs_admin.core import keys
-from jobs_admin.delayed import Place
-from jobs_admin.draining import Guarded
 from jobs_admin.management.switch import DRAIN, OFF, turn
+from jobs_admin.retries import draining
+from jobs_admin.retries.delayed import Place
+from jobs_admin.retries.draining import Guarded
 from jobs_admin.worker.heartbeat import BEAT_SECONDS
 
 _OBEYED_WITHIN_S = BEAT_SECONDS + 3

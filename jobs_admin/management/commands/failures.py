@@ -11,8 +11,9 @@ from datetime import datetime
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs_admin import config, failures, nearest, replays
+from jobs_admin import config, failures, replays
 from jobs_admin.core.text import shown
+from jobs_admin.failures import nearest
 from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import ENGINE
@@ -104,7 +105,7 @@ def _waiting(rows: list[Failure]) -> list[str]:
     for replay in Replay.objects.filter(pk__in=numbers).order_by("pk"):
         jobs = "1 job waits" if numbers[replay.pk] == 1 else f"{numbers[replay.pk]:,} jobs wait"
         page = config.page_url(reverse("replay-detail", args=[replay.pk]))
-        why = f": {shown(replay.held_because, 300)}" if replay.held_because else "."
+        why = f": {shown(replay.held_because_now, 300)}" if replay.held_because else "."
         lines.append(f"{jobs} in {replay.state} replay #{replay.pk}{why} {page}")
     return lines
 

@@ -8,7 +8,8 @@ import json
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from jobs_admin import config, retention
+from jobs_admin import config
+from jobs_admin.desk import retention
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer
 
 

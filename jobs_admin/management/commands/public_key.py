@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.core.management.base import BaseCommand
 
-from jobs_admin import config, unsealing
+from jobs_admin import config
+from jobs_admin.trust import unsealing
 
 
 class Command(BaseCommand):

@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 
 from django.core.management.base import BaseCommand
 
-from jobs_admin import indexing
+from jobs_admin.ingest import indexing
 
 _SAY_EVERY_S = 2.0
 

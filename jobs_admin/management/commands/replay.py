@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.urls import reverse
+from django.utils import timezone
 
 from jobs_admin import config, replays
 from jobs_admin.core import query as language
@@ -18,9 +19,11 @@ from jobs_admin.management.searching import SearchCommand
 from jobs_admin.models import Replay
 from jobs_admin.models.access import ENGINE
 from jobs_admin.models.replay import ReplayState
+from jobs_admin.replays import refused_outcomes
 
 _LOOK_EVERY_S = 0.5
 _SILENT_AFTER_S = 10
+_WARN_EVERY_S = 5
 _OVER = (ReplayState.DONE, ReplayState.STOPPED, ReplayState.CANCELLED)
 # What only a person can go on from: who waits for it would wait for ever.
 _STANDS = (ReplayState.HELD, ReplayState.AWAITING_APPROVAL)
@@ -89,7 +92,7 @@ class Command(SearchCommand):
         else:
             self.stdout.write(f"Started replay #{replay.pk}: {page}")
         if wait:
-            self._wait(replay, page)
+            self._wait(replay, page, {*seen.warnings})
 
     def _tell(self, query: str, seen: replays.Preview) -> None:
         read = language.parse(query)
@@ -120,13 +123,20 @@ class Command(SearchCommand):
             for line in replay_text.plan(seen):
                 self.stdout.write(line)
 
-    def _wait(self, replay: Replay, page: str) -> None:
+    def _wait(self, replay: Replay, page: str, warned: set[str]) -> None:
+        """Show progress until it ends. `warned`: what was printed before it began."""
         begun, told = time.monotonic(), False
-        progress = replay_text.Progress(self.stdout)
+        progress, looked = replay_text.Progress(self.stdout), float("-inf")
         try:
             while True:
                 replay.refresh_from_db()
                 progress.show(replay)
+                if time.monotonic() - looked > _WARN_EVERY_S:
+                    looked = time.monotonic()
+                    for text in refused_outcomes.warnings(ENGINE, [replay], timezone.now()).get(replay.pk, []):
+                        if text not in warned:
+                            warned.add(text)
+                            self.stderr.write(f"\n{text}")
                 if replay.state in _STANDS:
                     raise CommandError(f"\n{_why_it_stands(replay)} {page}")
                 # What is still sent of one that is done ended where nobody tells how.
@@ -193,5 +203,5 @@ def _patch(path: str) -> Any:
 
 def _why_it_stands(replay: Replay) -> str:
     if replay.state == ReplayState.HELD:
-        return f"Replay #{replay.pk} is held: {shown(replay.held_because, 300)} Resume or cancel it on its page:"
+        return f"Replay #{replay.pk} is held: {shown(replay.held_because_now, 300)} Resume or cancel it on its page:"
     return f"Replay #{replay.pk} awaits approval by another operator; nothing was sent. Its page:"

@@ -12,13 +12,14 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from jobs_admin import audit, config
+from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.text import shown
+from jobs_admin.db import audit
+from jobs_admin.management import terminal
+from jobs_admin.management.table import moment, table
 from jobs_admin.models import ApiToken
-from jobs_admin.models.access import EVERY_SOURCE, RANK, Viewer
-
-TERMINAL = Viewer(name="terminal")  # whoever has a shell on this machine
+from jobs_admin.models.access import EVERY_SOURCE, RANK
 
 
 class Command(BaseCommand):
@@ -72,12 +73,9 @@ def listing() -> list[str]:
     """A line for every token, the newest first, below a line of headings."""
     rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED", "OWNER")]
     for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
-        revoked = f"{token.revoked_at:%Y-%m-%d %H:%M}" if token.revoked_at else "-"
-        created = f"{token.created_at:%Y-%m-%d %H:%M}"
         owner = shown(token.owner.get_username(), 40) if token.owner else "-"
-        rows.append((shown(token.name, 40), token.role, token.source, created, revoked, owner))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        rows.append((shown(token.name, 40), token.role, token.source, moment(token.created_at), moment(token.revoked_at), owner))
+    return table(rows)
 
 
 def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "", owner: str = "") -> str:
@@ -94,9 +92,8 @@ def create(name: str, role: str, source: str = EVERY_SOURCE, *, token: str = "",
                 name=name, sha256=hashlib.sha256(token.encode()).hexdigest(), role=role, source=source, owner=person
             )
             after = {"role": role, "source": source} | ({"owner": owner} if owner else {})
-            audit.record(
-                TERMINAL, "token.create", f"token:{name}", after=after, source="" if source == EVERY_SOURCE else source
-            )
+            where = "" if source == EVERY_SOURCE else source
+            audit.record(terminal.viewer(), "token.create", f"token:{name}", after=after, source=where)
     except IntegrityError as error:
         raise CommandError(
             f"There is a token {name!r} already. Revoked names stay taken. Nothing was changed."
@@ -110,7 +107,7 @@ def give(name: str, owner: str) -> None:
     with transaction.atomic():
         if not ApiToken.objects.filter(name=name, revoked_at=None).update(owner=person):
             raise CommandError(f"No token {name!r} is in force. Nothing was changed.")
-        audit.record(TERMINAL, "token.give", f"token:{name}", after={"owner": owner})
+        audit.record(terminal.viewer(), "token.give", f"token:{name}", after={"owner": owner})
 
 
 def _person(name: str) -> AbstractBaseUser:
@@ -126,4 +123,4 @@ def revoke(name: str) -> None:
     with transaction.atomic():
         if not ApiToken.objects.filter(name=name, revoked_at=None).update(revoked_at=timezone.now()):
             raise CommandError(f"No token {name!r} is in force. Nothing was changed.")
-        audit.record(TERMINAL, "token.revoke", f"token:{name}")
+        audit.record(terminal.viewer(), "token.revoke", f"token:{name}")

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from jobs_admin import stranded
 from jobs_admin.core.text import shown
+from jobs_admin.fleet import stranded
 from jobs_admin.management import terminal
 
 

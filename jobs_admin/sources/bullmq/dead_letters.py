@@ -163,7 +163,7 @@ class DeadLetterQueues:
             Finding(
                 "dead-letter-queue-nameless",
                 "warning",
-                f"Dead letters in {name} do not say the name of their job, and no event of their queue tells it any more. They "
+                f"Dead letters in {name} do not say the name of their job, and no event of their queue has it any more. They "
                 "cannot be sent.",
                 f'Name it for this source: dead_letter_queues = [{{name = "{name}", job_name = "…"}}].',
             )
@@ -479,8 +479,10 @@ def _copies_in(noted: bytes) -> list[tuple[str, str, str]]:
     for line in noted.splitlines():
         try:
             name, copy, *made = json.loads(line)
-            found.append((str(name), str(copy), str(made[0]) if made else ""))
-        except (ValueError, TypeError):
+            place = str(name), str(copy), str(made[0]) if made else ""
+            "".join(place).encode()  # a lone surrogate, which is in no name of Redis
+            found.append(place)
+        except (ValueError, TypeError, RecursionError):
             continue
     return found
 
@@ -491,5 +493,5 @@ def _sent_of(record: bytes) -> Sent | None:
         said = json.loads(record)
         lineage = Lineage.from_header(said["lineage"])
         return None if lineage is None else Sent(lineage, (int(said["made"]), int(said["stacks"])), said["at"] / 1000)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.sources.base import SourceError, Unread
 from jobs_admin.sources.bullmq import kept as bullmq_kept
@@ -70,7 +70,7 @@ class Jobs:
     def whole_since(self) -> int | None:
         """Since when (ms) nothing was lost; 0: as long as we know it. None: just now something was."""
         said = self._wire.client.get(keys.whole_since(self._wire.source, self._wire.store_prefix))
-        return int(said) if said is not None and said.isdigit() else None
+        return untrusted.whole(said)
 
     # What is told
 
@@ -230,8 +230,10 @@ class Jobs:
             return
         last = ends[-1]
         lineage, before = sent_with(self._wire.client.get(self._wire.sent(queue) + job_id))
-        counts = [one.more for one in events if one.event == "retries-exhausted" and one.more.isdigit()]
-        attempt = max(1, min(int(counts[-1]), 10_000) - before[0]) if counts else 1
+        counts = [
+            n for one in events if one.event == "retries-exhausted" and (n := untrusted.whole(one.more)) is not None
+        ]
+        attempt = max(1, min(counts[-1], 10_000) - before[0]) if counts else 1
         if last.event == "failed" and (queue, job_id) in self._was_kept:
             return
         if last.event == "failed":
@@ -285,7 +287,7 @@ def sent_with(record: bytes | str | None) -> tuple[Lineage | None, tuple[int, in
         if not isinstance(said, dict):
             return None, (0, 0)
         return Lineage.from_header(said.get("lineage")), (int(said["made"]), int(said["stacks"]))
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return None, (0, 0)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import redis
 
+from jobs_admin.core import untrusted
+
 _FORGET = """
 -- KEYS: all that are kept, how many bytes these are, one that is kept. ARGV: its name
 local bytes = tonumber(redis.call('HGET', KEYS[3], 'keptBytes') or '0')
@@ -50,7 +52,7 @@ def fitting(client: redis.Redis, kept: str, jobs: Sequence[Job], most: int) -> i
     for job in jobs:
         pipe.hget(_key(kept, job), "keptBytes")
     sizes = [
-        int(size) if isinstance(size, bytes) and size.isdigit() else 0 for size in pipe.execute(raise_on_error=False)
+        untrusted.whole(size) or 0 if isinstance(size, bytes) else 0 for size in pipe.execute(raise_on_error=False)
     ]
     return max(1, bisect.bisect_right(list(itertools.accumulate(sizes)), most))
 

@@ -19,6 +19,7 @@ from jobs_admin.core.arguments import value_at
 from jobs_admin.core.display import Shown, shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import Envelope, Lineage
 from jobs_admin.core.javascript import error_of, stack_of
+from jobs_admin.core.job_secrets import named_values, without_values
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.bullmq.notes import NOTE, noted
 
@@ -195,8 +196,10 @@ def report(
     reason = text_of(fields.get(b"failedReason") or fields.get(b"defa") or b"")
     stacks = stacks_of(fields)
     trace = stacks[-1] if stacks and not succeeded else ""
-    error_type, shown, traced = _error_shown(reason, trace)
     args, kwargs, value = _shown_data(fields.get(b"data"), size)
+    secrets = named_values(value) if args.redacted + kwargs.redacted else ()
+    (reason, in_reason), (trace, in_trace) = without_values(reason, secrets), without_values(trace, secrets)
+    error_type, shown, traced = _error_shown(reason, trace)
     headers = _safely({**headers_of(fields), **(flow or {})})
     attempt = max(1, executions(fields, before))
     most = _at_most(options.get("attempts")) or 1
@@ -225,7 +228,7 @@ def report(
         args=args.text,
         kwargs=kwargs.text,
         headers=headers.text,
-        redacted=sum(one.redacted for one in (args, kwargs, shown, traced, headers)),
+        redacted=in_reason + in_trace + sum(one.redacted for one in (args, kwargs, shown, traced, headers)),
         reason=_why(error_type, attempt, most) if kind == "exception" else "",
         crashes=crashes,
         raw=raw if whole <= RAW_BYTES else raw[:RAW_HEAD],

@@ -60,7 +60,7 @@ def _look(wire: Wire, jobs: Jobs, queue: str, refs: Sequence[Ref], since: int | 
             tell[ref.job_id] = ()
         elif ref.state in _DEAD and job.state != "failed":
             ran = "and ran well" if job.state == "completed" else "and waits or runs"
-            looked.gone[ref] = f"somebody brought it back in BullMQ, {ran}"
+            looked.gone[ref] = f"someone replayed it in BullMQ, {ran}"
     if absent:
         _look_for(wire, jobs, queue, absent, since, tell, looked)
     if tell:
@@ -105,13 +105,13 @@ def _look_for(
         ends = [one for one in told if one.event != "retries-exhausted"]  # which only says more of a failure
         last = ends[-1].event if ends else ""
         if last == "removed":
-            looked.gone[ref] = "somebody removed it in BullMQ"
+            looked.gone[ref] = "someone removed it in BullMQ"
         elif ref.state in _DEAD and last in {"waiting", "active", "completed"}:
-            looked.gone[ref] = "somebody brought it back in BullMQ, and it ran"
+            looked.gone[ref] = "someone replayed it in BullMQ, and it ran"
         elif last in {"completed", "failed"} and not _is_known(ends[-1], ref):
             tell[ref.job_id] = told
         elif copies.get(ref) is False and ref.state in _DEAD and not ref.was_removed:
-            looked.gone[ref] = "somebody took it out of the dead-letter queue in BullMQ"
+            looked.gone[ref] = "someone removed it from the dead-letter queue in BullMQ"
 
 
 def _heard(wire: Wire, jobs: Jobs, queue: str, ids: Sequence[str], since: int) -> Mapping[str, Sequence[Told]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,9 +25,10 @@ class Place:
     def read(cls, said: str) -> Place:
         try:
             count, score, below, (job_id, made), *lists = json.loads(said)
-            pairs = zip(LISTS, ((int(at), int(size)) for at, size in lists), strict=True)
-            return cls(int(count), dict(pairs), float(score), int(below), mark=(str(job_id), str(made)))
-        except (ValueError, TypeError):
+            pairs = zip(LISTS, ((_number(at), _number(size)) for at, size in lists), strict=True)
+            f"{job_id}{made}".encode()  # a lone surrogate, which is in no name of Redis
+            return cls(_number(count), dict(pairs), _finite(score), _number(below), mark=(str(job_id), str(made)))
+        except (ValueError, TypeError, ArithmeticError, RecursionError):
             return cls()
 
     def said(self) -> str:
@@ -57,3 +59,16 @@ class Place:
             self.above -= len(scores)
         else:
             self.above = 0
+
+
+def _number(value: object) -> int:
+    """A count that is none of ours raises ValueError or TypeError: the queue is then read from its beginning."""
+    if not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ValueError
+    return value
+
+
+def _finite(value: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    return float(value)

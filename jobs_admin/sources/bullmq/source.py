@@ -37,6 +37,7 @@ from jobs_admin.sources.bullmq.options import OptionsSurvey
 from jobs_admin.sources.bullmq.reading import Reading
 from jobs_admin.sources.bullmq.settings import Settings
 from jobs_admin.sources.bullmq.wire import MAJORS, Meant, Refusals, Wire, number
+from jobs_admin.sources.ledger import epoch_of
 
 _LEDGER_S = 7 * 86400
 _LETTERS_PER_CALL = 100  # each some twenty commands: together some milliseconds
@@ -48,18 +49,18 @@ _COPIES_LIE_IN = ("wait", "paused", "prioritized", "delayed", "failed")
 _WHY_NOT = {
     "version": "its queue is written by another version of BullMQ than is known here",
     "another": "another job has its id now",
-    "no-job": "what lies under its name is no job",
+    "no-job": "its key does not hold a job",
     "lost": "it is no longer there, and no whole copy of it is kept",
-    "nameless": "nobody knows the name of the job, which its dead letter does not say: set job_name for that queue (dead_letter_queues)",
+    "nameless": "the job's name is unknown, because its dead letter does not contain it: set job_name for that queue (dead_letter_queues)",
     "no-queue": "its dead letter names a queue that does not exist there. Where it is right, name it in queues = […] for this source",
     "priority": "its priority is no number between 0 and 2097152. Choose another for this replay",
     "parent": "the keys of the job that waits for it are not such as BullMQ makes",
     "keys": "a key of its queue, or a number in its settings, is not such as BullMQ makes: no worker can go on there either",
-    "completed": "it is no longer failed: somebody else brought it back, and it ran well",
-    "delayed": "it is no longer failed: somebody else brought it back, and it waits for its time",
-    "removed": "it is no longer there: somebody else took it out, or brought it back and it ran",
+    "completed": "it is no longer failed: someone else replayed it, and it succeeded",
+    "delayed": "it is no longer failed: someone else replayed it, and it is delayed",
+    "removed": "it is no longer there: someone else removed it, or replayed it and it ran",
 }
-_WAITS = "it is no longer failed: somebody else brought it back, and it waits or runs"
+_WAITS = "it is no longer failed: someone else replayed it, and it is waiting or running"
 
 
 class BullmqOnRedis:
@@ -178,8 +179,7 @@ class BullmqOnRedis:
             pipe.hsetnx(self._wire.ledger(replay), "epoch", uuid.uuid4().hex)
             pipe.hget(self._wire.ledger(replay), "epoch")
             pipe.expire(self._wire.ledger(replay), _LEDGER_S)
-            name: bytes = pipe.execute()[1]
-            return name.decode()
+            return epoch_of(pipe.execute()[1])
 
         return self._wire.ask(ask)
 

@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,10 +18,11 @@ from typing import Any, TypeVar, cast
 import redis
 from redis.exceptions import AuthorizationError, NoPermissionError
 
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.sources.base import Capabilities, Depth, Finding, Letter, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
 from jobs_admin.sources.celery import workers as celery_workers
+from jobs_admin.sources.ledger import epoch_of
 from jobs_admin.sources.one_redis import TIMEOUT_S, dial
 
 _SEND = (Path(__file__).parent / "send.lua").read_text()
@@ -227,7 +228,9 @@ class CeleryOnRedis(celery_message.Reader):
                 move = None if entry is None else self._move(entry, bindings)
                 if move is not None:
                     moves += [tag, *move]
-            return int(cast(Any, self._give_back(keys=[self._unacked, self._unacked_index], args=moves))) if moves else 0
+            return (
+                int(cast(Any, self._give_back(keys=[self._unacked, self._unacked_index], args=moves))) if moves else 0
+            )
 
         return self._ask(ask)
 
@@ -319,8 +322,7 @@ class CeleryOnRedis(celery_message.Reader):
             pipe.hsetnx(ledger, "epoch", uuid.uuid4().hex)
             pipe.hget(ledger, "epoch")
             pipe.expire(ledger, _LEDGER_S)
-            name: bytes = pipe.execute()[1]
-            return name.decode()
+            return epoch_of(pipe.execute()[1])
 
         return self._ask(ask)
 
@@ -371,7 +373,7 @@ class CeleryOnRedis(celery_message.Reader):
             asked = {"name": self._ledger(replay), "cursor": max(cursor, 0), "count": _LEDGER_PER_CALL}
             cursor, marks = self._ask(lambda asked=asked: self._client.hscan(**asked))  # type: ignore[misc]
             held = cast(dict[bytes, bytes], marks)
-            yield {int(token) for token, mark in held.items() if mark == _TAKEN_BACK}
+            yield _numbers(token for token, mark in held.items() if mark == _TAKEN_BACK)
 
     def _take_back(self, replay: str, key: str) -> Iterator[set[int]]:
         names = [self._ledger(replay), key, keys.removals(self.name, self._store_prefix)]
@@ -380,7 +382,7 @@ class CeleryOnRedis(celery_message.Reader):
         while place >= 0:
             arguments = [_LEDGER_S, celery_message.tag_head(replay), place, removals, *bounds]
             place, removals, taken = self._ask(lambda args=arguments: self._recall(keys=names, args=args))  # type: ignore[misc]
-            yield {int(token) for token in taken}
+            yield _numbers(taken)
 
     def close(self) -> None:
         self._client.close()
@@ -436,6 +438,11 @@ def _parts(ready: list[tuple[int, str, bytes]]) -> Iterator[list[tuple[int, str,
 
 def _name(key: bytes | str) -> str:
     return key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+
+
+def _numbers(tokens: Iterable[bytes]) -> set[int]:
+    """Tokens, without what is none: the broker's Redis is written by others too."""
+    return {number for token in tokens if (number := untrusted.whole(token)) is not None}
 
 
 def _number(answer: object) -> int:

@@ -8,7 +8,12 @@ local kind = redis.call('TYPE', KEYS[2]).ok
 -- First, as it takes no memory: after a write a script is let finish, so that a Redis which is full can be emptied.
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 redis.call('HSETNX', KEYS[1], 'recalled', '1')
-local removals = tonumber(redis.call('HGET', KEYS[3], KEYS[2]) or '0')
+local held = redis.call('HGET', KEYS[3], KEYS[2])
+if held and (#held > 15 or not string.match(held, '^%d+$')) then
+  redis.call('HDEL', KEYS[3], KEYS[2])
+  held = nil
+end
+local removals = tonumber(held or '0')
 if kind ~= 'list' then
   return {-1, removals, {}}
 end

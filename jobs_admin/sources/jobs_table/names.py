@@ -1,4 +1,4 @@
-"""What a jobs table, its columns and its statuses are called: the seed's names, or those of the configuration."""
+"""What a jobs table, its columns and its statuses are called: the usual names, or those of the configuration."""
 
 from __future__ import annotations
 

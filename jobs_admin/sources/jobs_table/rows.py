@@ -12,6 +12,7 @@ from typing import Any
 
 from jobs_admin.core import display
 from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.core.job_secrets import named_values, without_values
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.jobs_table.names import Names
 
@@ -99,7 +100,7 @@ def report(source: str, job: Job, kind: str, names: Names) -> Envelope:
             attempt=max(1, job.attempts + is_beyond), at=job.updated_at, max_attempts=job.max_attempts, tenant=job.tenant,
             priority=job.priority, lineage=job.sent.lineage if job.sent else None,
         )  # fmt: skip
-    args, kwargs = _shown(job.payload)
+    args, kwargs, value = _shown(job.payload)
     headers = display.shown_json(
         {"table": names.table, "id": job.id, "status": job.status}
         | ({"locked_by": job.locked_by} if job.locked_by else {})
@@ -133,13 +134,15 @@ def report(source: str, job: Job, kind: str, names: Names) -> Envelope:
         )
         return replace(said, at=ended_at(job, kind, names), message=text, worker=job.locked_by, reason="stale lock")
     error_type, message, trace = error(job.error)
+    secrets = named_values(value) if args.redacted + kwargs.redacted else ()
+    (message, in_message), (trace, in_trace) = without_values(message, secrets), without_values(trace, secrets)
     shown, told = display.shown_message(message), display.shown_trace(trace)
     return replace(
         said,
         error_type=error_type[:255],
         message=shown.text,
         trace=told.text if trace else "",
-        redacted=said.redacted + shown.redacted + (told.redacted if trace else 0),
+        redacted=said.redacted + in_message + in_trace + shown.redacted + (told.redacted if trace else 0),
         due_at=(job.due_at if job.due_at is not None else job.updated_at) if kind == "retry" else None,
         worker=job.locked_by,
     )
@@ -217,16 +220,17 @@ def edited(raw: bytes, args: list[Any] | None, kwargs: dict[str, Any] | None) ->
     return json.dumps(new, ensure_ascii=False, separators=(",", ":"))
 
 
-def _shown(payload: str | bytes | None) -> tuple[display.Shown, display.Shown]:
+def _shown(payload: str | bytes | None) -> tuple[display.Shown, display.Shown, Any]:
+    """Arguments by place and by name, and the value itself; None where it is no JSON."""
     nothing = display.Shown("[]", 0), display.Shown("{}", 0)
     if payload is None:
-        return nothing
+        return *nothing, None
     if isinstance(payload, bytes):
-        return display.shown_json([f"<{len(payload)} bytes>"]), nothing[1]
+        return display.shown_json([f"<{len(payload)} bytes>"]), nothing[1], None
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):
         value = payload
     if isinstance(value, dict):
-        return nothing[0], display.shown_json(value)
-    return display.shown_json(value if isinstance(value, list) else [value]), nothing[1]
+        return nothing[0], display.shown_json(value), value
+    return display.shown_json(value if isinstance(value, list) else [value]), nothing[1], value

@@ -188,7 +188,7 @@ class Sender:
             for one in letters[:3]
         ]
         more = f" (and {len(letters) - 3} more)" if len(letters) > 3 else ""
-        return f"{self._names.table}: {', '.join(said)}{more}, so not {self._names.failed}: somebody else was here. Nothing was sent."
+        return f"{self._names.table}: {', '.join(said)}{more}, so not {self._names.failed}: another process changed it. Nothing was sent."
 
     def _now(self, shape: Shape, jobs: Sequence[Letter | Ref]) -> dict[str, tuple[str, int, float | None]]:
         """Status and attempts of those that are there, and when they were made."""

@@ -177,7 +177,7 @@ class JobsTable:
                     READ_ONLY,
                     "high",
                     f"Nothing is sent to {self._names.table}: {shape.closed}.",
-                    "Mend that; it is looked at again every minute."
+                    "Fix that; it is checked again every minute."
                     + (f" Whoever owns the tables runs:\n{lacking}" if lacking else ""),
                 )
             )
@@ -186,7 +186,7 @@ class JobsTable:
                 Finding(
                     "jobs-table-ledger-hidden",
                     "warning",
-                    f"The ledger {self._names.ledger} is there and may not be read: how replays of {self._names.table} end is not told.",
+                    f"The ledger {self._names.ledger} exists but cannot be read: outcomes of replays of {self._names.table} are unknown.",
                     f"Whoever owns it runs:\n{self._lacking()}",
                 )
             )
@@ -363,12 +363,12 @@ class JobsTable:
             job = there.get(ref.job_id)
             if job is None:
                 if not ref.was_removed and self._stand is not None and self._stand.proves(ref.at):
-                    looked.gone[ref] = f"Its row is not in {self._names.table} any more: somebody took it out."
+                    looked.gone[ref] = f"Its row is not in {self._names.table} any more: someone removed it."
                 continue
             if job.is_another and ref.state == "replaying":
                 if self._stand is not None and self._stand.proves(ref.at):
                     looked.gone[ref] = (
-                        f"Its row is not in {self._names.table} any more: somebody took it out, and another job has its id now."
+                        f"Its row is not in {self._names.table} any more: someone removed it, and another job has its id now."
                     )
                 continue
             kind = self._kind(job, now)
@@ -407,7 +407,7 @@ class JobsTable:
             return ""  # as it was, or the retry that it waited for
         if self._stand is None or self._stand.is_read_anew(ref.at):
             return ""  # an older copy of the table: its rows are as they were, and nobody did that
-        return f"Its row is {job.status} now: somebody else was there, not Redrive."
+        return f"Its row is {job.status} now: someone else changed it, not Redrive."
 
     # -- sending, and what else changes rows ---------------------------------------------------------------------
 

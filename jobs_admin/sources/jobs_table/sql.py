@@ -274,7 +274,7 @@ class _SQLite:
         if code == sqlite3.SQLITE_INTERRUPT:
             return TookTooLong(f"{where} did not answer within {within_s:g} s.")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return SourceUnreachable(f"{where} is locked by somebody who writes for longer than {_LOCK_S:g} s.")
+            return SourceUnreachable(f"{where} is locked by another writer for longer than {_LOCK_S:g} s.")
         if code == sqlite3.SQLITE_READONLY:
             return SourceRefused(f"{where} may not be written by this process.")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from jobs_admin.core import keys
+from jobs_admin.core import keys, untrusted
 from jobs_admin.sources.ledger import Border, Store
 
 _LIVES_S = 14 * 86400
@@ -26,6 +26,13 @@ class Owed:
 
     replay: str
     token: int
+
+
+def _owed(said: bytes) -> Owed | None:
+    match untrusted.read(said):
+        case [str(replay), int(token)] if token is not True and token is not False:
+            return Owed(replay, token)
+    return None
 
 
 class Copies:
@@ -48,13 +55,13 @@ class Copies:
     def taken_lately(self, dlq: str, within_s: float) -> set[str]:
         with self._asked() as client:
             names: list[bytes] = client.zrangebyscore(self._key("taken", dlq), time.time() - within_s, "+inf")  # type: ignore[assignment]
-        return {name.decode() for name in names}
+        return {name.decode("utf-8", "replace") for name in names}
 
     def taking(self, dlq: str) -> set[str]:
         """Names that somebody was about to take out, and was not told whether they are."""
         with self._asked() as client:
             names: set[bytes] = client.smembers(self._key("taking", dlq))  # type: ignore[assignment]
-        return {name.decode() for name in names}
+        return {name.decode("utf-8", "replace") for name in names}
 
     def take(self, dlq: str, names: Collection[str]) -> None:
         """Before they are taken out."""
@@ -95,7 +102,9 @@ class Copies:
     def owed(self, dlq: str) -> dict[str, Owed]:
         with self._asked() as client:
             found: dict[bytes, bytes] = client.hgetall(self._key("owed", dlq))  # type: ignore[assignment]
-        return {name.decode(): Owed(*json.loads(said)) for name, said in found.items()}
+        return {
+            name.decode("utf-8", "replace"): owed for name, said in found.items() if (owed := _owed(said)) is not None
+        }
 
     def holding(self, dlq: str, count: int) -> None:
         """So many are looked at just now, and given back: they lie there, though RabbitMQ does not count them."""
@@ -111,7 +120,7 @@ class Copies:
             return {}
         with self._asked() as client:
             counts = client.mget([self._key("held", name) for name in names])
-        return {name: int(count or 0) for name, count in zip(names, counts, strict=True)}
+        return {name: untrusted.whole(count) or 0 for name, count in zip(names, counts, strict=True)}
 
     def _add(self, what: str, dlq: str, names: Collection[str]) -> None:
         if names:

@@ -1,7 +1,7 @@
 """What a dead letter of RabbitMQ tells: where it came from, why it died, how often it was tried, and which job it is.
 
 `x-death` is the broker's own account: a table for each queue and reason, the latest first, with its count and time. Producers
-that forward a failed message themselves (seed 002) leave no such trace, and put the error into headers of their own.
+that forward a failed message themselves leave no such trace, and put the error into headers of their own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 
 from jobs_admin.core.display import shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import Envelope, Lineage
+from jobs_admin.core.job_secrets import named_values, without_values
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp.fields import Malformed, Parts
 from jobs_admin.sources.base import SourceRefused
 from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
 
-# Where those who forward a failed message put the error: seed 002's like, Spring, MassTransit, NServiceBus, Symfony.
+# Where those who forward a failed message put the error: Spring, MassTransit, NServiceBus, Symfony, and code of their own.
 TRACE_HEADERS = (
     "x-exception-stacktrace", "x-error-stack", "x-stack-trace", "x-stacktrace", "stack-trace", "stacktrace", "stack",
     "error-stack", "traceback", "x-traceback", "MT-Fault-StackTrace", "NServiceBus.ExceptionInfo.StackTrace",
@@ -177,9 +178,11 @@ def envelope(one: Read, job_id: str, source: str, dlq: str, words: Words, now: f
         dlq, death.queue, name_of(job_id, one.attempt), found.exchange, found.routing_key, found.properties, found.body
     )
     kind, error_type, said, trace = _error(one, dlq, words)
-    message, shown = shown_message(said), shown_trace(trace)
     args, kwargs = _arguments(one)
     arguments = [shown_json(value) if value is not None else None for value in (args, kwargs)]
+    secrets = named_values(args, kwargs) if any(part and part.redacted for part in arguments) else ()
+    (said, in_message), (trace, in_trace) = without_values(said, secrets), without_values(trace, secrets)
+    message, shown = shown_message(said), shown_trace(trace)
     headers = shown_json(shown_headers(one.parts, one.headers, words))
     return Envelope(
         source=source,
@@ -195,7 +198,7 @@ def envelope(one: Read, job_id: str, source: str, dlq: str, words: Words, now: f
         args=arguments[0].text if arguments[0] else "",
         kwargs=arguments[1].text if arguments[1] else "",
         headers=headers.text,
-        redacted=sum(part.redacted for part in (message, shown, headers, *arguments) if part),
+        redacted=in_message + in_trace + sum(part.redacted for part in (message, shown, headers, *arguments) if part),
         lineage=one.lineage if one.lineage and one.lineage.sent_as == job_id else None,
         raw=raw if len(raw) <= _LARGEST else raw[:_HEAD],
         raw_size=len(raw),
@@ -229,7 +232,7 @@ def _error(one: Read, dlq: str, words: Words) -> tuple[str, str, str, str]:
     """Kind, type, message and trace."""
     death, where = one.death, one.death.queue or dlq
     if one.why_unread:
-        return "undecodable", "Malformed", f"What lies in {dlq} cannot be read: {one.why_unread}.", ""
+        return "undecodable", "Malformed", f"A message in {dlq} cannot be read: {one.why_unread}.", ""
     of = {what: tuple(name for name in words.errors if _what(name) == what) for what in ("message", "trace", "type")}
     trace = _said(one.headers, (*of["trace"], *TRACE_HEADERS), "stack")
     said = _said(one.headers, (*of["message"], *MESSAGE_HEADERS), "message")
@@ -245,7 +248,7 @@ def _error(one: Read, dlq: str, words: Words) -> tuple[str, str, str, str]:
         return "rejected", "QueueFull", f"{where} was full, so RabbitMQ took it out before it ran.", ""
     if death.reason == "rejected":
         return "rejected", "Rejected", f"A consumer of {where} rejected it, and left no error.", ""
-    return "rejected", "Unexplained", f"It lies in {dlq}, and nothing in it says why.", ""
+    return "rejected", "Unexplained", f"It is in {dlq}, without a reason.", ""
 
 
 def _what(name: str) -> str:

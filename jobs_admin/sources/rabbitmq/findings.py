@@ -36,7 +36,7 @@ def found(
             Finding(
                 "no-management",
                 "info",
-                "Without RabbitMQ's management nobody tells when others take dead letters out: they stay dead here.",
+                "Without RabbitMQ's management plugin, removals of dead letters by others go unnoticed: they stay dead here.",
                 f"Give management_url in [sources.{source}] of sources.toml.",
             )
         )
@@ -109,7 +109,7 @@ def _about(wire: Wire, queue: DeadQueue, told: Told | None) -> list[Finding]:
             Finding(
                 "dead-letters-vanish",
                 "high",
-                f"RabbitMQ takes dead letters out of {name} by itself ({setting}): some may vanish before they are read.",
+                f"RabbitMQ removes dead letters from {name} automatically ({setting}): some may vanish before they are read.",
                 "Take that setting away, or drain the queue: what is drained is kept here.",
             )
         )
@@ -145,7 +145,7 @@ def _reading(queue: DeadQueue, kind: str, settings: Mapping[str, Any]) -> list[F
         )
         return [Finding("delivery-limit", "info", text, "Take the limit off queues of dead letters.")]
     if not kind and not queue.is_drained:
-        text = f"What kind of queue {name} is cannot be told, so it is counted only: to look into a quorum queue changes it."
+        text = f"The type of queue {name} is unknown, so its messages are only counted: reading a quorum queue changes it."
         fix = (
             "Give this user the right to configure the queue (nothing is configured), or a management_url; or drain it."
         )

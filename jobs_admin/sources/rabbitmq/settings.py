@@ -40,7 +40,7 @@ class Settings:
         if not dead and not url:
             raise SourceRefused(
                 f'Source {name}: name its dead-letter queues (dead_letter_queues = ["webhooks.dlq"]), or give a '
-                "management_url by which they are found: RabbitMQ itself tells nobody which queues there are."
+                "management_url by which they are found: RabbitMQ itself cannot list its queues."
             )
         if len({one.name for one in dead}) < len(dead):
             raise SourceRefused(f"Source {name}: dead_letter_queues names one of them twice.")

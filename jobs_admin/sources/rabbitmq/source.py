@@ -364,7 +364,7 @@ class RabbitMQ:
         with contextlib.suppress(SourceUnreachable):
             told = self._management.queue(dlq)
             names = reading.explained(known, told.acknowledged, told.settings, now)
-            why = f"Taken out of {dlq[:80]} by somebody else: RabbitMQ counts it as acknowledged there."
+            why = f"Removed from {dlq[:80]} by someone else: RabbitMQ counts it as acknowledged there."
             there = {name.rpartition("|")[0] for name in known.present}
             for job_id in {name.rpartition("|")[0] for name in names} - there:
                 self._gone[job_id] = why

@@ -11,7 +11,7 @@ import pytest
 from django.apps import apps
 from django.contrib.auth import get_user_model
 
-from jobs_admin import alerts, liveness
+from jobs_admin import alerts
 from jobs_admin.alerts import measuring, narrowing, places
 from jobs_admin.alerts.measuring import Measured
 from jobs_admin.core import keys
@@ -31,6 +31,7 @@ from jobs_admin.models import (
     Source,
 )  # fmt: skip
 from jobs_admin.models.access import Viewer
+from jobs_admin.queues import liveness
 from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM, lay
 from tests.jobs_admin.test_failure_count import bury
 
@@ -328,7 +329,7 @@ def test_a_silence_keeps_quiet_what_fires_and_when_it_ends_that_is_told(rule):
     bury(10)
     judged(0, 30)
     assert states() == {"emails": "silenced"} and told() == []
-    assert AlertEvent.objects.get().reason == "Silenced by sam until 2026-11-22 02:01 UTC: known"
+    assert AlertEvent.objects.get().reason == "Silenced by sam until 22 Nov 02:01 UTC: known"
     judged(60)
     assert states() == {"emails": "firing"} and told() == [("1", "alert.firing", "fired")]
 
@@ -629,9 +630,12 @@ def test_nobody_samples_is_no_data_and_the_rule_says_what_that_means(rule):
 @pytest.mark.server
 def test_how_long_reports_wait(rule, store):
     watching(rule, "ingest_lag_s", 60, source="*")
-    store.xadd(keys.failures(), {"x": "1"}, id=f"{int((NOW - 90 * S).timestamp() * 1000)}-0")
+    for source in ("shop", "evil"):
+        Source.objects.get_or_create(name=source)
+    store.xadd(keys.failures("shop"), {"x": "1"}, id=f"{int((NOW - 90 * S).timestamp() * 1000)}-0")
+    store.xadd(keys.failures("evil"), {"x": "1"}, id="1-1")
     judged(0)
-    assert values() == {("", ""): 90}
+    assert values() == {("shop", ""): 90}
 
 
 def test_a_view_is_counted_with_the_eyes_of_its_owner(rule):

@@ -1,4 +1,4 @@
-"""What is told of an alert, as the contract names it."""
+"""The fields of a notice about an alert."""
 
 from __future__ import annotations
 

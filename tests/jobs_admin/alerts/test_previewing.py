@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from jobs_admin import alerts, depths
+from jobs_admin import alerts
 from jobs_admin.models import DepthSample, Rule
+from jobs_admin.queues import depths
 from tests.jobs_admin.alerts.conftest import ANN, BEA, DEAD, NOW
 
 pytestmark = pytest.mark.django_db

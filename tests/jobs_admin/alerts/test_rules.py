@@ -87,7 +87,7 @@ def test_what_is_absurd_is_refused_with_the_bound(desk, field, value, words):
         ({"metric": "failure_rate", "threshold": 50}, "threshold"),
         ({"metric": "failure_rate", "threshold": 1}, "threshold"),
         ({"metric": "unreachable", "queue": "emails"}, "queue"),
-        ({"metric": "ingest_lag_s", "source": "shop"}, "source"),
+        ({"metric": "ingest_lag_s", "queue": "emails"}, "queue"),
         ({"metric": "growth_per_minute", "task": "shop.send"}, "task"),
         ({"metric": "view"}, "view"),
         ({"metric": "view", "threshold": 10_000}, "view"),

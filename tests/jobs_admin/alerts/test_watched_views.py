@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth import get_user_model
 
-from jobs_admin import alerts, saved_views
+from jobs_admin import alerts
 from jobs_admin.alerts import judging
 from jobs_admin.alerts.measuring import Measured
+from jobs_admin.failures import saved_views
+from jobs_admin.failures.saved_views import ViewRefused
 from jobs_admin.models import Alert, AuditEvent, Failure, Notice, Role, Rule
 from jobs_admin.models.access import viewer_of
-from jobs_admin.saved_views import ViewRefused
 from tests.jobs_admin.alerts.conftest import NOW, SAM
 from tests.jobs_admin.alerts.test_judging import S, judged
 from tests.jobs_admin.test_failure_count import bury

@@ -1,4 +1,4 @@
-"""Documents of every shape of policy that is allowed, and what stands in `cases/backoff.json`."""
+"""Documents of every shape of policy that is allowed, and what stands in `backoff.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every vector of `cases/backoff.json`, and what holds of any policy at any attempt."""
+"""Every vector of `backoff.json`, and what holds of any policy at any attempt."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_table_goes_on_with_its_last_entry():
 
 
 def test_an_additive_jitter_is_not_lost_at_the_cap():
-    """Seed 000 cuts after its jitter: there, all jobs at the cap wait exactly the cap, and wake together."""
+    """Where the cap cuts after the jitter, all jobs at the cap wait exactly the cap, and wake together."""
     policy = parse(
         {"backoff": {"kind": "fixed", "first_delay_s": 60}, "jitter": {"kind": "additive", "seconds": 5}, "cap_s": 60}
     )

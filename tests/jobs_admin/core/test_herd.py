@@ -132,7 +132,7 @@ def test_nothing_is_retried_where_there_is_one_attempt():
 
 def test_pairs_in_the_same_millisecond_are_those_of_the_formula():
     assert collisions(fixed(2, "full"), 1000) == 249.75  # N (N - 1) / 2 · w / D
-    assert collisions(fixed(2, "full"), 1000, within_s=1) == 249_750  # seed 000 says N² / 2 D
+    assert collisions(fixed(2, "full"), 1000, within_s=1) == 249_750  # about N² / 2 D
     assert collisions(fixed(2), 1000) == 499_500
     policy, random, found = fixed(2, "full"), Random(2), []
     for _ in range(25):

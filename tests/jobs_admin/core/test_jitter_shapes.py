@@ -91,8 +91,8 @@ def test_a_second_decorrelated_wait_has_the_law_that_follows_from_the_first():
     assert shares == pytest.approx([decorrelated_second(x) for x in at], abs=FAR)
 
 
-def test_the_test_sees_the_mistakes_of_the_seeds():
-    """Seed 000 cuts after its jitter, seed 002 spreads beyond the cap, Oban's jitter reached half of its range."""
+def test_the_test_sees_mistakes_of_published_code():
+    """Archon cuts after its jitter, Conde spreads beyond the cap (docs/policies.md), Oban's jitter reached half of its range."""
     random = Random(17)
     cut_after = [min(300, 2 * 2**8 * (1 + random.random() * 0.1)) for _ in range(JOBS)]
     beyond = [60 * (0.9 + random.random() * 0.2) for _ in range(JOBS)]

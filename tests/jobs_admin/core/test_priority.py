@@ -10,7 +10,7 @@ from jobs_admin.core.priority import BULLMQ, LEVELS, RABBITMQ, REDIS, level, num
 def test_the_numbers_are_those_of_each_system():
     assert [number(one, REDIS) for one in LEVELS] == [0, 3, 6, 9]  # kombu's steps; 0 is read first
     assert [number(one, RABBITMQ) for one in LEVELS] == [9, 6, 3, 0]  # the highest goes first
-    assert [number(one, BULLMQ) for one in LEVELS] == [1, 3, 5, 10]  # seed 004
+    assert [number(one, BULLMQ) for one in LEVELS] == [1, 3, 5, 10]  # a lower number goes first
 
 
 @pytest.mark.parametrize("system", [REDIS, RABBITMQ, BULLMQ])

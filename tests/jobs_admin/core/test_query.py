@@ -389,6 +389,11 @@ def test_a_pinned_query_has_no_relative_time_and_reads_back(text):
 
 
 def test_the_reading_says_what_was_understood():
+    # OR binds closer than the blank.
+    assert query.reading(parse("queue:a error:B OR error:C state:dead", NOW)) == (
+        'queue a · (error has "B" or error has "C") · state dead'
+    )
+    assert query.reading(parse("error:B OR error:C state:any", NOW)).startswith('(error has "B" or')
     read = query.reading(parse("[Errno -2] queue:emails -error:KeyError attempts:>=3", NOW))
     assert read == (
         'type or message has "Errno" and "-2" (or is the job\'s id) · queue emails · error has not "KeyError" · attempts at least 3 · '

@@ -8,10 +8,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs_admin import depths
-from jobs_admin.depths.desk import MOST_QUEUES, desk_marks
 from jobs_admin.models import Release, Rule
 from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths.desk import MOST_QUEUES, desk_marks
 from tests.jobs_admin.depths.test_marking import alert, publish, replay
 from tests.jobs_admin.depths.test_rolling import NOW, look
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs_admin.depths.folding import Folded, fold
+from jobs_admin.queues.depths.folding import Folded, fold
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 DEPTHS = ("waiting", "active", "delayed", "dead")

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from jobs_admin import depths
 from jobs_admin.core import policy
 from jobs_admin.models import Alert, PolicyVersion, QueueCounter, Release, Replay, ReplayItem, Rule
 from jobs_admin.models.access import Viewer
+from jobs_admin.queues import depths
 from tests.jobs_admin.depths.test_rolling import NOW
 from tests.jobs_admin.test_overview import bury
 

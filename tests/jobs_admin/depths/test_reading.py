@@ -10,11 +10,11 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs_admin import depths
-from jobs_admin.depths import gaps
-from jobs_admin.depths.ladder import kept
 from jobs_admin.models import DepthSample
 from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths import gaps
+from jobs_admin.queues.depths.ladder import kept
 from tests.jobs_admin.depths.test_rolling import NOW, lay, look, roll
 
 pytestmark = pytest.mark.django_db

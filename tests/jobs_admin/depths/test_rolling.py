@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from jobs_admin import depths, retention
-from jobs_admin.depths import rolling
+from jobs_admin.desk import retention
 from jobs_admin.models import DepthSample
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths import rolling
 from tests import migrated
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,14 +8,16 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobs_admin import audit, incidents, ingest
-from jobs_admin.counters import count_queues
+from jobs_admin import incidents, ingest
+from jobs_admin.db import audit
+from jobs_admin.db.counters import count_queues
 from jobs_admin.incidents import BadSpan, NoSuchPlace, spans
 from jobs_admin.incidents.ids import first_since
-from jobs_admin.incidents.loudness import Loudness, outages
+from jobs_admin.incidents.loudness import Loudness, _background, outages
 from jobs_admin.models import (
     Alert,
     AlertEvent,
+    AuditEvent,
     DepthSample,
     Failure,
     Group,
@@ -27,6 +29,7 @@ from jobs_admin.models import (
     Source,
 )
 from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import rights as replay_rights
 from tests.jobs_admin.test_ingest import entries, report
 
 pytestmark = pytest.mark.django_db
@@ -50,6 +53,7 @@ def outage():
         report(f"j{n}", at=minute(n / 10).timestamp(), tenant="acme" if n % 4 else "zebra", error_type="Timeout")
         for n in range(OUT_OF)
     ]
+    Source.objects.get_or_create(name="shop")  # accepted before: ids of the audit rise with its times
     for start in range(0, OUT_OF, 10):
         ingest.file(entries(*reports[start : start + 10]), minute(start / 10 + 1))
     rule = Rule.objects.create(name="e-mails die", metric="dead", threshold=10)
@@ -169,6 +173,16 @@ def test_what_belongs_to_other_sources_too_is_told_to_those_who_see_them(outage)
     whats = {one.what: one for one in told(OTTO, source="shop").timeline}
     assert "new" not in whats and whats["held"].why == ""
     assert {one.what: one for one in told(ANN, source="shop").timeline}["held"].why == "too many fail"
+
+
+def test_an_act_on_a_replay_of_several_sources_is_told_once_with_its_reason(outage):
+    with transaction.atomic():
+        replay_rights.record(
+            ENGINE, "replay.pause", outage, ["bank", "shop"], reason="lunch", after={"state": "paused"}
+        )
+    AuditEvent.objects.filter(act="replay.pause").update(at=minute(30))
+    [paused] = [one for one in told(ANN, source="shop").timeline if one.what == "paused"]
+    assert paused.why == "lunch"
 
 
 def test_times_that_are_asked_for_are_kept_and_bad_ones_refused(outage):
@@ -301,3 +315,17 @@ def test_jobs_that_failed_long_before_and_arrived_meanwhile_are_none_of_it(outag
     ingest.file(entries(*old), minute(3))
     counts = told(source="shop", queue="emails", since=minute(-5), until=minute(60)).counts
     assert counts.of_jobs == 40 and dict(counts.tenants) == {"acme": 30, "zebra": 10}
+
+
+def test_an_outage_of_a_fresh_desk_ends_although_an_error_goes_on_in_the_background():
+    """Nothing before it tells what is usual: each minute with three failures counted as a part of it, for good."""
+    Source.objects.create(name="shop")
+    count_queues({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 3} for n in range(25)})
+    count_queues({("shop", "emails", NOW - timedelta(minutes=n)): {"failed": 40} for n in (22, 23, 24)})
+    where = incidents.span(ANN, NOW)
+    assert not where.is_going_on and where.until <= NOW - timedelta(minutes=15)
+
+
+@pytest.mark.parametrize("after", [[38, 41] * 8, [20] * 15, [39] * 5])
+def test_an_outage_that_goes_on_is_no_background(after):
+    assert _background([0] * 5 + [45] + after) == 0

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import liveness, notices
+from jobs_admin import notices
 from jobs_admin.core import keys
 from jobs_admin.notices import heartbeat
+from jobs_admin.queues import liveness
 from tests.jobs_admin.notices.conftest import deliver
 from tests.jobs_admin.notices.endpoints import answering
 

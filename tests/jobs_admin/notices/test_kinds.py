@@ -41,7 +41,7 @@ def said(there, n=-1):
 # -- webhook ------------------------------------------------------------------------------------------------------
 
 
-def test_a_webhook_has_the_contracts_fields_and_stays_under_20_kb(endpoint):
+def test_a_webhook_has_the_documented_fields_and_stays_under_20_kb(endpoint):
     there = endpoint(answering(204))
     kept = channel("webhook", there)
     notice(kept, body=ALERT)

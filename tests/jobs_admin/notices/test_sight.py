@@ -8,13 +8,15 @@ from datetime import timedelta
 import pytest
 from django.contrib.auth import get_user_model
 
-from jobs_admin import alerts, depths, notices, saved_views
-from jobs_admin.depths.desk import desk_marks
+from jobs_admin import alerts, notices
+from jobs_admin.failures import saved_views
 from jobs_admin.incidents.moments import _alerts
 from jobs_admin.incidents.spans import Span
 from jobs_admin.models import Alert, Channel, Delivery, Notice, Role
 from jobs_admin.models.access import Viewer, viewer_of
 from jobs_admin.notices.routing import route
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths.desk import desk_marks
 from tests.jobs_admin.alerts.conftest import ANN, BEA, LOU, NOW, ROOT, SAM, desk, lay  # noqa: F401
 from tests.jobs_admin.test_failure_count import bury
 

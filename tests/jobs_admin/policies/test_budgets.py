@@ -50,6 +50,13 @@ def test_each_source_counts_apart_and_only_those_in_sight_are_told(store, publis
     assert policies.budget(LOOKS, made).left == {"shop": 10}
 
 
+def test_a_key_of_another_type_hides_only_what_is_left_at_its_own_source(store, publish):
+    made = publish(match={}, budget={"per_minute": HARDLY_ANY, "burst": 10})
+    store.set(keys.budget("billing"), "x")
+    found = policies.budget(ANN, made)
+    assert found.is_known and found.left == {"shop": 10}
+
+
 def test_a_policy_without_a_budget_has_none(store, publish):
     assert policies.budget(ANN, publish()) is None
 

@@ -7,8 +7,9 @@ import json
 import pytest
 from django.utils import timezone
 
-from jobs_admin import config, heartbeats, policies
+from jobs_admin import config, policies
 from jobs_admin.core import keys
+from jobs_admin.fleet import heartbeats
 from jobs_admin.worker.known_tasks import known_tasks
 from tests.jobs_admin.policies.conftest import ANN, LOOKS
 
@@ -22,10 +23,10 @@ def beat(store):
     def beats(name, source="shop", queues=("emails",), mode="enforce", tasks=("shop.mail",), **said):
         now = timezone.now()
         told = known_tasks(tasks)
-        store.set(keys.tasks(told.digest), told.text)
+        store.set(keys.tasks(source, told.digest), told.text)
         word = {"source": source, "name": name, "boot": "b", "at": now.timestamp(), "queues": queues, "mode": mode}
         word |= {"tasks": told.digest} | said
-        store.hset(keys.workers(), f"{source}/{name}", json.dumps(word))
+        store.hset(keys.workers(source), name, json.dumps(word))
         heartbeats.fold(now)
 
     return beats

@@ -7,7 +7,8 @@ import time
 import pytest
 from django.utils import timezone
 
-from jobs_admin import heartbeats, ingest, policies
+from jobs_admin import ingest, policies
+from jobs_admin.fleet import heartbeats
 from jobs_admin.models import Attempt, Failure
 from jobs_admin.models.access import ENGINE
 from tests.jobs_admin.policies.conftest import ANN

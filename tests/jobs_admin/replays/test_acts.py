@@ -8,12 +8,15 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import audit, heartbeats, replays
+from jobs_admin import replays
 from jobs_admin.core import keys
 from jobs_admin.core.lint.configuration import Configuration, Task, document
+from jobs_admin.db import audit
+from jobs_admin.fleet import heartbeats
 from jobs_admin.models import AuditEvent, Failure, Replay, ReplayItem
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.replays import progress, scoping
+from jobs_admin.replays import rights as replay_rights
 from jobs_admin.replays.options import Options
 from tests.jobs_admin.replays.conftest import ANN, BOB, EVE, came_home
 from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
@@ -228,6 +231,24 @@ def test_every_act_is_seen_by_the_admin_of_each_source_it_touched(shop, bury):
     assert not audit.listing(Viewer("amy", {"other": ADMIN})).rows and audit.verify() is None
 
 
+def test_the_words_of_an_act_on_several_sources_are_in_no_entry_of_one_of_them(shop, bury):
+    bury(2), bury(3, source="web")
+    replay = replays.start(ANN, replays.draft(ANN, query="queue:emails -task:web.secret", reason="web.secret is fixed"))
+    replays.pause(ANN, replay, "web.secret fails")
+    replays.cancel(ANN, replay, "enough of web.secret")
+    for source in ("shop", "web"):
+        rows = audit.listing(Viewer("amy", {source: ADMIN})).rows
+        assert [row.actor for row in rows] == [ANN.name] * 4 and {row.source for row in rows} == {source}
+        assert "secret" not in str([(row.reason, row.before, row.after) for row in rows])
+        assert rows[1].reason == replay_rights.OF_SEVERAL and rows[1].after == {"state": "paused"}
+        assert rows[2].after.keys() == {"state", "pace"} and rows[2].before == {"state": "draft"}
+    whole = {row.act: row for row in audit.listing(Viewer("root", {"*": ADMIN})).rows if not row.source}
+    assert whole["replay.draft"].after["query"] == "queue:emails -task:web.secret"
+    assert whole["replay.start"].reason == "web.secret is fixed" and whole["replay.start"].after["total"] == 5
+    assert whole["replay.pause"].reason == "web.secret fails" and audit.verify() is None
+    assert replay_rights.sources_of(replay) == ["shop", "web"]
+
+
 def test_what_was_refused_is_seen_by_the_admin_of_the_source(shop, bury):
     replay = begun(bury())
     refusal(replays.draft, EVE, selection=bury(), reason="x"), refusal(replays.pause, EVE, replay)
@@ -287,9 +308,9 @@ def reports(store, *signatures: str | None) -> None:
     for n, signature in enumerate(signatures):
         text = document(Configuration("shop", tasks=(Task("shop.send", signature=signature),)))
         digest = f"{n:032x}"
-        store.set(keys.configuration(digest), text)
+        store.set(keys.configuration("shop", digest), text)
         said = {"source": "shop", "name": f"w{n}", "boot": "b", "at": now.timestamp(), "configuration": digest}
-        store.hset(keys.workers(), f"shop/w{n}", json.dumps(said))
+        store.hset(keys.workers("shop"), f"w{n}", json.dumps(said))
     heartbeats.fold(now)
 
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs_admin import replays
 from jobs_admin.core import pacing
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
-from jobs_admin.replays import claiming, controlling, seeing, setting_aside
+from jobs_admin.replays import acts, claiming, controlling, seeing, setting_aside
 from tests.jobs_admin.replays.conftest import ANN, came_home
 from tests.jobs_admin.replays.test_sending import begun as started
 from tests.jobs_admin.replays.test_sending import counts
@@ -113,6 +113,10 @@ def test_a_canary_that_fails_is_held_with_the_evidence(shop, bury):
     event = AuditEvent.objects.get(act="replay.hold")
     assert (event.actor, event.source, event.reason) == ("controller", "shop", replay.held_because)
     assert not replays.send("one")
+    assert replay.held_because_now == replay.held_because
+    steered.come_home(items[4:6], "success", attempt=2)
+    replay = steered.passed()
+    assert replay.held_because_now == f"{replay.held_because} Since then 2 succeeded and 0 failed again; 3 not settled."
 
 
 def test_what_a_person_did_meanwhile_wins(steered):
@@ -485,7 +489,7 @@ def test_it_waits_for_its_time_window_and_goes_on_in_it(shop, bury, now):
     steered = Steered(bury(5), {"style": "steady", "rate": 50, "window": window}, now)
     replay = steered.passed()
     assert replay.state == "waiting"
-    assert replay.held_because == f"Outside its time window: it goes on by itself on Sat 21 Nov at {now:%H}:10 UTC."
+    assert replay.held_because == f"Outside its time window: it goes on by itself on 21 Nov {now:%H}:10 UTC."
     assert not replays.send("one")
     assert steered.passed(600).state == "running" and steered.replay.held_because == ""
     assert steered.passed(600).state == "waiting"
@@ -573,3 +577,34 @@ def test_a_group_of_which_all_ran_well_is_offered_for_resolving(shop, bury):
     steered.come_home(steered.send(6), "success")
     replay = steered.passed()
     assert replay.state == "done" and replays.cured_groups(ANN, replay) == [cured]
+
+
+def test_jobs_excluded_by_a_search_are_cancelled_a_part_at_a_time_each_with_its_audit(shop, bury, monkeypatch):
+    """One transaction of 25,000 jobs held up all other writers for 0.6 s."""
+    monkeypatch.setattr(setting_aside, "_CUT", 100)
+    bury(250, tenant="acme")
+    bury(5, tenant="globex")
+    replay = replays.launch(ANN, query="queue:emails", reason="back", pace={"style": "careful"})
+    while replays.lay():
+        pass
+    replays.pause(ANN, replay)
+    monkeypatch.setattr(acts, "_EXCLUDING_S", -1)
+    with pytest.raises(replays.ReplayRefused, match=r"^100 jobs are excluded, and more match") as refused:
+        replays.resume(ANN, replay, without="tenant:acme")
+    replay.refresh_from_db()
+    assert refused.value.code == "changed" and (replay.state, replay.cancelled) == ("paused", 100)
+    monkeypatch.setattr(acts, "_EXCLUDING_S", 60)
+    replay = replays.resume(ANN, replay, without="tenant:acme")
+    assert replay.state == "canary" and (replay.planned, replay.cancelled) == (5, 250)
+    told = AuditEvent.objects.filter(act="replay.exclude").order_by("pk").values_list("after", flat=True)
+    assert [row["left_out"] for row in told] == [100, 100, 50]
+
+
+def test_a_replay_sets_no_more_groups_aside_than_its_row_holds(shop, bury, monkeypatch):
+    monkeypatch.setattr(setting_aside, "MOST_ASIDE", 1)
+    ids = [pk for name in ("one", "two", "three") for pk in died_of(bury(5), group(name))]
+    steered = Steered(ids)
+    replays.pause(ANN, steered.replay)
+    with pytest.raises(replays.ReplayRefused, match=r"sets at most 1 groups aside\. Nothing was changed\."):
+        replays.resume(ANN, steered.replay, without_groups=["v1-one", "v1-two"])
+    assert replays.resume(ANN, steered.replay, without_groups=["v1-one"]).planned == 15

@@ -17,7 +17,7 @@ def test_sender_redis_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(
     assert sum(found["kills"].values()) == 4
     assert (found["never_ran_and_not_uncertain"], found["ran_twice"]) == (0, 0), found
     assert found["ran_once"] + found["never_ran_and_uncertain"] + found["ran_again_by_the_broker"] == 200, found
-    assert found["left_in_the_queue"] == found["replay"]["planned"] == 0
+    assert found["left_in_the_queue"] == found["replay"]["planned"] == 0, found
 
 
 @pytest.mark.timeout(180)

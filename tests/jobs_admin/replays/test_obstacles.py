@@ -119,9 +119,9 @@ def test_tasks_that_no_live_worker_knows(shop, bury, store, settings, tmp_path):
     bury(3, task="shop.gone")
     assert left_out() == (5, {})  # nobody lives, so nobody knows
     tasks = known_tasks(["shop.send"])
-    store.set(keys.tasks(tasks.digest), tasks.text)
+    store.set(keys.tasks("shop", tasks.digest), tasks.text)
     Worker.objects.create(source="shop", name="w@1", boot="b", seen_at=timezone.now(), queues=["emails"])
-    store.hset(keys.workers(), "shop/w@1", json.dumps({"tasks": tasks.digest}))
+    store.hset(keys.workers("shop"), "w@1", json.dumps({"tasks": tasks.digest}))
     assert left_out() == (2, {"unknown_task": 3})
     (row,) = replays.preview(ANN).blocked
     assert "shop.gone" in row["reason"] and row["accept"] == "unknown_task"

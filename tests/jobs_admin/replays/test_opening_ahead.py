@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs_admin import replays
-from jobs_admin.contents import opened
+from jobs_admin.failures.contents import opened
 from jobs_admin.replays import claiming
 from jobs_admin.replays.opening_ahead import _WORTH_IT, Ahead
 from tests.jobs_admin.replays.conftest import ANN

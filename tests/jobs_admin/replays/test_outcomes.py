@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs_admin import replays, unrecovered
+from jobs_admin import replays
 from jobs_admin.models import Attempt, Failure
+from jobs_admin.queues import unrecovered
 from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
 from tests.jobs_admin.replays.test_acts import refusal
 from tests.jobs_admin.replays.test_sending import begun, counts, sent_all

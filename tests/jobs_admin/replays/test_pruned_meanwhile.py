@@ -7,7 +7,8 @@ import threading
 import pytest
 from django.db import connection, connections
 
-from jobs_admin import replays, retention
+from jobs_admin import replays
+from jobs_admin.desk import retention
 from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.replays import ReplayRefused
 from tests.jobs_admin.replays.conftest import ANN

@@ -10,7 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import indexing, replays
+from jobs_admin import replays
+from jobs_admin.ingest import indexing
 from jobs_admin.models import DepthSample, Failure, ReplayItem, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.failure import Caveat

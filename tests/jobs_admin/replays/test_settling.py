@@ -7,7 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs_admin import audit, replays
+from jobs_admin import replays
+from jobs_admin.db import audit
 from jobs_admin.models import Attempt, AuditEvent, DepthSample, Failure, Group, Replay
 from jobs_admin.models.access import Viewer
 from jobs_admin.replays import settling

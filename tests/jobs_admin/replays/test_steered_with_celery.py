@@ -10,8 +10,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from jobs_admin import ingest, replays, sampling
+from jobs_admin import ingest, replays
 from jobs_admin.models import AuditEvent, DepthSample, Failure
+from jobs_admin.queues import sampling
 from tests.jobs_admin.replays.conftest import ANN, buried
 from tests.jobs_admin.replays.test_controlling import died_of
 

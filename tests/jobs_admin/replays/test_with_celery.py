@@ -8,7 +8,8 @@ import time
 import pytest
 from celery import chain
 
-from jobs_admin import config, ingest, replays, triage
+from jobs_admin import config, ingest, replays
+from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Replay
 from jobs_admin.replays import letters
 from tests.jobs_admin.replays.conftest import ANN

@@ -67,10 +67,10 @@ def patience(monkeypatch):
     monkeypatch.setattr(store_module, "LONG_SECONDS", 60.0)
 
 
-def reports(engine: Engine) -> list[Envelope]:
-    """All that a store's stream holds, in its order. What was answered late comes by the spool too, in the very same words."""
+def reports(engine: Engine, source: str = "shop") -> list[Envelope]:
+    """All that the stream of a source holds, in its order. What was answered late comes by the spool too, in the very same words."""
     with redis.Redis.from_url(engine.url, socket_timeout=30) as client:
-        distinct = {frozenset(fields.items()): fields for _, fields in client.xrange(keys.failures())}
+        distinct = {frozenset(fields.items()): fields for _, fields in client.xrange(keys.failures(source))}
     return [decode(fields) for fields in distinct.values()]
 
 

@@ -12,7 +12,7 @@ from kombu import Connection
 from kombu.transport.virtual import Message
 
 from jobs_admin.core import keys
-from jobs_admin.reaping import SURE_S, Reaper
+from jobs_admin.ingest.reaping import SURE_S, Reaper
 from jobs_admin.worker.at_start import AtStart
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.ledger import Ledger

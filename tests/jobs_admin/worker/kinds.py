@@ -22,9 +22,10 @@ from amqp import Message
 from celery.utils import uuid
 from kombu import Connection, compression
 
-from jobs_admin import ingest, replays, triage
+from jobs_admin import ingest, replays
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
+from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays.options import Options
@@ -166,7 +167,7 @@ class OnRabbitMQ:
 
 def reports(store: redis.Redis) -> list[Envelope]:
     """Each once: one whose answer came late is in the stream twice, in the very same words."""
-    distinct = {frozenset(fields.items()): fields for _, fields in store.xrange(keys.failures())}
+    distinct = {frozenset(fields.items()): fields for _, fields in store.xrange(keys.failures("shop"))}
     return [decode(fields) for fields in distinct.values()]
 
 

@@ -33,10 +33,10 @@ def policy(name: str, task: str = "try", **fields: Any) -> dict[str, Any]:
     return {"name": name, "match": {"task": task}, **usual, **fields}
 
 
-def running(url: str) -> list[dict[str, Any]]:
-    """What the workers of a store say of themselves."""
+def running(url: str, source: str = "shop") -> list[dict[str, Any]]:
+    """The heartbeats of a source's workers."""
     with redis.Redis.from_url(url, socket_timeout=30) as client:
-        return [json.loads(said) for said in client.hvals(keys.workers())]
+        return [json.loads(said) for said in (*client.hvals(keys.workers(source)), *client.hvals(keys.shared("workers")))]
 
 
 def obeyed(worker: RealWorker, url: str, *policies: dict[str, Any]) -> int:

@@ -37,7 +37,7 @@ def road(own_store):
 
 @pytest.fixture
 def store(road, tmp_path):
-    made = dialled(Store(road.url, Spool(tmp_path / "spool")))
+    made = dialled(Store(road.url, "shop", Spool(tmp_path / "spool")))
     yield made
     made.close()
 
@@ -65,7 +65,7 @@ def sent(store: Store, numbers: range) -> None:
 
 def told(engine) -> list[int]:
     with redis.Redis.from_url(engine.url) as client:
-        return [int(fields[b"raw"]) for _, fields in client.xrange(keys.failures())]
+        return [int(fields[b"raw"]) for _, fields in client.xrange(keys.failures("shop"))]
 
 
 def test_a_slow_store_holds_up_nobody_who_need_not_wait_for_it(store, road, own_store, patience, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_store_that_forgot_the_script_is_told_it_again_and_each_report_arrives
 
 
 def test_what_found_no_room_goes_to_the_spool(own_store, tmp_path, patience):
-    store = Store(own_store.url, Spool(tmp_path / "spool"), stream_bytes=600)
+    store = Store(own_store.url, "shop", Spool(tmp_path / "spool"), stream_bytes=600)
     store.dial()
     sent(store, range(20))
     store.close()
@@ -154,7 +154,7 @@ def test_only_a_job_that_was_acknowledged_does_not_wait_to_be_told(
     app = make_app("memory://", late_ack=late)
     app.send_task("fail_plain", queue=f"own-{late}")
     channel = Connection("memory://").channel()
-    guard = Guard(Origin("shop", "", ()), Store(road.url, Spool(tmp_path / "s")))
+    guard = Guard(Origin("shop", "", ()), Store(road.url, "shop", Spool(tmp_path / "s")))
     guard.store.dial()
     message = Message(channel._get(f"own-{late}"), channel=channel)
     request = guarded(Request, guard)(message, app=app, hostname="w@h", task=app.tasks["fail_plain"])
@@ -165,7 +165,7 @@ def test_only_a_job_that_was_acknowledged_does_not_wait_to_be_told(
     assert any(waits) is late
     guard.store.close()
     with redis.Redis.from_url(own_store.url) as client:
-        assert client.xlen(keys.failures()) == 1
+        assert client.xlen(keys.failures("shop")) == 1
 
 
 WRONG = {
@@ -196,7 +196,7 @@ def answering(wrong: bytes) -> str:
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("may_lag", [False, True])
 def test_a_report_whose_answer_says_nothing_of_it_goes_to_the_spool(tmp_path, patience, wrong, may_lag):
-    store = Store(answering(WRONG[wrong]), Spool(tmp_path / "spool"))
+    store = Store(answering(WRONG[wrong]), "shop", Spool(tmp_path / "spool"))
     store.dial()
     store.write(entry(1), may_lag=may_lag)
     store.close()

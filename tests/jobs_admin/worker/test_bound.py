@@ -37,7 +37,7 @@ def make(own_store, tmp_path):
     made = []
 
     def make_one(stream_bytes: int, spool_bytes: int = 100 * MB) -> Store:
-        store = Store(own_store.url, Spool(tmp_path / f"spool-{len(made)}", spool_bytes), stream_bytes)
+        store = Store(own_store.url, "shop", Spool(tmp_path / f"spool-{len(made)}", spool_bytes), stream_bytes)
         store.dial()
         made.append(store)
         return store
@@ -48,7 +48,7 @@ def make(own_store, tmp_path):
 
 
 def held(client) -> int:
-    return client.memory_usage(keys.failures(), samples=0) or 0
+    return client.memory_usage(keys.failures("shop"), samples=0) or 0
 
 
 def test_forty_workers_together_keep_within_the_bound(make, client):
@@ -65,7 +65,7 @@ def test_forty_workers_together_keep_within_the_bound(make, client):
         list(threads.map(flood, stores))
     assert 3.5 * MB < held(client) < 4.2 * MB
     kept = sum(store.spool.waiting for store in stores)
-    assert (client.xlen(keys.failures()) + kept, kept > 0) == (40 * 40, True)
+    assert (client.xlen(keys.failures("shop")) + kept, kept > 0) == (40 * 40, True)
 
 
 def test_spools_that_are_shipped_together_keep_within_the_bound_too(make, client):
@@ -76,7 +76,7 @@ def test_spools_that_are_shipped_together_keep_within_the_bound_too(make, client
     with ThreadPoolExecutor(12) as threads:
         list(threads.map(Store.drain, stores))
     assert 1.6 * MB < held(client) < 2.1 * MB
-    assert client.xlen(keys.failures()) + sum(store.spool.waiting for store in stores) == 12 * 200
+    assert client.xlen(keys.failures("shop")) + sum(store.spool.waiting for store in stores) == 12 * 200
 
 
 def test_a_report_that_is_larger_than_the_bound_holds_up_nobody(make, client):
@@ -84,7 +84,7 @@ def test_a_report_that_is_larger_than_the_bound_holds_up_nobody(make, client):
     store.spool.append(entry(2 * MB))
     store.spool.append(entry(10))
     assert store.drain() == 0  # the first is through, and there is no room for the second
-    client.xtrim(keys.failures(), maxlen=0)  # as ingest does
+    client.xtrim(keys.failures("shop"), maxlen=0)  # as ingest does
     store.measure()
     assert store.drain() == 1
     assert not store.spool.waiting
@@ -92,11 +92,11 @@ def test_a_report_that_is_larger_than_the_bound_holds_up_nobody(make, client):
 
 def test_a_stream_that_nobody_counted_is_measured(make, client):
     for _ in range(100):
-        client.xadd(keys.failures(), entry(20_000))
+        client.xadd(keys.failures("shop"), entry(20_000))
     store = make(1 * MB)
     store.write(entry(10))
     assert store.is_full
-    assert (client.xlen(keys.failures()), store.spool.waiting) == (100, 1)
+    assert (client.xlen(keys.failures("shop")), store.spool.waiting) == (100, 1)
 
 
 NO_COUNTS = ["abc", "", "nan", "inf", "-inf", "1e300", "-5", "0x10", "1.5", "9" * 40]
@@ -106,44 +106,44 @@ NO_COUNTS = ["abc", "", "nan", "inf", "-inf", "1e300", "-5", "0x10", "1.5", "9" 
 def test_a_count_that_is_no_number_means_that_nobody_counted(make, client, said):
     store = make(1 * MB)
     store.write(entry(10))
-    client.set(keys.failures_bytes(), said)
+    client.set(keys.failures_bytes("shop"), said)
     store.measure()
     store.spool.append(entry(10))
     store.drain()
-    client.set(keys.failures_bytes(), said)
+    client.set(keys.failures_bytes("shop"), said)
     for _ in range(100):
         store.write(entry(20_000))
-    assert store.is_full and held(client) < 1.2 * MB and int(client.get(keys.failures_bytes())) > 0.8 * MB
-    assert client.xlen(keys.failures()) + store.spool.waiting == 102 > store.spool.waiting > 0
-    client.set(keys.failures_bytes(), said)
+    assert store.is_full and held(client) < 1.2 * MB and int(client.get(keys.failures_bytes("shop"))) > 0.8 * MB
+    assert client.xlen(keys.failures("shop")) + store.spool.waiting == 102 > store.spool.waiting > 0
+    client.set(keys.failures_bytes("shop"), said)
     store.measure()
     assert not store.is_full  # as far as is known: the next report finds out
-    client.set(keys.failures_bytes(), said)
+    client.set(keys.failures_bytes("shop"), said)
     run = client.register_script(with_report("report(KEYS[1], KEYS[2], { 'raw', 'x' }) return 1"))
-    assert run(keys=[keys.failures(), keys.failures_bytes()]) == 1
+    assert run(keys=[keys.failures("shop"), keys.failures_bytes("shop")]) == 1
 
 
 def test_a_script_that_the_store_forgot_is_sent_again(make, client):
     store = make(1 * MB)
     client.script_flush()
     store.write(entry(10))
-    assert (client.xlen(keys.failures()), store.spool.waiting) == (1, 0)
+    assert (client.xlen(keys.failures("shop")), store.spool.waiting) == (1, 0)
 
 
 @pytest.mark.django_db
 def test_what_is_filed_makes_room(store, engine, tmp_path):
     """`store` is the desk's own; the counting of ingest and of workers must agree."""
     entries = [encode(report(job_id=f"j{n}", message="x" * (10 * n))) for n in range(30)]
-    worker = Store(engine.url, Spool(tmp_path / "spool"), MB)
+    worker = Store(engine.url, "shop", Spool(tmp_path / "spool"), MB)
     worker.dial()
     for one in entries:
         worker.write(one)
-    assert int(store.get(keys.failures_bytes())) == sum(map(weight, entries))
-    while store.xlen(keys.failures()):
+    assert int(store.get(keys.failures_bytes("shop"))) == sum(map(weight, entries))
+    while store.xlen(keys.failures("shop")):
         ingest.step("here")
-    assert int(store.get(keys.failures_bytes())) == 0
+    assert int(store.get(keys.failures_bytes("shop"))) == 0
     worker.write(entries[0])
-    store.set(keys.failures_bytes(), "abc")
+    store.set(keys.failures_bytes("shop"), "abc")
     ingest.step("here")
-    assert not store.xlen(keys.failures()) and not store.get(keys.failures_bytes())
+    assert not store.xlen(keys.failures("shop")) and not store.get(keys.failures_bytes("shop"))
     worker.close()

@@ -113,7 +113,7 @@ def test_processes_that_ask_all_at_once_are_granted_no_more_in_any_window_and_no
         assert rule["over_in_any_window"] == 0, name
         assert all(window["most"] <= window["bound"] for window in rule["windows"].values()), name
     # One less where its moment came after the last that asked for it.
-    assert told["rules"]["seed"]["granted"] >= told["rules"]["seed"]["could"] - 1
+    assert told["rules"]["narrow"]["granted"] >= told["rules"]["narrow"]["could"] - 1
 
 
 def test_what_checks_the_windows_sees_one_too_many():

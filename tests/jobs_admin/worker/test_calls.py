@@ -91,6 +91,23 @@ def test_an_error_of_the_script_is_no_answer(engine, store):
     until_it_answers(calls)
 
 
+@pytest.mark.parametrize("password, why", [("s3cret", "NOPERM"), ("wr0ng", "invalid username-password")])
+def test_a_user_that_the_store_refuses_is_logged_as_refused_with_what_to_run(engine, store, caplog, password, why):
+    store.execute_command("ACL SETUSER", "redrive-shop", "reset", "on", ">s3cret", "+ping", "+client", "+select")
+    try:
+        address = engine.url.rpartition("@")[2].removeprefix("redis://")
+        calls = Calls(f"redis://redrive-shop:{password}@{address}", "things", timeout_s=10)
+        until = time.monotonic() + 20
+        while "jobs go on without things" not in caplog.text:
+            assert calls.run(ECHO, [], ["x"]) is None and time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        store.acl_deluser("redrive-shop")
+    assert "Redrive's store refuses user redrive-shop for source shop" in caplog.text and why in caplog.text
+    assert "run manage.py worker-acl shop --apply" in caplog.text
+    assert "does not answer" not in caplog.text and password not in caplog.text
+
+
 def test_a_forked_process_speaks_on_a_line_of_its_own(engine, store):
     calls = patient(engine.url)
     reading, writing = os.pipe()

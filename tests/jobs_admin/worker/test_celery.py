@@ -292,7 +292,7 @@ def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
             stats = client.info("commandstats")
             return {name: stats[name]["calls"] for name in stats if name not in ("cmdstat_info", "cmdstat_hgetall")}
 
-        worker.wait(lambda: client.hgetall(keys.workers()), what="a heartbeat")
+        worker.wait(lambda: client.hgetall(keys.workers("shop")), what="a heartbeat")
         done, started, before = len(worker.marks("ok")), time.monotonic(), calls()
         for number in range(400):
             worker.send("ok", number)
@@ -307,9 +307,9 @@ def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
 def test_the_heartbeat_counts_what_happened(worker):
     def heartbeat():
         with redis.Redis.from_url(worker.store_engine.url) as client:
-            if not (told := client.hvals(keys.workers())):
+            if not (told := client.hvals(keys.workers("shop"))):
                 return None  # not yet
-            assert 0 < client.ttl(keys.workers()) <= 86_400
+            assert 0 < client.ttl(keys.workers("shop")) <= 86_400
             (said,) = told
             return json.loads(said)
 
@@ -327,7 +327,7 @@ def test_the_heartbeat_counts_what_happened(worker):
     assert count["busy_s"] > 0
     assert before["boot"] == heartbeat()["boot"]
     said = heartbeat()
-    assert (said["source"], said["pool"], said["concurrency"], said["mode"]) == ("shop", "prefork", 2, "enforce")
+    assert (said["pool"], said["concurrency"], said["mode"]) == ("prefork", 2, "enforce")
     assert said["broker"] == "redis"
     assert said["queues"] == ["celery", "emails", "webhooks"]
     assert said["late_ack"]["webhooks"] is False
@@ -398,7 +398,7 @@ def test_the_brokers_own_redis_is_used_only_when_asked_and_with_a_warning(start,
     worker = start("broker", pool="solo")
     job = worker.send("fail")
     with redis.Redis.from_url(worker.broker_url) as client:
-        worker.wait(lambda: client.xlen(keys.failures()), what="a report on the broker")
+        worker.wait(lambda: client.xlen(keys.failures("shop")), what="a report on the broker")
     assert "Set REDRIVE_REDIS_URL to a Redis of its own" in worker.text()
     assert job
 
@@ -516,7 +516,7 @@ def test_a_job_whose_report_cannot_be_made_is_told_by_its_name_and_its_message(o
     channel = Connection("memory://").channel()
     message = Message(channel._get("its-own"), channel=channel)
     # A path that is no text: reading the tenant fails, as a fault of ours would.
-    guard = Guard(Origin("shop", "", (5,)), Store(own_store.url, Spool(tmp_path / "s")))
+    guard = Guard(Origin("shop", "", (5,)), Store(own_store.url, "shop", Spool(tmp_path / "s")))
     guard.store.dial()
     request = guarded(Request, guard)(message, app=app, hostname="w@h", task=app.tasks["fail"])
     guard.job_timed_out(request, 1)
@@ -532,8 +532,8 @@ def test_a_worker_tells_which_tasks_it_knows_once_and_again_when_the_store_forgo
     with redis.Redis.from_url(own_store.url) as store:
 
         def names() -> list[str]:
-            said = [json.loads(beat) for beat in store.hvals(keys.workers())]
-            told = store.get(keys.tasks(said[0]["tasks"])) if said else None
+            said = [json.loads(beat) for beat in store.hvals(keys.workers("shop"))]
+            told = store.get(keys.tasks("shop", said[0]["tasks"])) if said else None
             return json.loads(told) if told else []
 
         worker.wait(names, what="the names of its tasks")

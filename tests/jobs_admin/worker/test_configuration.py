@@ -328,10 +328,10 @@ def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worke
     with redis.Redis.from_url(worker.store_engine.url) as store:
 
         def digest():
-            said = [json.loads(text) for text in store.hvals(keys.workers())]
+            said = [json.loads(text) for text in store.hvals(keys.workers("shop"))]
             return said and said[0]["configuration"]
 
-        name = keys.configuration(worker.wait(digest, 60, "a configuration"))
+        name = keys.configuration("shop", worker.wait(digest, 60, "a configuration"))
         found = read(worker.wait(lambda: store.get(name), 60, "its text"), "shop")
         assert 0 < store.ttl(name) <= 86_400
     tasks = {task.name: task for task in found.tasks}

@@ -29,7 +29,7 @@ def client(own_store):
 
 
 def told(client) -> list[int]:
-    return sorted(json.loads(text)["count"] for text in client.hvals(keys.dropped()))
+    return sorted(json.loads(text)["count"] for text in client.hvals(keys.dropped("shop")))
 
 
 def test_threads_that_drop_together_are_all_counted(tmp_path, client):
@@ -156,12 +156,12 @@ def test_a_disk_that_takes_no_more_leaves_the_count_in_memory_and_takes_it_later
 
 
 def test_captured_spooled_and_dropped_are_all_there_were(own_store, tmp_path, client, patience):
-    store = Store(own_store.url, Spool(tmp_path / "spool", 40_000), stream_bytes=50_000)
+    store = Store(own_store.url, "shop", Spool(tmp_path / "spool", 40_000), stream_bytes=50_000)
     store.dial()
     for _ in range(200):
         store.write({b"v": b"1", b"raw": b"x" * 1_000})
-    store.tell_count("shop")
-    captured, (lost,) = client.xlen(keys.failures()), told(client)
+    store.tell_count()
+    captured, (lost,) = client.xlen(keys.failures("shop")), told(client)
     assert min(captured, store.spool.waiting, lost) > 10
     assert captured + store.spool.waiting + lost == 200
     store.close()
@@ -196,6 +196,6 @@ def test_a_worker_tells_what_it_dropped_and_so_does_the_one_after_it(start, own_
     own_store.start()
     worker.start()
     worker.wait(lambda: told(client), what="the count of the dead worker")
-    worker.wait(lambda: client.xlen(keys.failures()) + sum(told(client)) == 60, what="all to be told")
-    assert min(client.xlen(keys.failures()), *told(client)) > 5
+    worker.wait(lambda: client.xlen(keys.failures("shop")) + sum(told(client)) == 60, what="all to be told")
+    assert min(client.xlen(keys.failures("shop")), *told(client)) > 5
     held.close()

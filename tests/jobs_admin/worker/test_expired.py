@@ -35,5 +35,5 @@ def test_what_expired_is_told_with_its_message_and_what_was_revoked_is_not(start
     assert worker.marks("ok") == []
     with redis.Redis.from_url(own_store.url) as store:
         worker.wait(
-            lambda: all(b'"failed": 1' in said for said in store.hgetall(keys.workers()).values()), what="its count"
+            lambda: all(b'"failed": 1' in said for said in store.hgetall(keys.workers("shop")).values()), what="its count"
         )

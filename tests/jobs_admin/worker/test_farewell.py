@@ -35,7 +35,7 @@ def until(holds):
 
 
 def heartbeat_on(url: str, folder) -> Heartbeat:
-    guard = Guard(Origin("shop", "", ()), Store(url, Spool(folder)))
+    guard = Guard(Origin("shop", "", ()), Store(url, "shop", Spool(folder)))
     identity = Identity(
         "w@here", "", "5.7", "0.1", "prefork", "redis", 1, lambda: ["emails"], frozenset({False}), known_tasks(["a"]),
         lambda: Told("", ""), boot="boot",
@@ -76,14 +76,14 @@ def test_a_store_that_answers_hears_the_last_words(own_store, tmp_path, monkeypa
     heartbeat.guard.counts.ended("emails", "failed", None)
     heartbeat.stop()
     with redis.Redis.from_url(own_store.url) as client:
-        (said,) = map(json.loads, client.hgetall(keys.workers()).values())
-        assert client.xlen(keys.failures()) == 1
+        (said,) = map(json.loads, client.hgetall(keys.workers("shop")).values())
+        assert client.xlen(keys.failures("shop")) == 1
     assert (said["counts"]["emails"]["failed"], said["spooled"]) == (1, 0)
     assert waiting(tmp_path) == 0
 
 
 def test_what_would_take_too_long_to_ship_is_left_to_the_next(own_store, tmp_path):
-    store = Store(own_store.url, Spool(tmp_path))
+    store = Store(own_store.url, "shop", Spool(tmp_path))
     store.spool.append(ENTRY)
     assert store.drain(lambda: True) == 0
     store.close()

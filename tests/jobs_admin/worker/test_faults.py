@@ -66,7 +66,7 @@ def test_a_store_that_hangs_holds_up_no_job_and_loses_no_report(start, own_store
     # Of the first ones, on a busy machine, some may have gone by the spool as well, behind others.
     assert set(arrived) == {*heard, *unheard} and [one for one in arrived if one in unheard] == unheard
     with redis.Redis.from_url(own_store.url) as client:
-        assert client.xlen(keys.failures()) <= 600 + 2 * MOST_UNANSWERED
+        assert client.xlen(keys.failures("shop")) <= 600 + 2 * MOST_UNANSWERED
     worker.wait(lambda: not spooled(worker), what="an empty spool")
 
 
@@ -118,7 +118,7 @@ def test_a_worker_that_stops_ships_its_spool_and_tells_its_last_counts(start, ow
     worker.stop(60)  # the two jobs end first
     assert {report.job_id for report in reports(own_store)} == set(jobs)
     with redis.Redis.from_url(own_store.url) as client:
-        (said,) = map(json.loads, client.hgetall(keys.workers()).values())
+        (said,) = map(json.loads, client.hgetall(keys.workers("shop")).values())
     assert said["counts"]["celery"]["failed"] == 2
 
 
@@ -144,17 +144,17 @@ def test_a_stream_that_is_full_sends_reports_to_the_spool(start, own_store):
     worker.wait(lambda: worker.text().count("raised unexpected") == 40, what="40 failures")
     worker.wait(lambda: spooled(worker), what="the spool")
     with redis.Redis.from_url(own_store.url) as client:
-        assert client.memory_usage(keys.failures(), samples=0) < 1.2 * 1024**2
-        kept = client.xlen(keys.failures())
+        assert client.memory_usage(keys.failures("shop"), samples=0) < 1.2 * 1024**2
+        kept = client.xlen(keys.failures("shop"))
         assert 0 < kept < 40
-        client.xtrim(keys.failures(), maxlen=0)  # as ingest does once it has read
-        worker.wait(lambda: client.xlen(keys.failures()) >= min(40 - kept, 10), what="room to be used again")
+        client.xtrim(keys.failures("shop"), maxlen=0)  # as ingest does once it has read
+        worker.wait(lambda: client.xlen(keys.failures("shop")) >= min(40 - kept, 10), what="room to be used again")
 
 
 def test_a_store_out_of_memory_sends_reports_to_the_spool(own_store, tmp_path, patience):
     with redis.Redis.from_url(own_store.url) as client:
         client.config_set("maxmemory", 1)
-    store = Store(own_store.url, Spool(tmp_path / "spool"))
+    store = Store(own_store.url, "shop", Spool(tmp_path / "spool"))
     store.dial()
     store.write({b"v": b"1"})
     assert (store.spool.waiting, store.dropped) == (1, 0)
@@ -164,7 +164,7 @@ def test_a_store_out_of_memory_sends_reports_to_the_spool(own_store, tmp_path, p
 
 def test_what_neither_store_nor_spool_takes_is_counted(tmp_path):
     (tmp_path / "spool").write_text("a file where the directory should be")
-    store = Store("redis://127.0.0.1:1/0", Spool(tmp_path / "spool"))
+    store = Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool"))
     store.write({b"v": b"1"})
     assert store.dropped == 1
 
@@ -174,7 +174,7 @@ def test_nothing_a_job_says_makes_the_guard_raise(own_store, tmp_path):
     from jobs_admin.worker.guard import Guard
     from jobs_admin.worker.report import Origin
 
-    guard = Guard(Origin("shop", "", ()), Store(own_store.url, Spool(tmp_path / "s")))
+    guard = Guard(Origin("shop", "", ()), Store(own_store.url, "shop", Spool(tmp_path / "s")))
     for request in (None, object(), 5):
         guard.job_started(request)
         guard.job_failed(request, None)

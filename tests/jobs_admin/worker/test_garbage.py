@@ -47,7 +47,7 @@ def test_garbage_is_filed_with_its_bytes_and_its_queue_and_good_jobs_run(start, 
     assert worker.text().count(" ready.") == 1
     assert "Connection to broker lost" not in worker.text()
     with redis.Redis.from_url(own_store.url) as store:
-        worker.wait(lambda: store.hgetall(keys.workers()), what="a heartbeat")
+        worker.wait(lambda: store.hgetall(keys.workers("shop")), what="a heartbeat")
 
 
 def test_switched_off_the_guard_leaves_garbage_to_celery(start, own_store):
@@ -87,7 +87,7 @@ class Unreadable(Message):
 
 
 def test_a_message_that_cannot_be_told_is_counted_and_celery_goes_on(tmp_path):
-    guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", Spool(tmp_path / "spool", 10**6)))
+    guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool", 10**6)))
     called = []
     hooks = ("on_unknown_task", "on_invalid_task", "on_unknown_message", "on_decode_error", "create_task_handler")
     consumer = SimpleNamespace(**dict.fromkeys(hooks, called.append))

@@ -15,9 +15,10 @@ import redis
 from django.urls import reverse
 
 from dashboard.engine import Engine
-from jobs_admin import config, contents, ingest
+from jobs_admin import config, ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode, encode
+from jobs_admin.failures import contents
 from jobs_admin.models import Failure
 from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
@@ -80,8 +81,8 @@ class Told:
                 self.worker.wait(
                     lambda: not any(f.stat().st_size for f in self.worker.spool.glob("*.spool")), 60, "the spool"
                 )
-                self.entries = reports.xrange(keys.failures())
-                self.beat = json.loads(next(iter(reports.hvals(keys.workers()))))
+                self.entries = reports.xrange(keys.failures("shop"))
+                self.beat = json.loads(next(iter(reports.hvals(keys.workers("shop")))))
         finally:
             self.worker.stop()
             broker.stop()
@@ -93,7 +94,7 @@ class Told:
         return UNTOLD_IN_THREADS if self.pool == "threads" else frozenset()
 
     def _told(self, client) -> set[str]:
-        for entry_id, fields in client.xrange(keys.failures(), f"({self._read_to}"):
+        for entry_id, fields in client.xrange(keys.failures("shop"), f"({self._read_to}"):
             self._read_to = entry_id.decode()
             self._ids.add(decode(fields).job_id)
         return self._ids

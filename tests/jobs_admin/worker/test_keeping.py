@@ -23,7 +23,7 @@ from tests.jobs_admin.worker.conftest import of_job
 from tests.jobs_admin.worker.keeping import fetched, kept, ledger, reap
 from tests.jobs_admin.worker.patience import patient
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def keeper(engine, store, tmp_path):
 
 def test_a_job_is_kept_before_celery_acknowledges_its_message(keeper, store, tmp_path):
     """Else a worker that dies between the two leaves it to nobody."""
-    guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", Spool(tmp_path / "spool", 10**6)))
+    guard = Guard(Origin("shop", "", ()), Store("redis://127.0.0.1:1/0", "shop", Spool(tmp_path / "spool", 10**6)))
     guard.ledger = keeper
     seen = []
     request = fetched(guarded(Request, guard), acked=lambda: seen.append(kept(store)))
@@ -120,14 +120,14 @@ def test_a_worker_keeps_so_many_bytes_and_no_more_and_others_run_without(keeper,
     keeper.begins(again)
     assert kept(store) == [f"{again.id}:1"] and keeper.unkept == before
     assert 0 < store.pttl(keys.kept("shop", "b1")) <= KEPT_DAYS * 86_400_000
-    assert 0 < store.pttl(keys.kept_places()) <= KEPT_DAYS * 86_400_000
+    assert 0 < store.pttl(keys.kept_boots("shop")) <= KEPT_DAYS * 86_400_000
 
 
 def test_what_is_filed_is_counted_in_what_the_stream_holds(keeper, store):
     keeper.begins(fetched())
     reap(store)
-    ((_, fields),) = store.xrange(keys.failures())
-    assert int(store.get(keys.failures_bytes())) == weight(fields)
+    ((_, fields),) = store.xrange(keys.failures("shop"))
+    assert int(store.get(keys.failures_bytes("shop"))) == weight(fields)
 
 
 def test_what_the_stream_has_no_room_for_stays_kept_by_the_bound_of_the_worker_that_kept_it(engine, store, tmp_path):
@@ -135,21 +135,21 @@ def test_what_the_stream_has_no_room_for_stays_kept_by_the_bound_of_the_worker_t
     jobs = [fetched(text="x" * 2_000) for _ in range(5)]
     for job in jobs:
         keeper.begins(job)
-    store.xadd(keys.failures(), {b"v": b"1"})
-    store.set(keys.failures_bytes(), 20_000)
+    store.xadd(keys.failures("shop"), {b"v": b"1"})
+    store.set(keys.failures_bytes("shop"), 20_000)
     reap(store)
     assert len(kept(store)) == 5 and of_job_ids(store) == {None}
-    store.set(keys.failures_bytes(), 100)
+    store.set(keys.failures_bytes("shop"), 100)
     reap(store, watches=2)
-    assert 0 < len(kept(store)) < 5 and int(store.get(keys.failures_bytes())) <= 20_000
+    assert 0 < len(kept(store)) < 5 and int(store.get(keys.failures_bytes("shop"))) <= 20_000
     while kept(store):  # what is filed makes room, and a stream that is empty takes anything
-        store.delete(keys.failures())
+        store.delete(keys.failures("shop"))
         before = len(kept(store))
         reap(store)
         assert len(kept(store)) < before
-    assert store.pttl(keys.boot("shop", "b1")) > 0 and not store.smembers(keys.kept_places())
+    assert store.pttl(keys.boot("shop", "b1")) > 0 and not store.smembers(keys.kept_boots("shop"))
 
 
 def of_job_ids(store) -> set[str | None]:
-    metas = [fields.get(b"meta") for _, fields in store.xrange(keys.failures())]
+    metas = [fields.get(b"meta") for _, fields in store.xrange(keys.failures("shop"))]
     return {json.loads(meta)["job_id"] if meta else None for meta in metas}

@@ -17,9 +17,9 @@ from django.utils import timezone
 from jobs_admin import config, ingest, replays
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
+from jobs_admin.ingest.reaping import SURE_S, Reaper
 from jobs_admin.models import Attempt, Failure, QueueCounter
 from jobs_admin.models.access import OPERATOR, Viewer
-from jobs_admin.reaping import SURE_S, Reaper
 from jobs_admin.worker.at_start import AtStart
 from tests.conftest import forget_configuration
 from tests.jobs_admin.worker.conftest import of_job, reports
@@ -27,7 +27,7 @@ from tests.jobs_admin.worker.keeping import KEEPING, fall_silent, kept, of_store
 from tests.jobs_admin.worker.patience import patient
 from tests.jobs_admin.worker.policies import obeyed, policy, published, running
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
 ANN = Viewer("ann", {"*": OPERATOR})
 
@@ -66,14 +66,14 @@ def test_what_ran_in_a_killed_worker_is_filed_once_each_byte_for_byte_and_is_rep
     worker.kill()
     reap(desk, watches=4)
     found = reports(engine)
-    assert sorted(one.job_id for one in found) == sorted(lost) and desk.xlen(keys.failures()) == 2
+    assert sorted(one.job_id for one in found) == sorted(lost) and desk.xlen(keys.failures("shop")) == 2
     for one in found:
         assert (one.kind, one.attempt, one.queue, one.task) == ("lost", 1, "celery", "until")
         assert (one.raw, one.raw_is_whole, one.late_ack) == (sent[one.job_id], True, False)
         assert one.policy == f"keeping@{version}" and one.args.startswith('["j') and one.release == "2026.11"
         assert one.reason.startswith(f"worker {one.worker} stopped soon after ")
         assert one.reason.endswith("the job had been acknowledged, so the broker will not give it again")
-    assert kept(desk) == [] and not desk.smembers(keys.kept_places())
+    assert kept(desk) == [] and not desk.smembers(keys.kept_boots("shop"))
     with redis.Redis.from_url(worker.broker_url) as client:  # those that had not begun: the broker has them
         assert client.hlen("unacked") + client.llen("celery") == 3
     file_all()
@@ -350,15 +350,15 @@ def test_what_a_cold_shutdown_ends_is_filed_as_lost(start, own_store):
 def test_a_worker_that_says_goodbye_is_not_waited_for(own_store):
     with of_store(own_store) as client:
         leaving = AtStart(patient(own_store.url), "shop", "b1", "w@here", "here")
-        client.sadd(keys.kept_places(), "shop/b1")
+        client.sadd(keys.kept_boots("shop"), "b1")
         client.hset(keys.kept("shop", "b1"), "j1", b"1000 1 2\n{}raw")
         leaving.beat()
         Reaper().look(client, 0.0)
         assert kept(client)
         leaving.beat("gone")
         Reaper().look(client, 0.0)
-        ((_, fields),) = client.xrange(keys.failures())
-        assert b"worker w@here stopped at 2" in fields[b"meta"] and fields[b"raw"] == b"raw"
+        ((_, fields),) = client.xrange(keys.failures("shop"))
+        assert b"worker w@here stopped at 2" in fields[b"lost"] and fields[b"raw"] == b"raw"
 
 
 def test_a_store_that_was_away_makes_nobody_lost(start, own_store):
@@ -383,10 +383,10 @@ def test_a_store_that_was_away_makes_nobody_lost(start, own_store):
 
 def test_a_report_that_cannot_be_read_is_filed_as_that_and_not_dropped(own_store):
     with of_store(own_store) as client:
-        client.sadd(keys.kept_places(), "shop/b1", "no such place", "x" * 300)
+        client.sadd(keys.kept_boots("shop"), "b1", "no such place", "x" * 300)
         client.hset(keys.kept("shop", "b1"), "j1", b"\xff\x00 nonsense")
         reap(client)
-        ((_, fields),) = client.xrange(keys.failures())
+        ((_, fields),) = client.xrange(keys.failures("shop"))
         assert fields == {b"kept": b"\xff\x00 nonsense"}
         with pytest.raises(ValueError):
             decode(fields)
@@ -403,7 +403,8 @@ def test_a_job_that_the_broker_gives_again_is_not_lost_in_the_worker_that_never_
         message["properties"]["delivery_info"]["redelivered"] = True
         message["headers"]["redelivered"] = True  # as kombu marks what it puts back
         of_broker.lset("celery", 0, json.dumps(message))
-        client.sadd(keys.kept_places(), "shop/dead", "other/dead")
+        client.sadd(keys.kept_boots("shop"), "dead")
+        client.sadd(keys.kept_boots("other"), "dead")
         for source in ("shop", "other"):
             client.hset(keys.kept(source, "dead"), f"{job}:1", b"1000 1 2\n{}raw")
         worker.start()

@@ -27,7 +27,7 @@ from tests.jobs_admin.worker.test_queues import APP as ROUTED
 from tests.jobs_admin.worker.test_queues import retries_come_back
 from tests.real_celery import RealWorker
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
 AT_REST = {"kind": "fixed", "first_delay_s": 600}
 
@@ -228,7 +228,7 @@ def replayed(node, store):
 
 def told_by(store, name):
     """What the workers' heartbeats say of it."""
-    return max((json.loads(said).get(name, 0) for said in store.hvals(keys.workers())), default=0)
+    return max((json.loads(said).get(name, 0) for said in store.hvals(keys.workers("shop"))), default=0)
 
 
 def fails_once(shop, task="try", *args, **options):
@@ -337,7 +337,7 @@ def test_what_runs_in_a_killed_worker_is_lost_and_what_it_had_fetched_comes_agai
             worker.kill()
             reap(client, watches=2)
             (only,) = reports(store)
-            assert client.xlen(keys.failures()) == 1  # by one of the two watches
+            assert client.xlen(keys.failures("shop")) == 1  # by one of the two watches
             assert (only.job_id, only.kind, only.queue) == (lost, "lost", "kept")
             assert json.loads(only.raw)["headers"]["id"] == lost and only.raw_is_whole
             worker.start()

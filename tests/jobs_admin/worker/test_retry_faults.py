@@ -9,11 +9,12 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from jobs_admin import config, ingest, promoting
+from jobs_admin import config, ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
 from jobs_admin.management.commands import drain
 from jobs_admin.models import Attempt, Failure, Notice
+from jobs_admin.retries import promoting
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.spool import Spool
 from tests.conftest import forget_configuration
@@ -211,10 +212,10 @@ def test_drain_empties_what_waits_and_says_when_install_can_go(start, engine, de
 
 
 def test_what_a_dead_worker_spooled_is_folded_in(desk, settings, tmp_path, monkeypatch):
-    from jobs_admin import draining
+    from jobs_admin.retries import draining
 
     left = Spool(tmp_path / "shop")
     left.append({b"v": b"1", b"meta": b"{}"})
     left.close()
     assert draining.fold_in_spools(str(tmp_path)) == 1
-    assert [fields for _, fields in desk.xrange(keys.failures())] == [{b"v": b"1", b"meta": b"{}"}]
+    assert [fields for _, fields in desk.xrange(keys.failures("shop"))] == [{b"v": b"1", b"meta": b"{}"}]

@@ -96,7 +96,7 @@ def memory():
 
 @pytest.fixture
 def store(road, memory):
-    made = Store(road.url, Spool(memory / "spool"))
+    made = Store(road.url, "shop", Spool(memory / "spool"))
     yield made
     made.close()
 
@@ -113,7 +113,7 @@ def holds(store: Store, count: int) -> list[float]:
 
 def taken_by(engine) -> int:
     with redis.Redis.from_url(engine.url) as client:
-        return client.xlen(keys.failures())
+        return client.xlen(keys.failures("shop"))
 
 
 def test_a_store_that_takes_90_ms_a_command_holds_a_job_that_long_and_no_longer(store, road, own_store):
@@ -223,7 +223,7 @@ def test_threads_that_fail_together_do_not_wait_for_each_other_without_end(store
 
 
 def test_a_name_that_takes_long_to_resolve_is_the_heartbeats_trouble(memory):
-    store = Store("redis://no-such-host.invalid/0", Spool(memory / "spool"))
+    store = Store("redis://no-such-host.invalid/0", "shop", Spool(memory / "spool"))
     assert min(holds(store, 5)) < 0.08
     with pytest.raises(redis.ConnectionError):
         store.dial()
@@ -246,7 +246,7 @@ def test_what_is_sent_by_hand_arrives_whole(store, own_store, value):
     store.write({b"v": b"1", b"raw": value})
     store.drain()
     with redis.Redis.from_url(own_store.url) as client:
-        arrived = [fields for _, fields in client.xrange(keys.failures())]
+        arrived = [fields for _, fields in client.xrange(keys.failures("shop"))]
     # Twice where a busy machine took longer than the bound: then it was spooled, too.
     assert arrived in ([{b"v": b"1", b"raw": value}], [{b"v": b"1", b"raw": value}] * 2)
 

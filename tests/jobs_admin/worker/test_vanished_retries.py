@@ -7,9 +7,11 @@ from datetime import timedelta
 import pytest
 import redis
 
-from jobs_admin import awaiting, config, ingest, replays, sampling
+from jobs_admin import config, ingest, replays
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.queues import sampling
+from jobs_admin.retries import awaiting
 from tests.conftest import forget_configuration
 from tests.jobs_admin.worker.conftest import reports
 from tests.jobs_admin.worker.test_ledger import elements, file_all
@@ -46,7 +48,7 @@ def test_a_delayed_retry_is_lost_when_the_broker_has_it_no_more_and_not_before(s
             lambda: reports(engine) and [b'"retries": 1' in one for one in of_broker.hvals("unacked")] == [True],
             what="the retry, in its worker's hands",
         )
-        worker.wait(lambda: desk.keys("redrive:configuration:*"), what="its settings to be told")
+        worker.wait(lambda: desk.keys("redrive:{shop}:configuration:*"), what="its settings to be told")
         worker.kill()
         file_all()
         due = Failure.objects.get().due_at

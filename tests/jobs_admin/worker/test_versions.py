@@ -280,8 +280,8 @@ def test_its_configuration_is_read_and_nothing_of_the_guard_broke(worker):
 
     (said,) = worker.wait(settled)
     with redis.Redis.from_url(worker.store_engine.url) as client:
-        text = json.loads(client.get(keys.configuration(said["configuration"])))
-        assert {"ok", "fail", "flaky"} <= set(json.loads(client.get(keys.tasks(said["tasks"]))))
+        text = json.loads(client.get(keys.configuration("shop", said["configuration"])))
+        assert {"ok", "fail", "flaky"} <= set(json.loads(client.get(keys.tasks("shop", said["tasks"]))))
     assert (text["app"]["broker"], text["app"]["visibility_timeout"]) == ("redis", 3600)
     assert (said["broken"], said["dropped"]) == (0, 0)
     assert "Redrive could not" not in worker.text() and "Redrive's heartbeat failed" not in worker.text()

@@ -111,7 +111,7 @@ def ignores_retry_after(case: Case) -> Iterator[Found]:
     MEDIUM,
     title="An error that calls itself permanent is retried",
     why="A message is not read by anything that retries: `throw new Error('Permanent failure: …')` is tried again as "
-    "often as any other error (seed 004 means it not to be). Found where the message of failures begins with "
+    "often as any other error. Found where the message of failures begins with "
     "“permanent”, or says “permanent failure” or “permanent error”, and they ran more than once in a run.",
     fix="In BullMQ throw `UnrecoverableError`; in Celery raise an error that `autoretry_for` does not name; or publish a "
     "policy that classes the error as permanent.",

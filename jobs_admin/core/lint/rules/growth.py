@@ -1,4 +1,4 @@
-"""Seed 003's check: waits that at least double, up to a cap of at most ten minutes. With a verdict for every configuration."""
+"""The check of exponential backoff: waits that at least double, up to a cap of at most ten minutes. Every configuration gets a verdict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jobs_admin.core.lint.finding import HIGH, Found, rule
 from jobs_admin.core.lint.where import Where
 from jobs_admin.core.lint.words import listed, span
 
-ID = "sending-pipeline-infrastructure.retry-error-handling.exponential-backoff"  # as the seed names it
+ID = "sending-pipeline-infrastructure.retry-error-handling.exponential-backoff"  # as AuditBuffet names the check: https://auditbuffet.com/patterns/ab-002450
 LONGEST_CAP_S = 600.0  # "no more than 600 seconds (10 minutes)"
 PASS, FAIL, NOT_APPLICABLE, CANNOT_TELL = "pass", "fail", "not applicable", "cannot tell"
 VERDICTS = (PASS, FAIL, NOT_APPLICABLE, CANNOT_TELL)
@@ -44,7 +44,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Seed 003's check over everything: its verdicts, the failed first, and how many configurations are of each kind."""
+    """The check over everything: its verdicts, the failed first, and how many configurations are of each kind."""
 
     verdicts: tuple[Verdict, ...]
     kinds: dict[str, int]  # of those that retry, in the order of curve.KINDS
@@ -102,7 +102,7 @@ def _judge(curve: Curve) -> tuple[str, str]:
 
 
 def _without_cap(curve: Curve) -> tuple[str, str]:
-    """Seed 003's own remedy has no cap but its attempts: "capped by BullMQ at 2^(attempts-1) * delay"."""
+    """Judge an exponential backoff of BullMQ, which has no cap to set: its attempts end the waits."""
     waits, last = listed(curve.waits), curve.longest_wait_s
     if last > LONGEST_CAP_S:
         return (
@@ -137,7 +137,7 @@ def _not_retried(where: Where) -> Verdict:
     fix="Set `retry_backoff` and `retry_backoff_max` (at most 600), or publish a policy with an exponential "
     "backoff, a factor of at least 2 and a cap of at most 600 s. In BullMQ: `backoff: { type: 'exponential', "
     "delay: 2000 }`, or a `backoffStrategy` of the worker with `Math.min(…, 600_000)`.",
-    source="CWE-770, CWE-400",
+    source="https://auditbuffet.com/patterns/ab-002450; CWE-770, CWE-400",
 )
 def without_exponential_backoff(case: Case) -> Iterator[Found]:
     for curve in case.curves:

@@ -136,9 +136,9 @@ def no_priority_goes_first(case: Case) -> Iterator[Found]:
     "dead-letters-go-first",
     LOW,
     title="Dead letters at the highest priority",
-    why="In BullMQ 1 is the highest priority, and greater numbers come later. Seed 004 gives what it puts aside for review "
-    "`priority: 1` and calls that low: should anything ever work on that queue, it takes these before all others. Found in "
-    "queues of dead letters.",
+    why="In BullMQ 1 is the highest priority, and greater numbers come later. A handler that puts jobs aside for review with "
+    "`priority: 1`, meant as low, gets the opposite: should anything ever work on that queue, it takes these before all "
+    "others. Found in queues of dead letters.",
     fix="Leave the priority out, or give a great number.",
     source="https://docs.bullmq.io/guide/jobs/prioritized",
 )

@@ -1,4 +1,4 @@
-"""Seed 003's check, by its own examples, and by our presets' shapes."""
+"""The check of exponential backoff, by the examples of AuditBuffet AB-002450 and by our presets' shapes."""
 
 from __future__ import annotations
 

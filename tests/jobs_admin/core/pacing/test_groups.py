@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from jobs_admin.core.pacing import Controller, Judged, Seen, parse, settled
-from jobs_admin.core.pacing.groups import Groups, false_alarm_rate
+from jobs_admin.core.pacing.groups import MOST_ASIDE, Groups, false_alarm_rate
 
 
 class Mixed:
@@ -238,3 +238,11 @@ def test_groups_that_fail_alike_are_all_evidence():
     groups = Groups()
     judged = [Judged(1.0, 0.5, n % 2 == 0, 7, died_of=group) for n in range(12) for group in (1, 2)]
     assert groups.add(judged) == judged
+
+
+def test_no_more_groups_are_set_aside_than_a_row_holds():
+    groups = Groups(aside={f"g{n}" for n in range(MOST_ASIDE)})
+    groups.add([Judged(0, 0, True, died_of="well", n=50), Judged(0, 0, False, died_of="bad", n=10)])
+    assert groups.to_set_aside(lambda _: True) == ()
+    groups.aside.pop()
+    assert [one.group for one in groups.to_set_aside(lambda _: True)] == ["bad"]

@@ -20,7 +20,7 @@ from jobs_admin.core.pacing import PaceRefused, default_for, parse, settled
         ({"style": "steady", "rate": None}, 50),
     ],
 )
-def test_a_rate_is_read_as_the_contract_writes_it(pace, rate):
+def test_a_rate_is_read_as_the_api_writes_it(pace, rate):
     read = parse(pace)
     assert read.rate == (rate if rate is None else pytest.approx(rate))
     assert parse(read.as_dict()) == read

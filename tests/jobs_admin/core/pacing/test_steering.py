@@ -150,3 +150,9 @@ def test_probes_of_the_same_limit_become_rare():
             downs.append(climb.now)
     gaps = [later - earlier for earlier, later in pairwise(downs)]
     assert 3 <= len(downs) <= 12 and gaps[-1] > 4 * gaps[0]
+
+
+def test_a_rate_at_which_an_older_version_had_trouble_before_bounds_no_climb():
+    """There `before` outlived the trouble, which `downs` had counted back to 0."""
+    older = Steering(20.0, 1.0).as_dict() | {"downs": 0, "share": 0.0, "before": 60.0}
+    assert Steering.from_dict(older).before == 0 and Steering.from_dict(older | {"downs": 2}).before == 60

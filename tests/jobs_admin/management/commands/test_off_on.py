@@ -6,8 +6,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from jobs_admin import audit, config
+from jobs_admin import config
 from jobs_admin.core import keys
+from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent, Replay
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]

@@ -1,0 +1,180 @@
+"""The head of the audit's chain, stored outside the database: in Redrive's store and in the log of `watch`.
+
+A chain whose latest rows were removed is a shorter chain without a break. The anchor shows the difference. Enters: the
+latest row, from `watch` each ten seconds; leaves: what `doctor` and `manage.py audit` report of the two.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import redis
+from django.db import transaction
+
+from jobs_admin import config
+from jobs_admin.core import keys, untrusted
+from jobs_admin.db import audit
+from jobs_admin.models import AuditEvent, DepthSample
+from jobs_admin.models.access import Viewer
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S = 3600.0
+_SAMPLED_EVERY = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The latest row of the chain at some time."""
+
+    id: int
+    mac: str
+    at: datetime  # of the row
+
+    def signed(self) -> str:
+        """Return signed JSON: write access to the store alone does not suffice to name another row."""
+        said = {"id": self.id, "mac": self.mac, "at": self.at.astimezone(UTC).isoformat()}
+        return json.dumps(said | {"signature": audit.sign(json.dumps(said, sort_keys=True))})
+
+
+class BadAnchor(Exception):
+    """The anchor in the store is not of this desk: changed, or signed with another SECRET_KEY."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A missing end of the chain: the anchored row is no longer there."""
+
+    anchor: Head
+    head: Head | None  # None: the audit is empty
+    has_later_records: (
+        bool | None
+    )  # of other tables, between the head and the anchor; None: the gap is too short to tell
+
+
+def head() -> Head | None:
+    """Return the latest row; None where the audit is empty."""
+    row = AuditEvent.objects.order_by("-id").first()
+    return Head(row.pk, row.mac, row.at) if row is not None else None
+
+
+def read() -> Head | None:
+    """Return the anchor in the store; None where there is none. Raises BadAnchor and redis.RedisError."""
+    text = config.store().get(keys.audit_head())
+    if text is None:
+        return None
+    told = untrusted.read_object(text)
+    try:
+        signature = str(told.pop("signature"))
+        found = Head(int(told["id"]), str(told["mac"]), datetime.fromisoformat(told["at"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadAnchor from error
+    if not hmac.compare_digest(signature.encode("utf-8", "replace"), audit.sign(json.dumps(told, sort_keys=True)).encode()):
+        raise BadAnchor
+    return found
+
+
+def missing() -> Missing | None:
+    """Return the evidence that the latest rows are gone; None where the anchored row exists, or none is anchored.
+
+    Raises BadAnchor and redis.RedisError.
+    """
+    anchor = read()
+    if anchor is None or AuditEvent.objects.filter(pk=anchor.id, mac=anchor.mac).exists():
+        return None
+    latest = head()
+    since = latest.at if latest is not None else datetime.min.replace(tzinfo=UTC)
+    later = None
+    if anchor.at - since > 3 * _SAMPLED_EVERY:
+        # While watch runs, queues are sampled every ten seconds. A restored backup has no samples from that time.
+        later = DepthSample.objects.filter(at__gt=since + _SAMPLED_EVERY, at__lte=anchor.at).exists()
+    return Missing(anchor, latest, later)
+
+
+def advance() -> bool:
+    """Anchor the latest row if the row anchored before still exists. Return whether the anchor moved.
+
+    Raises redis.RedisError. Where rows are missing the anchor stays, and so does the finding.
+    """
+    latest = head()
+    try:
+        before = read()
+        if latest is None or before == latest or missing() is not None:
+            return False
+    except BadAnchor:
+        return False
+    if before is None and latest.id > 1:
+        log.warning("The store had no anchor of the audit. A new one is set at entry %d.", latest.id)
+    config.store().set(keys.audit_head(), latest.signed())
+    return True
+
+
+class _Logged:
+    at = float("-inf")
+    id = 0
+
+
+def step() -> None:
+    """Move the anchor (a step of `watch`), and log a moved anchor once an hour. Raises redis.RedisError."""
+    advance()
+    latest = head()
+    if latest is not None and latest.id != _Logged.id and time.monotonic() - _Logged.at > LOG_EVERY_S:
+        log.info("Audit head: entry %d of %s, MAC %s", latest.id, latest.at.isoformat(), latest.mac)
+        _Logged.at, _Logged.id = time.monotonic(), latest.id
+
+
+def accept(viewer: Viewer, reason: str) -> Head:
+    """Anchor the present end of the audit, such as after restoring a backup, and record this. Raises redis.RedisError."""
+    store = config.store()
+    try:
+        before = read()
+        was = {"id": before.id, "mac": before.mac, "at": before.at.isoformat()} if before else None
+    except BadAnchor:
+        was = {"unreadable": True}
+    with transaction.atomic():
+        event = audit.record(viewer, "audit.accept", "audit", reason=reason, before=was)
+        accepted = Head(event.pk, event.mac, event.at)
+        store.set(keys.audit_head(), accepted.signed())
+    return accepted
+
+
+def findings() -> list[tuple[str, str]]:
+    """Return findings about the audit as (text, fix): a broken chain, missing latest entries, an unreadable anchor."""
+    found = []
+    broken = audit.verify()
+    if broken is not None:
+        text = f"The audit's chain breaks at entry {broken}. This entry or the one before was changed or removed."
+        found.append((text, "Compare with a backup. After a change of SECRET_KEY, all older entries look changed."))
+    try:
+        gap = missing()
+    except BadAnchor:
+        text = "The audit's anchor in the store was written by another desk or with another SECRET_KEY."
+        found.append((text, f"Compare the end of the audit with the lines “Audit head” in watch's log. {_ACCEPT}"))
+    except (redis.RedisError, config.BadConfiguration):
+        pass  # the check of the store says so
+    else:
+        if gap is not None:
+            found.append((_describe(gap), _ACCEPT))
+    return found
+
+
+_ACCEPT = "If you know why, accept the current end: `python3 manage.py audit accept --reason …`."
+
+
+def _describe(gap: Missing) -> str:
+    end = f"ends at entry {gap.head.id} of {_time(gap.head.at)}" if gap.head else "is empty"
+    text = f"The audit {end}, but entry {gap.anchor.id} of {_time(gap.anchor.at)} is missing or was replaced."
+    if gap.has_later_records is None:
+        return f"{text} A restored backup or a power cut has the same effect."
+    if gap.has_later_records:
+        return f"{text} The database has other records from the time between, so entries were removed only from the audit."
+    return f"{text} The database has no other records from the time between, as after a restored backup."
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,55 @@
+"""Processes that write much (file reports, lay out replays) take turns on SQLite, and leave a part of the time to everybody else.
+
+SQLite has one writer at a time, and whoever waits asks again at intervals that grow to 100 ms. Of two processes that
+file reports one would mostly sleep while the lock is free, and between two that did not sleep a person's click would find
+it taken for seconds. So these wait for each other at a lock of their own, which wakes them at once, and after each turn
+nobody has one for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import struct
+import time
+from collections.abc import Iterator
+
+from django.db import connection
+
+# After a turn it is everybody else's for so much of the time that it took, and never for longer than this.
+_REST = 0.25
+_LONGEST_REST_S = 0.1
+
+
+def turn() -> contextlib.AbstractContextManager[None]:
+    """Wait for the others that write much. Nothing to wait for where the database lets several write."""
+    if connection.vendor != "sqlite" or connection.is_in_memory_db():
+        return contextlib.nullcontext()
+    return turn_at(f"{connection.settings_dict['NAME']}-turn")
+
+
+def rest(began: float) -> None:
+    """Sleep on SQLite as long as the writes since `began` (time.monotonic) took: half of the time is for other writers."""
+    if connection.vendor == "sqlite":
+        time.sleep(max(0.0, time.monotonic() - began))
+
+
+@contextlib.contextmanager
+def turn_at(path: str) -> Iterator[None]:
+    """The same at a file, which is made where it is not there."""
+    with open(path, "a+b", buffering=0) as place:
+        with contextlib.suppress(OSError):  # a file system without locks: the database's own must do
+            fcntl.flock(place, fcntl.LOCK_EX)
+        place.seek(0)
+        # When the next turn may begin, by the clock that all processes of a machine share.
+        (begins,) = struct.unpack("d", place.read(8).ljust(8, b"\0"))
+        rest_s = min(begins - time.monotonic(), _LONGEST_REST_S)
+        if rest_s > 0:
+            time.sleep(rest_s)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            ended = time.monotonic()
+            place.truncate(0)
+            place.write(struct.pack("d", ended + (ended - began) * _REST))

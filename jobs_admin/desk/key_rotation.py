@@ -1,0 +1,366 @@
+"""Every column that the payload keys encrypt: re-encryption with the first key, and which key may be taken out.
+
+Rows are encrypted outside the transaction that writes them, and written only where they are as they were read. Any number of
+processes may do it at once and be killed at any point: the id of its key stands beside each body, so what remains is found again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import redis
+from cryptography.fernet import InvalidToken
+from django.db import connection, models, transaction
+from django.db.models import Count
+
+from jobs_admin import config
+from jobs_admin.core.envelope import UNOPENABLE, is_payload_key_id
+from jobs_admin.db import audit, turns
+from jobs_admin.fleet import heartbeats
+from jobs_admin.fleet.worker_store import Named
+from jobs_admin.models import Channel, Payload, SourceKey, Unfiled
+from jobs_admin.models.access import ENGINE, Viewer
+from jobs_admin.queues import liveness
+from jobs_admin.trust import raw_entries, unsealing
+
+UNKNOWN = "unknown"  # stands for the id of a key where no key of this desk opens a row
+NOT_DETERMINED = ""  # where an earlier version wrote the row, and no key was tried yet
+_SEALED_REPORTS = "worker-encrypted reports"
+
+# What follows where only workers still need a key.
+OVERRULE = (
+    "This is not verified: heartbeats are not signed. If you know better, take the key out: reports that are encrypted for it are "
+    "then stored raw, and are filed once it is back."
+)
+
+_AIM_S = 0.05  # the length of a transaction, of which the number of rows in the next one follows
+_MOST_ROWS, _MOST_BYTES = 1_000, 4 * 2**20  # of a transaction; a larger row has one of its own
+_NAMED = 3  # workers of a source in a sentence
+_MOST_CLAIMED = 3  # ids of keys that the desk does not have, claimed by one source; others count as UNKNOWN
+
+
+@dataclass(slots=True)
+class ManyRows:
+    """A column of large values with the id of their key beside them: re-encrypted in short transactions."""
+
+    model: type[models.Model]
+    label: str
+    fields: tuple[str, ...] = ("body",)
+    renew: Callable[[bytes], bytes] = bytes  # what else changes in a value as it is encrypted again
+    _at_once: int = 20
+    _tried: int = 0  # the highest id among the rows of no known key that were tried by this process
+
+    def counts(self) -> dict[str, int]:
+        """Return how many values are under each key, by its id."""
+        found = self.model._default_manager.order_by().values_list("payload_key").annotate(n=Count("pk"))
+        return {key or NOT_DETERMINED: count for key, count in found}
+
+    def begin_again(self) -> None:
+        self._tried = 0
+
+    def step(self, first: str, older: tuple[str, ...]) -> int | None:
+        """Re-encrypt the next rows and return how many; None where no row is left."""
+        for key in (None, *older, UNKNOWN):
+            if not (rows := self._next(key)):
+                continue
+            if key == UNKNOWN:
+                self._tried = rows[-1][0]
+            changed = [(*_with_first_key(body, first, self.renew), pk, body) for pk, body in rows]
+            began = time.monotonic()
+            self._write(changed, key)
+            self._pace(time.monotonic() - began)
+            return sum(new is not old for new, _, _, old in changed)
+        return None
+
+    def _next(self, key: str | None) -> list[tuple[int, bytes]]:
+        """Return (id, body) of the next rows with this id of a key."""
+        rows = self.model._default_manager.order_by("pk")
+        rows = rows.filter(payload_key__isnull=True) if key is None else rows.filter(payload_key=key)
+        if key == UNKNOWN:
+            rows = rows.filter(pk__gt=self._tried)
+        some: list[int] = []
+        left = _MOST_BYTES
+        for pk, size in rows.values_list("pk", "size")[: self._at_once]:
+            left -= size
+            if some and left < 0:
+                break
+            some.append(pk)
+        return [(pk, bytes(body)) for pk, body in rows.filter(pk__in=some).values_list("pk", "body")]
+
+    def _write(self, changed: list[tuple[bytes, str, int, bytes]], key: str | None) -> None:
+        """Write (body, key, id, body as it was read) where the row still is as it was read, under this key."""
+        table = connection.ops.quote_name(self.model._meta.db_table)
+        under = "payload_key IS NULL" if key is None else "payload_key = %s"
+        with turns.turn(), transaction.atomic():
+            if connection.features.has_select_for_update_skip_locked:
+                # Whoever waited for the rows of another in an order of his own could wait for ever.
+                rows = self.model._default_manager.filter(pk__in=[pk for _, _, pk, _ in changed])
+                free = set(rows.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
+                changed = [row for row in changed if row[2] in free]
+            with connection.cursor() as cursor:
+                cursor.executemany(
+                    f"UPDATE {table} SET body = %s, payload_key = %s WHERE id = %s AND body = %s AND {under}",
+                    [row if key is None else (*row, key) for row in changed],
+                )
+
+    def _pace(self, took_s: float) -> None:
+        self._at_once = max(1, min(_MOST_ROWS, self._at_once * 2, round(self._at_once * _AIM_S / max(took_s, 1e-3))))
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """A column of short tokens in a table of few rows: each is tried, and all are re-encrypted in one transaction."""
+
+    model: type[models.Model]
+    label: str
+    fields: tuple[str, ...]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many tokens are under each key, by its id."""
+        values = self.model._default_manager.values_list(*self.fields)
+        return Counter(key_of(token.encode()) for row in values for value in row for token in _tokens(value))
+
+    def begin_again(self) -> None:
+        """Do nothing: all are tried each time."""
+
+    def step(self, first: str, older: tuple[str, ...]) -> int | None:
+        """Re-encrypt every token under an older key and return how many rows have changed; None where no row has."""
+        if not self.counts().keys() & set(older):
+            return None
+        changed = 0
+        with turns.turn(), transaction.atomic():
+            for row in self.model._default_manager.select_for_update().order_by("pk"):
+                before = [getattr(row, name) for name in self.fields]
+                for name in self.fields:
+                    setattr(row, name, _renewed(getattr(row, name), first))
+                if before != [getattr(row, name) for name in self.fields]:
+                    row.save(update_fields=self.fields)
+                    changed += 1
+        return changed
+
+
+COLUMNS: tuple[ManyRows | FewRows, ...] = (
+    ManyRows(Payload, "messages"),
+    ManyRows(Unfiled, "unfiled reports", renew=raw_entries.with_message_key),
+    FewRows(Channel, "channel secrets", ("secrets",)),
+    FewRows(SourceKey, "source keys", ("sealed",)),
+)
+
+# Rows that this process has re-encrypted since it last recorded them in the audit, by their label.
+_unrecorded: Counter[str] = Counter()
+
+
+def begin_again() -> None:
+    """Try the rows of no known key once more, as a process that starts does."""
+    _unrecorded.clear()
+    for column in COLUMNS:
+        column.begin_again()
+
+
+def step(viewer: Viewer = ENGINE) -> bool:
+    """Re-encrypt the next few rows with the first key, and record the rotation once none is left; True while there are more."""
+    if config.is_read_only():
+        return False
+    first, *older = unsealing.key_ids()
+    for column in COLUMNS:
+        done = column.step(first, tuple(older))
+        if done is not None:
+            _unrecorded[column.label] += done
+            return True
+    after = {label: rows for label, rows in _unrecorded.items() if rows}
+    if after:
+        with transaction.atomic():
+            audit.record(viewer, "payload_keys.rotate", first, after=after)
+    _unrecorded.clear()
+    return False
+
+
+def key_of(body: bytes) -> str:
+    """Return the id of the payload key that opens a Fernet token; UNKNOWN where none does."""
+    return _opened(body)[0]
+
+
+def _opened(body: bytes) -> tuple[str, bytes]:
+    for key, cipher in unsealing.ciphers().items():
+        try:
+            return key, cipher.decrypt(body)
+        except InvalidToken:
+            continue
+    return UNKNOWN, b""
+
+
+def _with_first_key(body: bytes, first: str, renew: Callable[[bytes], bytes] = bytes) -> tuple[bytes, str]:
+    """Return the value under the first key and the id of its key; as it is where it is so already, or no key opens it."""
+    key, document = _opened(body)
+    if key in (first, UNKNOWN):
+        return body, key
+    return unsealing.ciphers()[first].encrypt(renew(document)), first
+
+
+def _tokens(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _renewed(value: Any, first: str) -> Any:
+    if isinstance(value, str):
+        return _with_first_key(value.encode(), first)[0].decode()
+    return [_renewed(one, first) for one in value]
+
+
+# -- use of each key --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Use of one key: the values encrypted with it and the workers that encrypt for it."""
+
+    id: str  # UNKNOWN and NOT_DETERMINED stand for keys whose ids are not known
+    place: int  # in REDRIVE_PAYLOAD_KEYS, from 1: the first encrypts; 0: it is not there
+    rows: Mapping[str, int]  # label of a column -> values encrypted with it
+    workers: tuple[Named, ...] = ()  # live workers that report that they encrypt for it
+
+    @property
+    def count(self) -> int:
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Use of each payload key: those of REDRIVE_PAYLOAD_KEYS in their order, then the others."""
+
+    uses: tuple[Use, ...]
+    is_store_known: bool = True  # False: the store does not answer, so nothing is known of workers
+    silent: tuple[Named, ...] = ()  # live workers with a guard that does not report its key
+    spooling: tuple[Named, ...] = ()  # live workers that may encrypt, with reports on their disk
+    late: tuple[str, ...] = ()  # in a sentence each: sources with old reports in the store
+
+    @property
+    def first(self) -> Use:
+        return self.uses[0]
+
+    @property
+    def older(self) -> list[Use]:
+        """Those behind the first, which are there to be taken out."""
+        return [use for use in self.uses if use.place > 1]
+
+    @property
+    def missing(self) -> list[Use]:
+        """Those that something needs and that are not in REDRIVE_PAYLOAD_KEYS."""
+        return [use for use in self.uses if not use.place and use.id != NOT_DETERMINED]
+
+    @property
+    def not_determined(self) -> Mapping[str, int]:
+        return next((use.rows for use in self.uses if use.id == NOT_DETERMINED), {})
+
+    @property
+    def remaining(self) -> int:
+        """Values that are to be re-encrypted, or whose key is not determined."""
+        return sum(use.count for use in self.older) + sum(self.not_determined.values())
+
+    def must_stay(self, use: Use) -> list[str]:
+        """Return why an older key may not be taken out yet, a sentence each; empty where nothing that the desk itself knows needs it.
+
+        `reported` returns what else workers report of it.
+        """
+        return list(self._reasons(use))
+
+    def _reasons(self, use: Use) -> Iterator[str]:
+        if use.rows:
+            yield f"Still encrypted with it: {in_words(use.rows)}."
+        if self.not_determined:
+            yield f"Not tried yet: {in_words(self.not_determined)}."
+        if not self.is_store_known:
+            yield "The store does not answer, so it is not known which workers encrypt for it."
+
+    def reported(self, use: Use) -> list[str]:
+        """Return what workers report of an older key, a sentence each. It is not verified: a source can report it for ever."""
+        return list(self._reports(use))
+
+    def _reports(self, use: Use) -> Iterator[str]:
+        if use.workers:
+            yield f"Workers that still encrypt for it (REDRIVE_PUBLIC_KEY): {names(use.workers)}."
+        if self.silent:
+            yield f"Workers with an older guard do not report which key they encrypt for: {names(self.silent)}."
+        if self.spooling:
+            yield f"Workers with reports on their disk, which may be encrypted for it: {names(self.spooling)}."
+        for sentence in self.late:
+            yield f"{sentence} It may be encrypted for it."
+
+
+def rotation(now: datetime) -> Rotation:
+    """Return what each payload key is used for now."""
+    rows: dict[str, dict[str, int]] = defaultdict(dict)
+    for column in COLUMNS:
+        for key, count in column.counts().items():
+            rows[key][column.label] = count
+    ids = unsealing.key_ids()
+    for key, count in _sealed_reports(ids).items():
+        rows[key][_SEALED_REPORTS] = count
+    is_store_known, late, told = True, {}, []
+    try:
+        told = heartbeats.told(now)
+        late = liveness.late_sources(now)
+    except (redis.RedisError, config.BadConfiguration):
+        is_store_known = False
+    workers: dict[str, list[Named]] = defaultdict(list)
+    which = _bounded(Counter((one.source, one.seals_for) for one in told if one.seals_for), ids)
+    for worker in told:
+        if worker.seals_for:
+            workers[which[worker.source, worker.seals_for]].append((worker.source, worker.name))
+    others = sorted(key for key in {*rows, *workers} - {*ids})
+    return Rotation(
+        tuple(
+            Use(key, place, rows.get(key, {}), tuple(workers.get(key, ())))
+            for place, key in [*enumerate(ids, 1), *((0, key) for key in others)]
+        ),
+        is_store_known,
+        tuple((worker.source, worker.name) for worker in told if worker.seals_for is None),
+        tuple((worker.source, worker.name) for worker in told if worker.spooled and worker.seals_for != ""),
+        tuple(late.values()),
+    )
+
+
+def _bounded(counts: Mapping[tuple[str, str], int], known: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Return the id of a key for each (source, id): UNKNOWN beyond the _MOST_CLAIMED most frequent of a source that the desk has not."""
+    found: dict[tuple[str, str], str] = {}
+    claimed: Counter[str] = Counter()
+    for source, key in sorted(counts, key=lambda one: (-counts[one], one)):
+        claimed[source] += key not in known
+        found[source, key] = key if key in known or claimed[source] <= _MOST_CLAIMED else UNKNOWN
+    return found
+
+
+def in_words(rows: Mapping[str, int]) -> str:
+    """Return counts by label as words: `5 messages, 1 source key`."""
+    return ", ".join(f"{count:,} {label.removesuffix('s') if count == 1 else label}" for label, count in rows.items())
+
+
+def _sealed_reports(known: Iterable[str]) -> Counter[str]:
+    """Count the stored reports whose message a worker encrypted for a key that this desk did not have, by the id of the key."""
+    begins = f"{UNOPENABLE}for key "
+    reasons = Unfiled.objects.filter(why__startswith=begins).order_by().values_list("source", "why")
+    of_source: Counter[tuple[str, str]] = Counter()
+    for source, why, count in reasons.annotate(n=Count("pk")):
+        key = why.removeprefix(begins).partition(",")[0]
+        if is_payload_key_id(key):
+            of_source[source, key] += count
+    found: Counter[str] = Counter()
+    for place, key in _bounded(of_source, known).items():
+        found[key] += of_source[place]
+    return found
+
+
+def names(workers: Iterable[Named]) -> str:
+    """Return workers as `shop/w1, shop/w2`: of each source the first few, and how many more there are."""
+    of_source: dict[str, list[str]] = defaultdict(list)
+    for source, name in workers:
+        of_source[source].append(f"{source}/{name}")
+    return ", ".join(
+        ", ".join(theirs[:_NAMED]) + (f" and {len(theirs) - _NAMED:,} more of {source}" if theirs[_NAMED:] else "")
+        for source, theirs in of_source.items()
+    )

@@ -1,0 +1,542 @@
+"""What is broken now, and is it getting worse: the overview's sentence and the numbers behind its pictures.
+
+Everything here reads counters, samples and a bounded number of rows: it costs the same at any number of failures.
+"Failures" of a rate or a picture are failed attempts, those that will be retried included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Case, Count, Exists, Max, OuterRef, Q, Subquery, Sum, When
+
+from jobs_admin import config, failures, queues
+from jobs_admin.core import query as language
+from jobs_admin.core.clock import clock
+from jobs_admin.db import abilities
+from jobs_admin.db.counting import StepOf
+from jobs_admin.db.policy_marks import PolicyMark, policy_marks
+from jobs_admin.groups import GroupRow
+from jobs_admin.ingest.uncaptured import Uncaptured, lately
+from jobs_admin.models import (
+    Channel,
+    DepthSample,
+    Failure,
+    FailureCount,
+    Group,
+    QueueCounter,
+    RefusedReports,
+    Replay,
+    ReplayItem,
+    Source,
+    Worker,
+)
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.counter import MINUTE, STEPS_OF_QUEUES
+from jobs_admin.models.replay import ReplayState
+from jobs_admin.models.source import ALIVE_S
+from jobs_admin.queues import depths, liveness, rates
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
+from jobs_admin.sources.base import READ_ONLY
+from jobs_admin.trust import admission
+
+LOUD_PER_MIN = 1.0
+NEW_WITHIN = timedelta(minutes=30)
+SAMPLE = 1_000
+MOST_SOURCES = 50
+EXCEEDED_FOR = timedelta(hours=1)  # how long an exceeded limit or a budget that could not be asked is shown
+MOST_QUEUES = 12  # of those with dead jobs
+MOST_SERIES = 6  # queues told apart in the picture; the rest are one
+MOST_LOUD = 100  # queues that are counted as failing
+NOT_RUNNING = ("draft", "done", "stopped", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What is going on, in one sentence, and the search that shows it."""
+
+    text: str
+    tone: str  # calm, trouble, stale
+    query: str = ""
+    more: str = ""  # what is less urgent, as a sentence of its own
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    name: str
+    backend: str
+    is_configured: bool
+    reachable: bool | None
+    why: str
+    changed_at: datetime | None
+    sampled_at: datetime | None
+    age_s: int | None  # of the last sample
+    dead: int
+    workers: int  # guarded ones whose heart beats
+    findings: list[dict[str, str]] = field(default_factory=list)
+    keeps_dead: bool = False  # it keeps its dead jobs itself, and is read; else guarded workers report them
+    pulled_at: datetime | None = None  # when all that it had were last read; None: never, so far
+    why_not_pulled: str = ""
+    not_pulled_since: datetime | None = None
+    # Of the last hour: retries by workers' own shares of a budget, jobs above a limit, and when each last grew.
+    shared_out: int = 0
+    shared_out_at: datetime | None = None
+    overrun: int = 0
+    overrun_at: datetime | None = None
+
+    @property
+    def system(self) -> str:
+        """What people call its kind."""
+        return abilities.system(self.backend)
+
+    @property
+    def has_guards(self) -> bool:
+        """Whether it matters which of its workers have a guard: of a source that is read only where some have."""
+        return bool(self.workers) or not self.keeps_dead
+
+    @property
+    def read_only(self) -> dict[str, str] | None:
+        """The finding for which nothing is sent to it."""
+        return next((one for one in self.findings if one.get("id") == READ_ONLY), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Numbers over time, one a step; `times` are the steps' beginnings, seconds since 1970."""
+
+    step_s: int
+    times: list[int]
+    queues: dict[str, list[int]]  # "source/queue", or only "queue" where there is one source -> one number a step
+    fullest: list[tuple[str, str]] = field(default_factory=list)  # source and queue of those told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All that the overview shows of the sources that somebody may see."""
+
+    at: datetime
+    sentence: Sentence
+    series: Series
+    depth: depths.DeadDepth  # of the queues in `dead`, else of those in `series`
+    policies: list[PolicyMark]  # changed in the time of the series
+    sources: list[SourceRow]
+    more_sources: int
+    dead: list[tuple[str, str, int]]
+    more_dead: int  # queues
+    loudest: list[GroupRow]
+    replays: list[Replay]
+    silent: list[Channel]  # disabled: nobody is told by them
+    uncaptured: list[Uncaptured]
+    signing: admission.State
+
+
+_IN_HEADLINE = 3  # facts
+
+# A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
+# an act in this process forgets at once (dashboard.identity).
+BOARD_HELD_S = 3.0
+_boards: dict[tuple[str, ...] | None, tuple[float, Board]] = {}  # by the sources that may be seen
+_MOST_BOARDS = 50
+# Looks come every ten seconds, and a quarter of an hour of them is a point.
+_DEPTH_HELD_S = 15.0
+_depths: dict[tuple[str, ...] | None, tuple[float, depths.DeadDepth]] = {}
+
+
+def forget() -> None:
+    """Something changed: what is shown next is looked up anew."""
+    _boards.clear()
+    _depths.clear()
+    liveness.forget()
+
+
+def board(viewer: Viewer, now: datetime | None = None) -> Board:
+    """As it was at most BOARD_HELD_S ago."""
+    allowed = viewer.sources()
+    key, clock = None if allowed is None else tuple(allowed), time.monotonic()
+    held = _boards.get(key)
+    if held is None or clock - held[0] > BOARD_HELD_S:
+        if len(_boards) >= _MOST_BOARDS:
+            _boards.clear()
+        held = _boards[key] = clock, _board(viewer, now or datetime.now(UTC))
+    return held[1]
+
+
+def _depth(viewer: Viewer, wanted: list[tuple[str, str]], now: datetime) -> depths.DeadDepth:
+    """As it was at most _DEPTH_HELD_S ago."""
+    allowed = viewer.sources()
+    key, clock = None if allowed is None else tuple(allowed), time.monotonic()
+    held = _depths.get(key)
+    if held is None or clock - held[0] > _DEPTH_HELD_S:
+        if len(_depths) >= _MOST_BOARDS:
+            _depths.clear()
+        held = _depths[key] = clock, depths.dead_depth(viewer, wanted, now)
+    return held[1]
+
+
+def _board(viewer: Viewer, now: datetime) -> Board:
+    dead, more_dead = dead_by_queue(viewer, now)
+    series = failures_over_time(viewer, now)
+    return Board(
+        at=now,
+        sentence=sentence(viewer, now, asked=(None,)),
+        series=series,
+        depth=_depth(viewer, [(source, queue) for source, queue, _ in dead] or series.fullest, now),
+        policies=policy_marks(viewer, datetime.fromtimestamp(series.times[0], UTC), now),
+        sources=sources(viewer, now),
+        more_sources=more_sources(viewer),
+        dead=dead,
+        more_dead=more_dead,
+        loudest=loudest_groups(viewer, now),
+        replays=running_replays(viewer),
+        silent=silent_channels(),
+        uncaptured=lately(viewer, now),
+        signing=admission.state(viewer, now),
+    )
+
+
+def source_without_workers(rows: Sequence[SourceRow]) -> str:
+    """Return the first configured source whose workers need a guard, while no worker or failure of any is known; "" otherwise."""
+    waiting = [row.name for row in rows if row.is_configured and not row.keeps_dead]
+    if not waiting or len(waiting) < len(rows) or any(row.workers or row.dead for row in rows):
+        return ""
+    is_any_known = any(kind.objects.filter(source__in=waiting).exists() for kind in (Worker, Failure, RefusedReports))
+    return "" if is_any_known else waiting[0]
+
+
+def silent_channels() -> list[Channel]:
+    """Those that are disabled, the latest first: there are a few hundred channels at most. Whoever sees a source may
+    know their names; why they are disabled tells where they lead.
+    """
+    return list(Channel.objects.exclude(disabled_at=None).order_by("-disabled_at", "-pk"))
+
+
+def sentence(
+    viewer: Viewer, now: datetime | None = None, *, asked: tuple[liveness.Stale | None] | None = None
+) -> Sentence:
+    """One sentence for the person who was just woken up. `asked`: what `liveness.stale` said, where that is known already."""
+    now = now or datetime.now(UTC)
+    late = asked[0] if asked else liveness.stale(now)
+    if late is not None:
+        return Sentence(late.text, "stale")
+    loudest = rates.of_queues(viewer, now, most=MOST_LOUD + 1)
+    if loudest and loudest[0].failed >= LOUD_PER_MIN:
+        return _trouble(viewer, loudest[0], len([rate for rate in loudest if rate.failed >= LOUD_PER_MIN]), now)
+    return _calm(viewer, now)
+
+
+def _trouble(viewer: Viewer, rate: rates.Rate, loud: int, now: datetime) -> Sentence:
+    if rate.is_over:
+        failures = f"{rate.last or 'no'} failure{'' if rate.last == 1 else 's'} in the last minute"
+        parts = [f"{rate.queue}: {failures}, down from {_number(rate.failed)} a minute over {rates.WINDOW}"]
+    else:
+        parts = [f"{rate.queue}: {_number(rate.failed)} failed attempts a minute, {_beside(rate)}"]
+    # The worst first: a headline says no more than three of them.
+    if loud > 1:
+        more = f"{MOST_LOUD} or more other queues fail" if loud > MOST_LOUD else f"{loud - 1} more queues fail"
+        parts.append("1 more queue fails" if loud == 2 else more)
+    if dead := _dead_since(viewer, now):
+        parts.append(dead)
+    if began := rates.began(rate, now):
+        is_long = now - began >= rates.LOOKED_BACK - timedelta(minutes=rates.CALM_MIN)
+        since = "for a day or longer" if is_long else f"since {clock(began, now)}"
+        parts.append(f"it had failed like this {since}" if rate.is_over else f"failing like this {since}")
+    new = _new_groups(viewer, rate, now)
+    if new:
+        how_many = "one group" if len(new) == 1 else f"{len(new)} groups"
+        parts.append(f"{how_many} new since {clock(min(new), now)}")
+    tenants, is_all = _tenants_hit(viewer, rate, now)
+    if tenants:
+        parts.append(f"{'' if is_all else 'at least '}{tenants} {'tenant' if tenants == 1 else 'tenants'} hit")
+    query = f"{language.qualifier('queue', rate.queue)} since:{_iso(_first_looked_at(now))}"
+    rest = "; ".join(parts[_IN_HEADLINE:])
+    more = f"{rest[0].upper()}{rest[1:]}." if rest else ""
+    return Sentence("; ".join(parts[:_IN_HEADLINE]), "trouble", query, more)
+
+
+def _beside(rate: rates.Rate) -> str:
+    """What the rate is beside that of the minutes before, in words that cannot be read as a count."""
+    if not rate.before:
+        return f"none in the {rates.BEFORE_MIN} minutes before"
+    if rate.failed / rate.before >= 1.5:
+        return f"{_number(rate.failed / rate.before)} times the {_number(rate.before)} before"
+    if rate.failed / rate.before <= 0.67:
+        return f"down from {_number(rate.before)}"
+    return f"as in the {rates.BEFORE_MIN} minutes before"
+
+
+def _first_looked_at(now: datetime) -> datetime:
+    return rates.since(now) - timedelta(minutes=rates.BEFORE_MIN)
+
+
+def _calm(viewer: Viewer, now: datetime) -> Sentence:
+    hour = _counters(viewer, now - timedelta(hours=1))
+    lately = hour.values("queue").annotate(n=Sum(rates.FAILED)).filter(n__gt=0).order_by("-n")
+    failed, waits = list(lately[:20]), _waiting_dead(viewer, now)
+    if not failed and not waits and not FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).exists():
+        return Sentence("No job has failed yet.", "calm")
+    if failed:
+        total = sum(row["n"] for row in failed)
+        times = "One attempt" if total == 1 else f"{total:,} attempts"
+        where = f"in {failed[0]['queue']}" if len(failed) == 1 else f"most in {failed[0]['queue']}"
+        said = f"{times} failed in the last hour, {where}; {_now(rates.of_all(viewer, now))}."
+    else:
+        said = "Nothing has failed in the last hour."
+    return Sentence(f"{said} {waits or 'No dead job waits.'}", "calm", "state:dead" if waits else "")
+
+
+def _now(per_minute: float) -> str:
+    """Return the rate of all queues together, as the list of groups has it of each."""
+    if not per_minute:
+        return f"none in {rates.WINDOW}"
+    return f"{_number(per_minute)} a minute now" if per_minute >= 0.1 else "less than 0.1 a minute now"
+
+
+def _waiting_dead(viewer: Viewer, now: datetime) -> str:
+    dead, _ = _dead(viewer)
+    if not dead:
+        return ""
+    oldest = _oldest_dead(viewer, now)
+    since = f" since {clock(oldest, now)}" if oldest else ""
+    return f"One dead job waits{since}." if dead == 1 else f"{dead:,} dead jobs wait{since}."
+
+
+def _dead_since(viewer: Viewer, now: datetime) -> str:
+    """How many jobs lie dead, in all that the viewer sees, and since when the oldest: that may be of another outage."""
+    dead, queues_hit = _dead(viewer)
+    if not dead:
+        return ""
+    oldest = _oldest_dead(viewer, now)
+    where = f" in {queues_hit:,} queues" if queues_hit > 1 else ""
+    since = f", {'' if dead == 1 else 'the oldest '}since {clock(oldest, now)}" if oldest else ""
+    return f"{dead:,} dead{where}{since}"
+
+
+def _dead(viewer: Viewer) -> tuple[int, int]:
+    """How many jobs are dead, and in how many queues."""
+    counted = FailureCount.objects.filter(scopes.visible(viewer), state="dead", count__gt=0)
+    found = counted.aggregate(n=Sum("count"), queues=Count("queue", distinct=True))
+    return found["n"] or 0, found["queues"]
+
+
+def _oldest_dead(viewer: Viewer, now: datetime) -> datetime | None:
+    """As the page of queues has it: from what was sampled last. Where nothing was, of the dead job that arrived first."""
+    sampled = DepthSample.objects.filter(scopes.visible(viewer), step=10, dead__gt=0, oldest_dead_at__isnull=False)
+    oldest = sampled.filter(at__gte=now - timedelta(minutes=1), at__lte=now).order_by("oldest_dead_at")
+    dead = Failure.objects.filter(scopes.visible(viewer), state="dead").order_by("id")
+    found = (
+        dead.annotate(oldest=Subquery(oldest.values("oldest_dead_at")[:1])).values_list("failed_at", "oldest").first()
+    )
+    return min(at for at in found if at) if found else None
+
+
+def _counters(viewer: Viewer, since: datetime, step: int = MINUTE):
+    return QueueCounter.objects.filter(scopes.visible(viewer), step=step, at__gte=since)
+
+
+def _new_groups(viewer: Viewer, rate: rates.Rate, now: datetime) -> list[datetime]:
+    """When each group that is new, and has open failures in this queue, was first seen."""
+    seen_at = group_sight.seen_at(viewer, "first_seen")
+    found = Group.objects.annotate(seen_at=seen_at).filter(
+        seen_at__gte=now - NEW_WITHIN, last_seen__gte=now - NEW_WITHIN
+    )
+    first_seen = dict(found.values_list("pk", "seen_at")[:500])
+    here = FailureCount.objects.filter(
+        scopes.visible(viewer), source=rate.source, queue=rate.queue, group_id__in=list(first_seen), count__gt=0
+    )
+    return [first_seen[pk] for pk in here.values_list("group_id", flat=True).distinct()]
+
+
+def _tenants_hit(viewer: Viewer, rate: rates.Rate, now: datetime) -> tuple[int, bool]:
+    """How many tenants this queue's newest failures name, and whether all of the last minutes were looked at."""
+    tenants: set[str] = set()
+    is_all = True
+    for state in ("dead", "retrying"):
+        newest = Failure.objects.filter(source=rate.source, queue=rate.queue, state=state).order_by("-id")
+        rows = list(newest.values_list("tenant", "failed_at")[:SAMPLE])
+        recent = [tenant for tenant, at in rows if at >= _first_looked_at(now)]
+        tenants.update(tenant for tenant in recent if tenant)
+        is_all = is_all and len(recent) < SAMPLE
+    return len(tenants), is_all
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 9.5 else f"{value:.1f}".removesuffix(".0")
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- sources -------------------------------------------------------------------------------------------------
+
+
+def source(viewer: Viewer, name: str, now: datetime | None = None) -> SourceRow | None:
+    """The line of one, without what is counted; None for one that is not known, or not for this viewer to see."""
+    found = Source.objects.filter(name=name).first() if viewer.may(VIEWER, name) else None
+    return _source_row(found, now or datetime.now(UTC)) if found else None
+
+
+def sources(viewer: Viewer, now: datetime | None = None) -> list[SourceRow]:
+    """A line per source: whether it answers, since when, and how old its last sample is. Bounded: see `more_sources`."""
+    now = now or datetime.now(UTC)
+    allowed = viewer.sources()
+    # A report can name a new source: those that somebody configured are never pushed out by it.
+    found = Source.objects.order_by("-is_configured", "name")
+    if allowed is not None:
+        found = found.filter(name__in=allowed)
+    found = list(found[:MOST_SOURCES])
+    shown = {source.name for source in found}
+    dead = dict(_counted_dead(viewer).filter(source__in=shown).values_list("source").annotate(n=Sum("count")))
+    workers = _workers(shown, now)
+    return [_source_row(source, now, dead.get(source.name, 0), workers.get(source.name)) for source in found]
+
+
+def _workers(shown: Collection[str], now: datetime) -> dict[str, dict[str, Any]]:
+    """Source -> its live workers, and what its workers could not hold to in the last hour."""
+    numbers: dict[str, Any] = {"workers": Count("pk", filter=Q(seen_at__gte=now - timedelta(seconds=ALIVE_S)))}
+    for column in ("shared_out", "overrun"):
+        lately = Q(**{f"{column}_at__gte": now - EXCEEDED_FOR})
+        # In names that are no columns: an aggregate of one would otherwise be read as the other.
+        numbers |= {
+            f"{column}_n": Sum(column, filter=lately, default=0),
+            f"{column}_last": Max(f"{column}_at", filter=lately),
+        }
+    return {row["source"]: row for row in Worker.objects.filter(source__in=shown).values("source").annotate(**numbers)}
+
+
+def _source_row(source: Source, now: datetime, dead: int = 0, workers: Mapping[str, Any] | None = None) -> SourceRow:
+    workers = workers or {}
+    stall = liveness.stalled_reader(source, now) if source.is_configured else None
+    return SourceRow(
+        name=source.name,
+        backend=source.backend,
+        is_configured=source.is_configured,
+        reachable=source.is_reachable,
+        why=source.why_unreachable,
+        changed_at=source.changed_at,
+        sampled_at=source.sampled_at,
+        age_s=int((now - source.sampled_at).total_seconds()) if source.sampled_at else None,
+        dead=dead,
+        workers=workers.get("workers", 0),
+        findings=list(source.findings),
+        keeps_dead=config.keeps_dead(source.name),
+        pulled_at=source.pulled_at,
+        why_not_pulled=stall.why if stall else "",
+        not_pulled_since=stall.since if stall else None,
+        shared_out=workers.get("shared_out_n", 0),
+        shared_out_at=workers.get("shared_out_last"),
+        overrun=workers.get("overrun_n", 0),
+        overrun_at=workers.get("overrun_last"),
+    )
+
+
+def more_sources(viewer: Viewer) -> int:
+    """How many sources `sources` leaves out."""
+    allowed = viewer.sources()
+    found = Source.objects.all() if allowed is None else Source.objects.filter(name__in=allowed)
+    return max(0, found.count() - MOST_SOURCES)
+
+
+def findings(
+    viewer: Viewer, rows: list[SourceRow] | None = None, of_the_store: list[dict[str, str]] | None = None
+) -> list[dict[str, str]]:
+    """Unsafe settings of the sources that the viewer sees, and of Redrive's own store: source, id, severity, text, fix.
+
+    The worst first. `rows`: what `sources` gave, and `of_the_store` what `liveness.watched` did, where that is known already.
+    """
+    rank = {"high": 0, "warning": 1, "info": 2}
+    found = [
+        {"source": "Redrive’s store", **finding}
+        for finding in (liveness.of_the_store() if of_the_store is None else of_the_store)
+    ]
+    found += [
+        {"source": row.name, **finding}
+        for row in (sources(viewer) if rows is None else rows)
+        for finding in row.findings
+    ]
+    return sorted(found, key=lambda finding: rank.get(finding.get("severity", ""), 3))
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------
+
+
+def _counted_dead(viewer: Viewer):
+    return FailureCount.objects.filter(scopes.visible(viewer), state="dead", count__gt=0)
+
+
+def dead_by_queue(
+    viewer: Viewer, now: datetime | None = None, limit: int = MOST_QUEUES
+) -> tuple[list[tuple[str, str, int]], int]:
+    """(source, queue, dead jobs) of the fullest queues, then how many more have dead jobs."""
+    worst = queues.worst(viewer, now or datetime.now(UTC), limit=limit, only_dead=True)
+    return [(one.source, one.queue, one.dead) for one in worst], worst[0].of - len(worst) if worst else 0
+
+
+def failures_over_time(viewer: Viewer, now: datetime | None = None, hours: int = 24) -> Series:
+    """Failed attempts per queue, in at most 96 steps that end with the one that runs; all but the fullest as one."""
+    now = now or datetime.now(UTC)
+    step_s = max(60, hours * 3600 // 96 // 60 * 60)
+    last = int(now.timestamp()) // step_s
+    first = last - hours * 3600 // step_s + 1
+    summed = max(step for step in STEPS_OF_QUEUES if step_s % step == 0)  # the fewest rows that tell the steps apart
+    since = datetime.fromtimestamp(first * step_s, UTC)
+    rows = _counters(viewer, since, summed).filter(at__lt=datetime.fromtimestamp((last + 1) * step_s, UTC))
+    failed = Sum(rates.FAILED)
+    by_queue = rows.values_list("source", "queue").annotate(n=failed).filter(n__gt=0)
+    fullest = list(by_queue.order_by("-n", "source", "queue")[: MOST_SERIES + 1])
+    others = 0
+    if len(fullest) > MOST_SERIES:
+        fullest = fullest[: MOST_SERIES - 1]
+        others = by_queue.count() - len(fullest)
+    rows = rows.annotate(place=StepOf("at", step_s))
+    these = Q(source__in={s for s, _, _ in fullest}, queue__in={q for _, q, _ in fullest})
+    kept = {(source, queue) for source, queue, _ in fullest}
+    counted = [
+        row
+        for row in rows.filter(these).values_list("source", "queue", "place").annotate(n=failed)
+        if (row[0], row[1]) in kept
+    ]
+    many = len({source for source, _ in kept}) > 1
+    found: dict[str, list[int]] = {}
+    for source, queue, place, n in counted:
+        if first <= place <= last and n:
+            line = found.setdefault(f"{source}/{queue}" if many else queue, [0] * (last - first + 1))
+            line[place - first] += n
+    series = dict(sorted(found.items(), key=lambda pair: (-sum(pair[1]), pair[0])))
+    if others:
+        every = dict(rows.values_list("place").annotate(n=failed))
+        rest = [every.get(first + n, 0) for n in range(last - first + 1)]
+        series[f"{others:,} others"] = [
+            n - sum(y) for n, y in zip(rest, zip(*found.values(), strict=True), strict=True)
+        ]
+    return Series(step_s, [n * step_s for n in range(first, last + 1)], series, [(s, q) for s, q, _ in fullest])
+
+
+def loudest_groups(viewer: Viewer, now: datetime | None = None, limit: int = 10) -> list[GroupRow]:
+    """The groups that hold the most dead jobs; where none is dead, those seen last."""
+    now = now or datetime.now(UTC)
+    dead = failures.groups(viewer, order="dead", limit=limit, now=now).rows
+    if any(row.dead for row in dead):
+        return dead
+    return failures.groups(viewer, order="last_seen", limit=limit, now=now).rows
+
+
+def running_replays(viewer: Viewer, limit: int = 10) -> list[Replay]:
+    """Return the replays that are not over: held ones first, then the latest first; without those of other sources."""
+    open_ = [state for state in ReplayState.values if state not in NOT_RUNNING]
+    held_first = Case(When(state=ReplayState.HELD, then=0), default=1)
+    found = Replay.objects.filter(state__in=open_).order_by(held_first, "-id").defer("set_aside")
+    allowed = viewer.sources()
+    if allowed is not None:
+        found = found.filter(Exists(ReplayItem.objects.filter(replay=OuterRef("pk"), failure__source__in=allowed)))
+    rows = list(found[:limit])
+    scopes.restrict_replays(viewer, rows)
+    return rows

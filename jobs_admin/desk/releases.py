@@ -1,0 +1,89 @@
+"""Versions of the user's code, told when they are deployed; one that nobody told makes itself known with its first report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from jobs_admin import config
+from jobs_admin.core.text import representable
+from jobs_admin.db import audit
+from jobs_admin.models import Release, Source
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+
+LONGEST_VERSION = 100
+OLDEST = timedelta(days=400)  # as far back as a picture goes
+_AHEAD = timedelta(minutes=5)  # of our clock, which another may be
+
+
+class NoSuchSource(Exception):
+    """There is no source of this name, or who asks may not see it."""
+
+
+class ReleaseRefused(Exception):
+    """Nothing was changed. Codes: forbidden, read_only, invalid."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.field = code, message, field
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    release: Release
+    is_new: bool  # False: it was known already, and stays as it was
+
+
+def tell(viewer: Viewer, source: str, version: str, at: datetime | None = None, *, now: datetime | None = None) -> Told:
+    """Note that a version was deployed, now or at a moment. To tell it again changes nothing.
+
+    Raises NoSuchSource and ReleaseRefused.
+    """
+    now = now or timezone.now()
+    if not viewer.may(VIEWER, source) or not _is_known(source):
+        raise NoSuchSource
+    try:
+        _must(viewer, source)
+    except ReleaseRefused as refused:
+        with transaction.atomic():
+            audit.record(viewer, "release.tell", _named(version), source=source, reason=str(refused), allowed=False)
+        raise
+    version = _checked(version, at, now)
+    with transaction.atomic():
+        release, is_new = Release.objects.get_or_create(
+            source=source, version=version, defaults={"at": at or now, "told_by": viewer.name[:150]}
+        )
+        if is_new:
+            audit.record(viewer, "release.tell", _named(version), source=source, after={"at": release.at})
+    return Told(release, is_new)
+
+
+def _is_known(source: str) -> bool:
+    return source in config.sources() or Source.objects.filter(name=source).exists()
+
+
+def _must(viewer: Viewer, source: str) -> None:
+    if config.is_read_only():
+        raise ReleaseRefused("read_only", config.READ_ONLY)
+    if not viewer.may(OPERATOR, source):
+        raise ReleaseRefused(
+            "forbidden", f"To tell a release takes the role operator on {source}. Nothing was changed."
+        )
+
+
+def _checked(version: str, at: datetime | None, now: datetime) -> str:
+    version = representable(version).strip()
+    if not 0 < len(version) <= LONGEST_VERSION:
+        message = f"A version has 1 to {LONGEST_VERSION} characters. Nothing was changed."
+        raise ReleaseRefused("invalid", message, "version")
+    if at is not None and not now - OLDEST <= at <= now + _AHEAD:
+        message = f"A release was at most {OLDEST.days} days ago, and is not to come. Nothing was changed."
+        raise ReleaseRefused("invalid", message, "at")
+    return version
+
+
+def _named(version: str) -> str:
+    return f"release:{version}"

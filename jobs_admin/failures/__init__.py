@@ -1,0 +1,319 @@
+"""Find failures: search, page, one failure, facets, and the scope of acts.
+
+A page costs the same however many failures there are: rows come by key, newest first, in slices that each follow
+an index, and counts come from counters wherever they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connection
+from django.db.models import QuerySet, Sum
+from django.db.models.functions import Left
+
+from jobs_admin.core import query as language
+from jobs_admin.core import terms
+from jobs_admin.core.query import Match, Query, Text, parse
+from jobs_admin.core.secret_names import is_secret_name
+from jobs_admin.core.terms import Phrase
+from jobs_admin.core.text import whole_number
+from jobs_admin.db import light
+from jobs_admin.groups import GroupPage, GroupRow, groups, is_group_cursor
+from jobs_admin.groups.group_detail import GroupDetail, NoSuchGroup, group, group_named
+from jobs_admin.groups.group_detail import count as group_count
+from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupSource
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.search import scope as scopes
+from jobs_admin.search.newest import Newest
+
+__all__ = [
+    "Facets",
+    "GroupDetail",
+    "GroupPage",
+    "GroupRow",
+    "NoSuchGroup",
+    "Page",
+    "attempts",
+    "count",
+    "facets",
+    "get",
+    "group",
+    "group_count",
+    "group_named",
+    "groups",
+    "is_group_cursor",
+    "scope",
+    "search",
+]
+
+PAGE = 50
+LARGEST_PAGE = 500
+CAP = 10_000  # counts are exact up to here, and where a counter knows
+FACETED = 1_000  # matches, the newest, that facets are counted over where no counter knows: some 2 ms
+MESSAGE_SHOWN = 300  # characters of the message in a row of a list
+
+# What a row of a list shows. Arguments, headers and the whole message stay in the table.
+_LIGHT = (
+    "source", "queue", "first_job_id", "job_id", "run", "state", "task", "error_type", "kind", "reason", "attempts",
+    "max_attempts", "due_at", "first_failed_at", "failed_at", "received_at", "worker", "host", "release", "tenant",
+    "priority", "labels",
+)  # fmt: skip
+_ROW = ("id", "group_id", *_LIGHT, "message")
+_TIMES = tuple(name for name in _LIGHT if name.endswith("_at"))
+_GROUP = ("id", "fingerprint", "error_type", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some failures that match, newest first, and what is known of the rest."""
+
+    rows: list[Failure]
+    next: str | None  # hand it to `search` as `after`; None on the last page
+    count: int
+    count_is_capped: bool  # there are more than `count`
+    query: Query
+    reading: str
+    hints: tuple[str, ...]
+    searched: int | None = None  # only so many, the newest in scope, were looked at; None: all of them
+    why_empty: str = ""
+    meant: str = ""  # the search that was probably meant, where the text has another tool's signs
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The hints and what was meant, as plain sentences."""
+        return (*self.hints, f"Did you mean {self.meant}?") if self.meant else self.hints
+
+
+def search(
+    viewer: Viewer, text: str = "", *, after: str | None = None, limit: int = PAGE, now: datetime | None = None
+) -> Page:
+    """A page of the failures that match `text`. An `after` that is no cursor gives the first page."""
+    query = parse(text, now or datetime.now(UTC))
+    limit = max(1, min(limit, LARGEST_PAGE))
+    newest = Newest(viewer, query)
+    below = whole_number(after)
+    found = newest.ids(below, limit + 1)
+    # A first page that is not full is all there is: what few have is not looked up a second time to be counted.
+    is_all = below is None and len(found) <= min(limit, CAP) and newest.scanned is None
+    total, capped = (len(found), False) if is_all else _counted(viewer, query, newest)
+    rows = _rows(found[:limit])
+    return Page(
+        rows=rows,
+        next=str(found[limit - 1]) if len(found) > limit else None,
+        count=total,
+        count_is_capped=capped,
+        query=query,
+        reading=language.reading(query),
+        hints=(*query.hints, *_hidden(viewer, query, is_empty=not rows)),
+        searched=newest.searched,
+        why_empty="" if rows else _why_empty(viewer, query),
+        meant=language.rewritten(text),
+    )
+
+
+def get(viewer: Viewer, pk: int) -> Failure:
+    """One failure with its group and stack. Raises Failure.DoesNotExist, also for what the viewer may not see."""
+    if not -(2**63) <= int(pk) < 2**63:
+        raise Failure.DoesNotExist
+    # A stack's text is long, and a page has its HTML at hand: read where it is asked for.
+    found = Failure.objects.select_related("group", "traceback").defer("traceback__text")
+    return found.get(scopes.visible(viewer), pk=pk)
+
+
+def attempts(failure: Failure) -> list[Attempt]:
+    """Every attempt of every run, oldest first."""
+    found = failure.attempt_set.select_related("group", "item__replay")
+    return list(found.order_by("run", "attempt", "ended_at", "id"))
+
+
+def scope(viewer: Viewer, query: Query, *, role: str = VIEWER) -> QuerySet[Failure]:
+    """Everything that the query matches where the viewer holds `role`: for acts and exports.
+
+    A query that is `unfit_for_acts` matches nothing as a scope of acts.
+    """
+    if language.unfit_for_acts(query) and role != VIEWER:
+        return Failure.objects.none()
+    return Failure.objects.filter(scopes.visible(viewer, role), scopes.compiled(query))
+
+
+def count(viewer: Viewer, query: Query) -> tuple[int, bool]:
+    """How many match, and whether there are more: exact where counters know, else exact up to CAP.
+
+    Where a page looks at the newest only, how many of those match.
+    """
+    return _counted(viewer, query, Newest(viewer, query))
+
+
+def _counted(viewer: Viewer, query: Query, newest: Newest) -> tuple[int, bool]:
+    if scopes.is_counted(query):
+        return scopes.counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0, False
+    found = newest.count(CAP + 1)
+    return min(found, CAP), found > CAP or newest.searched is not None
+
+
+class Facets(dict[str, list[tuple[str, int]]]):
+    """Field -> its most frequent values with their counts. `counted_over` is None where every match was counted."""
+
+    counted_over: dict[str, int | None]
+
+
+def facets(viewer: Viewer, text: str = "", *, now: datetime | None = None, limit: int = 12) -> Facets:
+    """How what matches is spread over source, queue, task, state, error, tenant and release.
+
+    Counters answer for all but tenant and release where they know; the rest is counted over the newest FACETED that match.
+    """
+    query = parse(text, now or datetime.now(UTC))
+    is_counted = scopes.is_counted(query)
+    columns = (
+        ("tenant", "release") if is_counted else ("source", "queue", "task", "state", "error_type", "tenant", "release")
+    )
+    looked_at, found = _spread_of_newest(viewer, query, columns, limit)
+    found.counted_over = dict.fromkeys(found, FACETED if looked_at > FACETED else None)
+    if is_counted:
+        counted = _spread_of_counters(viewer, query, limit)
+        found |= counted
+        found.counted_over |= dict.fromkeys(counted)
+    return found
+
+
+def _spread_of_counters(viewer: Viewer, query: Query, limit: int) -> dict[str, list[tuple[str, int]]]:
+    names = ("source", "queue", "task", "state", "error")
+    held = scopes.counts(viewer, query).order_by().values("source", "queue", "task", "state", "group_id", "count")
+    try:
+        sql, values = held.query.sql_with_params()
+    except EmptyResultSet:
+        return {name: [] for name in names}
+    table, of_source = (connection.ops.quote_name(model._meta.db_table) for model in (Group, GroupSource))
+    parts = [(name, name, 'SUM(held."count")', "held") for name in names[:4]]
+    column, joined = "grp.error_type", f"held JOIN {table} AS grp ON grp.id = held.group_id"
+    sources = viewer.sources()
+    if sources is not None:  # the group's own text may be that of a source out of sight
+        joined += f" LEFT JOIN {of_source} AS part ON part.group_id = grp.id AND part.source = held.source"
+        joined += f" WHERE part.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM {FailureCount._meta.db_table} AS other"
+        joined += f" WHERE other.group_id = grp.id AND other.source NOT IN ({', '.join(['%s'] * len(sources))}))"
+        column, values = "COALESCE(part.error_type, grp.error_type)", [*values, *sources]
+    parts.append(("error", column, 'SUM(held."count")', joined))
+    return _most_frequent(f"WITH held AS ({sql})", values, parts, limit)
+
+
+def _spread_of_newest(viewer: Viewer, query: Query, columns: Sequence[str], limit: int) -> tuple[int, Facets]:
+    """How many were looked at, one more than FACETED where there are more, and the spread over the newest FACETED."""
+    names = {column: "error" if column == "error_type" else column for column in columns}
+    found_so_far = Newest(viewer, query)
+    if connection.vendor == "postgresql":
+        sql, values = "SELECT unnest(%s::bigint[]) AS id", [found_so_far.ids(None, FACETED + 1)]
+    else:
+        newest = found_so_far.statement(None, FACETED + 1)
+        if newest is None:
+            return 0, Facets({name: [] for name in names.values()})
+        sql, values = newest
+    table = connection.ops.quote_name(Failure._meta.db_table)
+    head = (
+        f"WITH newest AS ({sql}), seen AS (SELECT {', '.join(columns)} FROM {table} "
+        f"WHERE id IN (SELECT id FROM newest ORDER BY id DESC LIMIT {FACETED}))"
+    )
+    parts = [(names[column], column, "COUNT(*)", f"seen WHERE {column} <> ''") for column in columns]
+    parts.append(("", "'all'", "COUNT(*)", "newest"))
+    found = _most_frequent(head, values, parts, limit)
+    return sum(n for _, n in found.pop("")), Facets(found)
+
+
+def _most_frequent(
+    head: str, values: Sequence[object], parts: Sequence[tuple[str, str, str, str]], limit: int
+) -> dict[str, list[tuple[str, int]]]:
+    """name -> (value, n), the most frequent first, for each part (name, column, sum, rows): in one statement."""
+    arms = [
+        f"SELECT * FROM (SELECT '{name}' AS name, {column} AS value, {total} AS n FROM {rows} "
+        f"GROUP BY 2 ORDER BY 3 DESC, 2 LIMIT {int(limit)}) AS part_{place}"
+        for place, (name, column, total, rows) in enumerate(parts)
+    ]
+    found: dict[str, list[tuple[str, int]]] = {name: [] for name, *_ in parts}
+    with connection.cursor() as cursor:
+        cursor.execute(f"{head} {' UNION ALL '.join(arms)}", values)
+        for name, value, n in cursor.fetchall():
+            found[name].append((value, int(n)))
+    return {name: sorted(pairs, key=lambda pair: (-pair[1], pair[0])) for name, pairs in found.items()}
+
+
+def newest_ids(viewer: Viewer, query: Query, after: int | None, limit: int) -> list[int]:
+    """The ids of the newest that match, below `after`, highest first."""
+    return Newest(viewer, query).ids(after, limit)
+
+
+def _rows(ids: list[int]) -> list[Failure]:
+    """The light rows of these ids, highest first."""
+    if not ids:
+        return []
+    sql, values = _light_rows()
+    table = Failure._meta.db_table
+    ordered = f"{sql} WHERE {table}.id IN ({', '.join(map(str, ids))}) ORDER BY {table}.id DESC"
+    rows = []
+    for read in light.fetched(ordered, values):
+        row = light.instance(Failure, _ROW, read[: len(_ROW)], _TIMES)
+        group = light.instance(Group, _GROUP, read[len(_ROW) :]) if row.group_id else None
+        row._state.fields_cache["group"] = group
+        rows.append(row)
+    return rows
+
+
+@cache
+def _light_rows() -> tuple[str, tuple[object, ...]]:
+    """The statement that reads all of them."""
+    columns = ("id", "group_id", *_LIGHT, "message_head", *(f"group__{name}" for name in _GROUP))
+    found = Failure.objects.annotate(message_head=Left("message", MESSAGE_SHOWN)).order_by().values_list(*columns)
+    return found.query.sql_with_params()
+
+
+def _hidden(viewer: Viewer, query: Query, *, is_empty: bool) -> list[str]:
+    """What redaction keeps from being found: a search inside a redacted value says so."""
+    hints = []
+    for place, term in enumerate(query.terms):
+        if isinstance(term, Match) and language.is_argument(term.field):
+            others = (*query.terms[:place], *query.terms[place + 1 :])
+            n, more = _hidden_among(viewer, replace(query, terms=others), terms.hidden_argument(term.field))
+            if n:
+                many = f"{'More than ' if more else ''}{n:,}"
+                hints.append(f"{many} of these jobs have {term.field} hidden by redaction: they cannot be found by it.")
+            elif is_secret_name(term.field.rpartition(".")[2]):
+                hints.append(f"Values of {term.field} are hidden by redaction: nothing is found by them.")
+    if is_empty and any(isinstance(term, Text) for term in language.leaves(query.terms)):
+        others = tuple(term for term in query.terms if not scopes.asks_text_alone(term))
+        n, more = _hidden_among(viewer, replace(query, terms=others), Phrase((terms.HIDDEN_TEXT,)))
+        if n:
+            many = f"{'More than ' if more else ''}{n:,}"
+            hints.append(f"In {many} messages a part is hidden by redaction: words of that part find nothing.")
+    return hints
+
+
+def _hidden_among(viewer: Viewer, query: Query, hidden: Phrase) -> tuple[int, bool]:
+    newest = Newest(viewer, query)
+    newest.also(hidden)
+    found = newest.count(_HIDDEN + 1)
+    return min(found, _HIDDEN), found > _HIDDEN
+
+
+_HIDDEN = 1_000  # jobs with something hidden that are counted for a hint
+
+
+def _why_empty(viewer: Viewer, query: Query) -> str:
+    if viewer.sources() == []:
+        return "You have no role on any source yet. An administrator can give you one."
+    everything = FailureCount.objects.filter(scopes.visible(viewer), count__gt=0)
+    if not everything.exists():
+        return "No job has failed yet."
+    if not query.names_state and scopes.is_counted(query):
+        elsewhere = Match(
+            "state", tuple(language.Value(s) for s in language.STATES if s not in language.DEFAULT_STATES)
+        )
+        wider = Query((*query.terms, elsewhere), now=query.now)
+        by_state = dict(scopes.counts(viewer, wider).values_list("state").annotate(n=Sum("count")).order_by("-n"))
+        if by_state:
+            return "None here: " + ", ".join(f"{n:,} {state}" for state, n in by_state.items()) + "."
+        if not query.terms:
+            return "Nothing waits here: no job is dead, retrying, replaying or quarantined."
+    return f"Nothing matches: {language.reading(query)}."

@@ -1,0 +1,338 @@
+"""What may be typed on in a search: qualifiers, and the values that were seen, the most frequent first.
+
+Only of sources that the viewer may see. Counts are told where counters know them: of failures in the default states.
+Everything is read from small tables, from an index by its beginning, or from the newest LOOKED_AT failures.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.db.models import Exists, OuterRef, QuerySet, Sum
+
+from jobs_admin.core import query as language
+from jobs_admin.core.envelope import KINDS
+from jobs_admin.core.matching import matches
+from jobs_admin.core.priority import LEVELS
+from jobs_admin.core.query import Query, Value
+from jobs_admin.core.redaction import PLACEHOLDER
+from jobs_admin.core.text import representable
+from jobs_admin.db import light
+from jobs_admin.models import Failure, FailureCount, Group, PolicyVersion, Release, Worker
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.group import IS_TAKEN_IN
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
+from jobs_admin.search.newest import Newest
+
+MOST = 12
+LOOKED_AT = 100  # failures, the newest, whose arguments, hosts and tenants are offered
+_MOST_GROUPS, _MOST_WORDS = 500, 5_000  # whose words are known; of all of them
+_LETTERS = re.compile(r"[^\W\d_]{4,40}")
+_SUB_WORD = re.compile(r"[A-Z]?[a-z]{3,40}|[A-Z]{4,40}(?![a-z])")
+_READ = 300  # characters before the caret; a word is not longer
+
+DESCRIPTIONS = {
+    "queue": "the queue's whole name",
+    "task": "the task's whole name",
+    "error": "type or text of the error",
+    "state": "dead, retrying, recovered …",
+    "message": "text of the message alone",
+    "group": "failures of one group",
+    "tenant": "whose job it was",
+    "kwargs.": "a keyword argument by its path",
+    "args.": "a positional argument by its path",
+    "trace": "words of the traceback",
+    "age": "failed less or more than so long ago",
+    "attempts": "how often it was tried",
+    "source": "the queue system",
+    "worker": "the worker's whole name",
+    "host": "the machine's whole name",
+    "release": "the release that failed",
+    "since": "failed since a time",
+    "until": "failed until a time",
+    "kind": "how the latest attempt ended",
+    "policy": "the policy that decided an attempt",
+    "priority": "the job's priority, as a level or the system's number",
+    "replay": "the number of a replay",
+}
+_EXAMPLES = {
+    "age": ["<1h", "<24h", "<7d", ">30d"],
+    "since": ["1h", "24h", "7d"],
+    "until": ["1h", "24h", "7d"],
+    "attempts": [">=3", "1", ">=10"],
+    "priority": [*LEVELS, ">=5"],
+}
+# A qualifier with its values so far, the last one perhaps with an open quote.
+_OPEN = re.compile(
+    r"(?:^|[\s(])-?(?P<field>[a-z]+(?:\.[^\s:,()\"*=]{1,200})?):(?P<before>(?:(?:=?\"[^\"]*\"|[^\s,\"]*),)*)(?P<value>=?\"[^\"]*|[^\s,\"]*)\Z"
+)
+_WORD = re.compile(r"(?:^|(?<=[\s(]))-?(?P<word>[a-z]*(?:\.[^\s:,()\"*=]*)?)\Z")
+_REST_OF_VALUE = re.compile(r'[^\s,()"]*"?')
+
+
+class Option(NamedTuple):
+    text: str  # stands in place of what is there between `start` and `end`
+    kind: str  # a few words: what it is
+    count: int | None  # None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    start: int
+    end: int
+    options: tuple[Option, ...] = ()
+
+
+def complete(viewer: Viewer, text: str, at: int) -> Completions:
+    """What fits at the caret, `at` characters from the beginning of the text; at most MOST options."""
+    at = max(0, min(at, len(text)))
+    begins = max(0, at - _READ)
+    head = text[begins:at]
+    found = _OPEN.search(head)
+    if found and (found["field"] in language.QUALIFIERS or language.is_argument(found["field"])):
+        rest = _REST_OF_VALUE.match(text, at)
+        end = rest.end() if rest else at
+        return _of_values(viewer, found, begins + found.start("value"), end, text[at:end])
+    word = _WORD.search(head)
+    if word is None or not (word["word"] or not text.strip() or head.endswith(("(", "-"))):
+        return Completions(at, at)
+    start, prefix = begins + word.start("word"), word["word"]
+    if prefix.startswith(("args.", "kwargs.")):
+        return Completions(start, at, tuple(_paths(viewer, prefix)))
+    fitting = [(name, why) for name, why in DESCRIPTIONS.items() if name.startswith(prefix) and name != prefix]
+    options = [Option(name if name.endswith(".") else f"{name}:", why, None) for name, why in fitting]
+    return Completions(start, at, tuple(options[:MOST]))
+
+
+def _of_values(viewer: Viewer, found: re.Match[str], start: int, end: int, after: str) -> Completions:
+    field, typed = found["field"], found["value"].removeprefix("=").removeprefix('"')
+    have = set(re.findall(r'"([^"]*)"|([^,"]+)', found["before"]))
+    there = {one or other for one, other in have}
+    wanted = (typed + after.rstrip('"')).casefold()
+    options = []
+    for option in values(viewer, field, typed):
+        if option.text in there or len(options) == MOST:
+            continue
+        if option.text.casefold() == wanted and not found["value"].startswith('"'):
+            return Completions(start, end)  # it is complete
+        options.append(option._replace(text=language.format_value(Value(option.text, glob=_is_range(field)))))
+    return Completions(start, end, tuple(options))
+
+
+def _is_range(field: str) -> bool:
+    return field in _EXAMPLES  # written as it stands: `<2d` needs no quotes
+
+
+Values = Callable[[Viewer, str], Iterable[Option]]
+
+
+def _examples(field: str) -> Values:
+    if language.is_argument(field):
+        return lambda viewer, typed: _arguments(viewer, field, typed)
+    return lambda viewer, typed: [Option(one, "", None) for one in _EXAMPLES.get(field, ()) if one.startswith(typed)]
+
+
+def _fits(value: str, typed: str) -> bool:
+    return typed.casefold() in value.casefold()
+
+
+def _ranked(counted: dict[str, int], typed: str, kind: str = "", *, known: bool = True) -> list[Option]:
+    """What fits, most frequent first; what begins so before what only holds it."""
+    fitting = [(value, n) for value, n in counted.items() if value and _fits(value, typed)]
+    folded = typed.casefold()
+    fitting.sort(key=lambda pair: (not pair[0].casefold().startswith(folded), -pair[1], pair[0]))
+    return [Option(value, kind, n if known else None) for value, n in fitting]
+
+
+def _counted(column: str) -> Values:
+    def values(viewer: Viewer, typed: str) -> list[Option]:
+        return _ranked(_numbers(viewer, column), typed)
+
+    return values
+
+
+def _numbers(viewer: Viewer, column: str) -> dict[str, int]:
+    """Value -> failures in the default states; 0 for what is only in others."""
+    found: Counter[str] = Counter()
+    held = FailureCount.objects.filter(scopes.visible(viewer), count__gt=0).order_by()
+    for value, state, n in held.values_list(column, "state").annotate(n=Sum("count")):
+        found[value] += n if state in language.DEFAULT_STATES or column == "state" else 0
+    return dict(found)
+
+
+def _states(viewer: Viewer, typed: str) -> list[Option]:
+    counted = _numbers(viewer, "state")
+    return _ranked({state: counted.get(state, 0) for state in language.STATES}, typed)
+
+
+def _of_groups(viewer: Viewer) -> dict[int, int]:
+    counted = _numbers(viewer, "group_id")
+    return {int(pk): n for pk, n in counted.items() if pk}
+
+
+def _with_jobs(viewer: Viewer) -> QuerySet[Group]:
+    """Asked by a join: a desk has more groups than a statement takes parameters."""
+    counts = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
+    return Group.objects.filter(Exists(counts))
+
+
+def _read(viewer: Viewer, groups: QuerySet[Group]) -> list[Group]:
+    """These groups with what the viewer may read of them."""
+    found = light.instances(groups)
+    group_sight.restrict(viewer, found)
+    return found
+
+
+def _groups(viewer: Viewer, typed: str) -> list[Option]:
+    counted = _of_groups(viewer)
+    groups = _read(viewer, _with_jobs(viewer).filter(~IS_TAKEN_IN))
+    fitting = [
+        one
+        for one in groups
+        if one.pk in counted and (_fits(one.fingerprint, typed) or _fits(f"{one.error_type}: {one.message}", typed))
+    ]
+    fitting.sort(key=lambda one: -counted[one.pk])
+    return [Option(one.fingerprint, f"{one.error_type}: {one.message}"[:80], counted[one.pk]) for one in fitting]
+
+
+def _errors(viewer: Viewer, typed: str) -> list[Option]:
+    counted, by_type = _of_groups(viewer), Counter[str]()
+    for one in _read(viewer, _with_jobs(viewer)):
+        by_type[one.error_type] += counted.get(one.pk, 0)
+    return _ranked(dict(by_type), typed)
+
+
+def words_of_errors(viewer: Viewer) -> list[str]:
+    """The words of the errors of the latest groups, the latest first: as they are written, and the sub-words of names."""
+    rows = _with_jobs(viewer).filter(~IS_TAKEN_IN).order_by(group_sight.seen_at(viewer, "last_seen").desc())
+    words: dict[str, None] = {}
+    for one in _read(viewer, rows[:_MOST_GROUPS]):
+        for word in (one.error_type.rpartition(".")[2], *_LETTERS.findall(f"{one.error_type} {one.message[:500]}")):
+            words.setdefault(word)
+            if not word.islower():
+                words.update(dict.fromkeys(part.lower() for part in _SUB_WORD.findall(word)))
+        if len(words) > _MOST_WORDS:
+            break
+    return [word for word in words if len(word) > 3][:_MOST_WORDS]
+
+
+def _tenants(viewer: Viewer, typed: str) -> list[Option]:
+    found = _seen(viewer, "tenant")
+    if viewer.sources() is None and sum(_fits(tenant, typed) for tenant in found) < MOST:
+        # From one to the next along the index, from where those stand that begin so, however many failures each has.
+        onward = Failure.objects.filter(tenant__gte=typed).exclude(tenant="")
+        for _ in range(MOST):
+            tenant = onward.order_by("tenant").values_list("tenant", flat=True).first()
+            if tenant is None:
+                break
+            found.setdefault(tenant, 0)
+            onward = Failure.objects.filter(tenant__gt=tenant)
+    return _ranked(found, typed, known=False)
+
+
+def _workers(column: str, field: str) -> Values:
+    def values(viewer: Viewer, typed: str) -> list[Option]:
+        found = _seen(viewer, field)
+        for name in Worker.objects.filter(scopes.visible(viewer)).values_list(column, flat=True)[:500]:
+            found.setdefault(name, 0)
+        return _ranked(found, typed, known=False)
+
+    return values
+
+
+def _releases(viewer: Viewer, typed: str) -> list[Option]:
+    rows = Release.objects.filter(scopes.visible(viewer)).order_by("-at", "-pk").values_list("version", flat=True)
+    return [Option(version, "", None) for version in dict.fromkeys(rows[:200]) if _fits(version, typed)]
+
+
+def _kinds(viewer: Viewer, typed: str) -> list[Option]:
+    return [Option(kind, "", None) for kind in KINDS if kind.startswith(typed) and kind != "success"]
+
+
+def _policies(viewer: Viewer, typed: str) -> list[Option]:
+    rows = PolicyVersion.objects.order_by("name").values_list("name", "match_source").distinct()[:1_000]
+    theirs = viewer.sources()
+    seen = [name for name, glob in rows if theirs is None or any(matches(glob, source) for source in theirs)]
+    return [Option(name, "", None) for name in dict.fromkeys(seen) if _fits(name, typed)]
+
+
+_VALUES: dict[str, Values] = {
+    "queue": _counted("queue"),
+    "task": _counted("task"),
+    "source": _counted("source"),
+    "state": _states,
+    "group": _groups,
+    "error": _errors,
+    "tenant": _tenants,
+    "worker": _workers("name", "worker"),
+    "host": _workers("host", "host"),
+    "release": _releases,
+    "kind": _kinds,
+    "policy": _policies,
+}
+
+
+# -- of the newest failures ---------------------------------------------------------------------------------------
+
+
+def _newest(viewer: Viewer, *columns: str) -> list[tuple[str, ...]]:
+    ids = Newest(viewer, Query()).ids(None, LOOKED_AT)
+    return list(Failure.objects.filter(pk__in=ids).values_list(*columns))
+
+
+def _seen(viewer: Viewer, column: str) -> dict[str, int]:
+    return dict(Counter(value for (value,) in _newest(viewer, column) if value))
+
+
+def values(viewer: Viewer, field: str, typed: str) -> Iterable[Option]:
+    """Values of a qualifier that were seen and hold what was typed: what begins so first, then the most frequent."""
+    return _VALUES.get(field, _examples(field))(viewer, representable(typed))
+
+
+def paths(viewer: Viewer) -> list[str]:
+    """The paths of arguments that the newest failures have, the most frequent first, as a search can name them."""
+    counted: Counter[str] = Counter()
+    for args, kwargs in _newest(viewer, "args", "kwargs"):
+        counted.update({path for path, _ in (*_leaves("kwargs", kwargs), *_leaves("args", args))})
+    return [path for path, _ in counted.most_common() if language.is_path(path)]
+
+
+def _paths(viewer: Viewer, prefix: str) -> list[Option]:
+    root = prefix.partition(".")[0]
+    counted: Counter[str] = Counter()
+    for (copy,) in _newest(viewer, root):
+        counted.update({path for path, _ in _leaves(root, copy) if path.casefold().startswith(prefix.casefold())})
+    # What cannot be written as a qualifier is not offered.
+    return [Option(f"{path}:", "", None) for path, _ in counted.most_common() if language.is_path(path)][:MOST]
+
+
+def _arguments(viewer: Viewer, field: str, typed: str) -> list[Option]:
+    root = field.partition(".")[0]
+    counted: Counter[str] = Counter()
+    for (copy,) in _newest(viewer, root):
+        counted.update({value for path, value in _leaves(root, copy) if path == field and len(value) <= 100})
+    return [option for option in _ranked(dict(counted), typed, known=False) if PLACEHOLDER not in option.text]
+
+
+def _leaves(root: str, copy: str) -> list[tuple[str, str]]:
+    """Path and value of the scalars of a display copy."""
+    try:
+        waiting = [(root, json.loads(copy, parse_int=str, parse_float=str, parse_constant=str))] if copy else []
+    except (ValueError, RecursionError):
+        return []
+    found = []
+    while waiting and len(found) < 100:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{path}.{key}", inner) for key, inner in list(value.items())[:100]]
+        elif isinstance(value, list):
+            waiting += [(f"{path}.{n}", inner) for n, inner in enumerate(value[:100])]
+        else:
+            found.append((path, value if isinstance(value, str) else json.dumps(value)))
+    return found

@@ -1,0 +1,388 @@
+"""What a search that found nothing may have meant: single jobs, and searches near to it that do find something.
+
+Asked for only where nothing was found. Every candidate is counted before it is offered, in the viewer's sight, up to
+MOST_COUNTED; at most MOST_TRIED are, so that an empty page costs some tens of milliseconds whatever was typed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+from django.db.models import Sum
+
+from jobs_admin.core import pasted
+from jobs_admin.core import query as language
+from jobs_admin.core import terms as index
+from jobs_admin.core.pasted import Pasted
+from jobs_admin.core.query import Match, Query, Term, Text, Value
+from jobs_admin.core.terms import Phrase
+from jobs_admin.core.text import representable, whole_number
+from jobs_admin.db import light
+from jobs_admin.failures import completing
+from jobs_admin.models import Failure, Group
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.group import IS_TAKEN_IN
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
+from jobs_admin.search.asked import any_of
+from jobs_admin.search.newest import Newest
+
+MOST = 6  # offered
+MOST_TRIED = 16
+MOST_COUNTED = 1_000
+_MOST_TERMS = 12  # of the search, that are looked at one by one
+_MOST_CHANGED = 3  # of those that find nothing
+_MOST_GROUPS = 2_000  # the latest, whose titles a pasted one is compared with
+_MOST_NAMES = 3
+_SHORTEST_WORD = 3  # characters of what a longer word may begin with
+_SHORTEST_TYPED, _LONGEST_TYPED, _MOST_AMISS = 4, 40, 2  # characters of a word that is looked for as a misspelt one
+_SHORTEST_ID = 6  # characters of a job's id by which it may be found
+
+_MOST_PASTED = 40  # words of a pasted error
+_MOST_PATHS = 60  # of arguments, that a bare value is looked for in
+_VALUE = re.compile(r"[\d@]")  # what a number, a key or an address has, and an English word has not
+
+_EVERY_STATE = Match("state", (Value("any"),))
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A search that finds something, or one job."""
+
+    text: str  # the search; of a job the number of its failure
+    why: str  # what it is, in words
+    count: int
+    count_is_capped: bool = False
+    failure: int | None = None  # the job, in place of a search
+
+
+def near(viewer: Viewer, query: Query, text: str) -> list[Near]:
+    """The nearest to a search without a result, what is most likely meant first; `text` as it was written."""
+    text = representable(text)
+    block = pasted.read(text)
+    found = list(_jobs(viewer, query, block))
+    for candidate, why in islice(_candidates(viewer, query, text, block), MOST_TRIED):
+        if len(found) >= MOST:
+            break
+        count = _count(viewer, candidate)
+        if count:
+            is_capped = count > MOST_COUNTED and not scopes.is_counted(candidate)
+            found.append(Near(language.format(candidate), why, MOST_COUNTED if is_capped else count, is_capped))
+    return found[:MOST]
+
+
+Candidates = Iterator[tuple[Query, str]]
+
+
+def _candidates(viewer: Viewer, query: Query, text: str, block: Pasted) -> Candidates:
+    """Searches that can be written, each once, in the order in which they are tried."""
+    seen = {query.terms}
+    for candidate, why in chain.from_iterable(_ways(viewer, query, text, block)):
+        is_written = language.parse(language.format(candidate)).terms == candidate.terms
+        if is_written and candidate.terms not in seen and not candidate.is_bounded:
+            seen.add(candidate.terms)
+            yield candidate, why
+
+
+def _ways(viewer: Viewer, query: Query, text: str, block: Pasted) -> Iterator[Candidates]:
+    yield _of_errors(viewer, query, block)
+    if query.is_cut:
+        return  # what else it may have meant, nobody knows: its end was not read
+    yield _wider(query)
+    yield _as_argument(viewer, query, text)
+    yield _qualified(viewer, query, text)
+    yield _titled(viewer, query, text)
+    if block.job_ids:
+        return  # of a line of a log, words by themselves say nothing
+    lost = _lost(viewer, query)
+    yield _changed(viewer, query, lost)
+    yield _shorter(query, lost)
+
+
+def _count(viewer: Viewer, query: Query, most: int = MOST_COUNTED + 1) -> int:
+    if scopes.is_counted(query):
+        return scopes.counts(viewer, query).aggregate(n=Sum("count"))["n"] or 0
+    return Newest(viewer, query).count(most)
+
+
+# -- single jobs -------------------------------------------------------------------------------------------------
+
+
+def _jobs(viewer: Viewer, query: Query, block: Pasted) -> Iterator[Near]:
+    """The failure of this number, the jobs whose id begins so, and those whose ids stand in a pasted block."""
+    first = query.terms[0] if len(query.terms) == 1 else None
+    number, named = None, [Phrase((index.name("job", job_id),)) for job_id in block.job_ids]
+    if isinstance(first, Text) and language.may_be_job_id(first) and not first.negated:
+        word, number = first.value, whole_number(first.value.lstrip("#"))
+        if len(word) >= _SHORTEST_ID and any(c.isdigit() for c in word):
+            named.append(index.name_begins("job", word))
+    ids = [] if number is None else [number]
+    if named:
+        begun = Newest(viewer, Query((_EVERY_STATE,), now=query.now))
+        begun.also(any_of(named))
+        ids += begun.ids(None, _MOST_NAMES)
+    if not ids:
+        return
+    told = Failure.objects.filter(scopes.visible(viewer), pk__in=ids).values_list("pk", "task", "state", "job_id")
+    for pk, task, state, job_id in told.order_by("-pk"):
+        what = f"failure {pk}" if pk == number else f"job {job_id}"
+        yield Near(str(pk), f"{what}: {task}, {state}", 1, failure=pk)
+
+
+# -- what a pasted block says ------------------------------------------------------------------------------------
+
+
+def of_pasted(viewer: Viewer, query: Query, text: str) -> Near | None:
+    """Where a pasted line of a log, or a traceback, that finds nothing as text leads: its job, else its task and error.
+
+    None for other text, and where several jobs or nothing are found.
+    """
+    text = representable(text)
+    block = pasted.read(text)
+    if not (block.job_ids or block.tasks or "Traceback (most recent call last)" in text):
+        return None
+    jobs = list(_jobs(viewer, query, replace(block, errors=()))) if len(query.terms) > 1 else []
+    if jobs:
+        return jobs[0] if len(jobs) == 1 else None
+    for candidate, why in islice(_of_errors(viewer, query, block), 1):
+        if language.parse(language.format(candidate)).terms == candidate.terms:
+            return Near(language.format(candidate), why, _count(viewer, candidate))
+    return None
+
+
+def _of_errors(viewer: Viewer, query: Query, block: Pasted) -> Candidates:
+    """The first of its errors that is found as it stands; else by its words, by those that are known, by its class.
+
+    Of its task where the block names one that fails so, else of any.
+    """
+    found = False
+    for task in block.tasks:
+        for candidate, why in _of_each_error(viewer, query, block.errors, (Match("task", (Value(task),)),)):
+            found = True
+            yield candidate, f"{why}, in its task"
+    if not found:
+        yield from _of_each_error(viewer, query, block.errors, ())
+
+
+def _of_each_error(viewer: Viewer, query: Query, errors: tuple[str, ...], beside: tuple[Term, ...]) -> Candidates:
+    texts = [Text(" ".join(error.split()[:_MOST_PASTED])) for error in errors]
+    words = [tuple(Text(word) for word in dict.fromkeys(language.bare_words(text.value))) for text in texts]
+    ways = (
+        [((text,), "the error in it") for text in texts],
+        [(each, "the words of the error in it") for each in words if len(each) > 1],
+        (_known_words(viewer, query, each) for each in words[:1] if len(each) > 2),
+        [((Match("error", (Value(name),)),), "errors of its class") for name in map(pasted.error_name, errors) if name],
+    )
+    for terms, why in chain.from_iterable(ways):
+        asked = Query((*beside, *terms), now=query.now)
+        if terms and _count(viewer, asked, 1):
+            yield asked, why
+            return
+        asked = replace(asked, terms=(*asked.terms, _EVERY_STATE))
+        if terms and _count(viewer, asked, 1):
+            yield asked, f"{why}, in every state"
+            return
+
+
+def _known_words(viewer: Viewer, query: Query, words: tuple[Term, ...]) -> tuple[tuple[Term, ...], str]:
+    """Of the first words those that something has; none where that is less than half of them."""
+    first = words[:_MOST_TERMS]
+    known = tuple(word for word in first if _finds(viewer, query, word))
+    return (known if len(known) * 2 > len(first) else ()), "most words of the error in it"
+
+
+def _as_argument(viewer: Viewer, query: Query, text: str) -> Candidates:
+    """A bare order number or e-mail: as the argument that has it, among those that completion knows."""
+    value = text.strip()
+    is_plain = all(isinstance(term, Text) and not term.negated and not term.glob for term in query.terms)
+    if not is_plain or not 0 < len(value) <= index.LONGEST or not _VALUE.search(value) or len(value.split()) > 3:
+        return
+    known = completing.paths(viewer)[:_MOST_PATHS]
+    held = Newest(viewer, Query((_EVERY_STATE,), now=query.now))
+    held.also(any_of(index.argument(path, value) for path in known))
+    # All at once, because mostly none has it.
+    if not known or not held.count(1):
+        return
+    for path in known:
+        one = replace(query, terms=(Match(path, (Value(value),)), _EVERY_STATE))
+        if _count(viewer, one, 1):
+            alone = replace(one, terms=one.terms[:1])
+            yield (alone, "the argument") if _count(viewer, alone, 1) else (one, "the argument, in every state")
+
+
+# -- with another word in place of one -----------------------------------------------------------------------------
+
+
+def _changed(viewer: Viewer, query: Query, lost: list[int]) -> Candidates:
+    """With one of the terms that find nothing changed, and the others, which would keep everything away, left out."""
+    for place in lost[:_MOST_CHANGED]:
+        left = [language.format_term(query.terms[other]) for other in lost if other != place]
+        without = f", without {' '.join(left)}" if left else ""
+        for other, why in _instead_of(viewer, query, query.terms[place]):
+            terms = [other if n == place else term for n, term in enumerate(query.terms) if n == place or n not in lost]
+            yield replace(query, terms=tuple(terms)), f"{why}{without}"
+
+
+def _instead_of(viewer: Viewer, query: Query, term: Term) -> Iterator[tuple[Term, str]]:
+    if isinstance(term, Text) and not term.negated and not term.glob:
+        yield from _of_word(viewer, term.value)
+    elif isinstance(term, Match) and not term.negated and len(term.values) == 1 and not term.values[0].glob:
+        yield from _of_value(viewer, query, term.field, term.values[0])
+
+
+def _of_word(viewer: Viewer, word: str) -> Iterator[tuple[Term, str]]:
+    names = list(_of_names(viewer, word))
+    yield from names
+    if not names:
+        for near in _words_near(viewer, word):
+            yield Text(near), f"“{near}” for “{word}”"
+    is_one = len(word) >= _SHORTEST_WORD and not any(c.isspace() for c in word) and index.is_word_end(word)
+    if is_one:
+        yield Text(f"{word}*", glob=True), "a word that begins so"
+    yield Match("trace", (Value(word),)), "in the traceback"
+    if is_one and not names:
+        for name in _names_near(viewer, "task", word):
+            yield Match("task", (Value(name),)), "a task of a name like it"
+
+
+def _words_near(viewer: Viewer, word: str) -> list[str]:
+    """Words of the errors of known groups that are written nearly so."""
+    if not _SHORTEST_TYPED <= len(word) <= _LONGEST_TYPED or any(c.isspace() or c.isdigit() for c in word):
+        return []
+    wanted = word.casefold()
+    known: dict[str, str] = {}
+    for one in completing.words_of_errors(viewer):
+        if abs(len(one) - len(word)) <= _MOST_AMISS and one.casefold() != wanted:
+            known.setdefault(one.casefold(), one)
+    return [known[one] for one in difflib.get_close_matches(wanted, known, 2, 0.75)]
+
+
+def _of_names(viewer: Viewer, name: str) -> Iterator[tuple[Term, str]]:
+    """What has exactly this name: looked up all at once, because mostly nothing has."""
+    held = Newest(viewer, Query((_EVERY_STATE,)))
+    held.also(any_of(Phrase((index.name(field, name),)) for field in index.NAMED))
+    if held.count(1):
+        for field in index.NAMED:
+            yield Match(field, (Value(name),)), f"the {field} of this name"
+
+
+def _of_value(viewer: Viewer, query: Query, field: str, value: Value) -> Iterator[tuple[Term, str]]:
+    begins = Value(f"{value.text}*", glob=True)
+    if language.is_argument(field):
+        yield Match(field, (begins,)), "a value that begins so"
+        for path in _paths_near(viewer, field):
+            yield Match(path, (value,)), "another argument"
+        return
+    if field in (*language.CONTAINED, "trace"):
+        if field != "trace":
+            for near in _words_near(viewer, value.text):
+                yield Match(field, (Value(near),)), f"“{near}” for “{value.text}”"
+        if value.exact:
+            yield Match(field, (Value(value.text),)), "not only the whole text"
+        elif index.is_word_end(value.text):
+            yield Match(field, (begins,)), "a word that begins so"
+        if field != "trace":
+            yield Text(value.text), "in type or message"
+            yield Match("trace", (Value(value.text),)), "in the traceback"
+        return
+    for name in _names_near(viewer, field, value.text):
+        yield Match(field, (Value(name),)), f"the {field} of a name like it"
+    if field in (*index.NAMED, "group"):
+        yield Match(field, (begins,)), "names that begin so"
+        yield from _of_names(viewer, value.text)
+
+
+def _names_near(viewer: Viewer, field: str, text: str) -> list[str]:
+    """Known values that hold it, or that are written nearly so."""
+    holding = [option.text for option in islice(completing.values(viewer, field, text), _MOST_NAMES)]
+    known = {option.text.casefold(): option.text for option in completing.values(viewer, field, "")}
+    like = difflib.get_close_matches(text.casefold()[:100], list(known)[:1_000], _MOST_NAMES, 0.75)
+    return list(dict.fromkeys([*holding, *(known[name] for name in like)]))[:_MOST_NAMES]
+
+
+# -- what looks like a qualifier and is none ---------------------------------------------------------------------
+
+_UNKNOWN = re.compile(r"(?:(?<=\s)|\A)(-?)([A-Za-z_][\w.]{0,99}):([^\s\"(),:]{1,200})(?=\s|\Z)")
+
+
+def _qualified(viewer: Viewer, query: Query, text: str) -> Candidates:
+    """`custmer:42`: the qualifier, or the argument, whose name is nearly that."""
+    for found in islice(_UNKNOWN.finditer(text), _MOST_NAMES):
+        sign, name, value = found.groups()
+        if name in language.QUALIFIERS or language.is_argument(name):
+            continue
+        near = difflib.get_close_matches(name.lower(), language.QUALIFIERS, 1, 0.7)
+        for field in (*near, *_paths_near(viewer, name)):
+            meant = f"{text[: found.start()]}{sign}{field}:{value}{text[found.end() :]}"
+            yield language.parse(meant, query.now), f"“{field}:” for “{name}:”"
+
+
+def _paths_near(viewer: Viewer, name: str) -> list[str]:
+    """Paths of arguments, as the newest jobs have them, that go on from it, end so, or have a part written nearly so."""
+    wanted = name.casefold()
+    last = wanted.rpartition(".")[2]
+    known = [path for path in completing.paths(viewer) if path != name]
+    on = [path for path in known if path.casefold().startswith(f"{wanted}.")]
+    same = [path for path in known if last in path.casefold().split(".")[1:]]
+    parts = {part for path in known for part in path.casefold().split(".")[1:] if not part.isdigit()}
+    like = set(difflib.get_close_matches(last, sorted(parts), 2, 0.75))
+    nearly = [path for path in known if like & set(path.casefold().split(".")[1:])]
+    return list(dict.fromkeys([*on, *same, *nearly]))[:4]
+
+
+# -- a group's title, pasted -------------------------------------------------------------------------------------
+
+
+def _titled(viewer: Viewer, query: Query, text: str) -> Candidates:
+    """A title has placeholders (`order <number>`), so that no failure has its words."""
+    wanted = " ".join(text.casefold().split())
+    if "<" not in wanted or len(wanted) < 10:
+        return
+    rows = Group.objects.filter(~IS_TAKEN_IN).order_by(group_sight.seen_at(viewer, "last_seen").desc())[:_MOST_GROUPS]
+    found = light.instances(rows)
+    group_sight.restrict(viewer, found)
+    for one in found:
+        if wanted in " ".join(f"{one.error_type}: {one.message}".casefold().split()):
+            yield Query((Match("group", (Value(one.fingerprint),)),), now=query.now), "the group of this title"
+
+
+# -- less, or elsewhere ------------------------------------------------------------------------------------------
+
+
+def _wider(query: Query) -> Candidates:
+    if not query.names_state:
+        yield replace(query, terms=(*query.terms, _EVERY_STATE)), "in every state"
+
+
+def _shorter(query: Query, lost: list[int]) -> Candidates:
+    """Without the terms that find nothing by themselves; where there are none, without any one of them."""
+    terms = query.terms
+    for places in [lost] if lost else [[place] for place in range(len(terms))]:
+        left = [language.format_term(terms[place]) for place in places]
+        kept = tuple(term for place, term in enumerate(terms) if place not in places)
+        if kept:
+            yield replace(query, terms=kept), f"without {' '.join(left)}"
+
+
+def _lost(viewer: Viewer, query: Query) -> list[int]:
+    """The places of the terms that find nothing by themselves, in whatever state."""
+    first = query.terms[:_MOST_TERMS]
+    return [0] if len(first) == 1 else [place for place, term in enumerate(first) if not _finds(viewer, query, term)]
+
+
+def _finds(viewer: Viewer, query: Query, term: Term) -> bool:
+    if getattr(term, "negated", False):
+        return True
+    alone = Query((term,) if scopes.is_state(term) else (term, _EVERY_STATE), now=query.now)
+    return alone.is_bounded or bool(_count(viewer, alone, 1))
+
+
+def in_words(one: Near) -> str:
+    """One line of plain text, for terminals."""
+    if one.failure is not None:
+        return one.why
+    return f"{one.text}  {one.count:,}{'+' if one.count_is_capped else ''} ({one.why})"

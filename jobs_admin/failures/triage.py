@@ -1,0 +1,524 @@
+"""Setting failures aside, and taking that back. Nothing is deleted, and nothing is sent.
+
+A large act is a *sweep*: its scope is frozen when it begins (absolute times, the highest id then), it goes from the
+newest to the oldest in short transactions, and it can be left off and gone on with, so that nobody waits for 45,000
+jobs in one request. What each transaction changed stands in its audit row, and `undo` takes exactly that back.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.utils import timezone
+
+from jobs_admin import config, failures
+from jobs_admin.core import query as language
+from jobs_admin.core.text import representable, whole_number
+from jobs_admin.db import audit
+from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, GroupAlias, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.models.replay import OPEN_ITEM
+from jobs_admin.search import scope
+
+MOST_SELECTED = 10_000
+_AT_ONCE = 500  # rows of one transaction: on SQLite nobody else writes meanwhile, at most 200 ms
+_FOUND_AT_ONCE = 20_000  # ids that one look at the scope gives
+_FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    name: str  # in the audit
+    before: tuple[FailureState, ...]
+    after: FailureState
+    done: str  # what was done to them, in a word
+
+
+# What may be discarded. What runs or was sent is not ours to end; what is recovered needs no discarding.
+DISCARD = Act("failure.discard", (FailureState.DEAD, FailureState.QUARANTINED), FailureState.DISCARDED, "discarded")
+RESTORE = Act("failure.restore", (FailureState.DISCARDED,), FailureState.DEAD, "restored")
+READMIT = Act("failure.readmit", (FailureState.QUARANTINED,), FailureState.DEAD, "readmitted")
+ACTS = {"discard": DISCARD, "restore": RESTORE, "readmit": READMIT}
+_BY_NAME = {act.name: act for act in ACTS.values()}
+NAMES = tuple(_BY_NAME)  # in the audit
+UNDO_OF = "undo of "  # begins the reason of what takes an act back; its key follows
+UNDOING = "undo:"  # begins its own key: a reason is a person's to write, a key is not
+_LOOKED_BACK_ON = 20  # steps of a sweep, when it is looked what became of their jobs since
+_STEPS_ASKED = 20  # of a sweep, whether anything of it stands as it was left
+_UNDONE = {"failure.discard": "restored", "failure.restore": "discarded again", "failure.readmit": "quarantined again"}
+
+
+class TriageRefused(Exception):
+    """Nothing was changed. Codes: forbidden, read_only, bad_scope, too_many, reason_required, not_found."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What was really changed. Hand `key` to `undo` to take back exactly that."""
+
+    count: int
+    ids: list[int]
+    key: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A large act under way. `key` names it in the audit; hand it to `undo` to take back what was done so far."""
+
+    act: str  # of ACTS, or "undo"
+    key: str
+    query: str  # with absolute times; of an undo: the key of what is undone
+    reason: str
+    matched: int  # when it began
+    below: int  # everything from here on was looked at
+    looked: int = 0
+    changed: int = 0
+    is_done: bool = False
+
+
+def discard(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
+    """Set dead (or quarantined) failures aside; those in an open replay stay. More than one needs a reason.
+
+    Raises TriageRefused.
+    """
+    return _whole(viewer, "discard", selection, query, reason)
+
+
+def restore(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
+    """Discarded failures are dead again. Raises TriageRefused."""
+    return _whole(viewer, "restore", selection, query, reason)
+
+
+def readmit(viewer: Viewer, *, selection: Sequence[int] = (), query: str = "", reason: str = "") -> Acted:
+    """Quarantined failures are dead, and can be replayed. Raises TriageRefused."""
+    return _whole(viewer, "readmit", selection, query, reason)
+
+
+def undo(viewer: Viewer, key: str) -> Acted:
+    """Take back what the act `key` changed and nobody changed since. Raises TriageRefused."""
+    sweep = go_on(viewer, begin_undo(viewer, key))
+    return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
+
+
+def _whole(viewer: Viewer, act: str, selection: Sequence[int], query: str, reason: str) -> Acted:
+    if selection:
+        return act_on(viewer, act, selection, reason=reason)
+    if act != "discard" and not query:
+        raise TriageRefused("bad_scope", f"Choose the failures to {act}. Nothing was changed.", field="selection")
+    sweep = go_on(viewer, begin(viewer, act, query=query, reason=reason))
+    return Acted(sweep.changed, _ids_of(sweep.key), sweep.key)
+
+
+# --- those chosen by hand ---------------------------------------------------------------------------------------
+
+
+def act_on(viewer: Viewer, act: str, selection: Sequence[int], *, reason: str = "") -> Acted:
+    """Do `act` (of ACTS) to failures chosen by hand. Raises TriageRefused."""
+    what = ACTS[act]
+    _allowed(viewer, what.name, selection)
+    chosen = _own(viewer, what.name, selection)
+    ids = list(chosen.filter(state__in=what.before).order_by("-pk").values_list("pk", flat=True))
+    reason = _reason(act, reason, len(ids))
+    key = f"failure:{ids[0]}" if len(ids) == 1 else _new_key()
+    done: list[int] = []
+    event = 0
+    for start in range(0, len(ids), _AT_ONCE):
+        moved, event = _move(viewer, what, ids[start : start + _AT_ONCE], reason, key)
+        done += moved
+    # The acts on one job all have its name in the audit: which of them it was is in the key.
+    return Acted(len(done), sorted(done), f"{key}@{event}" if len(ids) == 1 and event else key)
+
+
+def _own(viewer: Viewer, act: str, selection: Sequence[int]) -> QuerySet[Failure]:
+    chosen = _chosen(selection)
+    sources = _sources(chosen)
+    if sources and not any(viewer.may(OPERATOR, source) for source in sources):
+        # What the viewer may not even see is written down for its admin, and answered like what is not there.
+        known = [source for source in sources if viewer.role_on(source)]
+        message = f"You are not operator of {', '.join(known) or 'its source'}. Nothing was changed."
+        _note(viewer, act, message, sources)
+        if known:
+            raise TriageRefused("forbidden", message)
+    allowed = viewer.sources(OPERATOR)
+    return chosen if allowed is None else chosen.filter(source__in=allowed)
+
+
+def _chosen(selection: Sequence[int]) -> QuerySet[Failure]:
+    ids = {int(pk) for pk in selection if 0 < int(pk) < 2**63}
+    if len(ids) > MOST_SELECTED:
+        raise TriageRefused("too_many", f"At most {MOST_SELECTED:,} failures can be chosen by hand.", field="selection")
+    return Failure.objects.filter(pk__in=ids)
+
+
+def _sources(chosen: QuerySet[Failure]) -> list[str]:
+    return sorted(chosen.order_by().values_list("source", flat=True).distinct())
+
+
+# --- all that match ---------------------------------------------------------------------------------------------
+
+
+def begin(
+    viewer: Viewer, act: str, *, query: str, reason: str = "", highest: int | None = None, now: datetime | None = None
+) -> Sweep:
+    """Freeze the scope of a large act: what matches at `now`, up to the failure `highest`. Changes nothing yet.
+
+    Raises TriageRefused.
+    """
+    what = ACTS[act]
+    _allowed(viewer, what.name, ())
+    read = _frozen(query, now)
+    newest = Failure.objects.aggregate(highest=Max("pk"))["highest"] or 0
+    sweep = Sweep(
+        act=act,
+        key=_new_key(),
+        query=language.format(read),
+        reason="",
+        matched=0,
+        below=min(newest, highest if highest is not None else newest) + 1,
+    )
+    matched = _scope(viewer, sweep).count()
+    return replace(sweep, matched=matched, reason=_reason(act, reason, matched))
+
+
+def _frozen(query: str, now: datetime | None) -> language.Query:
+    """The search with the times that it has at `now`. Raises TriageRefused where it cannot be the scope of an act."""
+    now = now or timezone.now()
+    read = language.parse(query, now)
+    if why := language.unfit_for_acts(read):
+        raise TriageRefused("bad_scope", f"{why} Nothing was changed.", field="query")
+    return language.pin(read, now)
+
+
+def go_on(viewer: Viewer, sweep: Sweep, *, within_s: float = _FOREVER) -> Sweep:
+    """Do more of it, for about so long. Raises TriageRefused, when the right or the desk's mode is gone since."""
+    ends = time.monotonic() + within_s
+    if sweep.act == "undo":
+        _allowed(viewer, "failure.undo", ())
+        return _go_on_undoing(viewer, sweep, ends)
+    what = ACTS[sweep.act]
+    _allowed(viewer, what.name, ())
+    while not sweep.is_done:
+        found = list(_scope(viewer, sweep).order_by("-pk").values_list("pk", flat=True)[:_FOUND_AT_ONCE])
+        for start in range(0, len(found), _AT_ONCE):
+            if start and time.monotonic() >= ends:
+                return sweep
+            ids = found[start : start + _AT_ONCE]
+            moved, _ = _move(viewer, what, ids, sweep.reason, sweep.key)
+            sweep = replace(sweep, below=ids[-1], looked=sweep.looked + len(ids), changed=sweep.changed + len(moved))
+        sweep = replace(sweep, is_done=len(found) < _FOUND_AT_ONCE)
+        if time.monotonic() >= ends:
+            break
+    return sweep
+
+
+def _scope(viewer: Viewer, sweep: Sweep) -> QuerySet[Failure]:
+    matching = failures.scope(viewer, language.parse(sweep.query), role=OPERATOR)
+    return matching.filter(pk__lt=sweep.below, state__in=ACTS[sweep.act].before)
+
+
+def fingerprints_of(
+    viewer: Viewer,
+    *,
+    selection: Sequence[int] = (),
+    query: str = "",
+    highest: int | None = None,
+    now: datetime | None = None,
+    limit: int = 1_001,
+) -> list[str]:
+    """The groups of what is chosen, for acts on them; at most `limit`. `query` is frozen as `begin` freezes it.
+
+    Raises TriageRefused.
+    """
+    if selection:
+        ids = _groups_of(_chosen(selection).filter(scope.visible(viewer, OPERATOR)))
+    else:
+        read = _frozen(query, now)
+        if highest is not None:
+            ids = _groups_of(failures.scope(viewer, read, role=OPERATOR).filter(pk__lte=highest))
+        elif scope.is_counted(read):
+            ids = _groups_of(scope.counts(viewer, read, OPERATOR))
+        else:
+            ids = _groups_of(failures.scope(viewer, read, role=OPERATOR))
+    known = Group.objects.filter(pk__in=list(ids[:limit])).order_by("-last_seen")
+    names = [group.name for group in known.only("fingerprint")]
+    # Of one that is being taken in: the group that takes it in.
+    heirs = dict(GroupAlias.objects.filter(fingerprint__in=names).values_list("fingerprint", "group__fingerprint"))
+    return list(dict.fromkeys(heirs.get(name, name) for name in names))
+
+
+def _groups_of(rows: QuerySet[Failure] | QuerySet[FailureCount]) -> QuerySet:
+    return rows.order_by().values_list("group_id", flat=True).distinct()
+
+
+# --- taking back ------------------------------------------------------------------------------------------------
+
+
+def begin_undo(viewer: Viewer, key: str) -> Sweep:
+    """Freeze what there is to take back. Changes nothing yet. Raises TriageRefused."""
+    _allowed(viewer, "failure.undo", ())
+    events = list(_events(viewer, key).values_list("pk", "after")[:1_000_000])
+    if not events:
+        raise TriageRefused("not_found", "There is nothing to take back. Nothing was changed.")
+    matched = sum((after or {}).get("count", 0) for _, after in events)
+    return Sweep("undo", _new_key(UNDOING), key, f"{UNDO_OF}{key}", matched, below=events[0][0] + 1)
+
+
+def undoable(viewer: Viewer, key: str) -> int:
+    """How many jobs the act changed, where `undo` would take some of them back; else 0."""
+    if config.is_read_only():
+        return 0
+    events = list(_events(viewer, key).only("act", "actor", "object", "source", "after")[:1_000_000])
+    if not any(_stands(event) for event in events[:_STEPS_ASKED]):
+        return 0
+    return sum((event.after or {}).get("count", 0) for event in events)
+
+
+def _stands(event: AuditEvent) -> bool:
+    """Whether a job is as the event left it, and in no later act's hands."""
+    after, said = event.after or {}, _said(event.actor, _BY_NAME[event.act].done)
+    left = _free().filter(pk__in=after.get("ids", ()), state=after.get("state"), reason=said, source=event.source)
+    if not (jobs := set(left.values_list("pk", flat=True))):
+        return False
+    later = _TakenUp(jobs, {event.source}, event.pk)
+    later.read(_later(event.pk, event.object, later.sources))
+    return bool(jobs - later.since(event.pk))
+
+
+def _go_on_undoing(viewer: Viewer, sweep: Sweep, ends: float) -> Sweep:
+    numbers = list(_events(viewer, sweep.query, below=sweep.below).values_list("pk", flat=True))
+    for place, number in enumerate(numbers):
+        if place and time.monotonic() >= ends:
+            return sweep
+        if place % _LOOKED_BACK_ON == 0:
+            later = _taken_up(numbers[place : place + _LOOKED_BACK_ON], sweep)
+        event = AuditEvent.objects.get(pk=number)
+        moved = _undo_event(viewer, event, sweep, later)
+        held = (event.after or {}).get("count", 0)
+        sweep = replace(sweep, below=event.pk, looked=sweep.looked + held, changed=sweep.changed + moved)
+    return replace(sweep, is_done=True)
+
+
+def _events(viewer: Viewer, key: str, *, below: int = 2**63 - 1) -> QuerySet[AuditEvent]:
+    """What was done under this key where the viewer is operator, the latest first; of one job one act.
+
+    What was done to jobs out of sight is not there at all: whether it was done is nothing to be asked here.
+    """
+    name, _, number = representable(key).partition("@")
+    found = AuditEvent.objects.filter(object=name, act__in=list(_BY_NAME), allowed=True, pk__lt=below).order_by("-pk")
+    own = viewer.sources(OPERATOR)
+    found = found if own is None else found.filter(source__in=own)
+    if not name.startswith("failure:"):
+        return found
+    if number:
+        pk = whole_number(number)
+        return found.none() if pk is None else found.filter(pk=pk)
+    return found[:1]
+
+
+class _TakenUp:
+    """Which jobs later acts took up: they are in that act's hands, even as the one that is undone left them.
+
+    A later act that was undone itself counts for nothing: what it had taken up is in the earlier act's hands again.
+    """
+
+    def __init__(self, jobs: set[int], sources: set[str], until: int) -> None:
+        self.sources = sources  # of the jobs: each reading is of all of them
+        self.until = until  # events up to here are in it
+        self._jobs = jobs
+        self._standing: dict[int, list[tuple[int, str]]] = defaultdict(
+            list
+        )  # job -> (number, key) of each, latest last
+
+    def read(self, later: QuerySet) -> None:
+        """Add later events, (number, object, reason, after) each."""
+        for number, name, reason, after in later.order_by("pk").iterator(chunk_size=200):
+            undone = reason.removeprefix(UNDO_OF) if name.startswith(UNDOING) else ""
+            for pk in (after or {}).get("ids", ()):
+                if pk in self._jobs:
+                    self._note(self._standing[pk], number, name, undone)
+            self.until = max(self.until, number)
+
+    @staticmethod
+    def _note(standing: list[tuple[int, str]], number: int, name: str, undone: str) -> None:
+        if undone and standing and undone in (standing[-1][1], f"{standing[-1][1]}@{standing[-1][0]}"):
+            standing.pop()
+        else:
+            standing.append((number, name))
+
+    def since(self, event: int) -> set[int]:
+        """Jobs on which an act after this event stands."""
+        return {pk for pk, standing in self._standing.items() if standing and standing[-1][0] > event}
+
+
+def _taken_up(numbers: Sequence[int], sweep: Sweep) -> _TakenUp:
+    """Of the jobs of these events. Read before any transaction: a later act may have been about a million jobs."""
+    until = AuditEvent.objects.aggregate(newest=Max("pk"))["newest"] or 0
+    events = list(AuditEvent.objects.filter(pk__in=numbers).only("pk", "object", "source", "after"))
+    jobs = {pk for event in events for pk in (event.after or {}).get("ids", ())}
+    found = _TakenUp(jobs, {event.source for event in events}, 0)
+    if events:
+        later = _later(min(numbers), events[0].object, found.sources, sweep.key)
+        found.read(later.filter(pk__lte=until))
+    found.until = until
+    return found
+
+
+def _later(than: int, name: str, sources: set[str], undoing: str = "") -> QuerySet:
+    """Later events, but of the same sweep and of the undoing under way: they are about other jobs."""
+    found = AuditEvent.objects.filter(
+        pk__gt=than, act__in=[*_BY_NAME, "failure.quarantine"], allowed=True, source__in=sources
+    )
+    if not name.startswith("failure:"):
+        found = found.exclude(object=name)
+    return found.exclude(object=undoing).values_list("pk", "object", "reason", "after")
+
+
+def _undo_event(viewer: Viewer, event: AuditEvent, sweep: Sweep, later: _TakenUp) -> int:
+    """Put those that are still as the event left them back into the state, with the reason, that they had."""
+    after, before = event.after or {}, event.before or {}
+    if not viewer.may(OPERATOR, event.source) or "state" not in before:
+        return 0
+    act = _BY_NAME[event.act]
+    said = _said(event.actor, act.done)
+    reasons = {int(pk): text for text, ids in (before.get("reasons") or {}).items() for pk in ids}
+    back = Act(_taken_back(act), (FailureState(after["state"]),), FailureState(before["state"]), _UNDONE[act.name])
+    with transaction.atomic():
+        # Whoever changed one since wrote another reason: that is theirs, and stays.
+        rows = _lock(_free().filter(pk__in=after["ids"], state__in=back.before, reason=said, source=event.source))
+        if rows:
+            later.read(_later(later.until, event.object, later.sources, sweep.key))
+        since = later.since(event.pk)
+        rows = [row for row in rows if row[0] not in since]
+        if not rows:
+            return 0
+        by_reason: dict[str, list[int]] = defaultdict(list)
+        for pk, *_ in rows:
+            by_reason[reasons.get(pk, "")].append(pk)
+        for text, ids in by_reason.items():
+            Failure.objects.filter(pk__in=ids).update(state=back.after, reason=text)
+        ids = [pk for pk, *_ in rows]
+        _record(viewer, back, sweep.key, sweep.reason, event.source, after["state"], [(pk, said) for pk in ids])
+    return len(ids)
+
+
+def _taken_back(act: Act) -> str:
+    return "failure.restore" if act is DISCARD else "failure.discard" if act is RESTORE else "failure.quarantine"
+
+
+def _ids_of(key: str) -> list[int]:
+    changed = AuditEvent.objects.filter(object=key, allowed=True).order_by("pk").values_list("after", flat=True)
+    return sorted(pk for after in changed for pk in (after or {}).get("ids", ()))
+
+
+# --- one transaction --------------------------------------------------------------------------------------------
+
+
+def _move(viewer: Viewer, act: Act, ids: list[int], reason: str, key: str) -> tuple[list[int], int]:
+    """Those of `ids` that were still in `before` and in no open replay: each is moved once, by whoever is first.
+
+    Beside them the number of the last event that tells of it; 0 where nothing was moved.
+    """
+    with transaction.atomic():
+        rows = _lock(_free().filter(pk__in=ids, state__in=act.before))
+        if not rows:
+            return [], 0
+        moved = [pk for pk, *_ in rows]
+        changed = Failure.objects.filter(pk__in=moved, state__in=act.before).update(
+            state=act.after, reason=_said(viewer.name, act.done)
+        )
+        if changed != len(moved):
+            raise RuntimeError(
+                f"{act.name}: {changed} of {len(moved)} locked rows changed; rolled back, nothing was changed."
+            )
+        for source, state, theirs in _parted(rows):
+            event = _record(viewer, act, key, reason, source, state, theirs)
+    return moved, event.pk
+
+
+def _free() -> QuerySet[Failure]:
+    return Failure.objects.filter(~Exists(ReplayItem.objects.filter(failure=OuterRef("pk"), state__in=OPEN_ITEM)))
+
+
+def _lock(moving: QuerySet[Failure]) -> list[tuple[int, str, str, str]]:
+    """Locked where the database can, so that the ids are those of the rows that the update then changes."""
+    return list(moving.select_for_update().order_by("pk").values_list("pk", "source", "state", "reason"))
+
+
+def _parted(rows: list[tuple[int, str, str, str]]) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
+    """By source, so that the admin of one sees what was done with its jobs; and by state, so that each can go back."""
+    parts: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for pk, source, state, reason in rows:
+        parts[source, state].append((pk, reason))
+    for (source, state), theirs in sorted(parts.items()):
+        yield source, state, theirs
+
+
+def _record(
+    viewer: Viewer, act: Act, key: str, reason: str, source: str, state: str, rows: list[tuple[int, str]]
+) -> AuditEvent:
+    reasons: dict[str, list[int]] = defaultdict(list)
+    for pk, text in rows:
+        if text:
+            reasons[text].append(pk)
+    return audit.record(
+        viewer,
+        act.name,
+        key,
+        source=source,
+        reason=reason,
+        before={"state": state, **({"reasons": dict(reasons)} if reasons else {})},
+        after={"state": act.after, "count": len(rows), "ids": [pk for pk, _ in rows]},
+    )
+
+
+def _said(name: str, done: str) -> str:
+    return f"{done} by {representable(name)}"[:200]
+
+
+def _new_key(begins: str = "failures:") -> str:
+    return f"{begins}{secrets.token_hex(8)}"
+
+
+def _reason(act: str, reason: str, count: int) -> str:
+    reason = representable(reason.strip())[:500]
+    if act == "discard" and count > 1 and not reason:
+        raise TriageRefused("reason_required", "Say why: discarding more than one job needs a reason.", field="reason")
+    return reason
+
+
+# --- who may ----------------------------------------------------------------------------------------------------
+
+
+def _allowed(viewer: Viewer, act: str, selection: Sequence[int]) -> None:
+    if config.is_read_only():
+        why, code = config.READ_ONLY, "read_only"
+    elif not viewer.may_anywhere(OPERATOR):
+        why, code = "You may look, not change: that needs the role operator.", "forbidden"
+    else:
+        return
+    _refuse(viewer, act, why, _sources(_chosen(selection)) if selection else [], code)
+
+
+def _refuse(viewer: Viewer, act: str, message: str, sources: Sequence[str], code: str = "forbidden") -> None:
+    _note(viewer, act, message, sources)
+    raise TriageRefused(code, message)
+
+
+def _note(viewer: Viewer, act: str, message: str, sources: Sequence[str]) -> None:
+    with transaction.atomic():
+        for source in sources or [""]:
+            audit.record(viewer, act, source=source, reason=message, allowed=False)

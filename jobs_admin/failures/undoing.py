@@ -1,0 +1,172 @@
+"""What of a person's acts can still be taken back, long after the message that offered it has gone: told by the audit.
+
+An act counts as one where it was one: a sweep over its steps, a change of many groups over its transactions. What was
+taken back is no act any more; what cannot be taken back still is one's latest act, and nothing older is offered for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from jobs_admin import config
+from jobs_admin.core.text import representable, whole_number
+from jobs_admin.failures import triage
+from jobs_admin.groups import group_changes, group_rules
+from jobs_admin.models import AuditEvent
+from jobs_admin.models.access import Viewer
+
+_LOOKED_AT = 5_000  # rows of the audit, the latest of one's own
+RULE, _WITHDRAWN = "rule.save", "rule.withdraw"
+# Written down too, and changes nothing: what was taken away, what was only laid out; and the demo's own levers.
+_CHANGES_NOTHING = ("failures.export", "replay.draft")
+_STEPS_APART = timedelta(seconds=5)  # at most, of the transactions of one change of groups
+
+
+@dataclass(frozen=True, slots=True)
+class Undoable:
+    """An act, with what `triage.undo`, `group_changes.undo` or `group_rules.withdraw` needs to take it back."""
+
+    act: str  # `failure.discard`, `group.change`, `rule.save` …
+    handle: str  # a key of triage, a receipt of a change of groups, or the number of a rule
+    count: int  # jobs, groups or rules that it changed
+    at: datetime
+    reason: str
+    says: str = ""  # of a rule: what it does
+
+    @property
+    def is_of_groups(self) -> bool:
+        return self.act == group_changes.ACT
+
+    @property
+    def is_rule(self) -> bool:
+        return self.act == RULE
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An act that cannot be taken back, or not any more."""
+
+    act: str
+    object: str  # `replay:5`
+    at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    pk: int
+    act: str
+    object: str
+    reason: str
+    at: datetime
+
+
+def latest(viewer: Viewer) -> Undoable | Done | None:
+    """The latest act of this viewer that was not taken back; None where there is none."""
+    rows = next(_acts(_own(viewer)), None)
+    if rows is None:
+        return None
+    return _undoable(viewer, rows) or Done(rows[0].act, rows[0].object, rows[0].at, rows[0].reason)
+
+
+def of_events(viewer: Viewer, events: Iterable[AuditEvent]) -> dict[int, Undoable]:
+    """Number of an event -> the act of this viewer that it tells of, where that can still be taken back."""
+    wanted = {event.pk for event in events if event.user_id == viewer.person_id and event.token_id == viewer.token_id}
+    found: dict[int, Undoable] = {}
+    for rows in _acts(_own(viewer)) if wanted else ():
+        own = wanted & {row.pk for row in rows}
+        if own and (act := _undoable(viewer, rows)) is not None:
+            found |= dict.fromkeys(own, act)
+        wanted -= own
+        if not wanted:
+            break
+    return found
+
+
+def _own(viewer: Viewer) -> list[_Row]:
+    me = {"actor": representable(viewer.name)[:150], "user_id": viewer.person_id, "token_id": viewer.token_id}
+    rows = AuditEvent.objects.filter(**me, allowed=True).exclude(act__in=_CHANGES_NOTHING)
+    rows = rows.exclude(act__startswith="demo.").order_by("-pk")
+    return [_Row(*row) for row in rows.values_list("pk", "act", "object", "reason", "at")[:_LOOKED_AT]]
+
+
+def _acts(rows: list[_Row]) -> Iterator[list[_Row]]:
+    """The rows of each act that was not taken back yet, the latest act first; what took something back is no act."""
+    taken_back = {row.reason.removeprefix(triage.UNDO_OF) for row in rows if _takes_back(row)}
+    taken_back |= {row.object for row in rows if row.act == _WITHDRAWN}
+    mine = {row.object for row in rows if row.act == RULE}
+    undone: Counter[str] = Counter()  # group -> changes of it that were taken back later
+    counted: dict[tuple[str, datetime], bool] = {}  # change of a group, which has a row a source: whether it is undone
+    together: dict[datetime, set[str]] = defaultdict(set)  # time of a transaction -> the groups that it changed
+    for row in rows:
+        together[row.at].add(row.object)
+    by_key: dict[str, list[_Row]] = {}
+    groups: list[_Row] = []
+    acts: list[list[_Row]] = []
+    for row in rows:
+        if row.act == group_changes.ACT:
+            change, takes_back = (row.object, row.at), row.reason == group_changes.UNDONE
+            if change not in counted:
+                counted[change] = takes_back or undone[row.object] > 0
+                undone[row.object] += 1 if takes_back else -1 if counted[change] else 0
+            if not counted[change]:
+                if not groups or not _is_one_change(groups[-1], row, len(together[row.at])):
+                    groups = []
+                    acts.append(groups)
+                groups.append(row)
+        elif (
+            not _takes_back(row)
+            and not (row.act == _WITHDRAWN and row.object in mine)
+            and not (row.act in (*triage.NAMES, RULE) and _key(row) in taken_back)
+        ):
+            key = _key(row) if row.act in triage.NAMES else f"{row.act} {row.object}"
+            if key not in by_key:
+                acts.append(by_key.setdefault(key, []))
+            by_key[key].append(row)
+    yield from acts
+
+
+# As it was told before undoings had keys of their own.
+_TOLD = re.compile(r"undo of (failures:[0-9a-f]{16}|failure:\d+(@\d+)?)")
+
+
+def _takes_back(row: _Row) -> bool:
+    """Whether it takes an act on jobs back. A person's reason may begin as the engine's does: that alone is no sign."""
+    if row.object.startswith(triage.UNDOING):
+        return True
+    is_engines = row.object.startswith("failures:") and row.act.startswith("failure.")
+    return is_engines and _TOLD.fullmatch(row.reason) is not None
+
+
+def _is_one_change(later: _Row, row: _Row, together: int) -> bool:
+    """Whether it was written with the later one, or in the transaction before, which was full."""
+    is_full = together >= group_changes.PER_TRANSACTION
+    is_right_before = row.reason == later.reason and later.at - row.at < _STEPS_APART
+    return row.at == later.at or (is_full and is_right_before)
+
+
+def _key(row: _Row) -> str:
+    """The acts on one job all have its name: which of them it was is in the key."""
+    return f"{row.object}@{row.pk}" if row.object.startswith("failure:") else row.object
+
+
+def _undoable(viewer: Viewer, rows: list[_Row]) -> Undoable | None:
+    last, says = rows[0], ""
+    if last.act == group_changes.ACT:
+        handle = group_changes.receipt_of([(row.pk, row.at) for row in rows])
+        count = group_changes.undoable(viewer, handle)
+    elif last.act in triage.NAMES:
+        handle = _key(last)
+        count = triage.undoable(viewer, handle)
+    elif last.act == RULE:
+        handle = last.object.removeprefix("rule:")
+        pk = whole_number(handle)
+        rule = None if pk is None or config.is_read_only() else group_rules.row(viewer, pk)
+        count, says = (1, rule.says) if rule and rule.may_withdraw else (0, "")
+    else:
+        return None
+    return Undoable(last.act, handle, count, last.at, last.reason, says) if count else None

@@ -1,0 +1,139 @@
+"""What live workers really have configured, as they told it: one configuration for all workers that have the same."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import redis
+
+from jobs_admin import config
+from jobs_admin.core import untrusted
+from jobs_admin.core.lint.configuration import Configuration, read
+from jobs_admin.fleet import worker_store
+from jobs_admin.fleet.worker_store import Named
+from jobs_admin.models import Worker
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.source import ALIVE_S
+
+_IS_DIGEST = re.compile(r"[0-9a-f]{32}\Z")  # it becomes a part of a key
+_MOST_NAMES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A source of which nobody lives: what its workers last told is judged."""
+
+    source: str
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`found` is of live workers, and of sources where nobody lives of those that did last."""
+
+    found: tuple[Configuration, ...] = ()
+    stale: tuple[Stale, ...] = ()
+    silent: tuple[tuple[str, int], ...] = ()  # (source, workers that live and tell nothing: older guards)
+    is_reachable: bool = True  # False: the store does not answer, so nothing is known of workers
+
+    @property
+    def complete(self) -> frozenset[str]:
+        """Sources of which every guarded worker that lives told what it has."""
+        silent = {source for source, _ in self.silent} | {one.source for one in self.stale}
+        return frozenset({one.source for one in self.found} - silent)
+
+    @property
+    def workers(self) -> int:
+        """That live and told."""
+        stale = {one.source for one in self.stale}
+        return sum(len(one.workers) for one in self.found if one.source not in stale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """One worker's last heartbeat, as far as it matters here."""
+
+    source: str
+    name: str
+    seen_at: datetime
+    digest: str
+    mode: str
+    queues: tuple[str, ...]
+
+
+def told(viewer: Viewer, now: datetime | None = None) -> Told:
+    """Of the sources that the viewer may see. Two round trips to the store, one query."""
+    now = now or datetime.now(UTC)
+    try:
+        store = config.store()
+        raw = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
+        words = [word for word in _words(raw, now) if viewer.may(VIEWER, word.source)]
+        speaking, stale = _current(words, now)
+        texts = worker_store.texts(
+            store, "configuration", {(word.source, word.digest) for word in speaking if word.digest}
+        )
+    except (redis.RedisError, config.BadConfiguration):
+        return Told(is_reachable=False)
+    by_digest: dict[tuple[str, str], list[_Word]] = defaultdict(list)
+    silent: dict[str, int] = defaultdict(int)
+    for word in speaking:
+        if (text := texts.get((word.source, word.digest))) and read(text, word.source) is not None:
+            by_digest[word.source, word.digest].append(word)
+        else:
+            silent[word.source] += 1
+    found = [_of(words, texts[named]) for named, words in sorted(by_digest.items())]
+    return Told(tuple(filter(None, found)), tuple(stale), tuple(sorted(silent.items())))
+
+
+def _of(words: list[_Word], text: bytes) -> Configuration | None:
+    found = read(text, words[0].source)
+    if found is None:
+        return None
+    return replace(
+        found,
+        workers=tuple(sorted(word.name for word in words)),
+        consumed=tuple(sorted({queue for word in words for queue in word.queues})),
+        modes=frozenset(word.mode for word in words),
+    )
+
+
+def _words(raw: dict[Named, bytes], now: datetime) -> list[_Word]:
+    """What the heartbeats say; when they came is told by our clock, where `watch` has written it down."""
+    seen = {(source, name): at for source, name, at in Worker.objects.values_list("source", "name", "seen_at")}
+    found = []
+    for (source, field), text in raw.items():
+        said, name = untrusted.read_object(text), untrusted.text(field, 255)
+        if said and name:
+            at = seen.get((source, name)) or min(untrusted.moment(said.get("at")) or untrusted.FIRST, now)
+            found.append(_Word(source, name, at, _digest(said), untrusted.text(said.get("mode"), 10), _queues(said)))
+    return found
+
+
+def _current(words: list[_Word], now: datetime) -> tuple[list[_Word], list[Stale]]:
+    """Of each source those that live; where nobody does, those that were heard last."""
+    by_source: dict[str, list[_Word]] = defaultdict(list)
+    for word in words:
+        by_source[word.source].append(word)
+    speaking, stale = [], []
+    for source, heard in sorted(by_source.items()):
+        alive = [word for word in heard if (now - word.seen_at).total_seconds() <= ALIVE_S]
+        if not alive:
+            last = max(word.seen_at for word in heard)
+            stale.append(Stale(source, last))
+            alive = [word for word in heard if last - word.seen_at <= timedelta(seconds=ALIVE_S)]
+        speaking += alive
+    return speaking, stale
+
+
+def _digest(said: dict[str, Any]) -> str:
+    digest = said.get("configuration")
+    return digest if isinstance(digest, str) and _IS_DIGEST.match(digest) else ""
+
+
+def _queues(said: dict[str, Any]) -> tuple[str, ...]:
+    named = said.get("queues")
+    return tuple(untrusted.text(queue, 200) for queue in named[:_MOST_NAMES]) if isinstance(named, list) else ()

@@ -1,0 +1,59 @@
+"""What a worker that dies takes with it: the durability grade of a queue, as its guarded workers tell.
+
+Two things decide. *When its jobs are acknowledged*: late, after they ended, so that the broker gives them again; or early,
+before they run. And *how its broker hands messages out*: from Redis kombu takes a message with one call and notes that it
+did with a second one, so a worker killed in between loses that message, also under late ack (`docs/failure-modes.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from jobs_admin.fleet.heartbeats import Heartbeat
+from jobs_admin.models import Worker
+from jobs_admin.models.source import ALIVE_S
+
+LATE, EARLY, MIXED = "late", "early", "mixed"
+_WINDOW = "-window"  # behind one of these, as it is stored with a look at a queue
+_HAVE_A_WINDOW = {"redis"}  # transports of kombu
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    acks: str = ""  # late, early or mixed; "" where no guarded worker has told
+    has_window: bool = False  # whether a message may be lost between the broker and the worker
+
+
+@dataclass(frozen=True, slots=True)
+class AtStake:
+    """What is gone should all the living guarded workers of a queue be killed in one moment: at most so much."""
+
+    workers: int
+    running: (
+        int | None
+    )  # jobs that were acknowledged before they ran; None: a worker does not tell how many it runs at once
+    fetched: int  # messages that were just being handed out
+
+
+def stored(queue: str, guards: Iterable[Heartbeat]) -> str:
+    """The grade in a word, to be kept with a look at the queue; "" where nobody tells."""
+    told = [guard for guard in guards if queue in guard.late_ack]
+    if not told:
+        return ""
+    acks = {guard.late_ack[queue] for guard in told}  # None: this worker does both
+    word = MIXED if len(acks) > 1 or None in acks else LATE if True in acks else EARLY
+    return word + (_WINDOW if any(guard.broker in _HAVE_A_WINDOW for guard in told) else "")
+
+
+def read(word: str) -> Grade:
+    acks = word.removesuffix(_WINDOW)
+    return Grade(acks, acks != word)
+
+
+def at_stake(source: str, queue: str, grade: Grade, now: datetime) -> AtStake:
+    alive = Worker.objects.filter(source=source, seen_at__gte=now - timedelta(seconds=ALIVE_S))
+    slots = [slots for queues, slots in alive.values_list("queues", "concurrency") if queue in queues]
+    running = 0 if grade.acks == LATE else None if None in slots else sum(slots)
+    return AtStake(len(slots), running, len(slots) if grade.has_window else 0)

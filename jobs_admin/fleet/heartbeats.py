@@ -1,0 +1,501 @@
+"""What workers say of themselves every five seconds -> Worker rows and the counters of their queues."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import redis
+from django.db import connection, transaction
+from django.db.models import Count
+
+from jobs_admin import config, trust
+from jobs_admin.core import keys, untrusted
+from jobs_admin.core.envelope import is_payload_key_id
+from jobs_admin.db import counters, statements, step_progress, totals, turns
+from jobs_admin.db.totals import Counted
+from jobs_admin.fleet import worker_store
+from jobs_admin.fleet.worker_store import Named
+from jobs_admin.models import DepthSample, QueueCounter, Worker
+from jobs_admin.models.counter import HOUR
+from jobs_admin.models.source import ALIVE_S
+from jobs_admin.trust import admission
+
+log = logging.getLogger(__name__)
+
+_FORGOTTEN_AFTER = timedelta(hours=1)
+
+# Workers write under their source's keys what they like, as often as they like.
+MOST_OF_SOURCE = 1_000  # heartbeats, those that were heard last
+MOST_COUNTED = 100  # queues of one heartbeat
+MOST_ROWS = 2_000  # workers of a source that are remembered, those that were heard last
+MOST_QUEUES = 2_000  # queues of a source that are counted within an hour, those that were counted in it first
+_HEARTBEATS_AT_ONCE = 100  # in a transaction
+_QUEUES_AT_ONCE = 500  # that they count, in a transaction
+
+# `failed` and `retried` come with each attempt through the stream; counting them here too would double them.
+_COUNTED = ("started", "succeeded", "busy_s")
+_TOLD = (*_COUNTED, "failed", "retried")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    source: str
+    name: str
+    boot: str
+    told_at: float  # by the worker's clock: only tells one heartbeat from the next
+    seen_at: datetime  # by ours, when it last said something new
+    said: dict[str, Any]
+    counts: dict[str, dict[str, float]]  # queue -> cumulative since boot
+    tasks: frozenset[str] | None = None  # without Celery's own; None: an older worker, or one that knows too many
+
+    @property
+    def queues(self) -> list[str]:
+        named = self.said.get("queues")
+        return [_text(q, 200) for q in named[:500]] if isinstance(named, list) else []
+
+    @property
+    def broker(self) -> str:
+        """What kombu calls the kind of its broker; "" where it does not tell."""
+        return _text(self.said.get("broker"), 20)
+
+    @property
+    def late_ack(self) -> dict[str, bool | None]:
+        said = self.said.get("late_ack")
+        return (
+            {_text(q, 200): v if isinstance(v, bool) else None for q, v in said.items()}
+            if isinstance(said, dict)
+            else {}
+        )
+
+
+def fold(now: datetime) -> list[Heartbeat]:
+    """Add what workers did since their last heartbeat to the counters, exactly once; answers who is alive.
+
+    Numbers are cumulative since the worker's boot and what was counted stands in its row, locked meanwhile: only the
+    difference is added. A heartbeat that is lost or read twice changes nothing. Each source is counted apart, those with few
+    workers first, in small transactions.
+    """
+    store = config.store()
+    raw = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
+    heard, forget = [], []
+    for named, text in raw.items():
+        heartbeat = _read(*named, text, now)
+        if heartbeat is None:
+            continue
+        heard.append(heartbeat)
+        if now - heartbeat.seen_at > _FORGOTTEN_AFTER:
+            forget.append(named)
+    for gone in _heard.keys() - {(one.source, one.name) for one in heard}:
+        del _heard[gone]
+    heard = _bounded(_of_known_sources(heard, now), now)
+    for some in _slices(heard):
+        with turns.turn(), transaction.atomic():
+            _count(some, now)
+        step_progress.report()
+    _forget_oldest({one.source for one in heard})
+    if forget:  # counted by now
+        worker_store.forget_fields(store, "workers", forget)
+    alive = [h for h in heard if (now - h.seen_at).total_seconds() <= ALIVE_S]
+    names = _names((h.source, _digest(h.said)) for h in alive)
+    return [replace(h, tasks=names.get((h.source, _digest(h.said)))) for h in alive]
+
+
+def _of_known_sources(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
+    """Without those of unknown sources: they are not signed, so a source has to be accepted first."""
+    unknown = {one.source for one in heard} - trust.current().sources.keys()
+    if unknown:
+        unknown -= admission.accept_first(unknown, now)
+    return [one for one in heard if one.source not in unknown]
+
+
+# Sources with more than is read of them, and what is left out: said when it begins.
+_left_out: dict[str, frozenset[str]] = {}
+
+
+def _bounded(heard: list[Heartbeat], now: datetime) -> list[Heartbeat]:
+    """At most so many of each source, with at most so many queues; those of a source together, the source with fewest first."""
+    of_source: dict[str, list[Heartbeat]] = defaultdict(list)
+    for one in heard:
+        of_source[one.source].append(one)
+    more: dict[str, Counter[str]] = defaultdict(Counter)
+    for source, theirs in of_source.items():
+        if len(theirs) > MOST_OF_SOURCE:
+            more[source]["heartbeats"] = len(theirs) - MOST_OF_SOURCE
+            theirs = of_source[source] = heapq.nlargest(MOST_OF_SOURCE, theirs, key=lambda one: (one.seen_at, one.name))
+        for one in theirs:
+            if len(one.counts) > MOST_COUNTED:
+                more[source]["counts of queues"] += len(one.counts) - MOST_COUNTED
+                for queue in sorted(one.counts)[MOST_COUNTED:]:
+                    del one.counts[queue]
+        if beyond := _queues_beyond(source, theirs, now):
+            more[source]["queues"] = len(beyond)
+            for one in theirs:
+                for queue in one.counts.keys() & beyond:
+                    del one.counts[queue]
+    for source, left_out in more.items():
+        for what in left_out.keys() - _left_out.get(source, frozenset()):
+            log.warning(
+                "%d %s of source %s are left out: at most %d heartbeats of a source are read, %d queues of each, and %d queues of "
+                "the source within an hour.",
+                left_out[what], what, source, MOST_OF_SOURCE, MOST_COUNTED, MOST_QUEUES,
+            )  # fmt: skip
+    _left_out.clear()
+    _left_out.update({source: frozenset(left_out) for source, left_out in more.items()})
+    return [one for theirs in sorted(of_source.values(), key=len) for one in theirs]
+
+
+# Of each source, what was counted within an hour, by all processes when this one last found a queue that was new to it.
+_counted: dict[str, tuple[datetime, set[str]]] = {}
+
+
+def _queues_beyond(source: str, theirs: list[Heartbeat], now: datetime) -> set[str]:
+    """Return the queues that are not counted: beyond MOST_QUEUES of the source within this hour."""
+    named = {queue for one in theirs for queue in one.counts}
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    since, counted = _counted.get(source, (None, set()))
+    if since != hour or not named <= counted:
+        rows = QueueCounter.objects.filter(source=source, step=HOUR, at=hour)
+        counted = set(rows.values_list("queue", flat=True))
+    new = sorted(named - counted)
+    fitting = new[: max(0, MOST_QUEUES - len(counted))]
+    _counted[source] = hour, counted.union(fitting)
+    return set(new[len(fitting) :])
+
+
+_full: set[str] = set()  # sources with as many rows as are remembered
+
+
+def _forget_oldest(sources: set[str]) -> None:
+    """Delete rows of workers beyond MOST_ROWS of a source, those that were heard longest ago."""
+    of_source = Worker.objects.filter(source__in=sources).order_by().values_list("source").annotate(n=Count("pk"))
+    rows = dict(of_source)
+    _full.intersection_update(source for source, count in rows.items() if count >= MOST_ROWS)
+    for source in sorted(source for source, count in rows.items() if count > MOST_ROWS):
+        if source not in _full:
+            log.warning("Source %s has more than %d workers: those heard longest ago are forgotten.", source, MOST_ROWS)
+            _full.add(source)
+        latest = Worker.objects.filter(source=source).order_by("-seen_at", "-pk")
+        while some := list(latest.values_list("pk", flat=True)[MOST_ROWS : MOST_ROWS + _HEARTBEATS_AT_ONCE]):
+            with turns.turn(), transaction.atomic():
+                Worker.objects.filter(pk__in=some).delete()
+            step_progress.report()
+
+
+def _slices(heard: list[Heartbeat]) -> Iterator[list[Heartbeat]]:
+    """As many as one transaction counts, of one source."""
+    some: list[Heartbeat] = []
+    queues = 0
+    for one in heard:
+        is_full = len(some) == _HEARTBEATS_AT_ONCE or queues + len(one.counts) > _QUEUES_AT_ONCE
+        if some and (is_full or one.source != some[0].source):
+            yield some
+            some, queues = [], 0
+        some.append(one)
+        queues += len(one.counts)
+    if some:
+        yield some
+
+
+# -- who works, for those who plan --------------------------------------------------------------------------------
+
+
+def known_tasks(source: str, now: datetime | None = None) -> set[str] | None:
+    """The tasks that at least one live worker of the source knows, without Celery's own (`celery.…`: all know them).
+
+    None where it cannot be told: nobody lives, somebody is not guarded, is of an older version, or knows too many; or
+    our store does not answer.
+    """
+    alive = [name for name, _ in _alive(source, now)]
+    samples = _latest_samples(source, now)
+    if not alive or any(s.workers is None or s.workers > (s.guarded_workers or 0) for s in samples):
+        return None
+    try:
+        texts = worker_store.fields(config.store(), "workers", [source])
+        digests = [(source, _digest(untrusted.read_object(texts.get((source, name))))) for name in alive]
+        names = _names(digests)
+    except redis.RedisError:
+        return None
+    told = [names.get(digest) for digest in digests]
+    return None if None in told else {task for tasks in told for task in tasks or ()}
+
+
+def live_workers(source: str, queue: str, now: datetime | None = None) -> int:
+    """Guarded workers that consume the queue and beat within the last 30 s. Of others nobody knows so soon."""
+    return sum(queue in queues for _, queues in _alive(source, now))
+
+
+def guarded(source: str, queue: str, now: datetime | None = None) -> tuple[int, int | None]:
+    """How many guarded workers consume the queue, and how many do in all; None where the source could not be asked.
+
+    Those without a guard are asked for once a minute, so that one which just ended may still be counted.
+    """
+    live = live_workers(source, queue, now)
+    sample = next((s for s in _latest_samples(source, now) if s.queue == queue), None)
+    if sample is None or sample.workers is None:
+        return live, None
+    return live, live + max(0, sample.workers - (sample.guarded_workers or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A live worker, and what its latest heartbeat says of policies and replays."""
+
+    source: str
+    name: str
+    queues: list[str]
+    mode: str  # the most that it does: off, capture, observe, enforce
+    policies: dict[str, int]  # name -> version that it runs
+    refused: dict[str, str]  # name -> why it cannot use the version in force, and goes on with the one before
+    uncounted: int = 0  # jobs that it started although a policy counts them: the store did not answer
+    overrun: int = (
+        0  # jobs that ran on while their place under a limit was given to another: it had not answered for 30 s
+    )
+    shared_out: int = 0  # retries by its own share of a budget: the store did not answer
+    unkept: int = 0  # jobs that a policy wanted kept while they run, and that were not
+    unplaced: int = 0  # jobs that no policy decided over, because it is not sure which queue they came from
+    repeated: int = 0  # second copies of replayed jobs that it did not run
+    unasked: int = 0  # replayed jobs that it started although the store did not say whether they are such a copy
+    tasks: frozenset[str] | None = None  # only where they were asked for; None: not told
+    guard: str = ""  # its version
+    store_user: str = ""  # as the store knows it; "" where that is not told
+    seals_for: str | None = None  # id of the payload key that it encrypts for; "" for none, None: an older guard
+    spooled: int = 0  # reports on its disk
+    key: str = ""  # id of the key that signs its reports; "" where none does
+
+
+def told(
+    now: datetime | None = None, *, with_tasks: bool = False, sources: Collection[str] | None = None
+) -> list[Told]:
+    """The workers that live, by name, as they are now: not as `sample` last found them. Raises redis.RedisError.
+
+    `sources`: only theirs; None: of all.
+    """
+    since = (now or datetime.now(UTC)) - timedelta(seconds=ALIVE_S)
+    rows = Worker.objects.filter(seen_at__gte=since)
+    if sources is not None:
+        rows = rows.filter(source__in=sources)
+    alive = list(rows.order_by("source", "name").values_list("source", "name"))
+    # Asked also where no row is young: a store that was away for long looks like workers that are.
+    texts = worker_store.fields(config.store(), "workers", {source for source, _ in alive})
+    said = [untrusted.read_object(texts.get(named)) for named in alive]
+    names = _names((source, _digest(one)) for (source, _), one in zip(alive, said, strict=True)) if with_tasks else {}
+    return [_told(source, name, one, names) for (source, name), one in zip(alive, said, strict=True)]
+
+
+def _told(source: str, name: str, said: dict[str, Any], names: dict[Named, frozenset[str]]) -> Told:
+    policies, refused, queues = said.get("policies"), said.get("refused"), said.get("queues")
+    seals_for = said.get("seals_for")
+    return Told(
+        source,
+        name,
+        [_text(queue, 200) for queue in queues[:500]] if isinstance(queues, list) else [],
+        _text(said.get("mode"), 10),
+        {_text(n, 100): int(_number(v)) for n, v in policies.items()} if isinstance(policies, dict) else {},
+        {_text(n, 100): _text(why, 300) for n, why in refused.items()} if isinstance(refused, dict) else {},
+        int(_number(said.get("uncounted"))),
+        int(_number(said.get("overrun"))),
+        int(_number(said.get("shared_out"))),
+        int(_number(said.get("unkept"))),
+        int(_number(said.get("unplaced"))),
+        int(_number(said.get("repeated"))),
+        int(_number(said.get("unasked"))),
+        names.get((source, _digest(said))),
+        _text(said.get("guard"), 20),
+        _text(said.get("store_user"), 100),
+        seals_for if seals_for == "" or is_payload_key_id(seals_for) else None,
+        int(_number(said.get("spooled"))),
+        _text(said.get("key"), 12),
+    )
+
+
+def sharing_keys(now: datetime) -> list[Named]:
+    """Return the live workers whose guard writes to the keys that all sources share, as guards of the version before do.
+
+    Alive by the worker's own clock. Raises redis.RedisError.
+    """
+    found = []
+    for field, text in worker_store.shared_fields(config.store(), "workers").items():
+        source, _, name = field.decode("utf-8", "replace").partition("/")
+        at = untrusted.moment(untrusted.read_object(text).get("at"))
+        if name and keys.valid_source(source) and at is not None and abs((now - at).total_seconds()) <= ALIVE_S:
+            found.append((source, _text(name, 255)))
+    return sorted(found)
+
+
+def partly_guarded(source: str, now: datetime | None = None) -> list[tuple[str, int, int]]:
+    """(queue, guarded workers, workers) of the queues that somebody without a guard consumes, by the last look.
+
+    None of a source that keeps its dead letters: there it matters to nobody.
+    """
+    if config.keeps_dead(source):
+        return []
+    seen = [(s.queue, s.guarded_workers or 0, s.workers or 0) for s in _latest_samples(source, now)]
+    return sorted(one for one in seen if one[2] > one[1])
+
+
+_SAMPLED_WITHIN = timedelta(minutes=5)
+
+
+def _alive(source: str, now: datetime | None) -> list[tuple[str, list[str]]]:
+    since = (now or datetime.now(UTC)) - timedelta(seconds=ALIVE_S)
+    return list(Worker.objects.filter(source=source, seen_at__gte=since).values_list("name", "queues"))
+
+
+def _latest_samples(source: str, now: datetime | None) -> list[DepthSample]:
+    """The rows of the last look at the source's queues."""
+    since = (now or datetime.now(UTC)) - _SAMPLED_WITHIN
+    taken = DepthSample.objects.filter(source=source, step=10, at__gte=since)
+    latest = taken.order_by("-at").values_list("at", flat=True).first()
+    return list(taken.filter(at=latest)) if latest else []
+
+
+def _digest(said: dict[str, Any]) -> str:
+    digest = said.get("tasks")
+    return digest if isinstance(digest, str) and _IS_DIGEST.match(digest) else ""
+
+
+_IS_DIGEST = re.compile(r"[0-9a-f]{32}\Z")  # it becomes a part of a key
+_MOST_TASKS = 2_000
+
+# By source and digest, which names its content: what was read once is not read again. Of a source alone: another may have
+# written something else under the same digest.
+_read_names: dict[Named, frozenset[str]] = {}
+
+
+def _names(digests: Iterable[Named]) -> dict[Named, frozenset[str]]:
+    """Source and digest -> names of tasks, of those that the store has."""
+    wanted = {named for named in digests if named[1]}
+    for named, text in worker_store.texts(config.store(), "tasks", wanted - _read_names.keys()).items():
+        names = untrusted.read(text)
+        if isinstance(names, list):
+            _read_names[named] = frozenset(_text(name, 500) for name in names[:_MOST_TASKS])
+    if len(_read_names) > 100:  # releases of many weeks
+        for named in _read_names.keys() - wanted:
+            del _read_names[named]
+    return {named: _read_names[named] for named in wanted & _read_names.keys()}
+
+
+# -- folding ------------------------------------------------------------------------------------------------------
+
+
+# What each worker last said and when we first read that. A worker's clock may be wrong; that its word changed is not.
+_heard: dict[tuple[str, str], tuple[str, float, datetime]] = {}
+
+
+def _seen(source: str, name: str, boot: str, told_at: float, now: datetime) -> datetime:
+    known = _heard.get((source, name))
+    if known is None:  # this process just began: there is nothing better yet than the worker's clock
+        seen = min(datetime.fromtimestamp(told_at, UTC), now)
+    else:
+        seen = known[2] if known[:2] == (boot, told_at) else now
+    _heard[source, name] = boot, told_at, seen
+    return seen
+
+
+def _count(heard: list[Heartbeat], now: datetime) -> None:
+    """Count some heartbeats of one source, in the caller's transaction."""
+    heard = sorted(heard, key=lambda h: h.name)
+    Worker.objects.bulk_create(
+        [Worker(source=h.source, name=h.name, boot="", seen_at=h.seen_at) for h in heard], ignore_conflicts=True
+    )
+    rows = Worker.objects.filter(source=heard[0].source, name__in={h.name for h in heard}).order_by("name")
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(no_key=True)
+    known = {w.name: w for w in rows}
+    minute = now.replace(second=0, microsecond=0)
+    added: dict[tuple[str, str, datetime], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_TOLD, 0))
+    changed = []
+    for h in heard:
+        worker = known[h.name]
+        is_same = worker.boot == h.boot
+        for queue, counts in h.counts.items():
+            before = worker.counted.get(queue, {}) if is_same else {}
+            for column in _TOLD:
+                more = counts.get(column, 0) - before.get(column, 0)
+                if more > 0:
+                    added[h.source, queue, minute][column] += more
+                else:  # another process folded a newer heartbeat meanwhile
+                    counts[column] = before.get(column, 0)
+        _describe(worker, h, now)
+        changed.append(worker)
+    # Not `bulk_update`: its one statement takes the longer for each worker the more there are.
+    statements.update(
+        Worker, _DESCRIBED, [(*(_written(one, column) for column in _DESCRIBED), one.pk) for one in changed]
+    )
+    counters.count_queues({place: {column: n[column] for column in _COUNTED} for place, n in added.items()})
+    found: dict[Counted, float] = defaultdict(float)
+    for (source, queue, _), n in added.items():
+        found[Counted(totals.COMPLETED, source, queue)] += n["succeeded"]
+        found[Counted(totals.BUSY_S, source, queue)] += n["busy_s"]
+        found[Counted(totals.ENDED, source, queue)] += n["succeeded"] + n["failed"] + n["retried"]
+    totals.add(found)
+
+
+_DESCRIBED = [
+    "boot", "seen_at", "host", "release", "celery", "guard", "mode", "pool", "concurrency", "queues", "counted",
+    "spooled", "dropped", "overrun", "overrun_at", "shared_out", "shared_out_at",
+]  # fmt: skip
+
+
+def _written(worker: Worker, column: str) -> Any:
+    value = getattr(worker, column)
+    if column in ("queues", "counted"):
+        return Worker._meta.get_field(column).get_db_prep_save(value, connection)
+    return value
+
+
+_GROWING = ("overrun", "shared_out")
+
+
+def _describe(worker: Worker, h: Heartbeat, now: datetime) -> None:
+    said = h.said
+    for column in _GROWING:
+        count = int(_number(said.get(column)))
+        if count > (getattr(worker, column) if worker.boot == h.boot else 0):
+            setattr(worker, f"{column}_at", now)
+        setattr(worker, column, count)
+    worker.boot, worker.seen_at, worker.counted, worker.queues = h.boot, h.seen_at, h.counts, h.queues
+    worker.host, worker.release = _text(said.get("host"), 255), _text(said.get("release"), 100)
+    worker.celery, worker.guard = _text(said.get("celery"), 20), _text(said.get("guard"), 20)
+    worker.mode, worker.pool = _text(said.get("mode"), 10), _text(said.get("pool"), 20)
+    concurrency = said.get("concurrency")
+    worker.concurrency = int(_number(concurrency)) if concurrency is not None else None
+    worker.spooled, worker.dropped = int(_number(said.get("spooled"))), int(_number(said.get("dropped")))
+
+
+def _read(source: str, name: str, text: bytes, now: datetime) -> Heartbeat | None:
+    """The heartbeat, or None for one that cannot be read (of a later version, or not ours)."""
+    said, name = untrusted.read_object(text), _text(name, 255)
+    boot, at = _text(said.get("boot"), 32), untrusted.moment(said.get("at"))
+    if at is None or not name:
+        return None
+    told_at = at.timestamp()
+    counts = said.get("counts") if isinstance(said.get("counts"), dict) else {}
+    return Heartbeat(
+        source,
+        name,
+        boot,
+        told_at,
+        _seen(source, name, boot, told_at, now),
+        said,
+        {
+            _text(queue, 200): {column: _number(n.get(column)) for column in _TOLD}
+            for queue, n in counts.items()
+            if isinstance(n, dict)
+        },
+    )
+
+
+def _text(value: Any, most: int) -> str:
+    return untrusted.text(value, most)
+
+
+def _number(value: Any) -> float:
+    return min(max(untrusted.number(value) or 0, 0), 2**31 - 1)

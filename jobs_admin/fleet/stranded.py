@@ -1,0 +1,279 @@
+"""Jobs that a dead worker had fetched: reported within a minute, and returned to their queue when an operator requests it.
+
+A worker that gave no sign for SILENT_S is gone. One that was only frozen goes on with its job, so what is put back may run twice,
+as it does when its broker gives it to another worker after the visibility timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import redis
+from django.db import transaction
+
+from jobs_admin import config
+from jobs_admin.core import keys, untrusted
+from jobs_admin.core.matching import chosen
+from jobs_admin.core.policy import ENFORCE, Policy, PolicyRefused
+from jobs_admin.db import audit
+from jobs_admin.fleet import worker_store
+from jobs_admin.models import Failure, PolicyVersion, Source
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.sources.base import Finding, GivesBack, SourceError
+
+SILENT_S = 30.0  # without a heartbeat; one is due every 5 s
+LOST_FOR_S = 3_600.0  # how long jobs are reported that no broker returns
+FINDING = "worker-gone"
+ON_THE_WAY = (FailureState.RETRYING, FailureState.REPLAYING)  # states of a job that may be in a worker's hands
+_USUAL_TIMEOUT_S = 3_600.0  # kombu's visibility timeout
+_LONGEST_TIMEOUT_S = 366 * 86_400.0
+
+
+class StrandedRefused(Exception):
+    """The jobs were not returned, or not all of them: the message states what was changed.
+
+    Codes: forbidden, read_only, not_gone, unreachable.
+    """
+
+    field: str | None = None
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """The jobs of one life of a worker that is gone. Times are the store's, and of its broker."""
+
+    source: str
+    boot: str
+    worker: str
+    seen_at: datetime
+    queues: tuple[str, ...]
+    tags: tuple[str, ...]  # of deliveries that its broker holds for it
+    returns_at: datetime | None  # of the first job; None: no job returns
+    lost: int  # jobs that were acknowledged before they ran and that no policy files: no broker returns these
+    held_jobs: tuple[str, ...] = ()  # ids of the jobs that return
+    lost_jobs: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """State first: `1 job was running or fetched in worker w1, last seen at 08:01:12 UTC; the job returns at 09:01:05 UTC`."""
+        gone = f"in worker {self.worker}, last seen at {self.seen_at:%H:%M:%S} UTC"
+        said = []
+        if self.tags:
+            one = len(self.tags) == 1
+            return_ = "the job returns" if one else "the first returns"
+            at = "" if self.returns_at is None else f"; {return_} at {self.returns_at:%H:%M:%S} UTC"
+            said.append(f"{len(self.tags):,} job{' was' if one else 's were'} running or fetched {gone}{at}.")
+        if self.lost:
+            one = self.lost == 1
+            said.append(
+                f"{self.lost:,} job{' was' if one else 's were'} running {gone}; acknowledged on receipt, so "
+                f"{'the job is' if one else 'these jobs are'} lost."
+            )
+        return " ".join(said)
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        parts = []
+        if self.tags:
+            parts.append("Wait, or return the jobs now: on the queue’s page, or with manage.py workers return.")
+        if self.lost:
+            parts.append("Publish a policy with file_lost: such jobs are then filed and can be replayed.")
+        return " ".join(parts)
+
+
+def stranded(source: str, store: redis.Redis | None = None) -> list[Stranded]:
+    """Return a source's stranded jobs by worker, and forget workers without any. Raises redis.RedisError, SourceError."""
+    store = config.store() if store is None else store
+    told = worker_store.fields(store, "in-hand", [source])
+    places = {boot: said for (_, boot), text in told.items() if boot.isalnum() and (said := _read(text))}
+    if not places:
+        return []
+    pipeline = store.pipeline(transaction=False)
+    pipeline.time()
+    for boot in places:
+        pipeline.zscore(keys.boots(source), boot)
+        pipeline.hget(keys.boot(source, boot), "gone")
+    (seconds, _), *signs = cast(Any, pipeline.execute())
+    found, over = [], []
+    for (boot, said), sign, gone in zip(places.items(), signs[::2], signs[1::2], strict=True):
+        seen_s = min(float(said["at"]), seconds) if sign is None else sign / 1000
+        if seconds - seen_s < SILENT_S and gone is None:
+            continue
+        one = _of(source, boot, said, seen_s, seconds, has_left=gone is not None)
+        if one is not None:
+            found.append(one)
+        else:
+            over.append((source, boot))
+    if over:  # no jobs left; a worker that resumes reports its jobs again with the next heartbeat
+        worker_store.forget_fields(store, "in-hand", over)
+    return sorted(found, key=lambda one: one.seen_at)
+
+
+def of_queue(source: str, queue: str) -> list[Stranded]:
+    """Return the stranded jobs with any of one queue; empty too where the store or the broker does not answer."""
+    return [one for one in _if_known(source) if queue in one.queues]
+
+
+def of_job(source: str, job_id: str) -> Stranded | None:
+    """Return the dead worker that had this job; None too where the store or the broker does not answer."""
+    return next((one for one in _if_known(source) if job_id in one.held_jobs + one.lost_jobs), None)
+
+
+def among(failures: Iterable[Failure]) -> set[int]:
+    """Return the ids of those failures whose job a dead worker had. Reads a source's store only where `sample` found some."""
+    jobs = {(one.source, one.job_id): one.pk for one in failures if one.state in ON_THE_WAY}
+    if not jobs:
+        return set()
+    known = Source.objects.filter(name__in={source for source, _ in jobs}).values_list("name", "findings")
+    gone = {name: _if_known(name) for name, findings in known if is_found(findings)}
+    return {
+        pk
+        for (source, job_id), pk in jobs.items()
+        if any(job_id in one.held_jobs + one.lost_jobs for one in gone.get(source, ()))
+    }
+
+
+def is_found(findings: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether `sample` found such jobs, by a source's findings."""
+    return any(one.get("id") == FINDING for one in findings)
+
+
+def listing(viewer: Viewer) -> list[Stranded]:
+    """Return the stranded jobs of all configured sources that the viewer sees.
+
+    Raises StrandedRefused where the store or a broker does not answer.
+    """
+    try:
+        return [one for source in config.sources() if viewer.may(VIEWER, source) for one in stranded(source)]
+    except (redis.RedisError, SourceError, config.BadConfiguration) as error:
+        raise StrandedRefused("unreachable", f"The store or a broker does not answer: {error}") from error
+
+
+def _if_known(source: str) -> list[Stranded]:
+    try:
+        return stranded(source)
+    except (redis.RedisError, SourceError, config.BadConfiguration):
+        return []
+
+
+def _of(
+    source: str, boot: str, said: Mapping[str, Any], seen_s: float, now_s: float, *, has_left: bool
+) -> Stranded | None:
+    told = [job for job in said["jobs"] if isinstance(job, list) and len(job) == 5]
+    jobs = [[*(untrusted.text(part, 255) for part in job[:4]), bool(job[4])] for job in told]
+    adapter = config.adapter(source)
+    fetched: dict[str, float] = {}
+    if adapter.can.gives_back:
+        fetched = cast(GivesBack, adapter).fetched_at([tag for tag, *_, is_held in jobs if is_held and tag])
+    timeout_s = min(untrusted.number(said.get("visibility_timeout")) or _USUAL_TIMEOUT_S, _LONGEST_TIMEOUT_S)
+    # Of a worker that ended in order nothing that it had acknowledged is left undone.
+    is_lost = not has_left and now_s - seen_s <= LOST_FOR_S
+    lost = _unfiled(source, [job for job in jobs if is_lost and not job[4]])
+    if not fetched and not lost:
+        return None
+    returns = min(fetched.values(), default=None)
+    return Stranded(
+        source,
+        boot,
+        untrusted.text(said.get("worker"), 255),
+        datetime.fromtimestamp(seen_s, UTC),
+        tuple(sorted({job[3][:200] for job in jobs})),
+        tuple(fetched),
+        None if returns is None else datetime.fromtimestamp(returns + timeout_s, UTC),
+        len(lost),
+        tuple(job[1] for job in jobs if job[0] in fetched),
+        tuple(job[1] for job in lost),
+    )
+
+
+def _unfiled(source: str, jobs: list[list[Any]]) -> list[list[Any]]:
+    """Return the jobs that no policy with `file_lost` files (`reaping.py`)."""
+    if not jobs:
+        return []
+    policies = _policies()
+    return [
+        job
+        for job in jobs
+        if (policy := chosen(policies, source, job[3], job[2])) is None
+        or not policy.file_lost
+        or policy.mode != ENFORCE
+    ]
+
+
+def _policies() -> list[Policy]:
+    """Return the policies in force that this version can read."""
+    found = []
+    for version in PolicyVersion.objects.filter(is_published=True).order_by("name"):
+        with contextlib.suppress(PolicyRefused):
+            found.append(version.policy)
+    return found
+
+
+def findings(source: str) -> list[Finding]:
+    """Return the findings about a source's dead workers. Raises redis.RedisError, SourceError."""
+    return [Finding(FINDING, "high", one.text, one.fix) for one in stranded(source)]
+
+
+def return_now(viewer: Viewer, source: str, boot: str) -> int:
+    """Return a dead worker's fetched jobs to their queues, each once. Return how many. Raises StrandedRefused."""
+    refused = None
+    if config.is_read_only():
+        refused = StrandedRefused("read_only", f"{config.READ_ONLY} Nothing was changed.")
+    elif not viewer.may(OPERATOR, source):
+        refused = StrandedRefused("forbidden", f"You need the role operator on {source} to return its jobs. Nothing was changed.")
+    if refused is not None:
+        with transaction.atomic():
+            audit.record(
+                viewer, "worker.return", f"worker:{boot}", source=source, reason=refused.message, allowed=False
+            )
+        raise refused
+    try:
+        one = next((one for one in stranded(source) if one.boot == boot and one.tags), None)
+        if one is None:
+            raise StrandedRefused("not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed.")
+    except (redis.RedisError, SourceError, config.BadConfiguration) as error:
+        raise StrandedRefused("unreachable", f"The jobs could not be returned: {error} Nothing was changed.") from error
+    adapter = cast(GivesBack, config.adapter(source))
+    with transaction.atomic():  # committed before the act, which no rollback takes back
+        audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, after={"jobs": len(one.tags)})
+    try:
+        return adapter.give_back(one.tags)
+    except SourceError as error:
+        message, after = _outcome(one, adapter, str(error))
+        with transaction.atomic():
+            audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, reason=message[:500], after=after)
+        raise StrandedRefused("unreachable", message) from error
+
+
+def _outcome(one: Stranded, adapter: GivesBack, error: str) -> tuple[str, dict[str, int] | None]:
+    """Return what became of the jobs whose return failed: as a message, and as numbers; None: not known."""
+    jobs, error = len(one.tags), f"{error.rstrip('.')}."
+    again = "Return them again: each job is put on its queue at most once."
+    try:
+        left = len(adapter.fetched_at(one.tags))
+    except SourceError:
+        which = "whether the job was returned" if jobs == 1 else f"which of the {jobs:,} jobs were returned"
+        return f"The broker does not answer, so it is not known {which}: {error} {again}", None
+    at = "" if one.returns_at is None else f" at {one.returns_at:%H:%M:%S} UTC"
+    if not left:
+        all_ = "The job was" if jobs == 1 else f"All {jobs:,} jobs were"
+        return f"{all_} returned, but the broker then failed: {error}", {"jobs": jobs, "left": 0}
+    done = "No job was returned" if left == jobs else f"{jobs - left:,} of {jobs:,} jobs were returned to their queues"
+    rest = f"{left:,} {'is' if left == 1 else 'are'} still held for worker {one.worker}, the first to return{at}."
+    return f"{done}: {error} {rest} {again}", {"jobs": jobs - left, "left": left}
+
+
+def _read(text: bytes) -> dict[str, Any] | None:
+    said = untrusted.read_object(text)
+    return said if isinstance(said.get("jobs"), list) and untrusted.moment(said.get("at")) else None

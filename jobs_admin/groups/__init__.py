@@ -1,0 +1,365 @@
+"""Groups of failures that are the same thing: the list. Read from counters, never by scanning failures.
+
+What is counted are only the sources that the viewer may see, and a group without any of those is not shown. Attempts
+are counted per group, not per source: of a group that also has failures of sources out of sight (`is_partial`) its jobs
+are counted instead, and rate and trend are not shown. What it reads is that of `group_sight`; its state is of all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeGuard
+
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.db.models import BigIntegerField, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models.functions import Coalesce
+
+from jobs_admin.core import query as language
+from jobs_admin.core.query import Match, Query, parse
+from jobs_admin.db import light
+from jobs_admin.groups import group_numbers
+from jobs_admin.models import Failure, FailureCount, Group
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.group import IS_TAKEN_IN, TAKEN_IN, GroupState
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
+from jobs_admin.search.newest import Newest
+
+PAGE = 50
+
+LARGEST_PAGE = 500
+
+ORDERS = ("last_seen", "first_seen", "count", "dead")
+
+OPEN = (GroupState.NEW, GroupState.ONGOING, GroupState.REGRESSED)  # what waits for somebody
+
+MATCHED = 5_000  # failures, the newest that match, by which groups are found where they cannot be asked themselves
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    group: Group
+    count: int  # failed attempts ever seen; jobs where it is partial
+    is_partial: bool  # only some of its sources may be seen
+    dead: int
+    jobs_by_state: dict[str, int]
+    per_minute: float | None  # failed attempts, over the last five minutes; None where it is partial
+    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first; empty where it is partial
+    queues: list[str]  # the fullest first
+    tasks: list[str]
+    sources: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    rows: list[GroupRow]
+    next: str | None
+    count: int
+    count_is_capped: bool
+    query: Query
+    reading: str
+    hints: tuple[str, ...]
+    why_empty: str = ""
+    states: tuple[str, ...] = ()  # of groups that are shown; empty for all
+    by_state: dict[str, int] = field(default_factory=dict)  # what matches, also in states that are not shown
+    mine: int = 0  # of what is shown, whoever looks after it
+    unassigned: int = 0
+    all_dead: int = 0  # jobs, of all that the viewer may see
+
+
+def groups(
+    viewer: Viewer,
+    text: str = "",
+    *,
+    order: str = "last_seen",
+    after: str | None = None,
+    limit: int = PAGE,
+    states: Sequence[str] = (),
+    assignee: str | None = None,
+    now: datetime | None = None,
+) -> GroupPage:
+    """A page of groups. Words search the title and the representative failure; `state:` takes states of groups too.
+    With a qualifier that only failures have, a group matches where one of the newest MATCHED that match is in it.
+
+    `states` of groups to show, all where it is empty or the search itself names some. `assignee`: a user's name, "" for
+    groups of nobody, None for all.
+    """
+    now = now or datetime.now(UTC)
+    query = _parsed(text, now)
+    order = order if order in ORDERS else "last_seen"
+    limit = max(1, min(limit, LARGEST_PAGE))
+    found_by = _condition(viewer, query) if query.terms else _Condition(_counted_for(viewer), query.hints)
+    where = found_by.where
+    shown = () if _names_group_state(query) else tuple(state for state in GroupState.values if state in states)
+    tally = _tally(viewer, where, assignee) if query.terms or assignee is not None else _tally_of_all(viewer)
+    found = Group.objects.filter(where, Q(state__in=shown) if shown else Q(), _of(viewer, assignee))
+    column = order
+    if order == "dead":
+        found, column = found.annotate(jobs=_jobs(viewer, state="dead")), "jobs"
+    elif order == "count" and viewer.sources() is not None:
+        found, column = found.annotate(jobs=_jobs(viewer)), "jobs"  # the count of all would tell of other sources
+    elif order.endswith("_seen") and viewer.sources() is not None:
+        found, column = found.annotate(seen_at=group_sight.seen_at(viewer, order)), "seen_at"
+    found = found.filter(_below(order, column, after)).order_by(F(column).desc(), F("pk").desc())
+    page = light.instances(found[: limit + 1])
+    cursor = _cursor_of(page[limit - 1], column) if len(page) > limit else None
+    of_shown = [numbers for state, numbers in tally.items() if not shown or state in shown]
+    return GroupPage(
+        rows=_rows(viewer, page[:limit], now),
+        next=cursor,
+        count=sum(numbers.theirs for numbers in of_shown),
+        count_is_capped=found_by.is_capped,
+        query=query,
+        reading=_reading(query),
+        hints=found_by.hints,
+        why_empty="" if page else _why_empty(viewer, query),
+        states=shown,
+        by_state={state: numbers.theirs for state, numbers in tally.items()},
+        mine=sum(numbers.mine for numbers in of_shown),
+        unassigned=sum(numbers.unassigned for numbers in of_shown),
+        all_dead=group_numbers.all_dead(viewer),
+    )
+
+
+def matching(viewer: Viewer, text: str, now: datetime | None = None) -> QuerySet[Group]:
+    """All that `groups` would list, in no order."""
+    return Group.objects.filter(_condition(viewer, _parsed(text, now or datetime.now(UTC))).where)
+
+
+def _name_assignees(page: Iterable[Group]) -> None:
+    """In one query, and none where nobody looks after any: a join would build a user for each row."""
+    ids = {found.assignee_id for found in page if found.assignee_id}
+    users = get_user_model().objects.in_bulk(ids) if ids else {}
+    for found in page:
+        if found.assignee_id:
+            found.assignee = users.get(found.assignee_id)
+
+
+class _Tally(NamedTuple):
+    theirs: int  # of the assignee that was asked for; all where none was
+    mine: int
+    unassigned: int
+
+
+def _tally(viewer: Viewer, where: Q, assignee: str | None) -> dict[str, _Tally]:
+    """How many groups of each state match, by who looks after them."""
+    rows = Group.objects.filter(where).order_by().values_list("state")
+    counted = rows.annotate(
+        theirs=Count("pk", filter=_of(viewer, assignee)) if assignee is not None else Count("pk"),
+        mine=Count("pk", filter=Q(assignee_id=viewer.user_id or 0)),
+        unassigned=Count("pk", filter=Q(assignee__isnull=True)),
+    )
+    return {state: _Tally(*numbers) for state, *numbers in counted}
+
+
+def _tally_of_all(viewer: Viewer) -> dict[str, _Tally]:
+    sources = viewer.sources()
+    if sources == []:
+        return {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT state, COUNT(*), COUNT(CASE WHEN assignee_id = %s THEN 1 END), COUNT(*) - COUNT(assignee_id) "
+            f"FROM {Group._meta.db_table} AS one WHERE fingerprint NOT LIKE '{TAKEN_IN}%%' AND EXISTS "
+            f"(SELECT 1 FROM {group_numbers.COUNTS} WHERE group_id = one.id AND count > 0 "
+            f"{group_numbers.of_sources(sources)}) GROUP BY state",
+            [viewer.user_id or 0, *(sources or ())],
+        )
+        return {state: _Tally(*numbers) for state, *numbers in cursor.fetchall()}
+
+
+def _of(viewer: Viewer, assignee: str | None) -> Q:
+    return Q() if assignee is None else group_sight.assigned(viewer, assignee)
+
+
+def _parsed(text: str, now: datetime) -> Query:
+    """Without the hint that a state of groups, named by a term of its own, is none of failures."""
+    query = parse(text, now)
+    own = {state for term in query.terms if _is_group_state(term) for state in _group_states(term)}
+    return replace(query, hints=tuple(h for h in query.hints if not any(h.startswith(f"“{s}” is no") for s in own)))
+
+
+class _Condition(NamedTuple):
+    where: Q
+    hints: tuple[str, ...]
+    is_capped: bool = False  # more groups may match than `where` finds
+
+
+def _condition(viewer: Viewer, query: Query) -> _Condition:
+    """Which groups match."""
+    # What another group is taking in is shown as that one.
+    where, asked = ~IS_TAKEN_IN, []
+    for term in query.terms:
+        if _is_group_state(term):
+            one = Q(state__in=_group_states(term))
+            if others := tuple(value for value in term.values if value.text not in GroupState.values):
+                held = scopes.counts(viewer, Query((Match("state", others),), now=query.now))
+                one |= Q(Exists(held.filter(group_id=OuterRef("pk"))))
+            where &= ~one if term.negated else one
+        else:
+            asked.append(term)
+    if _asks_failures(query):
+        return _of_newest(viewer, replace(query, terms=tuple(asked)), where)
+    for term in asked:
+        if scopes.asks_text_alone(term):
+            where &= _titled(viewer, term)
+    counted = Query(tuple(term for term in asked if not scopes.asks_text_alone(term)), now=query.now)
+    seen = scopes.counts(viewer, _in_any_state(counted)).filter(group_id=OuterRef("pk"))
+    return _Condition(where & Q(Exists(seen)), query.hints)
+
+
+def _asks_failures(query: Query) -> bool:
+    """Whether a term asks for what neither a group nor its counters know: a tenant, a host, arguments, a time …"""
+    return any(
+        not scopes.asks_text_alone(term)
+        and {language.field_of(leaf) for leaf in language.leaves((term,))} - scopes.COUNTED
+        for term in query.terms
+    )
+
+
+def _of_newest(viewer: Viewer, query: Query, where: Q) -> _Condition:
+    """The groups of the newest MATCHED failures that match."""
+    newest = Newest(viewer, _in_any_state(query))
+    ids = newest.ids(None, MATCHED + 1)
+    within = where & Q(pk__in=_groups_of(ids[:MATCHED]))
+    if len(ids) > MATCHED:
+        looked_at = f"Only the newest {MATCHED:,} failures that match were looked at"
+    elif newest.searched is not None:
+        looked_at = f"Only the newest {newest.searched:,} failures were looked at, as no index serves this search"
+    else:
+        states = "" if query.names_state else ", in whatever state,"
+        hint = f"Shown are groups of which a failure{states} matches all of the search."
+        return _Condition(within, (*query.hints, hint))
+    hint = f"{looked_at}: older ones may be in more groups."
+    return _Condition(within, (*query.hints, hint), is_capped=True)
+
+
+def _groups_of(ids: Sequence[int]) -> list[int]:
+    if not ids:
+        return []
+    listed = ", ".join(str(int(pk)) for pk in ids)  # as they stand: a database takes only so many parameters
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT DISTINCT group_id FROM {Failure._meta.db_table} WHERE id IN ({listed}) AND group_id IS NOT NULL"
+        )
+        return sorted(row[0] for row in cursor.fetchall())
+
+
+def _counted_for(viewer: Viewer) -> Q:
+    """Groups that have, or had, failures of which the viewer may see some."""
+    seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
+    return ~IS_TAKEN_IN & Q(Exists(seen))
+
+
+_ANY_STATE = Match("state", (language.Value("*", glob=True),))
+
+
+def _in_any_state(query: Query) -> Query:
+    """The same search; a group is found by its failures in every state unless states are named."""
+    return query if query.names_state else replace(query, terms=(*query.terms, _ANY_STATE))
+
+
+def _names_group_state(query: Query) -> bool:
+    return any(_is_group_state(term) for term in query.terms)
+
+
+def _is_group_state(term: language.Term) -> TypeGuard[Match]:
+    return isinstance(term, Match) and term.field == "state" and bool(_group_states(term))
+
+
+def _group_states(term: Match) -> list[str]:
+    return [v.text for v in term.values if v.text in GroupState.values]
+
+
+def _titled(viewer: Viewer, term: language.Term) -> Q:
+    """The group's title holds it, or the failure that stands for the group does: its message has the real values."""
+    title = group_sight.reads(viewer, scopes.text_condition(term))
+    seen = Failure.objects.filter(scopes.visible(viewer), pk=OuterRef("representative_id"))
+    own = seen.filter(scopes.text_condition(term))
+    return title | Q(Exists(own))
+
+
+def _reading(query: Query) -> str:
+    jobs = _asks_failures(query)
+    parts = [language.in_words(term, jobs=jobs) for term in query.terms]
+    if not jobs and any(scopes.asks_text_alone(term) for term in query.terms):
+        # A failure's words are found whole; there are few groups, so that any part of a word finds them.
+        parts.append("in the title or the failure that stands for it, also inside longer words")
+    return " · ".join(parts) or "every group"
+
+
+def _jobs(viewer: Viewer, **which: str):
+    counted = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), **which)
+    total = counted.order_by().values("group_id").annotate(n=Sum("count")).values("n")
+    return Coalesce(Subquery(total, output_field=BigIntegerField()), Value(0), output_field=BigIntegerField())
+
+
+def _cursor_of(row: Group, column: str) -> str:
+    value = getattr(row, column)
+    return f"{value.isoformat() if isinstance(value, datetime) else value}~{row.pk}"
+
+
+def _below(order: str, column: str, after: str | None) -> Q:
+    """What comes after the cursor; everything where it is none."""
+    place = _place(order, after)
+    if place is None:
+        return Q()
+    value, pk = place
+    return Q(**{f"{column}__lt": value}) | Q(**{column: value, "pk__lt": pk})
+
+
+def is_group_cursor(order: str, after: str) -> bool:
+    """Whether `groups` would go on after it, rather than begin."""
+    return _place(order, after) is not None
+
+
+def _place(order: str, after: str | None) -> tuple[object, int] | None:
+    value, _, pk = (after or "").rpartition("~")
+    try:
+        if order.endswith("_seen"):
+            at = datetime.fromisoformat(value)
+            # The calendar has an end, and another time zone may be beyond it.
+            return (at.astimezone(UTC), int(pk)) if at.tzinfo and len(pk) < 19 else None
+        return (int(value), int(pk)) if len(value) < 19 and len(pk) < 19 else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _rows(viewer: Viewer, page: list[Group], now: datetime) -> list[GroupRow]:
+    pks = [g.pk for g in page]
+    counters: dict[int, list[group_numbers.Counted]] = defaultdict(list)
+    for counter in group_numbers.counters(viewer, pks) if pks else ():
+        counters[counter.group_id].append(counter)
+    (per_minute, trends), partial = group_numbers.over_time(pks, now), group_sight.restrict(viewer, page)
+    _name_assignees(page)
+    rows = []
+    for found in page:
+        own = counters[found.pk]
+        by_state = group_numbers.totals(own, "state")
+        is_partial = found.pk in partial
+        rows.append(
+            GroupRow(
+                group=found,
+                count=sum(by_state.values()) if is_partial else found.count,
+                is_partial=is_partial,
+                dead=by_state.get("dead", 0),
+                jobs_by_state=by_state,
+                per_minute=None if is_partial else per_minute[found.pk],
+                trend=[] if is_partial else trends[found.pk],
+                queues=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "queue"))],
+                tasks=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "task"))],
+                sources=[value for value, _ in group_numbers.ranked(group_numbers.totals(own, "source"))],
+            )
+        )
+    return rows
+
+
+def _why_empty(viewer: Viewer, query: Query) -> str:
+    if viewer.sources() == []:
+        return "You have no role on any source yet. An administrator can give you one."
+    if not query.terms:
+        return "No job has failed yet."
+    return f"No group matches: {_reading(query)}."

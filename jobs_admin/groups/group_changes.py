@@ -1,0 +1,450 @@
+"""Changes to groups by a person: state, who looks after them, note and runbook; one or many, and back again."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.core.validators import URLValidator
+from django.db import connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from jobs_admin import config
+from jobs_admin.core.text import representable
+from jobs_admin.db import audit, statements
+from jobs_admin.models import AuditEvent, FailureCount, Group
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
+from jobs_admin.models.group import GroupState
+from jobs_admin.rights import group_sight
+
+# What a person may make of a group; `new` and `regressed` are what the engine finds.
+STATES = (GroupState.ONGOING, GroupState.RESOLVED, GroupState.MUTED)
+MOST_AT_ONCE = 1_000
+MOST_MUTED_COUNT = 10**9
+ACT = group_sight.CHANGE
+UNDONE = "Undone: as it was before."  # the reason of what takes a change back
+_CHANGEABLE = ("state", "muted_until", "muted_until_count", "assignee", "note", "runbook_url")
+# What a change of the state writes, and its undoing gives back.
+_STATE = (
+    "state", "state_by", "state_since", "regressed_after", "resolved_at", "muted_until", "muted_until_count", "mute_ended",
+)  # fmt: skip
+_COLUMNS = (*_STATE, "assignee_id", "note", "runbook_url")
+_TIMES = ("state_since", "resolved_at", "muted_until")
+_WORDS = ("state", "state_by", "regressed_after", "mute_ended", "note", "runbook_url")  # empty, never null
+_MOST_UNDONE = 50_000  # rows of the audit: one a group and source
+PER_TRANSACTION = 100  # groups: on SQLite nobody else writes meanwhile
+_is_url = URLValidator(schemes=["http", "https"])  # it becomes a link: no javascript: address
+
+
+class ChangeRefused(Exception):
+    """Nothing was changed. `field` names the input that is to blame. Codes: forbidden, read_only, invalid, too_many."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.field = code, message, field
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What was really changed; `receipt` undoes it."""
+
+    fingerprints: list[str] = field(default_factory=list)
+    unchanged: int = 0  # that were so already
+    refused: list[str] = field(default_factory=list)  # where the viewer is not operator of every source
+    missing: int = 0  # that are not there, or that the viewer may not see
+    receipt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    fingerprints: list[str]
+    changed_since: list[str]  # left as they are: somebody, or the engine, changed them after the act
+
+
+def change(
+    viewer: Viewer, group: Group, changes: dict[str, Any], *, reason: str = "", now: datetime | None = None
+) -> Changed:
+    """Change one group: state, muted_until, muted_until_count, assignee (a user's name, "" for nobody), note, runbook_url.
+
+    `muted_until_count`: so many failed attempts more than now. Takes the role operator on every source in which the
+    group has failures. Raises ChangeRefused.
+    """
+    now = now or timezone.now()
+    _writable()
+    sources = _sources([group.pk])[group.pk]
+    refused = _not_operator_of(viewer, sources)
+    if refused:
+        message = _why_refused(viewer, refused)
+        with transaction.atomic():
+            audit.record(viewer, ACT, f"group:{group.fingerprint}", source=refused, reason=message, allowed=False)
+        raise ChangeRefused("forbidden", message)
+    values = _values(changes, now)
+    return _write(viewer, {group.pk: sources}, values, reason)
+
+
+def change_many(
+    viewer: Viewer,
+    fingerprints: Sequence[str],
+    changes: dict[str, Any],
+    *,
+    reason: str = "",
+    now: datetime | None = None,
+) -> Changed:
+    """The same change to each of up to MOST_AT_ONCE groups; those where the viewer may not are left out and told.
+
+    Raises ChangeRefused where nothing could be done at all.
+    """
+    now = now or timezone.now()
+    _writable()
+    wanted = set(map(representable, fingerprints))
+    if len(wanted) > MOST_AT_ONCE:
+        message = f"At most {MOST_AT_ONCE:,} groups can be changed at once. Nothing was changed."
+        raise ChangeRefused("too_many", message, "groups")
+    if not wanted:
+        raise ChangeRefused("invalid", "Choose the groups to change. Nothing was changed.", "groups")
+    values = _values(changes, now)
+    found = dict(Group.objects.filter(fingerprint__in=wanted).values_list("pk", "fingerprint"))
+    sources = _sources(found)
+    seen = {pk: held for pk, held in sources.items() if any(viewer.role_on(source) for source in held)}
+    refused = {pk: where for pk, held in seen.items() if (where := _not_operator_of(viewer, held))}
+    if refused:
+        said = [
+            audit.Entry(f"group:{found[pk]}", source=where, reason=_why_refused(viewer, where), allowed=False)
+            for pk, where in refused.items()
+        ]
+        with transaction.atomic():
+            audit.record_all(viewer, ACT, said)
+        if len(refused) == len(seen):
+            raise ChangeRefused("forbidden", _why_refused(viewer, next(iter(refused.values()))))
+    done = _write(viewer, {pk: held for pk, held in seen.items() if pk not in refused}, values, reason)
+    return Changed(
+        done.fingerprints,
+        done.unchanged,
+        sorted(found[pk] for pk in refused),
+        len(wanted) - len(seen),
+        done.receipt,
+    )
+
+
+def undo(viewer: Viewer, receipt: str) -> Undone:
+    """Give each group of an act of this viewer its values from before, unless it was changed since. Raises ChangeRefused."""
+    _writable()
+    before, after, told = _told(viewer, receipt)
+    held = dict(Group.objects.filter(fingerprint__in=before).values_list("fingerprint", "pk"))
+    sources = _sources(held.values())
+    may = {name: pk for name, pk in held.items() if not _not_operator_of(viewer, sources[pk])}
+    if not may:
+        raise ChangeRefused("forbidden", "You are not operator of those groups any more. Nothing was changed.")
+    users = get_user_model().objects.in_bulk(
+        {was["assignee"] for was in before.values() if was.get("assignee")}, field_name="username"
+    )
+    done: list[str] = []
+    for part in _parts(sorted(may.values())):
+        with transaction.atomic():
+            back = [g for g in _locked(part) if _plain(g, after[g.fingerprint]) == after[g.fingerprint]]
+            read = _read_by_source(back, sources)
+            entries = []
+            for group in back:
+                name = group.fingerprint
+                _restore(group, before[name], users)
+                entries += _entries(group, sources[group.pk], after[name], before[name], UNDONE, read, told)
+            _save(back)
+            audit.record_all(viewer, ACT, entries)
+        done += [group.fingerprint for group in back]
+    return Undone(done, sorted(set(before) - set(done)))
+
+
+def undoable(viewer: Viewer, receipt: str) -> int:
+    """How many groups `undo` would give back what they were; 0 where it would refuse."""
+    try:
+        _writable()
+        _, after, _ = _told(viewer, receipt)
+    except ChangeRefused:
+        return 0
+    found = Group.objects.filter(fingerprint__in=after).select_related("assignee")
+    standing = [g.pk for g in found if _plain(g, after[g.fingerprint]) == after[g.fingerprint]]
+    sources = _sources(standing)
+    return sum(not _not_operator_of(viewer, sources[pk]) for pk in standing)
+
+
+def receipt_of(events: Iterable[tuple[int, datetime]]) -> str:
+    """The receipt of a change, from the numbers and times of its rows in the audit."""
+    parts: dict[datetime, list[int]] = defaultdict(list)
+    for pk, at in events:
+        parts[at].append(pk)
+    return ",".join(f"{min(pks)}-{max(pks)}" for _, pks in sorted(parts.items()))
+
+
+# -- who may ----------------------------------------------------------------------------------------------------
+
+
+def _writable() -> None:
+    if config.is_read_only():
+        raise ChangeRefused("read_only", config.READ_ONLY)
+
+
+def _sources(groups: Iterable[int]) -> dict[int, list[str]]:
+    """group -> the sources in which it has failures."""
+    held = (
+        FailureCount.objects.filter(group_id__in=list(groups), count__gt=0).values_list("group_id", "source").distinct()
+    )
+    found: dict[int, list[str]] = defaultdict(list)
+    for group, source in held.order_by("group_id", "source"):
+        found[group].append(source)
+    return found
+
+
+def _not_operator_of(viewer: Viewer, sources: Iterable[str]) -> str:
+    """The first source where the viewer is not operator; empty where they are of all."""
+    return next((source for source in sources if not viewer.may(OPERATOR, source)), "")
+
+
+def _why_refused(viewer: Viewer, source: str) -> str:
+    where = source if viewer.role_on(source) else "a source"
+    return f"The group has failures of {where}, where you are not operator. Nothing was changed."
+
+
+# -- what to write ----------------------------------------------------------------------------------------------
+
+
+def _values(changes: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """The columns to write; `muted_until_count` still counted from now."""
+    values: dict[str, Any] = {}
+    state = changes.get("state")
+    if state is not None:
+        if state not in STATES:
+            raise ChangeRefused("invalid", f"A group can be made {', '.join(STATES)}. Nothing was changed.", "state")
+        values |= dict.fromkeys(_STATE) | {
+            "state": str(state),
+            "state_since": now,
+            "regressed_after": "",
+            "mute_ended": "",
+        }
+        values["resolved_at"] = now if state == GroupState.RESOLVED else None
+    for name in ("muted_until", "muted_until_count"):
+        if changes.get(name) is not None:
+            if state != GroupState.MUTED:
+                raise ChangeRefused("invalid", f"{name} goes with the state muted. Nothing was changed.", name)
+            values[name] = _bound(name, changes[name], now)
+    if "assignee" in changes:
+        values["assignee"] = _user(changes["assignee"])
+    if (note := changes.get("note")) is not None:
+        values["note"] = representable(note)
+    if (address := changes.get("runbook_url")) is not None:
+        values["runbook_url"] = _address(address)
+    if not values:
+        raise ChangeRefused("invalid", f"Nothing to change: give one of {', '.join(_CHANGEABLE)}.")
+    return values
+
+
+def _bound(name: str, value: Any, now: datetime) -> Any:
+    if name == "muted_until":
+        if timezone.is_naive(value) or value <= now:
+            raise ChangeRefused(
+                "invalid", "muted_until must be a time to come, with its zone. Nothing was changed.", name
+            )
+        return value.astimezone(UTC)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_MUTED_COUNT:
+        message = (
+            f"muted_until_count is a number of failed attempts, from 1 to {MOST_MUTED_COUNT:,}. Nothing was changed."
+        )
+        raise ChangeRefused("invalid", message, name)
+    return value
+
+
+def _user(name: str | None) -> Any:
+    if not name:
+        return None
+    found = get_user_model().objects.filter(username=representable(name), is_active=True).first()
+    if found is None:
+        raise ChangeRefused("invalid", f"There is no active user {name!r}. Nothing was changed.", "assignee")
+    return found
+
+
+def _address(address: str) -> str:
+    try:
+        if address:
+            _is_url(address)
+    except ValidationError as error:
+        raise ChangeRefused("invalid", "Give an http or https address. Nothing was changed.", "runbook_url") from error
+    return address
+
+
+# -- writing ----------------------------------------------------------------------------------------------------
+
+
+def _write(viewer: Viewer, sources: dict[int, list[str]], values: dict[str, Any], reason: str) -> Changed:
+    reason, by = representable(reason.strip())[:500], representable(viewer.name)[:150]
+    done: list[str] = []
+    receipts: list[str] = []
+    unchanged = 0
+    for part in _parts(sorted(sources)):
+        with transaction.atomic():
+            changed: list[Group] = []
+            entries: list[audit.Entry] = []
+            locked = _locked(part)
+            read = _read_by_source(locked, sources)
+            for group in locked:
+                new = _new(group, values, by)
+                if not new:
+                    unchanged += 1
+                    continue
+                was = _plain(group, new)
+                for name, value in new.items():
+                    setattr(group, name, value)
+                changed.append(group)
+                is_now = _plain(group, new)
+                entries += _entries(group, sources[group.pk], was, is_now, reason, read)
+            _save(changed)
+            events = audit.record_all(viewer, ACT, entries)
+        done += [group.fingerprint for group in changed]
+        if events:
+            receipts.append(f"{events[0].pk}-{events[-1].pk}")
+    return Changed(done, unchanged, receipt=",".join(receipts))
+
+
+def _new(group: Group, values: dict[str, Any], by: str) -> dict[str, Any]:
+    """What these values change of the group; nothing of a state that it is in already."""
+    new = dict(values)
+    if "state" in new:
+        new["state_by"] = by
+        if new["muted_until_count"] is not None:
+            new["muted_until_count"] += group.count
+        stands = ("state", "regressed_after", "muted_until", "muted_until_count", "mute_ended")
+        if all(new[name] == getattr(group, name) for name in stands):
+            for name in _STATE:
+                del new[name]
+    if "assignee" in new and (new["assignee"].pk if new["assignee"] else None) == group.assignee_id:
+        del new["assignee"]
+    return {
+        name: value
+        for name, value in new.items()
+        if name not in ("note", "runbook_url") or value != getattr(group, name)
+    }
+
+
+def _locked(pks: Sequence[int]) -> list[Group]:
+    """In one order for all, as ingest locks them."""
+    rows = Group.objects.filter(pk__in=pks).select_related("assignee").order_by("pk")
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(of=("self",), no_key=True)
+    return list(rows)
+
+
+def _save(groups: Sequence[Group]) -> None:
+    rows = [(*(getattr(group, name) for name in _COLUMNS), group.pk) for group in groups]
+    statements.update(Group, _COLUMNS, rows)
+
+
+def _entries(
+    group: Group,
+    sources: Sequence[str],
+    was: dict[str, Any],
+    is_now: dict[str, Any],
+    reason: str,
+    read: dict[tuple[int, str], Group],
+    restored: dict[tuple[str, str], dict[str, Any]] | None = None,
+) -> list[audit.Entry]:
+    """One for each source, so that the admin of each sees what was done with its failures.
+
+    What was there before is in the entries of the sources whose viewers could read it (`read`), and so is what undoing
+    brings back (`restored`: as it was in the entries of the act). What none could read is in an entry of every source.
+    """
+    name = f"group:{group.fingerprint}"
+    entries = []
+    for source in sources or [""]:
+        before, after = was, is_now
+        if (own := read.get((group.pk, source))) is not None:
+            could = _plain(own, was)
+            before = {key: value for key, value in was.items() if could.get(key) == value}
+        if restored is not None:
+            after = {
+                key: value for key, value in is_now.items() if key in restored.get((group.fingerprint, source), {})
+            }
+        entries.append(audit.Entry(name, source=source, reason=reason, before=before, after=after))
+    for told, full in (("before", was), ("after", is_now)):
+        if set(full) - {key for entry in entries for key in getattr(entry, told)}:
+            return [*entries, audit.Entry(name, source=EVERY_SOURCE, reason=reason, before=was, after=is_now)]
+    return entries
+
+
+def _read_by_source(groups: Sequence[Group], sources: dict[int, list[str]]) -> dict[tuple[int, str], Group]:
+    """(group, source) -> the group as viewers of this source alone read it; for groups that are not of one source only."""
+    found: dict[tuple[int, str], Group] = {}
+    for source in sorted({source for group in groups for source in sources[group.pk]}):
+        seen = group_sight.viewer_of_sources([source])
+        mine = {group.pk: copy(group) for group in groups if source in sources[group.pk]}
+        partial = group_sight.restrict(seen, mine.values())
+        found |= {(pk, source): mine[pk] for pk in partial}
+    return found
+
+
+def _parts(pks: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (pks[start : start + PER_TRANSACTION] for start in range(0, len(pks), PER_TRANSACTION))
+
+
+# -- as it is told in the audit, and read from there ------------------------------------------------------------
+
+
+def _plain(group: Group, names: Iterable[str]) -> dict[str, Any]:
+    """What the group says of these; of its state only what is not empty."""
+    names = set(names)
+    told: dict[str, Any] = {}
+    if "state" in names:
+        held = {name: getattr(group, name) for name in _STATE}
+        held |= {name: held[name].astimezone(UTC).isoformat() for name in _TIMES if held[name] is not None}
+        told |= {name: value for name, value in held.items() if value not in (None, "")}
+    if "assignee" in names:
+        told["assignee"] = group.assignee.get_username() if group.assignee else None
+    return told | {name: getattr(group, name) for name in ("note", "runbook_url") if name in names}
+
+
+def _restore(group: Group, told: dict[str, Any], users: dict[str, Any]) -> None:
+    names = [name for name in ("note", "runbook_url") if name in told] + list(_STATE if "state" in told else ())
+    for name in names:
+        value = told.get(name, "" if name in _WORDS else None)
+        setattr(group, name, datetime.fromisoformat(value) if name in _TIMES and value else value)
+    if "assignee" in told:
+        group.assignee = users.get(told["assignee"])
+
+
+_RECEIPT = re.compile(r"\d{1,18}-\d{1,18}(?:,\d{1,18}-\d{1,18}){0,99}")
+
+
+_Told = dict[str, dict[str, Any]]  # by fingerprint
+
+
+def _told(viewer: Viewer, receipt: str) -> tuple[_Told, _Told, dict[tuple[str, str], dict[str, Any]]]:
+    """Return what each group was before and after the act of this receipt, and what of the former each source was told.
+
+    Only acts of the viewer can be undone.
+    """
+    gone = ChangeRefused("invalid", "There is nothing to undo any more. Nothing was changed.", "receipt")
+    if not _RECEIPT.fullmatch(receipt):
+        raise gone
+    where = Q()
+    for part in receipt.split(","):
+        first, last = part.split("-")
+        where |= Q(pk__gte=int(first), pk__lte=int(last))
+    me = {"actor": representable(viewer.name)[:150], "user_id": viewer.person_id, "token_id": viewer.token_id}
+    mine = AuditEvent.objects.filter(where, act=ACT, allowed=True, **me)
+    before: _Told = defaultdict(dict)
+    after: _Told = defaultdict(dict)
+    told: dict[tuple[str, str], dict[str, Any]] = {}
+    columns = ("object", "source", "before", "after")
+    for name, source, was, is_now in mine.order_by("pk").values_list(*columns)[:_MOST_UNDONE]:
+        fingerprint = name.removeprefix("group:")
+        before[fingerprint] |= was
+        after[fingerprint] |= is_now
+        told[fingerprint, source] = was
+    if not before:
+        raise gone
+    return before, after, told

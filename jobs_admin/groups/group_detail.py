@@ -1,0 +1,200 @@
+"""One group: what its page tells. Numbers from counters, whom it hits over its newest failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.db import connection
+
+from jobs_admin.core import query as language
+from jobs_admin.db import light
+from jobs_admin.groups import group_numbers
+from jobs_admin.models import Failure, Group, Release
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.group import TAKEN_IN
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
+
+SAMPLE = 500  # the newest open failures of a group, that tenants, releases and hosts are counted over
+
+
+class NoSuchGroup(LookupError):
+    """No group has this fingerprint, or none that the viewer may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDetail:
+    group: Group
+    count: int
+    is_partial: bool
+    dead: int
+    jobs_by_state: dict[str, int]
+    share_of_dead: float  # 0 to 1, of all dead that the viewer may see
+    per_minute: float | None
+    trend: list[int]  # failed attempts in each of the last 24 hours, the oldest first; empty where it is partial
+    is_open: bool  # has jobs in the default states: then only they are counted below, else those in every state
+    queues: list[tuple[str, int]]  # value and jobs, the fullest first
+    tasks: list[tuple[str, int]]
+    sources: list[tuple[str, int]]
+    tenants: list[tuple[str, int]]  # these three: counted over `counted_over` jobs where that is not None
+    releases: list[tuple[str, int]]  # the first to appear first
+    hosts: list[tuple[str, int]]
+    counted_over: int | None
+    representative: Failure | None
+    older: int | None  # the failures next to the representative, by arrival
+    newer: int | None
+
+
+def group_named(viewer: Viewer, fingerprint: str) -> Group:
+    """The group of a fingerprint, or of one that it used to have. Raises NoSuchGroup, also for one out of sight."""
+    found = _named(fingerprint)
+    if found is None or not group_numbers.counters(viewer, [found.pk]):
+        raise NoSuchGroup(fingerprint)
+    group_sight.restrict(viewer, [found])
+    return found
+
+
+def _named(fingerprint: str) -> Group | None:
+    if "\0" in fingerprint:
+        return None
+    fingerprint = fingerprint.removeprefix(TAKEN_IN)
+    found = light.instances(Group.objects.filter(fingerprint=fingerprint)[:1])
+    return found[0] if found else Group.objects.filter(aliases__fingerprint=fingerprint).first()
+
+
+def group(viewer: Viewer, fingerprint: str, *, example: int | None = None, now: datetime | None = None) -> GroupDetail:
+    """All about one group. Raises NoSuchGroup, also for one that the viewer may not see.
+
+    `example`: the failure of it to stand for it, where it is one that the viewer may see.
+    """
+    now = now or datetime.now(UTC)
+    found = _named(fingerprint)
+    counters = group_numbers.counters(viewer, [found.pk]) if found else []
+    if found is None or not counters:
+        raise NoSuchGroup(fingerprint)
+    by_state = group_numbers.totals(counters, "state")
+    all_dead = group_numbers.all_dead(viewer)
+    open_ = [c for c in counters if c.state in language.DEFAULT_STATES]
+    states = [
+        state for state in language.STATES if by_state.get(state) and (not open_ or state in language.DEFAULT_STATES)
+    ]
+    looked_at, spread = _spread(viewer, found, states)
+    sources = group_numbers.ranked(group_numbers.totals(open_ or counters, "source"))
+    is_partial = bool(group_sight.restrict(viewer, [found]))
+    shown = _representative(viewer, found, example, states)
+    per_minute, trends = group_numbers.over_time([found.pk], now)
+    older, newer = _neighbours(viewer, found, shown.pk, states) if shown else (None, None)
+    return GroupDetail(
+        group=found,
+        count=sum(by_state.values()) if is_partial else found.count,
+        is_partial=is_partial,
+        dead=by_state.get("dead", 0),
+        jobs_by_state=by_state,
+        share_of_dead=by_state.get("dead", 0) / all_dead if all_dead else 0.0,
+        per_minute=None if is_partial else per_minute[found.pk],
+        trend=[] if is_partial else trends[found.pk],
+        is_open=bool(open_),
+        queues=group_numbers.ranked(group_numbers.totals(open_ or counters, "queue")),
+        tasks=group_numbers.ranked(group_numbers.totals(open_ or counters, "task")),
+        sources=sources,
+        tenants=group_numbers.ranked(spread["tenant"]),
+        releases=_by_appearance(spread["release"], [source for source, _ in sources]),
+        hosts=group_numbers.ranked(spread["host"]),
+        counted_over=SAMPLE if looked_at > SAMPLE else None,
+        representative=shown,
+        older=older,
+        newer=newer,
+    )
+
+
+def count(viewer: Viewer, found: Group) -> tuple[int, bool]:
+    """How often it failed; of one that is partial, how many jobs of it the viewer may see, and that this is it."""
+    if not group_sight.is_partial(viewer, found):
+        return found.count, False
+    return sum(group_numbers.totals(group_numbers.counters(viewer, [found.pk]), "state").values()), True
+
+
+def _spread(viewer: Viewer, found: Group, states: Sequence[str]) -> tuple[int, dict[str, dict[str, int]]]:
+    """How many of the newest were looked at, one more than SAMPLE where there are more; field -> value -> how many."""
+    names = ("tenant", "release", "host")
+    spread: dict[str, dict[str, int]] = {name: {} for name in names}
+    newest = _union(viewer, found, states, limit=SAMPLE + 1)
+    if newest is None:
+        return 0, spread
+    sql, values = newest
+    table = connection.ops.quote_name(Failure._meta.db_table)
+    arms = [f"SELECT '{name}', {name}, COUNT(*) FROM seen WHERE {name} <> '' GROUP BY 2" for name in names]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH newest AS ({sql}), seen AS (SELECT tenant, release, host FROM {table} WHERE id IN "
+            f"(SELECT id FROM newest ORDER BY id DESC LIMIT {SAMPLE})) {' UNION ALL '.join(arms)} "
+            "UNION ALL SELECT '', '', COUNT(*) FROM newest",
+            values,
+        )
+        looked_at = 0
+        for name, value, n in cursor.fetchall():
+            if name:
+                spread[name][value] = n
+            else:
+                looked_at = n
+    return looked_at, spread
+
+
+def _union(
+    viewer: Viewer, found: Group, states: Sequence[str], *, limit: int, beyond: str = "", than: int = 0
+) -> tuple[str, list[object]] | None:
+    """The statement for ids of failures of the group, the newest first: one slice a state, each from its index.
+
+    `beyond`: `<` for those that came before the failure `than`, `>` for those after it, the nearest first.
+    """
+    sources = viewer.sources()
+    if not states or sources == []:
+        return None
+    seen = group_numbers.of_sources(sources)
+    near = f"AND id {beyond} %s" if beyond else ""
+    order = f"ORDER BY id {'ASC' if beyond == '>' else 'DESC'} LIMIT {int(limit)}"
+    one = f"SELECT id FROM {Failure._meta.db_table} WHERE group_id = %s AND state = %s {near} {seen} {order}"
+    slices = [f"SELECT id FROM ({one}) AS slice_{n}" for n in range(len(states))]
+    values: list[object] = []
+    for state in states:
+        values += [found.pk, state, *([than] if beyond else ()), *(sources or ())]
+    return f"{' UNION ALL '.join(slices)} {order}", values
+
+
+def _first(statement: tuple[str, list[object]] | None) -> int | None:
+    if statement is None:
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(*statement)
+        row = cursor.fetchone()
+    return row[0] if row else None
+
+
+def _neighbours(viewer: Viewer, found: Group, pk: int, states: Sequence[str]) -> tuple[int | None, int | None]:
+    older = _first(_union(viewer, found, states, limit=1, beyond="<", than=pk))
+    return older, _first(_union(viewer, found, states, limit=1, beyond=">", than=pk))
+
+
+def _representative(viewer: Viewer, found: Group, example: int | None, states: Sequence[str]) -> Failure | None:
+    seen = Failure.objects.filter(scopes.visible(viewer)).select_related("traceback")
+    if example is not None and 0 < example < 2**63:
+        chosen = seen.filter(pk=example, group=found).first()
+        if chosen is not None:
+            return chosen
+    chosen = seen.filter(pk=found.representative_id).first() if found.representative_id else None
+    if chosen is None:
+        newest = _first(_union(viewer, found, states, limit=1))
+        chosen = seen.filter(pk=newest).first() if newest else None
+    return chosen
+
+
+def _by_appearance(counted: dict[str, int], sources: Sequence[str]) -> list[tuple[str, int]]:
+    """Releases, the first that was heard of first."""
+    known = Release.objects.filter(version__in=list(counted), source__in=sources) if counted else ()
+    first: dict[str, datetime] = {}
+    for release in known:
+        first[release.version] = min(release.at, first.get(release.version, release.at))
+    unknown = datetime.max.replace(tzinfo=UTC)
+    return sorted(counted.items(), key=lambda pair: (first.get(pair[0], unknown), pair[0]))

@@ -1,0 +1,131 @@
+"""What groups count, of the sources that a viewer sees: jobs by state, attempts over time. No failure is read.
+
+Attempts are counted per group, not per source: of a group that also has failures of sources out of sight (`partial`) they
+are not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from django.db import connection
+from django.db.models import F, Sum
+
+from jobs_admin.db.counting import StepOf
+from jobs_admin.models import FailureCount, Group, GroupCounter
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import HOUR, MINUTE
+from jobs_admin.queues import rates
+from jobs_admin.rights import group_sight
+
+# These are asked for by every page, as they stand here: Django's building of a statement costs more than its answer.
+COUNTS = FailureCount._meta.db_table
+
+
+class Counted(NamedTuple):
+    group_id: int
+    source: str
+    queue: str
+    task: str
+    state: str
+    count: int
+
+
+def counters(viewer: Viewer, pks: list[int]) -> list[Counted]:
+    """What is counted of these groups, of the sources that the viewer sees."""
+    sources = viewer.sources()
+    if not pks or sources == []:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {', '.join(Counted._fields)} FROM {COUNTS} "
+            f"WHERE group_id IN ({marks(pks)}) AND count > 0 {of_sources(sources)}",
+            [*pks, *(sources or ())],
+        )
+        return list(map(Counted._make, cursor.fetchall()))
+
+
+def all_dead(viewer: Viewer) -> int:
+    sources = viewer.sources()
+    if sources == []:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT SUM(count) FROM {COUNTS} WHERE state = 'dead' {of_sources(sources)}", sources or ())
+        return int(cursor.fetchone()[0] or 0)
+
+
+def totals(counters: Iterable[Counted], name: str) -> dict[str, int]:
+    place, found = Counted._fields.index(name), dict[str, int]()
+    for counter in counters:
+        value = counter[place]
+        found[value] = found.get(value, 0) + counter[-1]
+    return found
+
+
+def ranked(totals: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def over_time(pks: list[int], now: datetime) -> tuple[dict[int, float], dict[int, list[int]]]:
+    """Of each group: failed attempts per minute now, and in each of the last 24 hours, the oldest first.
+
+    Now is over the last whole minutes and the one that runs; the last hour is the one that runs.
+    """
+    per_minute, trends = dict.fromkeys(pks, 0.0), {pk: [0] * 24 for pk in pks}
+    if not pks:
+        return per_minute, trends
+    first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=23)
+    # Reckoned in the database: to read a thousand times of a page's groups takes longer than all else of it.
+    epoch = (
+        "CAST(strftime('%%s', at) AS INTEGER)" if connection.vendor == "sqlite" else "EXTRACT(EPOCH FROM at)::bigint"
+    )
+    hour = f"({epoch} - {int(first.timestamp())}) / 3600"
+    those = f"FROM {GroupCounter._meta.db_table} WHERE group_id IN ({marks(pks)}) AND step = %s AND at >= %s"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT group_id, -1, SUM(failed + retried) {those} GROUP BY group_id "
+            f"UNION ALL SELECT group_id, {hour}, failed + retried {those}",
+            [*pks, MINUTE, _stored(rates.since(now)), *pks, HOUR, _stored(first)],
+        )
+        minutes = rates.minutes(now)
+        for pk, place, n in cursor.fetchall():
+            if place < 0:
+                per_minute[pk] = int(n) / minutes
+            elif place < 24:
+                trends[pk][place] += n
+    return per_minute, trends
+
+
+def _stored(at: datetime) -> object:
+    """A time as the database takes it, where Django's conversion is not asked for."""
+    return connection.ops.adapt_datetimefield_value(at) if connection.vendor == "sqlite" else at
+
+
+def days(viewer: Viewer, found: Group, *, now: datetime | None = None, days: int = 30) -> list[int]:
+    """Failed attempts in each of the last days (UTC), the oldest first; the last is the day that runs."""
+    now = now or datetime.now(UTC)
+    if group_sight.is_partial(viewer, found):
+        return []
+    first = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1)
+    counted = [0] * days
+    rows = _counted([found.pk], HOUR, first).annotate(day=StepOf("at", 86400)).values_list("day")
+    for day, n in rows.annotate(n=Sum(F("failed") + F("retried"))):
+        place = day - int(first.timestamp()) // 86400
+        if 0 <= place < days:
+            counted[place] += n
+    return counted
+
+
+def _counted(pks: list[int], step: int, since: datetime):
+    return GroupCounter.objects.filter(group_id__in=pks, step=step, at__gte=since)
+
+
+def of_sources(sources: Sequence[str] | None) -> str:
+    """The condition for rows of these sources, which are its parameters; for all where it is None."""
+    return "" if sources is None else f"AND source IN ({marks(sources)})"
+
+
+def marks(values: Sequence[object]) -> str:
+    return ", ".join(["%s"] * len(values))

@@ -1,0 +1,690 @@
+"""People's rules of grouping: merge these groups, split this one, ignore that frame. Seen first, then saved, or taken back.
+
+A rule counts for what arrives from the moment it is saved; what is known already is moved by the step `regroup` of
+`watch` (jobs_admin/groups/regrouping.py), in small transactions, and the rule tells how far that is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError, OperationalError, transaction
+from django.db.models import Exists, Max, OuterRef, QuerySet, Sum
+from django.utils import timezone
+
+from jobs_admin import config
+from jobs_admin.core import fingerprint as prints
+from jobs_admin.core.fingerprint import Rules, Split, apart, fingerprint
+from jobs_admin.core.paths import ignores
+from jobs_admin.core.text import representable
+from jobs_admin.db import audit, rules_in_force
+from jobs_admin.groups import group_places, groups_aside, merged_counts
+from jobs_admin.ingest.group_sightings import Part, write_parts
+from jobs_admin.models import Attempt, Failure, FailureCount, Group, GroupAlias, GroupRule, GroupSource
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, VIEWER, Viewer
+from jobs_admin.models.group import IS_TAKEN_IN, TAKEN_IN
+from jobs_admin.models.group_rule import GroupRuleKind
+from jobs_admin.rights import group_sight
+from jobs_admin.search import scope as scopes
+
+MOST_MERGED = 50  # groups in one rule
+LOOKED_AT_FAILURES = 2_000  # of a group that is split, the newest
+LOOKED_AT_GROUPS = 300  # for a frame to ignore, the latest
+SHOWN = 20  # groups that a preview lists
+SAMPLE = 3  # failures of each
+# What a group has of people: taken away by a merge, given back when the merge is taken back.
+KEPT = (
+    "fingerprint", "error_type", "message", "culprit", "state", "state_by", "state_since", "regressed_after",
+    "mute_ended", "resolved_at", "muted_until", "muted_until_count", "assignee_id", "note", "runbook_url", "first_seen",
+    "first_release", "last_seen",
+)  # fmt: skip
+
+
+class RuleRefused(Exception):
+    """Nothing was changed. `field` names the input that is to blame. Codes: forbidden, read_only, invalid, conflict."""
+
+    def __init__(self, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.field = code, message, field
+
+
+@dataclass(frozen=True, slots=True)
+class Becoming:
+    """So many failures of one group, and the group that they will be in."""
+
+    fingerprint: str
+    title: str
+    becomes: str  # its fingerprint; may be that of a group that is there already
+    becomes_title: str
+    is_new: bool  # no such group yet
+    failures: int  # of those that were looked at; all of them where `Preview.is_partial` is not set
+    sample: tuple[int, ...]  # ids of the newest of them
+    place: str = ""  # where these fail, and in which tasks: two groups may have one title
+    becomes_place: str = ""
+    becomes_holds: int | None = None  # failures that are in that group already, where that is known
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    kind: str
+    rows: tuple[Becoming, ...]  # the largest first, at most SHOWN
+    more: int  # rows that are not listed
+    looked_at: int  # failures, or for a frame to ignore: groups
+    of: int  # how many there are
+    sentence: str  # what will happen, in words
+
+    @property
+    def is_partial(self) -> bool:
+        return self.looked_at < self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule in the list of rules."""
+
+    rule: GroupRule
+    says: str  # `merge 3 groups into ConnectionError: …`
+    progress: float  # 0 to 1, of the failures that are known; 1 when it is applied
+    may_withdraw: bool
+    merged: tuple[str, ...] = ()  # of a merge: the groups that it took in; for who sees every source of the rule
+
+
+def preview(viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = "", frame: str = "") -> Preview:
+    """Which groups would become which. Nothing is changed. Raises RuleRefused for what could not be saved.
+
+    merge: `groups`, the first takes the others in. split: one group, `by` one of core.fingerprint.SPLITS.
+    ignore: `frame`, a glob over `file in function`. Takes the role that saving takes: it tells of all those groups.
+    """
+    draft = _draft(viewer, kind, groups, by, frame)
+    _may(viewer, "rule.preview", draft)
+    return _preview(draft)
+
+
+def save(
+    viewer: Viewer, kind: str, *, groups: Sequence[str] = (), by: str = "", frame: str = "", note: str = ""
+) -> GroupRule:
+    """Put the rule in force. Takes the role operator on every source of the groups it is about. Raises RuleRefused."""
+    if config.is_read_only():
+        raise RuleRefused("read_only", config.READ_ONLY)
+    draft = _draft(viewer, kind, groups, by, frame)
+    _may(viewer, "rule.save", draft)
+    rule = GroupRule(
+        kind=draft.kind,
+        group=draft.groups[0] if draft.groups else None,
+        others=[group.fingerprint for group in draft.groups[1:]],
+        by=draft.by,
+        frame=draft.frame,
+        note=representable(note).strip()[:500],
+        author=representable(viewer.name)[:150],
+    )
+    try:
+        with transaction.atomic():
+            if draft.kind == GroupRuleKind.MERGE:
+                rule.before = _take_in(draft.groups[0], draft.groups[1:])
+            rule.before |= {"sources": {"of": draft.sources}}
+            rule.save()
+            for source in draft.sources or [""]:
+                audit.record(
+                    viewer, "rule.save", f"rule:{rule.pk}", source=source, reason=rule.note, after=_plain(rule)
+                )
+    except (IntegrityError, OperationalError) as error:
+        if isinstance(error, OperationalError) and not _is_deadlock(error):
+            raise
+        message = "Somebody else changed one of these groups meanwhile. Nothing was changed: look again."
+        raise RuleRefused("conflict", message, "groups") from error
+    rules_in_force.forget()
+    return rule
+
+
+def _is_deadlock(error: OperationalError) -> bool:
+    """Whether PostgreSQL has ended it, because two acts waited for each other: nothing of it was done."""
+    return getattr(error.__cause__, "sqlstate", "") in ("40P01", "40001")
+
+
+def withdraw(viewer: Viewer, rule: GroupRule) -> GroupRule:
+    """Take a rule back: groups that it took away come back with their state and note, and their failures follow.
+
+    Takes the same role as saving it. Raises RuleRefused.
+    """
+    if config.is_read_only():
+        raise RuleRefused("read_only", config.READ_ONLY)
+    _may_on(viewer, "rule.withdraw", _sources_of(rule), f"rule {rule.pk}")
+    if rule.kind == GroupRuleKind.MERGE and rule.group and (held := _split_of([rule.group])):
+        message = f"The merged group is split by {held.by}: take that rule back first. Nothing was changed."
+        raise RuleRefused("conflict", message)
+    with transaction.atomic():
+        if _is_nested(rule, _parting()):
+            message = "Another merge of these groups is being withdrawn: withdraw this one when that is complete."
+            raise RuleRefused("conflict", f"{message} Nothing was changed.")
+        changed = GroupRule.objects.filter(pk=rule.pk, is_withdrawn=False).update(
+            is_withdrawn=True, is_applied=False, applied_to=0, since=timezone.now()
+        )
+        if not changed:
+            raise RuleRefused("conflict", "This rule was taken back already. Nothing was changed.")
+        rule.refresh_from_db()
+        _give_back(rule)
+        for source in _sources_of(rule) or [""]:
+            audit.record(viewer, "rule.withdraw", f"rule:{rule.pk}", source=source, before=_plain(rule))
+    rules_in_force.forget()
+    return rule
+
+
+def listing(viewer: Viewer) -> list[Row]:
+    """The rules about groups of which the viewer may see something, those in force first, the newest first."""
+    return _rows(viewer, GroupRule.objects.select_related("group").order_by("is_withdrawn", "-pk")[:500])
+
+
+def row(viewer: Viewer, pk: int) -> Row | None:
+    """One rule as the list has it; None where the viewer sees none of this number."""
+    return next(iter(_rows(viewer, GroupRule.objects.select_related("group").filter(pk=pk))), None)
+
+
+def _rows(viewer: Viewer, found: Iterable[GroupRule]) -> list[Row]:
+    rules = list(found)
+    newest = Failure.objects.aggregate(Max("pk"))["pk__max"] or 0
+    split = GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT)
+    of_split = (
+        set(split.values_list("group_id", flat=True)) if any(rule.kind == GroupRuleKind.MERGE for rule in rules) else ()
+    )
+    rows = []
+    theirs, parting = _sources_of_each(rules), _parting()
+    group_sight.restrict(viewer, [rule.group for rule in rules if rule.group])
+    for rule in rules:
+        sources = theirs[rule.pk] or [EVERY_SOURCE]
+        if not any(viewer.may(VIEWER, source) for source in sources):
+            continue
+        written_for = rule.before.get("sources", {}).get("of") or sources
+        if not any(viewer.may(VIEWER, source) for source in written_for):
+            rule.note = rule.author = ""
+        done = 1.0 if rule.is_applied or not newest else min(0.99, rule.applied_to / newest)
+        is_below = rule.kind == GroupRuleKind.MERGE and rule.group_id in of_split
+        is_blocked = is_below or _is_nested(rule, parting)
+        may = not rule.is_withdrawn and not is_blocked and all(viewer.may(OPERATOR, source) for source in sources)
+        groups = [rule.group] if rule.group else []
+        says = _says(rule.kind, groups, rule.by, rule.frame, len(rule.others))
+        merged = _merged(rule) if all(viewer.may(VIEWER, source) for source in sources) else ()
+        rows.append(Row(rule, says, done, may, merged))
+    return rows
+
+
+# -- what is asked for ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    kind: str
+    groups: list[Group]
+    by: str
+    frame: str
+    sources: list[str]  # of what is or was in the groups that it is about
+
+
+def _draft(viewer: Viewer, kind: str, names: Sequence[str], by: str, frame: str) -> _Draft:
+    if kind not in GroupRuleKind.values:
+        raise RuleRefused(
+            "invalid", f"A rule is one of {', '.join(GroupRuleKind.values)}. Nothing was changed.", "kind"
+        )
+    if kind == GroupRuleKind.IGNORE:
+        return _Draft(kind, [], "", _frame(frame), _every_source())
+    groups = _groups(viewer, names)
+    if kind == GroupRuleKind.SPLIT:
+        _splittable(groups, by)
+        return _Draft(kind, groups, by, "", _sources(groups))
+    _mergeable(groups)
+    return _Draft(kind, groups, "", "", _sources(groups))
+
+
+def _frame(frame: str) -> str:
+    text = " ".join(representable(frame).split())[:300]
+    in_force = GroupRule.objects.filter(kind=GroupRuleKind.IGNORE, is_withdrawn=False)
+    if not text:
+        raise RuleRefused("invalid", "Say which frame: `shop/retry.py in call`, or `*/retry.py in *`.", "frame")
+    if all(ignores(text, place) for place in _ANYWHERE):
+        raise RuleRefused("invalid", "This pattern is true of every frame: nothing would be left to tell by.", "frame")
+    if in_force.filter(frame=text).exists():
+        raise RuleRefused("conflict", "This frame is ignored already. Nothing was changed.", "frame")
+    return text
+
+
+# Frames that no sensible pattern has in common.
+_ANYWHERE = ("a/b.py in c", "shop/tasks.py in charge", "x.py in <module>", "src/deep_er/z9.py in Q")
+
+
+def _groups(viewer: Viewer, names: Sequence[str]) -> list[Group]:
+    wanted = list(dict.fromkeys(map(representable, names)))
+    if not wanted:
+        raise RuleRefused("invalid", "Say which groups. Nothing was changed.", "groups")
+    if len(wanted) > MOST_MERGED:
+        raise RuleRefused("invalid", f"At most {MOST_MERGED} groups go into one rule. Nothing was changed.", "groups")
+    # What the viewer may not see is answered as what is not there.
+    seen = FailureCount.objects.filter(scopes.visible(viewer), group_id=OuterRef("pk"), count__gt=0)
+    visible = Group.objects.filter(Exists(seen), fingerprint__in=wanted)
+    found = {group.fingerprint: group for group in visible}
+    missing = [name for name in wanted if name not in found]
+    merged = dict(GroupAlias.objects.filter(fingerprint__in=missing).values_list("fingerprint", "group__fingerprint"))
+    for name in missing:
+        if merged.get(name) in found:
+            raise RuleRefused("invalid", "These are one group already. Nothing was changed.", "groups")
+    if missing:
+        raise RuleRefused("invalid", f"There is no group {missing[0][:40]}. Nothing was changed.", "groups")
+    return [found[name] for name in wanted]
+
+
+def _splittable(groups: list[Group], by: str) -> None:
+    if len(groups) != 1:
+        raise RuleRefused("invalid", "One group is split at a time. Nothing was changed.", "groups")
+    if by not in prints.SPLITS:
+        raise RuleRefused("invalid", f"Split by one of {', '.join(prints.SPLITS)}. Nothing was changed.", "by")
+    rules = GroupRule.objects.filter(kind=GroupRuleKind.SPLIT, is_withdrawn=False)
+    if held := rules.filter(group=groups[0]).first():
+        message = f"This group is split by {held.by} already: take that rule back first. Nothing was changed."
+        raise RuleRefused("conflict", message, "groups")
+    if _came_out_of_a_split(groups[0]):
+        raise RuleRefused("conflict", "This group came out of a split itself. Nothing was changed.", "groups")
+    if _is_returning_part(groups[0]):
+        message = "The split that this group came out of is being withdrawn: split it when that is complete."
+        raise RuleRefused("conflict", f"{message} Nothing was changed.", "groups")
+    if _is_parting(groups[0]):
+        message = "A merge of this group is being withdrawn: split it when that is complete. Nothing was changed."
+        raise RuleRefused("conflict", message, "groups")
+
+
+def _parting() -> list[GroupRule]:
+    """Return the withdrawn rules that still have failures and counts to return to the groups that they took in."""
+    rules = GroupRule.objects.filter(is_withdrawn=True, is_applied=False)
+    return list(rules.exclude(kind=GroupRuleKind.SPLIT).order_by("pk"))
+
+
+def _is_parting(group: Group) -> bool:
+    """Return whether a withdrawn rule still has failures or counts to return to the group, or from it."""
+    return any(
+        group.pk == rule.group_id
+        or group.fingerprint in rule.others
+        or any(rule.before.get(name, {}).get("heir") == group.fingerprint for name in rule.others)
+        for rule in _parting()
+    )
+
+
+def _is_nested(rule: GroupRule, parting: Sequence[GroupRule]) -> bool:
+    """Return whether one of the withdrawn rules took in groups that this rule took in, alone or inside of others.
+
+    Both would be giving back the same failures and counts.
+    """
+    mine = _taken_in_by(rule)
+    return any(not mine.isdisjoint(_taken_in_by(other)) for other in parting if other.pk != rule.pk)
+
+
+def _taken_in_by(rule: GroupRule) -> set[str]:
+    return {*rule.others, *(alias for name in rule.others for alias in rule.before.get(name, {}).get("aliases", ()))}
+
+
+def _splits_being_withdrawn() -> QuerySet[GroupRule]:
+    """Return the withdrawn splits whose parts still have failures to return."""
+    rules = GroupRule.objects.filter(kind=GroupRuleKind.SPLIT, is_withdrawn=True, is_applied=False, group__isnull=False)
+    return rules.select_related("group")
+
+
+def _is_returning_part(group: Group) -> bool:
+    """Return whether the group is a part of a split that is being withdrawn."""
+    rules = list(_splits_being_withdrawn())
+    newest = Failure.objects.filter(group=group).order_by("-pk").first() if rules else None
+    return newest is not None and any(
+        apart(Split(rule.group.fingerprint, rule.by), newest.message, facts_of(newest))[0] == group.fingerprint
+        for rule in rules
+        if rule.group is not None
+    )
+
+
+def _came_out_of_a_split(group: Group) -> bool:
+    rules = rules_in_force.in_force()
+    newest = Failure.objects.filter(group=group).select_related("traceback").order_by("-pk").first()
+    if newest is None or not rules.splits:
+        return False
+    whole, part = printed(newest, Rules(rules.ignored)), printed(newest, rules)
+    return whole.value != part.value and part.value == group.fingerprint
+
+
+def _mergeable(groups: list[Group]) -> None:
+    if len(groups) < 2:
+        raise RuleRefused("invalid", "Choose at least two groups to merge. Nothing was changed.", "groups")
+    # What is split is not merged, nor are its parts: the one's end could not tell which failures are the other's.
+    held = _split_of(groups)
+    if held is not None:
+        message = f"One of these groups is split by {held.by}: take that rule back first. Nothing was changed."
+        raise RuleRefused("conflict", message, "groups")
+    if any(group.fingerprint.startswith(TAKEN_IN) for group in groups):
+        raise RuleRefused("conflict", "One of these groups is just being merged. Nothing was changed.", "groups")
+    if any(_came_out_of_a_split(group) for group in groups):
+        message = "One of these groups came out of a split: take that rule back first. Nothing was changed."
+        raise RuleRefused("conflict", message, "groups")
+    if _splits_being_withdrawn().filter(group__in=groups).exists() or any(map(_is_returning_part, groups)):
+        message = "A split of one of these groups is being withdrawn: merge them when that is complete."
+        raise RuleRefused("conflict", f"{message} Nothing was changed.", "groups")
+    # What a group counts is known again only when all that it had before the merge is returned.
+    if any(_is_parting(group) for group in groups):
+        message = "A merge of one of these groups is being withdrawn: merge them when that is complete."
+        raise RuleRefused("conflict", f"{message} Nothing was changed.", "groups")
+
+
+def _split_of(groups: Iterable[Group]) -> GroupRule | None:
+    """The rule in force by which one of these groups is split."""
+    return GroupRule.objects.filter(is_withdrawn=False, kind=GroupRuleKind.SPLIT, group__in=groups).first()
+
+
+def _sources(groups: Iterable[Group]) -> list[str]:
+    counts = FailureCount.objects.filter(group_id__in=[group.pk for group in groups])
+    return sorted(set(counts.values_list("source", flat=True).distinct()))
+
+
+def _every_source() -> list[str]:
+    return sorted(set(FailureCount.objects.values_list("source", flat=True).distinct()))
+
+
+def _sources_of(rule: GroupRule) -> list[str]:
+    return _sources_of_each([rule])[rule.pk]
+
+
+def _sources_of_each(rules: Sequence[GroupRule]) -> dict[int, list[str]]:
+    """Number of a rule -> the sources that it is about: what is in its groups, was once, or was when it was saved.
+
+    What a rule was carried out on is somewhere else by then: who may see it and take it back must not hang on that.
+    """
+    found: dict[int, set[str]] = {rule.pk: set(rule.before.get("sources", {}).get("of", ())) for rule in rules}
+    named: dict[str, set[int]] = defaultdict(set)
+    by_group: dict[int, set[int]] = defaultdict(set)
+    for rule in rules:
+        if rule.group_id is None:
+            continue
+        by_group[rule.group_id].add(rule.pk)
+        # Groups that are just being taken in, and parts that it has split off.
+        parts = [*rule.before.get("moved", ()), *(n for to in rule.before.get("into", {}).values() for n in to)]
+        for name in [f"{TAKEN_IN}{other}"[:40] for other in rule.others] + parts:
+            named[name].add(rule.pk)
+    for some in _some_of(list(named)):
+        for pk, name in Group.objects.filter(fingerprint__in=some).values_list("pk", "fingerprint"):
+            by_group[pk] |= named[name]
+    for some in _some_of(list(by_group)):
+        counts = FailureCount.objects.filter(group_id__in=some).order_by()
+        for pk, source in counts.values_list("group_id", "source").distinct():
+            for rule_pk in by_group[pk]:
+                found[rule_pk].add(source)
+    if any(rule.group_id is None for rule in rules):
+        every = _every_source()
+        for rule in rules:
+            found[rule.pk] |= set(every) if rule.group_id is None else set()
+    return {pk: sorted(sources) for pk, sources in found.items()}
+
+
+def _some_of(items: list[Any]) -> Iterator[list[Any]]:
+    """As many at a time as a statement takes."""
+    return (items[start : start + 5_000] for start in range(0, len(items), 5_000))
+
+
+def _may(viewer: Viewer, act: str, draft: _Draft) -> None:
+    # Named by their fingerprints: the refusal is read at a source that may know no more of them.
+    names = " ".join(group.fingerprint for group in draft.groups) or draft.frame
+    _may_on(viewer, act, draft.sources, f"{draft.kind} {names}")
+
+
+def _may_on(viewer: Viewer, act: str, sources: list[str], what: str) -> None:
+    # Where no source is known, it may have been any: that takes the role on all of them.
+    refused = [source for source in sources or [EVERY_SOURCE] if not viewer.may(OPERATOR, source)]
+    if not refused:
+        return
+    where = next((source for source in refused if viewer.may(VIEWER, source) and source != EVERY_SOURCE), None)
+    at = f"on {where}" if where else "on every source with failures in these groups"
+    message = f"This takes the role operator {at}. Nothing was changed."
+    with transaction.atomic():
+        audit.record(viewer, act, what[:120], source=refused[0] if sources else "", reason=message, allowed=False)
+    raise RuleRefused("forbidden", message)
+
+
+def _says(kind: str, groups: Sequence[Group], by: str, frame: str, others: int | None = None) -> str:
+    title = groups[0].title[:200] if groups else "a group that is gone"
+    if kind == GroupRuleKind.IGNORE:
+        return f"ignore the frame {frame}"
+    if kind == GroupRuleKind.SPLIT:
+        return f"split by {by}: {title}"
+    number = len(groups) - 1 if others is None else others
+    return f"merge {number} {'group' if number == 1 else 'groups'} into {title}"
+
+
+def _merged(rule: GroupRule) -> tuple[str, ...]:
+    """What its groups were called, and where they fail, as they were when it took them in."""
+    kept = [rule.before.get(name) or {} for name in rule.others]
+    titles = [": ".join(part for part in (one.get("error_type"), one.get("message")) if part) for one in kept]
+    told = zip(rule.others, titles, kept, strict=True)
+    return tuple(
+        " · ".join(part for part in (title[:200] or name, one.get("culprit")) if part) for name, title, one in told
+    )
+
+
+def _plain(rule: GroupRule) -> dict[str, Any]:
+    said = {"kind": rule.kind, "group": rule.group.fingerprint if rule.group else None, "others": rule.others}
+    return said | {"by": rule.by, "frame": rule.frame}
+
+
+# -- merging ----------------------------------------------------------------------------------------------------
+
+
+def _take_in(target: Group, others: Sequence[Group]) -> dict[str, Any]:
+    """From now on what arrives for the others goes to the target. What they had of people is answered."""
+    named = [target, *others]
+    # Locked in one order, whoever takes in whom: two merges at once wait for each other, and the second is refused.
+    rows = Group.objects.select_for_update(of=("self",)).filter(pk__in=[group.pk for group in named]).order_by("pk")
+    held = {row.pk: row for row in rows}
+    for group in named:
+        row = held.get(group.pk)
+        if row is None or row.fingerprint != group.fingerprint:
+            raise RuleRefused("conflict", "One of these groups has just changed. Nothing was changed.", "groups")
+    return {other.fingerprint: take_in(target, held[other.pk]) for other in others}
+
+
+def take_in(target: Group, other: Group) -> dict[str, Any]:
+    """Name the other's successor, inside the caller's transaction: its failures follow bit by bit (regrouping)."""
+    aliases = list(GroupAlias.objects.filter(group=other).values_list("fingerprint", flat=True))
+    rules = list(GroupRule.objects.filter(group=other).values_list("pk", flat=True))
+    kept = {name: _told(getattr(other, name)) for name in KEPT} | {"aliases": aliases, "rules": rules}
+    moving_in = list(Group.objects.filter(fingerprint__in=[f"{TAKEN_IN}{alias}"[:40] for alias in aliases]))
+    kept |= merged_counts.kept(other, moving_in, timezone.now())
+    Group.objects.filter(pk=other.pk).update(fingerprint=f"{TAKEN_IN}{other.fingerprint}"[:40])
+    GroupAlias.objects.filter(group=other).update(group=target)
+    GroupRule.objects.filter(group=other).update(group=target)
+    GroupAlias.objects.create(fingerprint=other.fingerprint, group=target)
+    groups_aside.follow(other.pk, target.pk)
+    for one in (target, other):
+        _write_missing_parts(one)
+    write_parts(
+        Part(target.pk, one.source, one.error_type, one.message, one.culprit, one.first_seen, one.last_seen, one.first_release)
+        for one in GroupSource.objects.filter(group=other)
+    )  # fmt: skip
+    return kept | {"inherited": inherit(target.pk, kept)}
+
+
+def _write_missing_parts(group: Group) -> None:
+    """Write what each source has of a group that was not filed report by report."""
+    if GroupSource.objects.filter(group=group).exists():
+        return
+    sources, own = (
+        _sources([group]),
+        (group.error_type, group.message, group.culprit, group.first_seen, group.last_seen),
+    )
+    parts = [Part(group.pk, source, *own, group.first_release) for source in sources[:1]]
+    if len(sources) > 1:
+        mine = Failure.objects.filter(group=group).select_related("traceback").order_by("-pk")
+        newest = [one for source in sources if (one := mine.filter(source=source).first())]
+        made = [(one, printed(one, rules_in_force.in_force())) for one in newest]
+        parts = [
+            Part(
+                group.pk, one.source, one.error_type, told.title_message, told.culprit, one.first_failed_at, one.failed_at,
+                one.release,
+            )
+            for one, told in made
+        ]  # fmt: skip
+    write_parts(parts)
+
+
+_HEIRLOOMS = {"note": "", "assignee_id": None, "runbook_url": ""}
+
+
+def inherit(target: int, other: dict[str, Any]) -> dict[str, Any]:
+    """Note, assignee and runbook of a group that was taken in, where the target has none: what it got."""
+    row = Group.objects.select_for_update(of=("self",)).get(pk=target)
+    changes = {name: other[name] for name in _HEIRLOOMS if not getattr(row, name) and other.get(name)}
+    if changes:
+        Group.objects.filter(pk=target).update(**changes)
+    return changes
+
+
+def _told(value: Any) -> Any:
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _give_back(rule: GroupRule) -> None:
+    """The groups that were taken in are there again, with what people had made of them; their failures follow."""
+    for name in rule.others:
+        kept = rule.before.get(name)
+        if kept is None:
+            continue
+        aliases = kept.get("aliases", [])
+        # Those that have parted from it since are groups of their own.
+        apart = set(Group.objects.filter(fingerprint__in=aliases).values_list("fingerprint", flat=True))
+        heir = GroupAlias.objects.filter(fingerprint=name).values_list("group__fingerprint", flat=True).first()
+        rule.before[name]["heir"] = heir
+        for column, value in kept.get("inherited", {}).items():
+            # Gone home with its owner, unless somebody has written it anew since.
+            heirs = Group.objects.filter(aliases__fingerprint=name, **{column: value})
+            heirs.update(**{column: _HEIRLOOMS[column]})
+        GroupAlias.objects.filter(fingerprint__in=[name, *aliases]).delete()
+        values = {column: kept[column] for column in KEPT if column in kept}
+        under_way = Group.objects.filter(fingerprint=f"{TAKEN_IN}{name}"[:40])
+        if not under_way.update(fingerprint=name):
+            Group.objects.get_or_create(fingerprint=name, defaults=values)
+        group = Group.objects.get(fingerprint=name)
+        GroupRule.objects.filter(pk__in=kept.get("rules", [])).update(group=group)
+        GroupAlias.objects.bulk_create(
+            [GroupAlias(fingerprint=alias, group=group) for alias in aliases if alias not in apart]
+        )
+    GroupRule.objects.filter(pk=rule.pk).update(before=rule.before)
+
+
+# -- what would become of them ----------------------------------------------------------------------------------
+
+
+def printed(failure: Failure, rules: Rules, attempt: Attempt | None = None) -> prints.Fingerprint:
+    """The fingerprint of a known failure, or of one of its attempts, under these rules."""
+    error = attempt or failure
+    trace = error.traceback.text if error.traceback else ""
+    return fingerprint(error.error_type, error.message, trace, rules, facts_of(failure))
+
+
+def facts_of(failure: Failure) -> dict[str, str]:
+    """Return what groups are split by, but for the message."""
+    return {name: getattr(failure, name) for name in ("task", "queue", "source", "tenant", "release")}
+
+
+def _preview(draft: _Draft) -> Preview:
+    if draft.kind == GroupRuleKind.MERGE:
+        return _of_merge(draft)
+    return _of_split(draft) if draft.kind == GroupRuleKind.SPLIT else _of_ignore(draft)
+
+
+def _jobs(groups: Iterable[int]) -> dict[int, int]:
+    rows = FailureCount.objects.filter(group_id__in=list(groups), count__gt=0).values_list("group_id")
+    return dict(rows.annotate(n=Sum("count")))
+
+
+def _of_merge(draft: _Draft) -> Preview:
+    target, *others = draft.groups
+    jobs = _jobs(group.pk for group in draft.groups)
+    places = group_places.of(draft.groups)
+    rows = [
+        Becoming(
+            other.fingerprint, other.title, target.fingerprint, target.title, False, jobs.get(other.pk, 0),
+            tuple(Failure.objects.filter(group=other).order_by("-pk").values_list("pk", flat=True)[:SAMPLE]),
+            places[other.pk].words, places[target.pk].words, jobs.get(target.pk, 0),
+        )
+        for other in others
+    ]  # fmt: skip
+    moved, held = sum(row.failures for row in rows), jobs.get(target.pk, 0)
+    which = f"{len(others)} {_groups_word(len(others))}"
+    sentence = f"{moved:,} failures of {which} join the {held:,} of “{target.title[:120]}”."
+    return _told_preview(draft, rows, moved, moved, sentence)
+
+
+def _of_split(draft: _Draft) -> Preview:
+    (group,) = draft.groups
+    split = Split(group.fingerprint, draft.by)
+    columns = ("pk", "message", *prints.SPLITS[:-1])
+    newest = Failure.objects.filter(group=group).order_by("-pk").values(*columns)[:LOOKED_AT_FAILURES]
+    found: dict[str, list[int]] = defaultdict(list)
+    titles: dict[str, str] = {}
+    looked_at = 0
+    for facts in newest:
+        looked_at += 1
+        value, said = prints.apart(split, facts["message"], facts)
+        found[value].append(facts["pk"])
+        titles.setdefault(value, f"{group.title} {said}")
+    rows = [
+        Becoming(group.fingerprint, group.title, value, titles[value], True, len(ids), tuple(ids[:SAMPLE]))
+        for value, ids in found.items()
+    ]
+    of = max(looked_at, _jobs([group.pk]).get(group.pk, 0))
+    over = "" if looked_at == of else f" (of the newest {looked_at:,}; older ones may make more)"
+    sentence = f"One group of {of:,} failures becomes {len(rows)} by {draft.by}{over}."
+    return _told_preview(draft, rows, looked_at, of, sentence)
+
+
+def _of_ignore(draft: _Draft) -> Preview:
+    now = rules_in_force.in_force()
+    then = Rules((*now.ignored, draft.frame), now.splits)
+    groups = Group.objects.select_related("representative__traceback").order_by("-last_seen")
+    jobs_of: dict[str, tuple[Group, prints.Fingerprint]] = {}
+    looked_at = emptied = 0
+    for group in groups[:LOOKED_AT_GROUPS]:
+        looked_at += 1
+        if group.representative is None or group.representative.traceback is None:
+            continue
+        before, after = printed(group.representative, now), printed(group.representative, then)
+        if before.value != after.value:
+            jobs_of[group.fingerprint] = group, after
+            emptied += bool(before.culprit) and not after.culprit
+    if looked_at > 1 and emptied == looked_at:
+        raise RuleRefused(
+            "invalid", "This pattern takes every application frame of every group. Nothing was changed.", "frame"
+        )
+    there = dict(
+        Group.objects.filter(fingerprint__in=[after.value for _, after in jobs_of.values()]).values_list(
+            "fingerprint", "message"
+        )
+    )
+    jobs = _jobs(group.pk for group, _ in jobs_of.values())
+    places = group_places.of([group for group, _ in jobs_of.values()])
+    rows = [
+        Becoming(
+            name, group.title, after.value, f"{group.error_type}: {after.title_message}", after.value not in there,
+            jobs.get(group.pk, 0), (group.representative_id,) if group.representative_id else (),
+            places[group.pk].words, after.culprit,
+        )
+        for name, (group, after) in jobs_of.items()
+    ]  # fmt: skip
+    of = max(looked_at, Group.objects.exclude(IS_TAKEN_IN).count())
+    becoming = len({row.becomes for row in rows})
+    over = "" if looked_at == of else f" Looked at the latest {looked_at:,} of {of:,} groups."
+    become = "becomes" if len(rows) == 1 else "become"
+    sentence = f"{len(rows)} {_groups_word(len(rows))} with the frame {draft.frame} {become} {becoming}.{over}"
+    if not rows:
+        sentence = f"No group has the frame {draft.frame} among those that tell it apart.{over}"
+    return _told_preview(draft, rows, looked_at, of, sentence)
+
+
+def _told_preview(draft: _Draft, rows: list[Becoming], looked_at: int, of: int, sentence: str) -> Preview:
+    rows.sort(key=lambda row: (-row.failures, row.becomes))
+    return Preview(draft.kind, tuple(rows[:SHOWN]), max(0, len(rows) - SHOWN), looked_at, of, sentence)
+
+
+def _groups_word(n: int) -> str:
+    return "group" if n == 1 else "groups"

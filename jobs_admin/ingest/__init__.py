@@ -1,0 +1,406 @@
+"""Streams -> failures, attempts, groups, counters. Nothing is taken off its stream before it is committed.
+
+Each source has a stream, and the stream says whose a report is. They are read in turns, so that a flood of one source holds
+up the reports of the others by no more than a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+from django.db import DataError, Error, IntegrityError, OperationalError, connection, transaction
+from django.utils import timezone
+
+from jobs_admin import config, trust
+from jobs_admin.core import keys
+from jobs_admin.core.envelope import Unreadable
+from jobs_admin.core.fingerprint import Rules
+from jobs_admin.core.stream import weight, with_counted
+from jobs_admin.db import rules_in_force
+from jobs_admin.db.turns import turn
+from jobs_admin.fleet import worker_store
+from jobs_admin.ingest import filing, suspects
+from jobs_admin.ingest.expiry import reconcile
+from jobs_admin.ingest.report import NotOurs, Report, read
+from jobs_admin.trust import Cause, Refused, Trust, admission
+from jobs_admin.trust.admission import RefusedEntry
+
+__all__ = ["Filed", "file", "reconcile", "set_aside", "step"]
+
+log = logging.getLogger(__name__)
+
+GROUP = "ingest"
+_BATCH = 500
+_BYTES_AT_ONCE = 8 * 2**20  # one step of the store, in which it answers no one else
+# Of a transaction, more or less: others wait for it on SQLite, and never for over 200 ms (design.md, law 5).
+_TRANSACTION_S = 0.1
+_MOST_STACKS = 10_000
+# An entry that a process took and did not finish for so long belongs to whoever asks next.
+_ABANDONED_S = 30
+_FORGOTTEN_S = 86_400
+_FAILURES = 3  # of writing a batch, until its reports are tried in halves
+
+# Names the lock under which reports are written (PostgreSQL's advisory locks are numbers).
+_WRITE_LOCK = 0x7265_6472_6976_6501
+
+_TAKE = (Path(__file__).parent / "ingest_take.lua").read_text()
+_DONE = with_counted((Path(__file__).parent / "ingest_done.lua").read_text())
+
+
+class Entry(NamedTuple):
+    """A report as it came."""
+
+    entry_id: bytes
+    fields: dict[bytes, bytes]
+    source: str = ""  # whose stream it came from; "" where the report itself says whose it is
+
+    @property
+    def name(self) -> str:
+        """Unique among the entries of all streams; at most 104 characters."""
+        entry_id = self.entry_id.decode("ascii", "replace")[:40]
+        return f"{self.source}/{entry_id}" if self.source else entry_id
+
+    @classmethod
+    def of_name(cls, name: str, fields: dict[bytes, bytes]) -> Entry:
+        source, _, entry_id = name.rpartition("/")
+        return cls(entry_id.encode(), fields, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    new_failures: int = 0
+    new_attempts: int = 0
+    unfiled: int = 0
+
+    def __add__(self, other: Filed) -> Filed:
+        return Filed(
+            self.new_failures + other.new_failures,
+            self.new_attempts + other.new_attempts,
+            self.unfiled + other.unfiled,
+        )
+
+
+_Told = tuple[Report, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    reports: list[_Told] = field(default_factory=list)
+    unread: list[tuple[Entry, str]] = field(default_factory=list)  # with the reason
+    refused: list[tuple[Entry, Refused]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What this process remembers between batches."""
+
+    claimed_at: float = -1e9  # monotonic
+    # One at first: a process that ran out of memory must not be followed by the same.
+    count: int = 1
+    turn: int = 0  # whose turn is first
+    finished: set[str] = field(default_factory=set)  # consumers that took nothing which they did not acknowledge
+    most: int = _BATCH  # as many as are written in the time that a transaction may last
+    stacks: set[str] = field(default_factory=set)  # hashes of those that were read
+    failed: Counter[str] = field(
+        default_factory=Counter
+    )  # entry -> batches with it that could not be written, in a row
+
+
+_reading = _Reading()
+
+
+def step(consumer: str, now: datetime | None = None, *, wait_s: float = 0.1) -> bool:
+    """Read one batch from the streams and file it; True if there was something.
+
+    `consumer` names the process, and the one that takes its place should it die: what that left is done first.
+    Waits up to `wait_s` for the first entry. Raises what Redis or the database raise when they are away: nothing is
+    acknowledged then, and the same entries come again.
+    """
+    store = config.store()
+    entries = _take(store, consumer, wait_s)
+    if not entries:
+        return False
+    is_again = consumer not in _reading.finished
+    _reading.finished.discard(consumer)
+    whole = [entry for entry in entries if entry.fields]
+    now = now or timezone.now()
+    # Asked here: a database that is away makes no entry suspect.
+    rules, trusted = rules_in_force.current(), trust.current()
+    _put(suspects.watched(store, consumer, whole, lambda some: _read(some, now, rules, trusted), _left_out), now)
+    _done(store, entries)
+    if not is_again:  # else there may be more of it: a process asks for one at first, and its forerunner took a batch
+        _reading.finished.add(consumer)
+    return True
+
+
+def streams(store: redis.Redis) -> dict[str, str]:
+    """Return the streams of reports: key -> source, "" for the one that guards of the version before share."""
+    return {keys.failures(source): source for source in worker_store.all_sources(store)} | {keys.shared("failures"): ""}
+
+
+def _done(store: redis.Redis, entries: Sequence[Entry]) -> None:
+    """They leave their streams. What another process took over and was quicker with has left already, and is counted off once."""
+    by_source: dict[str, list[Any]] = {}
+    for entry in entries:
+        by_source.setdefault(entry.source, [GROUP]).extend((entry.entry_id, weight(entry.fields)))
+    done, pipeline = store.register_script(_DONE), store.pipeline(transaction=False)
+    for source, said in by_source.items():
+        stream = keys.failures(source) if source else keys.shared("failures")
+        count = keys.failures_bytes(source) if source else keys.shared("failures:bytes")
+        done(keys=[stream, count], args=said, client=pipeline)
+    pipeline.execute()
+
+
+def _take(store: redis.Redis, consumer: str, wait_s: float) -> list[Entry]:
+    among = streams(store)
+    if consumer not in _reading.finished:
+        # A batch that failed, or one that a process of this name took before it was killed.
+        if again := _taken(store, among, consumer, "0"):
+            return again
+        _reading.finished.add(consumer)
+    if time.monotonic() - _reading.claimed_at > _ABANDONED_S:
+        if _claim(store, among, consumer):
+            _reading.finished.discard(consumer)
+            return _taken(store, among, consumer, "0")
+        _reading.claimed_at = time.monotonic()
+        _forget_consumers(store, among)
+    if new := _taken(store, among, consumer, ">"):
+        return new
+    _wait(store, among, wait_s)
+    return _taken(store, among, consumer, ">")
+
+
+def _taken(store: redis.Redis, among: dict[str, str], consumer: str, which: str) -> list[Entry]:
+    """Entries of these streams in turns, within bounds of number and bytes. `which`: `>` new ones, `0` those taken before."""
+    names = list(among)
+    first = _reading.turn % len(names)
+    names = names[first:] + names[:first]
+    _reading.turn += 1  # also where a batch holds fewer entries than there are streams, each has its turn
+    said = [GROUP, consumer, which, _reading.count, _BYTES_AT_ONCE]
+    answer: Any = store.register_script(_TAKE)(keys=names, args=said)
+    if answer:
+        _reading.count = _reading.most
+    return [
+        Entry(entry_id, dict(zip(fields[::2], fields[1::2], strict=True)), among[names[stream - 1]])
+        for stream, entry_id, fields in answer
+    ]
+
+
+def _wait(store: redis.Redis, among: dict[str, str], wait_s: float) -> None:
+    """Until an entry is written to one of the streams, or for so long."""
+    try:
+        # BLOCK 0 would be for ever.
+        store.xread(dict.fromkeys(among, "$"), count=1, block=max(1, round(wait_s * 1000)))
+    except redis.ResponseError:  # one of them is no stream
+        time.sleep(wait_s)
+
+
+def _claim(store: redis.Redis, among: Iterable[str], consumer: str) -> bool:
+    """Make entries ours that another process took and did not finish: it died, or hangs. Return whether there were any."""
+    pipeline = store.pipeline(transaction=False)
+    for stream in among:
+        pipeline.xautoclaim(stream, GROUP, consumer, _ABANDONED_S * 1000, "0-0", count=_reading.most, justid=True)
+    return any(answer for answer in _answers(pipeline) if answer)
+
+
+def _forget_consumers(store: redis.Redis, among: Iterable[str]) -> None:
+    """Names of processes that ended long ago and hold nothing."""
+    pipeline = store.pipeline(transaction=False)
+    names = list(among)
+    for stream in names:
+        pipeline.xinfo_consumers(stream, GROUP)
+    for stream, consumers in zip(names, _answers(pipeline), strict=True):
+        for known in consumers or ():
+            if known["pending"] == 0 and known["idle"] > _FORGOTTEN_S * 1000:
+                store.xgroup_delconsumer(stream, GROUP, known["name"])
+
+
+def _answers(pipeline: Any) -> list[Any]:
+    """The answers; None of a stream that is not there yet, has no group, or is none."""
+    return [
+        None if isinstance(answer, redis.ResponseError) else answer for answer in pipeline.execute(raise_on_error=False)
+    ]
+
+
+def file(entries: Iterable[tuple[Any, ...]], now: datetime | None = None, *, is_trusted: bool = False) -> Filed:
+    """Put the entries (id, fields, and the source of their stream where they have one) into the tables, all of them: what
+    cannot be filed is kept raw as Unfiled, with the reason.
+
+    `is_trusted`: the desk itself read them in their source, or a person decided that they are filed; no signature is needed.
+    Idempotent. Raises OperationalError when the database is away; the entries before that are then filed or not, and
+    giving all of them again is right.
+    """
+    now = now or timezone.now()
+    trusted = None if is_trusted else trust.current()
+    return _put([_read([Entry(*entry) for entry in entries], now, rules_in_force.current(), trusted)], now)
+
+
+def set_aside(entry: tuple[Any, ...], why: str, now: datetime | None = None) -> None:
+    """Keep an entry raw that cannot be read, with the reason; once, however often it is tried."""
+    _keep_raw(Entry(*entry), why, now or timezone.now())
+
+
+def _read(entries: Sequence[Entry], now: datetime, rules: Rules, trusted: Trust | None) -> _Batch:
+    """What the entries say. Asks neither database nor store: how this ends depends on the entries alone."""
+    batch = _Batch()
+    # Encrypted here, before the transaction: on SQLite everybody else's writes wait for its end.
+    seal = config.payload_keys().encrypt
+    if len(_reading.stacks) > _MOST_STACKS:
+        _reading.stacks.clear()
+    for entry in entries:
+        try:
+            report = read(entry.entry_id, entry.fields, now, seal, rules, _reading.stacks, entry.source, trusted)
+            batch.reports.append((report, entry))
+            _reading.stacks.add(report.stack_sha256)
+        except Refused as refused:
+            batch.refused.append((entry, refused))
+        except (NotOurs, Unreadable) as error:
+            batch.unread.append((entry, str(error)))
+        except Exception as error:
+            # One item of a loop: whatever an entry does to its reader, the entries behind it must land. It is
+            # kept raw and counted there like the others; the trace is for us, since this is a fault of the reader.
+            log.exception("Reading a report (%s) failed.", entry.name)
+            batch.unread.append((entry, f"reading it failed: {type(error).__name__}: {error}"))
+    return batch
+
+
+def _left_out(entry: Entry, why: str) -> _Batch:
+    return _Batch(unread=[(entry, why)])
+
+
+def _put(batches: Iterable[_Batch], now: datetime) -> Filed:
+    filed, reports = Filed(), []
+    for batch in _admitted(list(batches), now):
+        reports += batch.reports
+        unread = [_unfiled(*one) for one in batch.unread]
+        filed += _store_refused([*unread, *(_refused_entry(*one) for one in batch.refused)], now)
+    return filed + _file(reports, now)
+
+
+def _admitted(batches: list[_Batch], now: datetime) -> list[_Batch]:
+    """The batches; what comes from an unknown source that is accepted at once is read again."""
+    unknown = {refused.source for batch in batches for _, refused in batch.refused if refused.cause == Cause.UNKNOWN}
+    accepted = admission.accept_first(unknown, now) if unknown else set()
+    if not accepted:
+        return batches
+    again = [entry for batch in batches for entry, refused in batch.refused if refused.source in accepted]
+    for batch in batches:
+        batch.refused[:] = [one for one in batch.refused if one[1].source not in accepted]
+    return [*batches, _read(again, now, rules_in_force.current(), trust.current())]
+
+
+def _refused_entry(entry: Entry, refused: Refused) -> RefusedEntry:
+    return RefusedEntry(entry.name, refused.source, refused.cause, str(refused), entry.fields)
+
+
+def _store_refused(refused: Sequence[RefusedEntry], now: datetime) -> Filed:
+    """Store what is not filed. Where that fails though the database answers, halve it until the entry stands alone: that is
+    dropped and counted, so that it holds up no other.
+    """
+    if not refused:
+        return Filed()
+    try:
+        return Filed(unfiled=admission.store(refused, now))
+    except Exception as error:
+        if isinstance(error, Error | redis.RedisError | OSError) and not _is_refusal(error):
+            raise
+        if len(refused) == 1:
+            log.exception("A report (%s) that is not filed could not be stored and is dropped.", refused[0].entry_id)
+            admission.drop(refused[0], now)
+            return Filed()
+    half = len(refused) // 2
+    return _store_refused(refused[:half], now) + _store_refused(refused[half:], now)
+
+
+def _file(reports: Sequence[_Told], now: datetime) -> Filed:
+    """Write the reports in one transaction. Where the database refuses a row, or writing failed for another reason three
+    times, halve them until the report stands alone: it is kept raw.
+    """
+    if not reports:
+        return Filed()
+    try:
+        written = _write([report for report, _ in reports], now)
+        if _reading.failed:
+            for _, entry in reports:
+                _reading.failed.pop(entry.name, None)
+        return Filed(written.failures, written.attempts)
+    except Exception as error:
+        is_refusal = _is_refusal(error)
+        if not is_refusal and not _failed_often(reports, error):
+            raise
+        if len(reports) == 1:
+            _, entry = reports[0]
+            if is_refusal:
+                return _keep_raw(entry, f"the database refused it: {error}", now)
+            log.exception("Writing a report (%s) failed.", entry.name)
+            return _keep_raw(entry, f"writing it failed: {type(error).__name__}: {error}", now)
+    half = len(reports) // 2
+    return _file(reports[:half], now) + _file(reports[half:], now)
+
+
+def _failed_often(reports: Sequence[_Told], error: Exception) -> bool:
+    """Return whether one of them was in a batch that could not be written `_FAILURES` times, through no fault of a server."""
+    if isinstance(error, Error | redis.RedisError | OSError):
+        return False  # away: nothing is said about the reports
+    _reading.failed.update(entry.name for _, entry in reports)
+    return max(_reading.failed[entry.name] for _, entry in reports) >= _FAILURES
+
+
+def _write(reports: list[Report], now: datetime) -> filing.Written:
+    for tries_left in (2, 1, 0):
+        try:
+            with turn():
+                with transaction.atomic():
+                    _write_alone()
+                    began = time.monotonic()
+                    written = filing.write(reports, now)
+                _reading.most = _fitting(len(reports), time.monotonic() - began)
+                return written
+        except OperationalError as error:
+            # Two transactions locked each other out and PostgreSQL ended this one: nothing was written.
+            if not tries_left or _sqlstate(error) not in {"40P01", "40001"}:
+                raise
+
+
+def _fitting(count: int, took_s: float) -> int:
+    """As many reports as would have been written in the time that a transaction may last."""
+    return int(min(_BATCH, max(_BATCH // 10, count * _TRANSACTION_S / max(took_s, 1e-6))))
+
+
+def _write_alone() -> None:
+    """One process writes reports at a time, until its transaction ends, as is so on SQLite anyway.
+
+    Ids then rise in the order of commits: a replay's scope ("up to this id") can gain nothing afterwards, and a list has
+    no late arrivals below its first row. What takes long, reading and encrypting, is done before.
+    """
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_WRITE_LOCK])
+
+
+def _sqlstate(error: Exception) -> str:
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the database answered no to a value, rather than not at all."""
+    if isinstance(error, OperationalError):
+        # PostgreSQL: class 54 is "program limit exceeded" (a value too large for an index).
+        return _sqlstate(error).startswith("54")
+    return isinstance(error, DataError | IntegrityError | ValueError | OverflowError) or "bind" in str(error).lower()
+
+
+def _keep_raw(entry: Entry, why: str, now: datetime) -> Filed:
+    return _store_refused([_unfiled(entry, why)], now)
+
+
+def _unfiled(entry: Entry, why: str) -> RefusedEntry:
+    return RefusedEntry(entry.name, entry.source, Cause.UNFILED, why, entry.fields)

@@ -1,0 +1,520 @@
+"""Reports become rows, in one transaction: failures, attempts, payloads, groups, counters.
+
+The same reports twice, or in another order, or split over several transactions and processes, give the same rows:
+
+- a failure has a name of its own (source, queue and job id of run 1), and so has an attempt;
+- the state of a failure is decided by its highest attempt (`report.rank`), never by which report came last;
+- `lost` is what nobody saw. It stands until a worker's own word on that attempt comes, and is nothing once that is known;
+- counters move only with an attempt row that was not there before.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as changed_copy
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from jobs_admin import config, trust
+from jobs_admin.core import terms
+from jobs_admin.core.envelope import UNREAD
+from jobs_admin.db import counters, statements, totals
+from jobs_admin.db.totals import Counted
+from jobs_admin.ingest import group_sightings, job_notices
+from jobs_admin.ingest.group_sightings import Sighting
+from jobs_admin.ingest.lineages import believed
+from jobs_admin.ingest.report import LOST, Report, document, rank
+from jobs_admin.models import (
+    Attempt,
+    Failure,
+    Group,
+    GroupAlias,
+    Payload,
+    Release,
+    Source,
+    Traceback,
+)
+from jobs_admin.models import terms as index
+from jobs_admin.models.failure import Caveat, FailureState
+from jobs_admin.trust import unsealing
+
+Name = tuple[str, str, str]  # source, queue and job id of run 1
+Rank = tuple[int, int, int]
+
+_NAME = ("source", "queue", "first_job_id")
+# What the list shows of a failure: from its latest attempt that failed.
+_FACE = (
+    "task", "group_id", "error_type", "message", "traceback_id", "max_attempts", "failed_at", "worker", "host",
+    "release", "tenant", "priority", "labels", "args", "kwargs", "headers", "redacted", "expires_at",
+)  # fmt: skip
+_OF_MESSAGE = ("task", "max_attempts", "tenant", "priority", "args", "kwargs", "headers", "redacted")
+_STANDING = ("job_id", "run", "state", "kind", "reason", "attempts", "due_at", "crashes")
+_COLUMNS = (*_NAME, *_STANDING, *_FACE, "first_failed_at", "received_at", "caveats", "made_at")
+# What of these the search index holds.
+_SEARCHED = (
+    "job_id", "task", "error_type", "message", "traceback_id", "worker", "host", "release", "tenant", "args", "kwargs",
+)  # fmt: skip
+_ATTEMPT = (
+    "failure_id", "run", "attempt", "kind", "job_id", "item_id", "group_id", "traceback_id", "error_type", "message",
+    "reason", "ended_at", "received_at", "duration_s", "delay_s", "worker", "host", "release", "policy",
+)  # fmt: skip
+_PAYLOAD = ("failure_id", "run", "body", "size", "sha256", "is_whole", "payload_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    failures: int  # that were not known
+    attempts: int
+
+
+def write(reports: Sequence[Report], now: datetime) -> Written:
+    """File the reports inside the caller's transaction. After an error nothing remains once that is rolled back."""
+    _register(reports, now)
+    trust.note(trust.current(), {(r.source, r.key_id) for r in reports if not config.keeps_dead(r.source)}, now)
+    reports = believed(reports)
+    marks = _Marks(_groups(reports), _stacks(reports))
+    known, by_name = _homes(reports)
+    unknown = {name: mine for name, mine in by_name.items() if name not in known and _is_news(mine)}
+    fresh = _insert(unknown, marks, now)
+    # Another process may have written the same failures since we looked: they are known after all.
+    raced = _ids(set(unknown) - set(fresh))
+    known = {**known, **raced}
+    of_failure = {known[name]: by_name[name] for name in by_name if name in known}
+    before = _move(of_failure, marks, now)
+    of_failure.update({fresh[name]: mine for name, mine in unknown.items() if name in fresh})
+    counted = _attempts(of_failure, before, marks, now)
+    _payloads(of_failure, before)
+    job_notices.write((it.failure, it.report) for it in counted)
+    queues = {pk: name[:2] for name, pk in {**known, **fresh}.items()}
+    _count(counted, marks, queues, now)
+    _count_totals(counted, queues, before)  # the last: see there
+    return Written(len(fresh), len(counted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    groups: dict[str, int]  # by fingerprint
+    stacks: dict[str, int]  # by hash
+
+    def group(self, report: Report) -> int | None:
+        return self.groups[report.fingerprint.value] if report.fingerprint else None
+
+    def stack(self, report: Report) -> int | None:
+        return self.stacks.get(report.stack_sha256)
+
+
+# -- what failures refer to -------------------------------------------------------------------------------------
+
+
+def _register(reports: Iterable[Report], now: datetime) -> None:
+    """Sources and releases that were never heard of make themselves known."""
+    sources = sorted({r.source for r in reports})
+    known = set(Source.objects.filter(name__in=sources).values_list("name", flat=True))
+    Source.objects.bulk_create(
+        [Source(name=s, is_configured=s in config.sources()) for s in sources if s not in known], ignore_conflicts=True
+    )
+    first: dict[tuple[str, str], datetime] = {}
+    for r in reports:
+        if r.release:
+            first[r.source, r.release] = min(r.ended_at, first.get((r.source, r.release), now))
+    seen = Release.objects.filter(source__in=sources, version__in={v for _, v in first})
+    news = set(first) - set(seen.values_list("source", "version"))
+    Release.objects.bulk_create(
+        [Release(source=s, version=v, at=first[s, v]) for s, v in sorted(news)], ignore_conflicts=True
+    )
+
+
+def _groups(reports: Iterable[Report]) -> dict[str, int]:
+    first: dict[str, Report] = {}
+    for r in reports:
+        if r.fingerprint:
+            first.setdefault(r.fingerprint.value, r)
+
+    def find(values: Iterable[str]) -> dict[str, int]:
+        found = dict(Group.objects.filter(fingerprint__in=list(values)).values_list("fingerprint", "id"))
+        if len(found) < len(list(values)):
+            found |= dict(
+                GroupAlias.objects.filter(fingerprint__in=list(values)).values_list("fingerprint", "group_id")
+            )
+        return found
+
+    found = find(first.keys())
+    news = sorted(first.keys() - found.keys())
+    Group.objects.bulk_create(
+        [
+            Group(
+                fingerprint=value,
+                error_type=r.error_type,
+                message=r.fingerprint.title_message,
+                culprit=r.fingerprint.culprit,
+                first_seen=r.ended_at,
+                last_seen=r.ended_at,
+                first_release=r.release,
+            )
+            for value in news
+            if (r := first[value]).fingerprint
+        ],
+        ignore_conflicts=True,
+    )
+    return found | find(news) if news else found
+
+
+def _stacks(reports: Iterable[Report]) -> dict[str, int]:
+    # Of one stack the first report brings what is indexed of it.
+    first: dict[str, Report] = {}
+    for r in reports:
+        if r.stack_sha256:
+            first.setdefault(r.stack_sha256, r)
+
+    def find(hashes: Iterable[str]) -> dict[str, int]:
+        return dict(Traceback.objects.filter(sha256__in=list(hashes)).values_list("sha256", "id"))
+
+    found = find(first)
+    news = sorted(first.keys() - found.keys())
+    if not news:
+        return found
+    Traceback.objects.bulk_create([Traceback(sha256=h, text=first[h].stack) for h in news], ignore_conflicts=True)
+    made = find(news)
+    index.write_stacks([(pk, first[h].stack_terms or terms.stack_document(first[h].stack)) for h, pk in made.items()])
+    return found | made
+
+
+# -- failures ---------------------------------------------------------------------------------------------------
+
+
+def _homes(reports: Sequence[Report]) -> tuple[dict[Name, int], dict[Name, list[Report]]]:
+    """The ids of the failures that are known, and the reports of each failure in order of arrival.
+
+    A report without lineage belongs to the job that it names; else, after a replay whose header was lost on the
+    way, to the failure whose present run has that job id. Not where the system keeps its dead letters: there an id says
+    nothing without its queue (each queue of BullMQ counts from 1), and nothing is lost on the way.
+    """
+    known = _ids({r.name for r in reports})
+    counted = {source for source in {r.source for r in reports} if config.keeps_dead(source)}
+    strays = defaultdict(set)
+    for r in reports:
+        if not r.has_lineage and r.name not in known and r.source not in counted:
+            strays[r.source].add(r.job_id)
+    by_job: dict[tuple[str, str], tuple[Name, int]] = {}  # -> name and current run
+    for source, job_ids in strays.items():
+        columns = ("id", "queue", "first_job_id", "job_id", "run")
+        rows = statements.find(Failure, columns, among=("job_id", sorted(job_ids)), source=source)
+        for pk, queue, first, job_id, run in sorted(rows, reverse=True):
+            by_job[source, job_id] = (source, queue, first), run
+            known[source, queue, first] = pk
+    by_name: dict[Name, list[Report]] = defaultdict(list)
+    for r in reports:
+        name, run = r.name, r.run
+        if not r.has_lineage and name not in known and r.source not in counted:
+            # The first report of a job names it, should a later one of the same job come from another queue.
+            name, run = by_job.setdefault((r.source, r.job_id), (name, 1))
+        by_name[name].append(r if run == r.run else changed_copy(r, run=run))
+    return known, by_name
+
+
+def _ids(names: Iterable[Name]) -> dict[Name, int]:
+    by_queue: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for source, queue, job_id in names:
+        by_queue[source, queue].append(job_id)
+    found: dict[Name, int] = {}
+    for (source, queue), job_ids in by_queue.items():
+        rows = statements.find(
+            Failure, ("first_job_id", "id"), among=("first_job_id", job_ids), source=source, queue=queue
+        )
+        found |= {(source, queue, job_id): pk for job_id, pk in rows}
+    return found
+
+
+def _is_news(reports: Iterable[Report]) -> bool:
+    """Whether these are about a job that failed. A job that ran well at once is none of our business.
+
+    A success at a second attempt is: its failure is on the way, held up in a worker's spool. Dropping the success would
+    leave the job `retrying`, then `lost`, and somebody would run it again.
+    """
+    # One with a reason ends what was filed as lost, perhaps by another process and not yet.
+    return any(r.kind != "success" or r.attempt > 1 or r.has_lineage or r.reason for r in reports)
+
+
+def _seen(reports: Sequence[Report], told: Container[tuple[int, int]] = ()) -> list[Report]:
+    """Without those that call lost what a worker tells of, here or in the attempts (run, number) that were `told`.
+
+    Of these only the message is kept, where the worker brought none.
+    """
+    words = {(r.run, r.attempt) for r in reports if r.kind != LOST}
+    return [r for r in reports if r.kind != LOST or not ((r.run, r.attempt) in words or (r.run, r.attempt) in told)]
+
+
+def _state(report: Report) -> str:
+    if report.crashes is not None or report.kind in UNREAD:
+        return FailureState.QUARANTINED.value
+    return {"retry": FailureState.RETRYING, "success": FailureState.RECOVERED}.get(report.kind, FailureState.DEAD).value
+
+
+def _standing(top: Report) -> dict[str, Any]:
+    return {
+        "job_id": top.job_id,
+        "run": top.run,
+        "state": _state(top),
+        "kind": top.kind,
+        "reason": top.reason,
+        "attempts": top.attempt,
+        "due_at": top.due_at,
+        "crashes": top.crashes,
+    }
+
+
+def _face(report: Report, marks: _Marks) -> dict[str, Any]:
+    return {
+        "task": report.task,
+        "group_id": marks.group(report),
+        "error_type": report.error_type,
+        "message": report.message,
+        "traceback_id": marks.stack(report),
+        "max_attempts": report.max_attempts,
+        "failed_at": report.ended_at,
+        "worker": report.worker,
+        "host": report.host,
+        "release": report.release,
+        "tenant": report.tenant,
+        "priority": report.priority,
+        "labels": report.labels,
+        "args": report.args,
+        "kwargs": report.kwargs,
+        "headers": report.headers,
+        "redacted": report.redacted,
+        "expires_at": report.expires_at,
+    }
+
+
+def _caveats(reports: Iterable[Report], expires_at: datetime | None, before: int | None) -> int | None:
+    """What a replay has to know of the message, when these reports are added to what was known `before`.
+
+    A message that was kept whole once stays, and who is in a chord stays in it: so the order of reports does not matter.
+    """
+    held = before or 0
+    for r in reports:
+        if r.sealed is not None and held & Caveat.NO_MESSAGE:
+            held += Caveat.TRUNCATED - Caveat.NO_MESSAGE
+        if r.sealed is not None and r.raw_is_whole:
+            held &= ~Caveat.TRUNCATED
+        if r.is_chord_member:
+            held |= Caveat.CHORD
+        if r.is_formless:
+            held |= Caveat.NO_FORM
+    held = held | Caveat.EXPIRES if expires_at else held & ~Caveat.EXPIRES
+    return held or None
+
+
+def _failing(reports: Iterable[Report]) -> list[Report]:
+    return [r for r in reports if r.kind != "success"]
+
+
+def _insert(unknown: dict[Name, list[Report]], marks: _Marks, now: datetime) -> dict[Name, int]:
+    """Write the failures that are not known; answers the ids of those that were indeed not there."""
+    rows, documents = [], {}
+    # In order of arrival, because lists sort by id.
+    for name, mine in unknown.items():
+        seen = _seen(mine)
+        failed = _failing(seen) or seen
+        latest = max(failed, key=_tells)
+        row = dict(zip(_NAME, name, strict=True))
+        row |= _standing(max(seen, key=_tells)) | _face(latest, marks)
+        row |= {"first_failed_at": min(r.ended_at for r in failed), "received_at": now}
+        row["made_at"] = next((r.made_at for r in mine if r.made_at is not None), None)
+        row["caveats"] = _caveats(mine, row["expires_at"], Caveat.NO_MESSAGE)
+        rows.append([row[column] for column in _COLUMNS])
+        documents[name] = document_of(row, latest)
+    written = statements.insert(Failure, _COLUMNS, rows, conflict="DO NOTHING", returning=("id", *_NAME))
+    fresh = {(source, queue, job_id): pk for pk, source, queue, job_id in written}
+    index.write_failures([(pk, documents[name]) for name, pk in fresh.items()])
+    return fresh
+
+
+def document_of(row: Mapping[str, Any], face: Report | None = None) -> str:
+    """What the search index holds of a failure; `face` is the report that it shows."""
+    # That brings what would be made of the row, unless the row has its name or its job from another report.
+    is_all = face is not None and face.name == _name_of(row) and face.job_id == row["job_id"]
+    made = face.terms if face is not None and is_all else document(row)
+    stack = row["traceback_id"]
+    return f"{made} {terms.name('stack', str(stack))}" if stack else made
+
+
+def _name_of(row: Mapping[str, Any]) -> Name:
+    return row["source"], row["queue"], row["first_job_id"]
+
+
+def _rank_of(report: Report) -> Rank:
+    return report.rank
+
+
+def _tells(report: Report) -> tuple[Rank, bool]:
+    """The latest attempt, by whoever knows what the job was."""
+    return report.rank, report.task != ""
+
+
+@dataclass(slots=True)
+class _Before:
+    """What was known of a failure: its attempts that failed, highest first in `face`, and the highest of each run."""
+
+    face: Rank | None = None
+    runs: dict[int, Rank] = field(default_factory=dict)
+    told: set[tuple[int, int]] = field(
+        default_factory=set
+    )  # attempts (run, number) of which a worker told how they ended
+
+
+def _move(of_failure: dict[int, list[Report]], marks: _Marks, now: datetime) -> dict[int, _Before]:
+    """Fold the reports into failures that are known. Answers what was known of them before."""
+    before: dict[int, _Before] = {pk: _Before() for pk in of_failure}
+    if not of_failure:
+        return before
+    rows = Failure.objects.filter(pk__in=of_failure).order_by("pk")
+    if connection.features.has_select_for_update:
+        # In one order for all; what others write to these waits until we are through. "No key": inserting an attempt
+        # or a failure shares its parent's key, and two that share a key could not both go on to lock it whole.
+        rows = rows.select_for_update(of=("self",), no_key=True)
+    held = [dict(zip(("id", *_COLUMNS), values, strict=True)) for values in rows.values_list("id", *_COLUMNS)]
+    known = Attempt.objects.filter(failure__in=of_failure)
+    for pk, run, attempt, kind in known.values_list("failure_id", "run", "attempt", "kind"):
+        it, place = before[pk], rank(run, attempt, kind)
+        if kind != LOST:
+            it.told.add((run, attempt))
+        if kind == "success":
+            continue
+        it.face = max(place, it.face or place)
+        it.runs[run] = max(place, it.runs.get(run, place))
+    changed, documents = [], []
+    for row in held:
+        change, face = _folded(row, of_failure[row["id"]], before[row["id"]], marks)
+        new = row | change
+        if new != row:
+            changed.append([new[column] for column in _COLUMNS])
+        if any(new[column] != row[column] for column in _SEARCHED):
+            documents.append((row["id"], document_of(new, face)))
+    statements.insert(Failure, _COLUMNS, changed, conflict=statements.replace(_COLUMNS, key=(*_NAME,)))
+    index.write_failures(documents)
+    return before
+
+
+def _folded(
+    row: dict[str, Any], reports: list[Report], before: _Before, marks: _Marks
+) -> tuple[dict[str, Any], Report | None]:
+    """What changes in a failure by these reports; and the one that it shows now, where that is one of them."""
+    change: dict[str, Any] = {}
+    face = None
+    seen = _seen(reports, before.told)
+    if seen and _overrules(top := max(seen, key=_tells), row):
+        change |= _standing(top)
+    failed = _failing(seen)
+    if failed:
+        latest = max(failed, key=_tells)
+        if before.face is None or latest.rank > before.face:
+            face = latest
+            change |= _face(latest, marks)
+        elif not row["task"] and latest.task and latest.rank == before.face:
+            # The same attempt by one who knows more: of what its queue dropped at once, a copy tells what it was.
+            change |= {column: value for column, value in _face(latest, marks).items() if column in _OF_MESSAGE}
+            change["reason"] = latest.reason
+        first = min(r.ended_at for r in failed)
+        change["first_failed_at"] = first if before.face is None else min(first, row["first_failed_at"])
+    change["caveats"] = _caveats(reports, change.get("expires_at", row["expires_at"]), row["caveats"])
+    return change, face
+
+
+def _overrules(top: Report, row: dict[str, Any]) -> bool:
+    if row["state"] in {FailureState.REPLAYING, FailureState.GONE}:
+        return top.run >= row["run"]  # nothing of this run has been heard yet, or its source has it again
+    stands = rank(row["run"], row["attempts"], row["kind"])
+    if row["state"] == FailureState.DISCARDED:
+        return top.rank[:2] > stands[:2]
+    return top.rank > stands
+
+
+# -- attempts, payloads, counters -------------------------------------------------------------------------------
+
+
+def _attempts(
+    of_failure: dict[int, list[Report]], before: dict[int, _Before], marks: _Marks, now: datetime
+) -> list[Sighting]:
+    """Write the attempts; answers those that were not there before, each once."""
+    first: dict[tuple[int, int, int, str], Report] = {}
+    for pk in sorted(of_failure):
+        seen = _seen(of_failure[pk], before[pk].told if pk in before else ())
+        for r in sorted(seen, key=lambda r: not r.task):  # as their failure shows them
+            first.setdefault((pk, r.run, r.attempt, r.kind), r)
+    rows = [
+        (
+            pk, r.run, r.attempt, r.kind, r.job_id, r.item, marks.group(r), marks.stack(r), r.error_type, r.message,
+            r.reason or r.observed, r.ended_at, now, r.duration_s, r.delay_s, r.worker, r.host, r.release, r.policy,
+        )
+        for (pk, *_), r in first.items()
+    ]  # fmt: skip
+    written = statements.insert(Attempt, _ATTEMPT, rows, conflict="DO NOTHING", returning=_ATTEMPT[:4])
+    return [Sighting(row[0], first[row]) for row in written]
+
+
+def _payloads(of_failure: dict[int, list[Report]], before: dict[int, _Before]) -> None:
+    """Keep the raw message of each run: that of its newest attempt; a whole one is not given away for a part."""
+    newest: dict[tuple[int, int], Report] = {}
+    for pk, reports in of_failure.items():
+        for r in reports:
+            if r.sealed is not None:
+                held = newest.get((pk, r.run))
+                if held is None or (r.raw_is_whole, r.rank) > (held.raw_is_whole, held.rank):
+                    newest[pk, r.run] = r
+    later, earlier = [], []
+    payload_key = unsealing.key_ids()[0]
+    for (pk, run), r in sorted(newest.items(), key=lambda entry: entry[0]):
+        known = before[pk].runs.get(run) if pk in before else None
+        row = (pk, run, r.sealed, r.raw_size, r.raw_sha256, r.raw_is_whole, payload_key)
+        if known is None or r.rank > known:
+            later.append(row)
+        elif r.raw_is_whole:
+            earlier.append(row)
+    table = Payload._meta.db_table
+    replace = statements.replace(_PAYLOAD, key=("failure_id", "run"))
+    statements.insert(Payload, _PAYLOAD, later, conflict=f"{replace} WHERE excluded.is_whole OR NOT {table}.is_whole")
+    statements.insert(Payload, _PAYLOAD, earlier, conflict=f"{replace} WHERE NOT {table}.is_whole")
+
+
+def _count(counted: list[Sighting], marks: _Marks, queues: dict[int, tuple[str, str]], now: datetime) -> None:
+    groups: dict[tuple[int, datetime], list[int]] = defaultdict(lambda: [0, 0])
+    by_queue: dict[tuple[str, str, datetime], list[int]] = defaultdict(lambda: [0, 0, 0])
+    seen: dict[int, list[Sighting]] = defaultdict(list)
+    for it in counted:
+        r = it.report
+        minute = r.ended_at.replace(second=0, microsecond=0)
+        place = {"retry": 1, "success": 2}.get(r.kind, 0)
+        by_queue[*queues[it.failure], minute][place] += 1
+        group = marks.group(r)
+        if group is not None:
+            groups[group, minute][place] += 1
+            seen[group].append(it)
+    group_sightings.fold(seen)
+    counters.count_groups(groups)
+    counters.count_queues(
+        {key: dict(zip(("failed", "retried", "recovered"), n, strict=True)) for key, n in by_queue.items()}
+    )
+
+
+def _count_totals(counted: list[Sighting], queues: dict[int, tuple[str, str]], before: dict[int, _Before]) -> None:
+    """What Prometheus is told of these attempts. One that we had already counted as lost fails no second time."""
+    found: dict[Counted, float] = defaultdict(float)
+    for it in counted:
+        r, (source, queue) = it.report, queues[it.failure]
+        if r.kind == "success":
+            found[Counted(totals.RECOVERED, source, queue)] += 1
+            continue
+        if r.kind == "retry":
+            found[Counted(totals.RETRIES, source, queue)] += 1
+        known = before[it.failure].runs.get(r.run) if it.failure in before else None
+        if known == rank(r.run, r.attempt, LOST):
+            continue
+        found[Counted(totals.FAILURES, source, queue, r.task, totals.error_label(r.error_type, r.kind))] += 1
+        if _state(r) == FailureState.DEAD:
+            found[Counted(totals.DIED, source, queue, r.task)] += 1
+    totals.add(found)

@@ -1,0 +1,95 @@
+"""Makes the search index anew: for rows that ingest did not write, and where other rules made it.
+
+In short transactions, the newest first, so that search is whole again soonest where people look; each begins where the
+one before it ended, whoever ran that. Ingest goes on meanwhile and writes what is new by today's rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db import connection, transaction
+from django.db.models import Max
+
+from jobs_admin.core import terms
+from jobs_admin.ingest.filing import document_of
+from jobs_admin.models import Failure, Traceback
+from jobs_admin.models.terms import FAILURES, STACKS, STATE, write_failures, write_stacks
+
+AT_ONCE = {FAILURES: 300, STACKS: 20}  # rows of a transaction: on SQLite nobody else writes meanwhile
+_MODELS = {FAILURES: Failure, STACKS: Traceback}
+_COLUMNS = ("id", "first_job_id", "job_id", "traceback_id", "error_type", "message", "args", "kwargs", *terms.NAMED)
+
+
+def step() -> bool:
+    """Make the next few rows anew; False where every row is by today's rules."""
+    for table in (STACKS, FAILURES):
+        with transaction.atomic():
+            version, below = _standing(table, is_locked=True)
+            if version == terms.VERSION:
+                continue
+            done = _make(table, below)
+            _note(table, *((0, done) if done is not None else (terms.VERSION, None)))
+            return True
+    return False
+
+
+def is_whole(table: str) -> bool:
+    """Whether every row of the table is by today's rules."""
+    return _standing(table)[0] == terms.VERSION
+
+
+def begin_again() -> None:
+    """Every row is to be made anew."""
+    for table in AT_ONCE:
+        _note(table, 0, None)
+
+
+def left() -> int:
+    """How many rows are still to be made anew, about."""
+    total = 0
+    for table in AT_ONCE:
+        version, below = _standing(table)
+        if version != terms.VERSION:
+            rows = _MODELS[table].objects.all()
+            total += (rows if below is None else rows.filter(pk__lt=below)).count()
+    return total
+
+
+def index(failures: Iterable[Failure]) -> None:
+    """Index these failures and their stacks, however they were written."""
+    pks = [failure.pk for failure in failures]
+    for start in range(0, len(pks), AT_ONCE[FAILURES]):
+        rows = Failure.objects.filter(pk__in=pks[start : start + AT_ONCE[FAILURES]])
+        write_failures([(row["id"], document_of(row)) for row in rows.values(*_COLUMNS)])
+        held = Traceback.objects.filter(pk__in=rows.values("traceback_id"))
+        write_stacks([(pk, terms.stack_document(text)) for pk, text in held.values_list("pk", "text")])
+
+
+def _make(table: str, below: int | None) -> int | None:
+    """Index the next rows below this id; answers the lowest of them, None where there were none."""
+    rows = _MODELS[table].objects.order_by("-pk")
+    if below is None:
+        below = (rows.aggregate(highest=Max("pk"))["highest"] or 0) + 1
+    rows = rows.filter(pk__lt=below)[: AT_ONCE[table]]
+    if table == STACKS:
+        stacks = list(rows.values_list("pk", "text"))
+        write_stacks([(pk, terms.stack_document(text)) for pk, text in stacks])
+        return min((pk for pk, _ in stacks), default=None)
+    if connection.features.has_select_for_update:
+        rows = rows.select_for_update(no_key=True)  # what ingest writes meanwhile is not to be undone
+    failures = list(rows.values(*_COLUMNS))
+    write_failures([(row["id"], document_of(row)) for row in failures])
+    return min((row["id"] for row in failures), default=None)
+
+
+def _standing(table: str, *, is_locked: bool = False) -> tuple[int, int | None]:
+    lock = " FOR UPDATE" if is_locked and connection.features.has_select_for_update else ""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT version, below FROM {STATE} WHERE name = %s{lock}", [table])
+        return cursor.fetchone() or (0, None)
+
+
+def _note(table: str, version: int, below: int | None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {STATE} SET version = %s, below = %s WHERE name = %s", [version, below, table])

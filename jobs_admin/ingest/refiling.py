@@ -1,0 +1,102 @@
+"""Reports that were stored raw (`Unfiled`) are filed: those that a person accepted, and those of a newer guard.
+
+A fleet is upgraded in any order. What came before the desk could read it is looked at again by each `watch` that starts: it
+runs the version that can read it, or the report is stored for the next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cryptography.fernet import InvalidToken
+from django.db.models import Q, QuerySet
+
+from jobs_admin import config, ingest
+from jobs_admin.core.envelope import BY_SOMEBODY_NEWER, Unreadable, decode
+from jobs_admin.models import Unfiled
+from jobs_admin.trust import Cause, raw_entries, unsealing
+
+_AT_ONCE = 20
+_BYTES_AT_ONCE = 32 * 2**20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Look:
+    """How far this process is: everything that was there when it began is looked at once."""
+
+    at: int = 0
+    until: int | None = None
+
+
+_look = _Look()
+
+
+def begin_again() -> None:
+    """Look at all of them once more, as a process that starts does."""
+    _look.at, _look.until = 0, None
+
+
+def step() -> bool:
+    """File the next few, of what was accepted and of what can be read now; True while there are more. Idempotent, whoever dies."""
+    accepted = list(_few(Unfiled.objects.filter(cause=Cause.ACCEPTED).order_by("id")))
+    for kept in accepted:
+        _file_accepted(kept)
+    if accepted:
+        return True
+    by_somebody_newer = Q()
+    for words in BY_SOMEBODY_NEWER:
+        by_somebody_newer |= Q(cause="", why__startswith=words)
+    found = Unfiled.objects.filter(by_somebody_newer).order_by("id")
+    if _look.until is None:
+        _look.until = found.order_by("-id").values_list("id", flat=True).first() or 0
+    seen, filed = 0, 0
+    for kept in _few(found.filter(id__gt=_look.at, id__lte=_look.until)):
+        seen += 1
+        filed += _file_again(kept)
+        _look.at = kept.id
+    if filed:
+        log.info("%d reports of a newer guard, kept until they could be read, are filed.", filed)
+    return seen > 0
+
+
+def _few(found: QuerySet[Unfiled]) -> Iterator[Unfiled]:
+    """One at a time, until they are many bytes: a report may hold a message of 16 MB."""
+    size = 0
+    for number, row in found.values_list("id", "size")[:_AT_ONCE]:
+        if size and size + row > _BYTES_AT_ONCE:
+            return
+        size += row
+        if kept := Unfiled.objects.filter(pk=number).first():
+            yield kept
+
+
+def _file_accepted(kept: Unfiled) -> None:
+    """File a report without a look at its signature. What cannot be filed all the same is stored as any other such report."""
+    try:
+        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(kept.body)))
+    except (InvalidToken, ValueError) as error:
+        why = f"{kept.why}; to be filed, but it cannot be opened: {type(error).__name__}"
+        Unfiled.objects.filter(pk=kept.pk).update(cause="", why=why[:2000])
+        return
+    with unsealing.stored_key(key):
+        ingest.file([ingest.Entry.of_name(kept.entry_id, fields)], is_trusted=True)
+    row = Unfiled.objects.filter(pk=kept.pk)
+    if not row.filter(why=kept.why).delete()[0]:  # it was refused for another reason, which is in its row now
+        row.update(cause="")
+
+
+def _file_again(kept: Unfiled) -> bool:
+    try:
+        fields, key = raw_entries.decode(config.payload_keys().decrypt(bytes(kept.body)))
+        with unsealing.stored_key(key):
+            unsealing.opened(decode(fields))
+    except (Unreadable, InvalidToken, ValueError):
+        return False
+    with unsealing.stored_key(key):
+        ingest.file([ingest.Entry.of_name(kept.entry_id, fields)])
+    # Not where it was refused for another reason: that stands in its row now.
+    return bool(Unfiled.objects.filter(pk=kept.pk, why=kept.why).delete()[0])

@@ -1,0 +1,136 @@
+"""An entry that ends the process which reads it (memory, a crash below Python, no end) must not come back for ever.
+
+While a process reads a batch, and only then, its entries stand in a hash of the store, under a name that no other
+process has. What others left there ended them. A batch that did so three times is read entry by entry; one that ended
+a process when it was alone is left out, and the caller keeps it raw.
+
+Reading asks nobody else: a database that is away, slow or locked is no reason to suspect an entry.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+import redis
+
+from jobs_admin.core import keys, untrusted
+
+T = TypeVar("T")
+
+
+class Entry(Protocol):
+    """An entry of a stream."""
+
+    @property
+    def name(self) -> str: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+DEATHS_TOGETHER = 3
+_FORGOTTEN_S = 86_400
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of the entries of a batch."""
+
+    deaths: int = 0  # processes that ended over some of them
+    alone: set[str] = field(default_factory=set)  # those that ended one with nobody beside them
+    left: dict[bytes, dict[str, Any]] = field(default_factory=dict)  # what those processes left in the hash
+
+
+def watched(
+    store: redis.Redis,
+    process: str,
+    entries: Sequence[E],
+    read: Callable[[Sequence[E]], T],
+    left_out: Callable[[E, str], T],
+) -> list[T]:
+    """What `read` makes of the entries, in one batch or one by one; `left_out` for those that end their reader."""
+    named = {entry.name: entry for entry in entries}
+    if not named:
+        return []
+    name = f"{process} {_of_this_process(os.getpid())}"
+    known = _known(store, name, set(named))
+    if known.deaths < DEATHS_TOGETHER:
+        _note(store, name, sorted(named), known.deaths + 1)
+        made = [read(entries)]
+    else:
+        made = list(_one_by_one(store, name, named, known, read, left_out))
+    _forget(store, name, set(named), known)
+    return made
+
+
+def _one_by_one(
+    store: redis.Redis,
+    name: str,
+    named: dict[str, E],
+    known: _Known,
+    read: Callable[[Sequence[E]], T],
+    left_out: Callable[[E, str], T],
+) -> Iterator[T]:
+    for entry_id, entry in named.items():
+        if entry_id in known.alone:
+            yield left_out(entry, f"reading it ended the process each time, {known.deaths} times by now")
+        else:
+            _note(store, name, [entry_id], DEATHS_TOGETHER + 1)
+            yield read([entry])
+
+
+@cache
+def _of_this_process(pid: int) -> str:
+    """Not the pid itself, which is the same again in the next container."""
+    return uuid4().hex
+
+
+def _known(store: redis.Redis, name: str, ids: set[str]) -> _Known:
+    known = _Known()
+    noted: Any = store.hgetall(keys.reading())
+    for other, text in noted.items():
+        if other.decode("utf-8", "replace") == name:
+            continue  # we live: the store was away when this should have been taken back
+        said = untrusted.read_object(text)
+        at, named = untrusted.number(said.get("at")), said.get("ids")
+        if at is None or not isinstance(named, list):
+            continue
+        theirs = {one for one in named if isinstance(one, str)}
+        deaths, age_s = int(untrusted.number(said.get("deaths")) or 0), time.time() - at
+        said["ids"] = sorted(theirs)
+        if age_s > _FORGOTTEN_S:
+            store.hdel(keys.reading(), other)
+            continue
+        if theirs & ids:
+            known.left[other] = said
+            known.deaths = max(known.deaths, deaths)
+            if deaths > DEATHS_TOGETHER:
+                known.alone |= theirs & ids
+    return known
+
+
+def _note(store: redis.Redis, name: str, ids: list[str], deaths: int) -> None:
+    with store.pipeline(transaction=True) as pipe:
+        pipe.hset(keys.reading(), name, json.dumps({"ids": ids, "deaths": deaths, "at": time.time()}))
+        pipe.expire(keys.reading(), _FORGOTTEN_S)
+        pipe.execute()
+
+
+def _forget(store: redis.Redis, name: str, ids: set[str], known: _Known) -> None:
+    """These are read. What was taken together with them and is still to come stays suspect."""
+    with store.pipeline(transaction=True) as pipe:
+        pipe.hdel(keys.reading(), name)
+        for other, said in known.left.items():
+            # An entry that must be left out is known until it is off the stream: filing comes after this, and may fail.
+            rest = sorted(set(said["ids"]) - (ids - known.alone))
+            if rest:
+                pipe.hset(keys.reading(), other, json.dumps({**said, "ids": rest}))
+            else:
+                pipe.hdel(keys.reading(), other)
+        pipe.execute()

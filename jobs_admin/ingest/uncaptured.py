@@ -1,0 +1,143 @@
+"""Failures that no worker could capture: how many, on which host, since when. What is told here is in no other number.
+
+Only known sources are read (`trust`): these counts are not signed, so an invented source would be a number on the desk.
+Workers tell each episode by a name of its own and always as the whole number (`worker/dropped.py`): reading it twice, or
+again after its worker was started anew, adds nothing. An episode is a row of `Total`, whose labels are then source, host,
+name and beginning.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Sum
+
+from jobs_admin import config, trust
+from jobs_admin.core import keys, untrusted
+from jobs_admin.fleet import worker_store
+from jobs_admin.models import Total
+from jobs_admin.models.access import Viewer
+
+METRIC = "redrive_uncaptured_reports_total"
+SHOWN_FOR = timedelta(days=7)
+_APART_FOR = timedelta(days=30)  # of older episodes the sum of each source remains
+_READ_AT_ONCE = 1_000
+_TOLD_OUT = timedelta(days=1)  # an episode that has not grown for so long is read and forgotten in the store
+
+
+@dataclass(frozen=True, slots=True)
+class Uncaptured:
+    source: str
+    host: str
+    count: int
+    since: datetime  # by the worker's clock
+
+
+def fold(now: datetime) -> None:
+    """Take over what workers of known sources told. Raises redis.RedisError."""
+    store, known = config.store(), trust.current().sources
+    by_source: dict[str, dict[str, bytes]] = defaultdict(dict)
+    # What is forgotten makes room for the rest.
+    for (source, name), text in worker_store.fields(store, "dropped", known, _READ_AT_ONCE).items():
+        by_source[source][name] = text
+    for source, told in by_source.items():
+        if over := _fold(source, told, now):
+            worker_store.forget_fields(store, "dropped", [(source, name) for name in over])
+    shared = worker_store.shared_fields(store, "dropped", _READ_AT_ONCE)
+    forget = []
+    for field, text in shared.items():
+        source = untrusted.text(untrusted.read_object(text).get("source"), 63)
+        name = field.decode("ascii", "replace")
+        if source not in known or _fold(source, {name: text}, now):
+            forget.append(field)
+        by_source[source][name] = text
+    if forget:
+        store.hdel(keys.shared("dropped"), *forget)
+    if all(len(told) < _READ_AT_ONCE for told in (*by_source.values(), shared)):
+        # Else there may be more, that would be summed up and come back.
+        _sum_up(now, {name[:32] for told in by_source.values() for name in told})
+
+
+def _fold(source: str, told: dict[str, bytes], now: datetime) -> list[str]:
+    """Take over the episodes of a source; return those that need not be read again."""
+    over = []
+    for name, text in told.items():
+        said = _read(text)
+        if said is not None:
+            _note(name[:32], source, *said[:3])
+        if said is None or now.timestamp() - said[3] > _TOLD_OUT.total_seconds():
+            over.append(name)
+    return over
+
+
+def _note(name: str, source: str, host: str, count: int, since: str) -> None:
+    labels = {"metric": METRIC, "source": source, "queue": host, "task": name, "error": since}
+    # Whoever writes first makes the row; a smaller number than the one that stands is an older word.
+    if Total.objects.filter(**labels, value__lt=count).update(value=count):
+        return
+    if not Total.objects.filter(**labels).exists():
+        Total.objects.bulk_create([Total(**labels, value=count)], ignore_conflicts=True)
+
+
+def _sum_up(now: datetime, known: set[str]) -> None:
+    """Old episodes, but for those that the store still tells of: they would come back."""
+    rows = Total.objects.filter(metric=METRIC, error__gt="", error__lt=_told_as(now - _APART_FOR)).exclude(
+        task__in=known
+    )
+    oldest = list(rows.order_by("pk").values_list("pk", "source", "value")[:500])
+    if not oldest:
+        return
+    with transaction.atomic():
+        sums: dict[str, float] = defaultdict(float)
+        for pk, source, value in oldest:
+            # One by one and counted: another process may do the same.
+            if Total.objects.filter(pk=pk).delete()[0]:
+                sums[source] += value
+        for source, value in sums.items():
+            row, _ = Total.objects.get_or_create(metric=METRIC, source=source, queue="", task="", error="")
+            Total.objects.filter(pk=row.pk).update(value=F("value") + value)
+
+
+def _read(text: bytes) -> tuple[str, int, str, float] | None:
+    """Host, how many, since when (ISO), the last (seconds since 1970); None for what cannot be read."""
+    said = untrusted.read_object(text)
+    host = untrusted.text(said.get("host"), 200)
+    count, last = untrusted.number(said.get("count")), untrusted.number(said.get("last"))
+    since = untrusted.moment(said.get("since"))
+    if count is None or not 1 <= count < 2**53 or last is None or since is None:
+        return None
+    return host, int(count), _told_as(since), last
+
+
+def _told_as(at: datetime) -> str:
+    """In this form the order of texts is that of moments."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def lately(viewer: Viewer, now: datetime, source: str = "", limit: int = 20) -> list[Uncaptured]:
+    """Per source and host, of the episodes that began within SHOWN_FOR; the largest first."""
+    rows = _rows(viewer).filter(error__gt=_told_as(now - SHOWN_FOR))
+    if source:
+        rows = rows.filter(source=source)
+    found: dict[tuple[str, str], tuple[int, str]] = {}
+    for theirs, host, since, value in rows.values_list("source", "queue", "error", "value"):
+        count, first = found.get((theirs, host), (0, since))
+        found[theirs, host] = count + int(value), min(first, since)
+    largest = sorted(found.items(), key=lambda one: (-one[1][0], one[0]))[:limit]
+    return [Uncaptured(*place, count, datetime.fromisoformat(since)) for place, (count, since) in largest]
+
+
+def by_source(viewer: Viewer) -> list[tuple[str, int]]:
+    """All that was ever told, for Prometheus."""
+    rows = _rows(viewer).values("source").annotate(n=Sum("value")).order_by("source")
+    return [(row["source"], int(row["n"])) for row in rows]
+
+
+def _rows(viewer: Viewer) -> Any:
+    sources = viewer.sources()
+    rows = Total.objects.filter(metric=METRIC)
+    return rows if sources is None else rows.filter(source__in=sources)

@@ -1,0 +1,71 @@
+"""Sources that are to be accepted, and reports that were refused: `sources list`, `accept`, `discard`, `file`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from jobs_admin import trust
+from jobs_admin.management import terminal
+from jobs_admin.management.table import moment, table
+from jobs_admin.trust import admission
+
+
+class Command(BaseCommand):
+    help = "List unknown sources and refused reports; accept or discard a source, file or discard reports."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        acts = parser.add_subparsers(dest="act", required=True)
+        acts.add_parser("list", help="Unknown sources that are waiting, and reports that were refused.")
+        for act, what in {
+            "accept": "Accept an unknown source, and file its stored reports.",
+            "file": "File the stored unsigned reports of a source.",
+            "discard": "Delete the stored reports of an unknown source, or the refused ones of a known source.",
+        }.items():
+            acts.add_parser(act, help=what).add_argument("source", metavar="SOURCE")
+        acts.metavar = "{" + ",".join(acts.choices) + "}"
+
+    def handle(self, *, act: str, source: str = "", **options: object) -> None:
+        if act == "list":
+            for line in listing():
+                self.stdout.write(line)
+            return
+        try:
+            self.stdout.write(_done(act, source))
+        except admission.NotAllowed as error:
+            raise CommandError(str(error)) from error
+
+
+def _done(act: str, source: str) -> str:
+    if act == "accept":
+        count = admission.accept(terminal.viewer(), source)
+        done = f"The source {source} is accepted. {count:,} stored reports are filed by `watch` within seconds."
+        return "\n".join(filter(None, [done, _refused_without_key(source)]))
+    if act == "file":
+        count = admission.file_unsigned(terminal.viewer(), source)
+        return f"{count:,} reports of {source} are filed by `watch` within seconds."
+    is_waiting = source in {one.source for one in admission.state(terminal.viewer(), timezone.now()).waiting}
+    count = (admission.discard if is_waiting else admission.discard_refused)(terminal.viewer(), source)
+    return f"{count:,} reports of {source} are deleted."
+
+
+def _refused_without_key(source: str) -> str:
+    """Return that the source's next reports are refused for want of a key, and what to run; "" where they are not."""
+    known = trust.read()
+    why = known.why_not_unsigned(source, timezone.now())
+    if not why or any(known.keys[key_id].source == source for key_id in known.keys_in_force):
+        return ""
+    return f"{source} has no key: its workers' further reports are refused, since {why}. `manage.py source-key create {source}` makes one."
+
+
+def listing() -> list[str]:
+    """A line for each unknown source and each kind of refused reports, below a line of headings."""
+    state = admission.state(terminal.viewer(), timezone.now())
+    rows = [("SOURCE", "WHY", "REFUSED", "STORED", "DROPPED", "LAST")]
+    for one in (*state.waiting, *state.refused):
+        counts = (f"{n:,}" for n in (one.refused, one.stored, one.dropped))
+        rows.append((one.source, one.word, *counts, moment(one.last_at)))
+    return table(rows)

@@ -1,0 +1,294 @@
+"""Whether the desk itself is alive: who watches, whether Redrive's own store answers, and what endangers it."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import redis
+from django.db.models import Max, Q, QuerySet
+
+from jobs_admin import config
+from jobs_admin.core import keys, untrusted
+from jobs_admin.core.clock import clock
+from jobs_admin.models import AuditEvent, RefusedReports, Source
+
+_MOST_TOLD = 50  # findings, and rules that cannot be judged
+_MOST_SWITCHED = 100
+# The id of the first entry of each key; empty where there is none, or the key is no stream.
+_OLDEST = """
+local found = {}
+for at, stream in ipairs(KEYS) do
+  local is_stream = redis.call('TYPE', stream).ok == 'stream'
+  local first = is_stream and redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+  found[at] = first and first[1] or ''
+end
+return found
+"""
+LATE_REPORT_S = 60.0  # reports wait for so long while `watch` is busy
+# Ids of entries are the writer's to choose. One outside of these bounds is no time at which a report was written.
+_LONGEST_LAG_S = 365 * 86_400.0
+_AHEAD_S = 60.0  # of the desk's clock
+_IS_STEP = re.compile(r"[a-z_-]{1,20}\Z")
+REFUSED_LATELY = timedelta(minutes=15)  # a source whose latest refused report is older is no longer reported
+_NOT_BELIEVED = ("unsigned", "signature")  # causes (`trust.Cause`) for which reports of known sources are refused
+LATE_AFTER_S = 30  # a step of watch ends a round every few seconds
+# What is shown may be so old, in seconds: pages of many screens ask again and again.
+WATCHED_HELD_S = 1.0
+_watched: list[tuple[float, Watched]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The watch, or the store it works on, is not alive: what the screens show may be old."""
+
+    text: str
+    since: datetime | None  # None: never seen alive
+    steps: tuple[str, ...] = ()  # those that are late
+    next: str = "Start `manage.py watch`, or look at its log; nothing is lost meanwhile."
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What Redrive's own store says of the desk itself."""
+
+    stale: Stale | None
+    guard: str  # `on`, `off` (all workers are silent), `drain` (they only record); `on` too where nobody answers
+    findings: list[dict[str, str]]  # unsafe settings of the store
+
+
+def forget() -> None:
+    """Something changed: what is shown next is looked up anew."""
+    _watched.clear()
+
+
+def watched(now: datetime | None = None) -> Watched:
+    """Asked in one round trip, and as it was at most WATCHED_HELD_S ago."""
+    at = time.monotonic()
+    held = _watched[-1] if _watched else None
+    if held is None or at - held[0] > WATCHED_HELD_S:
+        held = at, _ask_the_store(now or datetime.now(UTC))
+        _watched[:] = [held]
+    return held[1]
+
+
+def _ask_the_store(now: datetime) -> Watched:
+    try:
+        asked = config.store().pipeline(transaction=False)
+        asked.hgetall(keys.steps()).get(keys.switch()).get(keys.store_findings())
+        ended, switch, found = asked.execute()
+    except (redis.RedisError, config.BadConfiguration):
+        return Watched(_deaf(now), "on", [])
+    return Watched(_late(_ended(ended), now), (switch or b"on").decode("utf-8", "replace"), _findings(found))
+
+
+def steps(now: datetime | None = None) -> dict[str, datetime]:
+    """When each step of watch last ended a round, or a part of a long one. Raises redis.RedisError where the store does not answer."""
+    return _ended(config.store().hgetall(keys.steps()))
+
+
+def _ended(rounds: dict[bytes, bytes]) -> dict[str, datetime]:
+    found = {}
+    for raw, value in rounds.items():
+        name, moment = raw.decode("utf-8", "replace"), _moment(value)
+        if moment is not None and _IS_STEP.match(name):
+            found[name] = moment
+    return found
+
+
+def failed_rounds(step: str) -> int:
+    """Rounds of a step that failed, in a row until now. Raises redis.RedisError where the store does not answer."""
+    word = untrusted.read_object(config.store().hget(keys.steps(), step))
+    return int(untrusted.number(word.get("failed_rounds")) or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A reader, a sampling or a step that makes no progress."""
+
+    since: datetime
+    why: str
+
+
+def stalled_reader(source: Source, now: datetime) -> Stall | None:
+    """What keeps the dead jobs of a source from being read; None while its reader makes progress, or it has none."""
+    if source.why_not_pulled and source.not_pulled_since is not None:
+        return Stall(source.not_pulled_since, source.why_not_pulled)
+    try:
+        if not config.keeps_dead(source.name):
+            return None
+    except Exception as error:  # an adapter that cannot be made must not hide the other sources
+        return Stall(source.first_seen, f"{type(error).__name__}: {error}")
+    due = source.progress_due_at or source.first_seen
+    return Stall(due, "The reader makes no progress.") if _is_late(due, now) else None
+
+
+def stalled_sources(now: datetime) -> dict[str, Stall | None]:
+    """Why each configured source is not read or sampled, and why reports of any source are not filed; None while they are, or
+    while the source is unreachable, which is reported by itself."""
+    found: dict[str, Stall | None] = {}
+    for source in Source.objects.filter(is_configured=True):
+        sampled_at = source.sampled_at or source.first_seen
+        if _is_late(sampled_at, now):
+            found[source.name] = Stall(sampled_at, "The queues are not sampled.")
+        else:
+            found[source.name] = None if source.is_reachable is False else stalled_reader(source, now)
+    for refused in refused_lately(now):
+        found[refused.source] = found.get(refused.source) or Stall(
+            refused.first_at, f"Its reports are refused and not filed. {refused.why}"
+        )
+    return found
+
+
+def refused_lately(now: datetime) -> QuerySet[RefusedReports]:
+    """Reports of known sources that were not believed in the last REFUSED_LATELY."""
+    of_known = Q(source__in=Source.objects.values("name"), cause__in=_NOT_BELIEVED)
+    return RefusedReports.objects.filter(of_known, last_at__gte=now - REFUSED_LATELY)
+
+
+def stalled_steps(now: datetime) -> dict[str, Stall | None]:
+    """Of each step of watch that has run: since when it makes no progress; None while it does. Raises redis.RedisError."""
+    return {
+        name: Stall(at, "The step makes no progress.") if _is_late(at, now) else None for name, at in steps(now).items()
+    }
+
+
+def _is_late(at: datetime, now: datetime) -> bool:
+    return (now - at).total_seconds() > LATE_AFTER_S
+
+
+def _moment(value: bytes) -> datetime | None:
+    word = untrusted.read(value)
+    return untrusted.moment(word.get("at") if isinstance(word, dict) else word)
+
+
+def stale(now: datetime | None = None) -> Stale | None:
+    """What is late, or None while everything is watched."""
+    now = now or datetime.now(UTC)
+    try:
+        return _late(steps(now), now)
+    except (redis.RedisError, config.BadConfiguration):
+        return _deaf(now)
+
+
+def _late(ended: dict[str, datetime], now: datetime) -> Stale | None:
+    late = {name: at for name, at in ended.items() if (now - at).total_seconds() > LATE_AFTER_S}
+    if not ended:
+        return Stale("Nothing is watched: `manage.py watch` has not run yet.", None)
+    if not late:
+        return None
+    since = min(late.values())
+    moment = clock(since, now)
+    if len(late) == len(ended):
+        return Stale(f"Not watching since {moment}.", since, tuple(sorted(late)))
+    return Stale(f"Not watching since {moment}: {', '.join(sorted(late))} is late.", since, tuple(sorted(late)))
+
+
+def _deaf(now: datetime) -> Stale:
+    """The store does not answer; what was last sampled through it tells since when."""
+    try:
+        at = config.store().connection_pool.connection_kwargs
+        where = f" ({at['host']}:{at.get('port', 6379)})" if "host" in at else f" ({at.get('path', '')})"
+    except config.BadConfiguration:
+        where = ""
+    heard = Source.objects.aggregate(last=Max("sampled_at"))["last"]
+    since = f" since {clock(heard, now)}" if heard else ""
+    return Stale(
+        f"Redrive's own Redis{where} does not answer{since}: nothing new is seen.",
+        heard,
+        next="Look whether it runs and whether REDRIVE_REDIS_URL names it; workers keep their reports meanwhile.",
+    )
+
+
+def guard_stands() -> str:
+    """`on`, `off` (`manage.py off` silences all workers) or `drain` (they only record). `on` too where nobody answers."""
+    try:
+        return (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
+    except (redis.RedisError, config.BadConfiguration):
+        return "on"
+
+
+def guard_recorded() -> str:
+    """Return `on`, `off` or `drain`: what the guard was switched to last, by the audit."""
+    turned = AuditEvent.objects.filter(object="guard", allowed=True).order_by("-pk")
+    return turned.values_list("after", flat=True).first() or "on"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardOff:
+    """A time in which the guard was switched off, by the audit."""
+
+    since: datetime
+    until: datetime | None  # None: it is off now
+
+
+def guard_off(since: datetime) -> list[GuardOff]:
+    """Return the times after `since` in which the guard was off, oldest first; of the latest _MOST_SWITCHED switches."""
+    turned = AuditEvent.objects.filter(object="guard", allowed=True).order_by("-pk").values_list("at", "after")
+    found: list[GuardOff] = []
+    began: datetime | None = None
+    for at, to in reversed(turned[:_MOST_SWITCHED]):
+        if to == "off":
+            began = began or at
+        elif began is not None:
+            found.append(GuardOff(began, at))
+            began = None
+    if began is not None:
+        found.append(GuardOff(began, None))
+    return [one for one in found if one.until is None or one.until > since]
+
+
+def ingest_lags_s(now: datetime | None = None) -> dict[str, float | None]:
+    """Return the age in seconds of the oldest report of each known source that is not filed yet.
+
+    0: no report waits. None: the id of its entry is no plausible time, which only a worker of that source can write. The source ""
+    is the stream that guards of the version before share. Raises redis.RedisError.
+    """
+    now = now or datetime.now(UTC)
+    names = sorted({*config.sources(), *Source.objects.values_list("name", flat=True)})
+    streams = [*map(keys.failures, names), keys.shared("failures")]
+    oldest: Any = config.store().register_script(_OLDEST)(keys=streams)  # what is filed is deleted from its stream
+    return {name: _age_s(entry_id, now) for name, entry_id in zip([*names, ""], oldest, strict=True)}
+
+
+def _age_s(entry_id: bytes, now: datetime) -> float | None:
+    if not entry_id:
+        return 0.0
+    age = now.timestamp() - int(entry_id.partition(b"-")[0]) / 1000
+    return max(0.0, age) if -_AHEAD_S <= age <= _LONGEST_LAG_S else None
+
+
+def late_sources(now: datetime | None = None) -> dict[str, str]:
+    """Return the sources with a report that has waited for more than LATE_REPORT_S, or for an unknown time, and that in a sentence.
+
+    As `ingest_lags_s` returns them. Raises redis.RedisError.
+    """
+    found = {}
+    for source, lag in ingest_lags_s(now).items():
+        whose = f"of {source}" if source else "of guards of an earlier version"
+        if lag is None:
+            found[source] = f"The oldest report {whose} has an id that is no plausible time, so its age is not known."
+        elif lag > LATE_REPORT_S:
+            found[source] = f"The oldest report {whose} has waited for {lag:.0f} s to be filed."
+    return found
+
+
+def unjudged_rules() -> dict[str, str]:
+    """Rules of alerts that `judge` could not judge in the last minute, and why. Raises redis.RedisError."""
+    return untrusted.texts(untrusted.read_object(config.store().get(keys.unjudged_rules())), _MOST_TOLD)
+
+
+def of_the_store() -> list[dict[str, str]]:
+    """What `sample` found at the store; nothing where it does not answer, which `stale` says."""
+    try:
+        return _findings(config.store().get(keys.store_findings()))
+    except (redis.RedisError, config.BadConfiguration):
+        return []
+
+
+def _findings(text: bytes | None) -> list[dict[str, str]]:
+    found = [untrusted.texts(one, _MOST_TOLD) for one in untrusted.read_objects(text)[:_MOST_TOLD]]
+    return [one for one in found if one.get("text")]

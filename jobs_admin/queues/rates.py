@@ -1,0 +1,102 @@
+"""How often attempts fail now: one window and one way to count, so that no two screens tell two rates of one queue.
+
+A failed attempt counts whether it will be retried or not. The minute that runs counts with as much of it as is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import F, Q, Sum
+from django.db.models.functions import Coalesce
+
+from jobs_admin.models import QueueCounter
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.counter import MINUTE
+from jobs_admin.search import scope as scopes
+
+OVER_MIN = 5
+BEFORE_MIN = 10  # what the rate is compared with: the minutes before
+WINDOW = f"the last {OVER_MIN} minutes"  # as every screen says it
+FAILED = F("failed") + F("retried")
+LOOKED_BACK = timedelta(hours=24)  # for the beginning of an outage
+STILL = 4  # it goes on while a minute has a fourth of the failures of now
+CALM_MIN = 5  # so many minutes below that in a row are its end
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Attempts of one queue per minute."""
+
+    source: str
+    queue: str
+    failed: float
+    succeeded: float
+    before: float  # failed, in the minutes before
+    last: int  # failed attempts in the last whole minute
+    running: int  # and in the minute that runs
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what the window tells of has ended within it."""
+        return max(self.last, self.running) < max(1.0, self.failed / STILL)
+
+
+def began(rate: Rate, now: datetime) -> datetime | None:
+    """Since when this queue fails about as it does now: a whole minute; LOOKED_BACK ago where that is longer.
+
+    None where it began within the minutes that the rate is compared with anyway. Reads this queue's minutes only.
+    """
+    counted = QueueCounter.objects.filter(
+        source=rate.source, queue=rate.queue, step=MINUTE, at__gte=now - LOOKED_BACK, at__lte=now
+    )
+    least, first = max(1.0, rate.failed / STILL), since(now)
+    loud = counted.annotate(n=FAILED).filter(n__gte=least)
+    for at in loud.order_by("-at").values_list("at", flat=True):
+        if first - at > timedelta(minutes=CALM_MIN + 1):
+            break
+        first = min(first, at)
+    return first if first < since(now) - timedelta(minutes=BEFORE_MIN) else None
+
+
+def since(now: datetime) -> datetime:
+    """When the window of a rate begins: with a whole minute, as counters count in those."""
+    return (now - timedelta(minutes=OVER_MIN)).replace(second=0, microsecond=0)
+
+
+def minutes(now: datetime) -> float:
+    """How long the window is by now."""
+    return (now - since(now)).total_seconds() / 60
+
+
+def of_all(viewer: Viewer, now: datetime) -> float:
+    """Return the failed attempts per minute of all queues that the viewer sees: what the rates of their groups add up to."""
+    counted = QueueCounter.objects.filter(scopes.visible(viewer), step=MINUTE, at__gte=since(now), at__lte=now)
+    return (counted.aggregate(n=Sum(FAILED))["n"] or 0) / minutes(now)
+
+
+def of_queues(viewer: Viewer, now: datetime, these: Q | None = None, *, most: int | None = None) -> list[Rate]:
+    """Rates of the queues that ended an attempt in the window or before it, what fails most often first."""
+    split = since(now)
+    minute = now.replace(second=0, microsecond=0)
+    counted = QueueCounter.objects.filter(
+        scopes.visible(viewer),
+        these or Q(),
+        step=MINUTE,
+        at__gte=split - timedelta(minutes=BEFORE_MIN),
+        at__lte=now,
+    )
+    lately = Q(at__gte=split)
+    rows = counted.values_list("source", "queue").annotate(
+        lately=Coalesce(Sum(FAILED, filter=lately), 0),
+        ran=Coalesce(Sum("succeeded", filter=lately), 0),
+        earlier=Coalesce(Sum(FAILED, filter=Q(at__lt=split)), 0),
+        last=Coalesce(Sum(FAILED, filter=Q(at=minute - timedelta(minutes=1))), 0),
+        running=Coalesce(Sum(FAILED, filter=Q(at=minute)), 0),
+    )
+    over = minutes(now)
+    return [
+        Rate(source, queue, failed / over, ran / over, earlier / BEFORE_MIN, last, running)
+        for source, queue, failed, ran, earlier, last, running in rows.order_by("-lately", "source", "queue")[:most]
+    ]

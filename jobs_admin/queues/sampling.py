@@ -1,0 +1,355 @@
+"""How deep the queues are: one look every ten seconds, at every source within its own deadline.
+
+Once a minute also who works on them, how the jobs that lie in them are told to be retried, and whether the settings of the
+sources, and of Redrive's own store, lose jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import redis
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Min, Sum
+
+from jobs_admin import config
+from jobs_admin.core import keys
+from jobs_admin.core.lint.options import FoundOptions
+from jobs_admin.core.text import representable
+from jobs_admin.db import audit
+from jobs_admin.fleet import durability, found_options, heartbeats, stranded
+from jobs_admin.fleet.heartbeats import Heartbeat
+from jobs_admin.ingest import uncaptured
+from jobs_admin.models import DepthSample, Failure, FailureCount, QueueCounter, Source
+from jobs_admin.models.access import ENGINE
+from jobs_admin.models.failure import FailureState
+from jobs_admin.queues import liveness
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Depth, Finding, SourceError, SourceRefused, TellsOptions
+from jobs_admin.sources.base import Source as Adapter
+
+log = logging.getLogger(__name__)
+
+STEP_S = 10
+_PATIENCE_S = 8.0
+_FROZEN_S = 60.0  # this process stood still meanwhile: what it saw was not so at the moment that it looked
+_TAKEN_OUT_AFTER = timedelta(minutes=1)  # since it was looked at last
+_CLOSER_PATIENCE_S = 1.5  # then what is still being asked is picked up by the next look
+_LOOK_CLOSER_EVERY = timedelta(minutes=1)
+_STORE_FINDINGS_S = 300  # how long what was found at the store is believed, should nobody look again
+
+
+def sample(now: datetime) -> bool:
+    """Look at every configured source and write what was found; a source that cannot be reached is a sample too.
+
+    Several may run at once: a queue has one sample for each ten seconds. Never finds more to do at once (False).
+    """
+    at = datetime.fromtimestamp(now.timestamp() // STEP_S * STEP_S, UTC)
+    began = time.monotonic()
+    looks = _look_at_all(now)
+    alive = heartbeats.fold(now)
+    uncaptured.fold(now)
+    for name, look in looks.items():
+        _note_source(name, look, now)
+    _note_taken_out(now)
+    _note_switch()
+    rows = [row for name, look in looks.items() for row in _samples(name, look, alive, at)]
+    if time.monotonic() - began < _FROZEN_S:
+        DepthSample.objects.bulk_create(rows, ignore_conflicts=True)
+    _look_at_store(now)
+    return False
+
+
+# -- the look ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Closer:
+    """What a source answered to the questions of every minute."""
+
+    findings: list[Finding]
+    workers: dict[str, set[str]] | None  # queue -> who consumes it; None: nobody can be asked
+    options: FoundOptions | None = None  # None: this system's jobs do not say how they are retried
+
+
+@dataclass(slots=True)
+class Look:
+    """What a source answered. `why` is empty where it did."""
+
+    why: str = ""
+    is_refused: bool = False  # it answers, and cannot be used as it is configured
+    depths: list[Depth] = field(default_factory=list)
+    closer: Closer | None = None  # None: not asked this time, or not answered yet
+
+
+# Looks under way, by source: one that hangs is not asked again beside itself.
+_under_way: dict[str, threading.Thread] = {}
+_closer_under_way: dict[str, threading.Thread] = {}
+_closer: dict[str, Closer] = {}  # answered, and not picked up yet
+_looked_closer_at: dict[str, datetime] = {}
+_NEVER = datetime.min.replace(tzinfo=UTC)
+# Who consumed each queue without a guard when its source was last asked: believed until it is asked again. The guarded
+# are told by their heartbeats; one of those that has ended since is no worker, and least of all one without a guard.
+_unguarded: dict[str, dict[str, set[str]] | None] = {}
+
+
+def _look_at_all(now: datetime) -> dict[str, Look]:
+    """Ask all sources at once; whoever has not answered by the deadline is unreachable, and the others are not."""
+    answers: dict[str, Look] = {}
+    threads = {}
+    for name in config.sources():
+        if _is_alive(_under_way.get(name)):
+            continue
+        is_due = now - _looked_closer_at.get(name, _NEVER) >= _LOOK_CLOSER_EVERY
+        closer = is_due and not _is_alive(_closer_under_way.get(name))
+        thread = threading.Thread(target=_look, args=(name, closer, answers), daemon=True, name=f"look {name}")
+        threads[name] = _under_way[name] = thread
+        thread.start()
+    _wait_for(threads.values(), _PATIENCE_S)
+    _wait_for(list(_closer_under_way.values()), min(_PATIENCE_S, _CLOSER_PATIENCE_S))
+    found = {}
+    for name in config.sources():
+        look = answers.get(name)
+        if look is None:
+            look = Look(why=f"it did not answer within {_PATIENCE_S:.0f} s")
+        look.closer = _closer.pop(name, None)
+        if look.closer is not None:
+            _looked_closer_at[name] = now
+        found[name] = look
+    return found
+
+
+def _is_alive(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+def _wait_for(threads: Iterable[threading.Thread], within_s: float) -> None:
+    ends = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+
+
+def _look(name: str, closer: bool, answers: dict[str, Look]) -> None:
+    """Runs in a thread of its own; touches no table."""
+    try:
+        source = config.adapter(name)
+        look = Look(depths=source.depths())
+        if closer:
+            thread = threading.Thread(target=_look_closer, args=(name, source), daemon=True, name=f"closer {name}")
+            _closer_under_way[name] = thread
+            thread.start()
+    except SourceError as error:
+        look = Look(why=str(error) or type(error).__name__, is_refused=isinstance(error, SourceRefused))
+    except Exception as error:  # a defect of one adapter must not blind us for the others
+        log.exception("Source %s could not be sampled", name)
+        look = Look(why=f"{type(error).__name__}: {error}")
+    answers[name] = look
+
+
+def _look_closer(name: str, source: Adapter) -> None:
+    """Beside the depths, which do not wait for it: workers are given a second to answer."""
+    try:
+        findings, workers = source.findings(), source.workers()
+        _closer[name] = Closer(findings, workers, _options(name, source))
+    except SourceError as error:  # the next look at its depths tells
+        log.info("Source %s did not report its settings: %s", name, error)
+    except Exception:  # a defect of one adapter must not blind us for the others
+        log.exception("Source %s could not be checked closer", name)
+
+
+def _options(name: str, source: Adapter) -> FoundOptions | None:
+    """None where it does not tell; what else it told is kept all the same."""
+    if not source.can.options:
+        return None
+    try:
+        return cast(TellsOptions, source).found_options()
+    except SourceError as error:
+        log.info("Source %s did not report how its jobs are retried: %s", name, error)
+    except Exception:
+        log.exception("How the jobs of source %s are retried could not be checked", name)
+    return None
+
+
+def _note_source(name: str, look: Look, now: datetime) -> None:
+    configured = config.sources()[name]
+    why = representable(look.why)[:2000]
+    row, _ = Source.objects.get_or_create(name=name, defaults={"backend": configured.backend, "is_configured": True})
+    changes: dict[str, Any] = {
+        "backend": configured.backend,
+        "is_configured": True,
+        "is_reachable": not why,
+        "why_unreachable": why,
+        "sampled_at": now,
+    }
+    if row.is_reachable != (not why):
+        changes["changed_at"] = now
+        if why:
+            log.warning("Source %s cannot be %s: %s", name, "used" if look.is_refused else "reached", why)
+        elif row.is_reachable is False:
+            log.info("Source %s is reachable again.", name)
+    found = row.findings if look.closer is None else [asdict(finding) for finding in look.closer.findings]
+    changes["findings"] = _stranded(name, row.findings) + [one for one in found if one.get("id") != stranded.FINDING]
+    if look.closer is not None and look.closer.options is not None:
+        found_options.note(look.closer.options)
+    Source.objects.filter(name=name).update(**changes)
+
+
+def _stranded(name: str, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Findings on workers that are gone; those from before where nobody answers."""
+    try:
+        return [asdict(finding) for finding in stranded.findings(name)]
+    except (redis.RedisError, SourceError) as error:
+        log.info("What dead workers of %s had in hand is not known: %s", name, error)
+        return [one for one in before if one.get("id") == stranded.FINDING]
+
+
+def _note_taken_out(now: datetime) -> None:
+    """Of a source that is not configured any more nothing is known from now on. Another process may still have it configured,
+    while the configuration changes: then it was looked at a moment ago.
+    """
+    gone = Source.objects.filter(is_configured=True).exclude(name__in=config.sources())
+    for name in gone.filter(sampled_at__lt=now - _TAKEN_OUT_AFTER).values_list("name", flat=True):
+        if gone.filter(name=name, sampled_at__lt=now - _TAKEN_OUT_AFTER).update(is_configured=False):
+            log.warning("Source %s is not configured any more: its queues are no longer sampled.", name)
+
+
+def _note_switch() -> None:
+    """Record in the audit that someone switched the guard directly in the store: since when it is off is read from there."""
+    try:
+        found = (config.store().get(keys.switch()) or b"on").decode("utf-8", "replace")
+    except (redis.RedisError, config.BadConfiguration):
+        return  # nobody knows
+    stands = found if found in ("off", "drain") else "on"
+    if stands == liveness.guard_recorded():
+        return
+    with transaction.atomic():
+        before = liveness.guard_recorded()  # who switches by command writes it down in a transaction, too
+        if before != stands:
+            reason = "Switched directly in the store, not by manage.py. Noticed by watch."
+            audit.record(ENGINE, f"guard.{stands}", "guard", before=before, after=stands, reason=reason)
+
+
+def finding_of_the_store(found: Finding) -> Finding:
+    """Return an adapter's finding about a broker in the words of Redrive's store: reports wait there, not jobs."""
+    text = (
+        found.text.replace("The broker", "Redrive's store")
+        .replace("loses every waiting job", "loses the reports that are not filed yet")
+        .replace("throws jobs away", "throws reports away")
+        .replace("Jobs may be among them", "Reports may be among them")
+    )
+    return replace(found, text=text)
+
+
+def _look_at_store(now: datetime) -> None:
+    """Note once a minute what endangers reports in Redrive's own store, in the store itself: it is about nothing else."""
+    if now - _looked_closer_at.get("", _NEVER) < _LOOK_CLOSER_EVERY:
+        return
+    store = connect("store", "celery", settings.REDRIVE_REDIS_URL)
+    try:
+        found = [asdict(finding_of_the_store(finding)) for finding in store.findings()]
+    except SourceError as error:  # liveness.stale says that it does not answer
+        log.warning("Redrive's store could not be checked: %s", error)
+        return
+    finally:
+        store.close()
+    config.store().set(keys.store_findings(), json.dumps(found), ex=_STORE_FINDINGS_S)
+    _looked_closer_at[""] = now
+
+
+# -- the rows ---------------------------------------------------------------------------------------------------
+
+
+def _samples(name: str, look: Look, alive: Iterable[Heartbeat], at: datetime) -> list[DepthSample]:
+    mine = [h for h in alive if h.source == name]
+    depths = {representable(depth.queue)[:200]: depth for depth in look.depths}
+    dead = _dead(name)
+    rates = _rates(name, at)
+    if look.closer is not None:
+        asked, guarded = look.closer.workers, {h.name for h in mine}
+        _unguarded[name] = None if asked is None else {queue: names - guarded for queue, names in asked.items()}
+    if look.why:
+        _unguarded[name] = None
+    unguarded = _unguarded.get(name)
+    queues = depths.keys() | dead.keys() | rates.keys() | {queue for h in mine for queue in h.queues}
+    if look.why:
+        # Those it had when it last answered: a queue that cannot be seen is not a queue that is gone.
+        last = DepthSample.objects.filter(source=name, at__gte=at - timedelta(hours=1)).order_by()
+        queues |= set(last.values_list("queue", flat=True).distinct())
+    rows = []
+    for queue in sorted(queues - {""}):
+        depth = depths.get(queue, Depth(queue))
+        guards = [h for h in mine if queue in h.queues]
+        succeeded, failed = rates.get(queue, (0.0, 0.0))
+        rows.append(
+            DepthSample(
+                source=name,
+                queue=queue,
+                at=at,
+                step=STEP_S,
+                is_reachable=not look.why,
+                why=representable(look.why)[:300],
+                waiting=depth.waiting,
+                active=depth.active,
+                delayed=depth.delayed,
+                source_dead=depth.source_dead,
+                by_priority=depth.by_priority,
+                dead=dead.get(queue, (0, None))[0],
+                oldest_dead_at=dead.get(queue, (0, None))[1],
+                succeeded_per_min=succeeded,
+                failed_per_min=failed,
+                workers=_count(name, unguarded, queue, {h.name for h in guards}),
+                guarded_workers=len(guards),
+                durability=durability.stored(queue, guards),
+            )
+        )
+    return rows
+
+
+def _count(source: str, seen: dict[str, set[str]] | None, queue: str, guards: set[str]) -> int | None:
+    """All workers of a queue. With the guarded: one in the middle of a long job beats, but may not answer its broker in time."""
+    if seen is None:
+        return None
+    names = seen.get(queue, set())
+    if config.keeps_dead(source):  # BullMQ knows its workers by their connections, and the guard by their processes
+        return max(len(names), len(guards))
+    return len(names | guards)
+
+
+def _dead(name: str) -> dict[str, tuple[int, datetime | None]]:
+    """Dead jobs of each queue, and since when the oldest is."""
+    counts = FailureCount.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(n=Sum("count"))
+    found = {row["queue"]: row["n"] for row in counts}
+    since = _oldest_dead(name, sum(found.values()))
+    return {queue: (n, since.get(queue) if n else None) for queue, n in found.items()}
+
+
+# Looking for the oldest reads every dead row (1 s at a million): with many, once a minute is enough.
+_MANY = 20_000
+_oldest: dict[str, tuple[float, dict[str, datetime]]] = {}
+
+
+def _oldest_dead(name: str, dead: int) -> dict[str, datetime]:
+    """Since when the oldest dead job of each queue is dead."""
+    looked_at, known = _oldest.get(name, (float("-inf"), {}))
+    if dead > _MANY and time.monotonic() - looked_at < 60:
+        return known
+    rows = Failure.objects.filter(source=name, state=FailureState.DEAD).values("queue").annotate(at=Min("failed_at"))
+    found = {row["queue"]: row["at"] for row in rows} if dead else {}
+    _oldest[name] = time.monotonic(), found
+    return found
+
+
+def _rates(name: str, at: datetime) -> dict[str, tuple[float, float]]:
+    """Succeeded and failed jobs a minute of each queue, over the last two whole minutes."""
+    until = at.replace(second=0, microsecond=0)
+    rows = QueueCounter.objects.filter(source=name, step=60, at__gte=until - timedelta(minutes=2), at__lt=until)
+    totals = rows.values("queue").annotate(ran=Sum("succeeded"), fell=Sum("failed"))
+    return {row["queue"]: (row["ran"] / 2, row["fell"] / 2) for row in totals}

@@ -1,0 +1,58 @@
+"""What may hold up a retry, or the word of it, so that nobody can say yet that it never came: for `reconcile`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import redis
+
+from jobs_admin import config
+from jobs_admin.fleet import configurations
+from jobs_admin.ingest.expiry import Delays
+from jobs_admin.models import DepthSample, Worker
+from jobs_admin.models.access import ENGINE
+from jobs_admin.models.source import ALIVE_S
+from jobs_admin.queues import liveness
+
+_LOOK = timedelta(minutes=5)
+
+# As workers last told it. One that is dead for an hour is forgotten, and its message may lie for longer.
+_timeouts_s: dict[str, float] = {}
+
+
+def delays(now: datetime) -> Delays:
+    """What is known of it now."""
+    try:
+        late = liveness.late_sources(now)
+        told = configurations.told(ENGINE, now)
+    except (redis.RedisError, config.BadConfiguration):
+        return Delays(is_blind=True)
+    timeouts: dict[str, float] = {}
+    for found in told.found:
+        timeouts[found.source] = max(timeouts.get(found.source, 0.0), found.app.visibility_timeout or 0.0)
+    _timeouts_s.update(timeouts)
+    return Delays(
+        # Younger reports are on their way. Those in the stream that older guards share may be of any source.
+        is_blind="" in late or not told.is_reachable,
+        late=frozenset(late),
+        timeouts_s=dict(_timeouts_s),
+        spooling=frozenset(
+            Worker.objects.filter(seen_at__gte=now - timedelta(seconds=ALIVE_S), spooled__gt=0).values_list(
+                "source", flat=True
+            )
+        ),
+        backlogged=frozenset(_backlogged(now)),
+    )
+
+
+def _backlogged(now: datetime) -> set[tuple[str, str]]:
+    """(source, queue) in which it may lie, or in the hands of workers that are no more; by the last look at each."""
+    latest: dict[tuple[str, str], DepthSample] = {}
+    for look in DepthSample.objects.filter(step=10, at__gte=now - _LOOK, at__lte=now).order_by("at"):
+        latest[look.source, look.queue] = look
+    return {place for place, look in latest.items() if _may_hold(look)}
+
+
+def _may_hold(look: DepthSample) -> bool:
+    in_dead_hands = look.workers == 0 and bool((look.active or 0) + (look.delayed or 0))
+    return not look.is_reachable or bool(look.waiting) or in_dead_hands

@@ -1,0 +1,141 @@
+"""Empties what the guards of workers hold: delayed retries and spools. Then `install()` can be taken out, and nothing is lost.
+
+Workers are held to recording first (the switch says `drain`), so that they add no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from jobs_admin import config, trust
+from jobs_admin.core import keys, untrusted
+from jobs_admin.core.envelope import Envelope, encode
+from jobs_admin.core.stream import COUNT_ON, weight
+from jobs_admin.fleet import worker_store
+from jobs_admin.ingest import expiry
+from jobs_admin.models import Failure
+from jobs_admin.models.failure import FailureState
+from jobs_admin.retries import delayed
+from jobs_admin.retries.delayed import Place
+from jobs_admin.worker.delays import Waiting
+from jobs_admin.worker.dropped import Dropped
+from jobs_admin.worker.records import Entry
+from jobs_admin.worker.spool import Spool, directory_for
+
+WHY = "drained: it waited for its next attempt when Redrive was taken out"
+_HELD = ("off", "capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """One worker as it last told of itself."""
+
+    name: str  # source/name
+    host: str
+    mode: str
+    spooled: int
+    text: bytes  # all that it told: another one later shows that it lives
+
+    @property
+    def is_held(self) -> bool:
+        return self.mode in _HELD
+
+
+def workers() -> dict[str, Guarded]:
+    """By name; also those that are long dead. Raises redis.RedisError."""
+    found = {}
+    store = config.store()
+    told = worker_store.fields(store, "workers", worker_store.all_sources(store), all_shared=True)
+    for (source, worker), text in told.items():
+        said, name = untrusted.read_object(text), f"{source}/{worker}"
+        spooled = untrusted.number(said.get("spooled"))
+        if spooled is not None:
+            host, mode = untrusted.text(said.get("host"), 255), untrusted.text(said.get("mode"), 10)
+            found[name] = Guarded(name, host, mode, int(spooled), text)
+    return found
+
+
+def places() -> list[tuple[str, Place]]:
+    """Source and place, wherever workers may have delayed jobs. Raises config.BadConfiguration."""
+    return [(name, place) for name, source in config.sources().items() for place in delayed.places(source)]
+
+
+def bury(source: str, where: Place) -> int:
+    """A batch of what waits becomes dead, kind `lost`; its messages are kept, and can be replayed. Answers how many.
+
+    What somebody else has claimed is left alone: it is on its way to its queue, or comes back within half a minute.
+    """
+    claimed, _ = where.delays.claim(is_due=False)
+    if not claimed:
+        return 0
+    known = _dead(source, claimed)
+    # Of which no report was filed yet: told the way that reports go.
+    pipeline = config.store().pipeline(transaction=False)
+    for job in claimed:
+        if job.head.job_id not in known:
+            _add(pipeline, source, trust.sign_as_desk(encode(_report(source, job))))
+    pipeline.execute()
+    where.delays.finish(claimed)
+    return len(claimed)
+
+
+def _dead(source: str, claimed: Sequence[Waiting]) -> set[str]:
+    """Those whose failure is known as waiting for this attempt; it is dead from now on."""
+    attempts = {job.head.job_id: job.head.attempt for job in claimed}
+    with transaction.atomic():
+        rows = Failure.objects.filter(source=source, state=FailureState.RETRYING, job_id__in=list(attempts))
+        held = [f for f in expiry.held(rows) if f.attempts == attempts[f.job_id] - 1]
+        expiry.bury(held, WHY, timezone.now())
+    return {f.job_id for f in held}
+
+
+def _report(source: str, job: Waiting) -> Envelope:
+    head = job.head
+    return Envelope(
+        source=source,
+        queue=head.queue,
+        task=head.task,
+        job_id=head.job_id,
+        kind="lost",
+        attempt=head.attempt,
+        at=timezone.now().timestamp(),
+        message="It waited for its next attempt when Redrive was taken out.",
+        reason=WHY,
+        policy=head.policy,
+        raw=job.message,
+        raw_size=len(job.message),
+    )
+
+
+def fold_in_spools(configured: str = "") -> int:
+    """Ship what dead workers of this machine left on its disk. Answers how many reports. Raises redis.RedisError, OSError."""
+    shipped = 0
+    for source in config.sources():
+        directory: Path = directory_for(source, configured)
+        if directory.is_dir():
+            spool, dropped = Spool(directory), Dropped(directory)
+            shipped += spool.drain(partial(_ship, source))
+            for _ in range(spool.unread):
+                dropped.add()
+            dropped.tell(config.store(), source)
+    return shipped
+
+
+def _ship(source: str, batch: list[Entry]) -> None:
+    pipeline = config.store().pipeline(transaction=False)
+    for entry in batch:
+        _add(pipeline, source, entry)
+    pipeline.execute()
+
+
+def _add(pipeline: Any, source: str, entry: Entry) -> None:
+    """Without asking for room: somebody waits for the workers to be empty."""
+    pipeline.xadd(keys.failures(source), entry)
+    pipeline.eval(COUNT_ON, 1, keys.failures_bytes(source), str(weight(entry)))

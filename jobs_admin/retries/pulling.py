@@ -1,0 +1,245 @@
+"""Dead letters of the systems that keep them themselves: read and filed, a thread for each source, so that none waits for another.
+
+What is read goes straight into the tables, and only then is the place remembered up to where it was read: whoever dies between
+leaves nothing out, and what is read again changes nothing. The step `pull` of `watch`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from django.db import Error, connections, transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from jobs_admin import config, ingest
+from jobs_admin.core.envelope import Envelope, encode
+from jobs_admin.core.pauses import Pauses
+from jobs_admin.core.text import representable
+from jobs_admin.db import counters
+from jobs_admin.ingest import coming_again
+from jobs_admin.models import Source
+from jobs_admin.retries import rechecking, rescheduling
+from jobs_admin.sources.base import Pulled, PulledSource, SourceError, Unread
+
+log = logging.getLogger(__name__)
+
+_LEASE = timedelta(seconds=30)
+_ROUND_S = 2.0  # then the lease is taken anew
+# Of one transaction: on SQLite nobody else writes meanwhile.
+_FILED_AT_ONCE = 100  # reports
+_BYTES_AT_ONCE = 2_000_000  # of their messages; one that is larger goes by itself
+_LOOK_UP_S = 2.0  # of a long rest
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
+
+
+def step(name: str) -> bool:
+    """Sees to it that each such source is read, by a thread of this process. Never finds more to do at once (False)."""
+    for source in config.sources():
+        thread = _threads.get(source)
+        if _is_kept(source) and (thread is None or not thread.is_alive()):
+            _threads[source] = threading.Thread(target=_go_on, args=(source,), daemon=True, name=f"pull {source}")
+            _threads[source].start()
+    return False
+
+
+def _is_kept(source: str) -> bool:
+    try:
+        return config.keeps_dead(source)
+    except Exception:  # a defect of one adapter must not keep the others unread
+        log.exception("Source %s cannot be read", source)
+        return False
+
+
+_threads: dict[str, threading.Thread] = {}
+
+
+def _go_on(source: str) -> None:
+    """Round after round; ends with its process, or where the source is taken out. One that hangs delays no other source, and its
+    lease passes on.
+    """
+    me = f"{socket.gethostname()}:{os.getpid()}"
+    pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, least_s=_FIRST_PAUSE_S / 2)
+    said = ""
+    while config.keeps_dead(source):
+        why = ""
+        wait_s = _FIRST_PAUSE_S
+        try:
+            is_more = pull(source, me)
+            wait_s = 0.0 if is_more else _adapter(source).every_s
+            pauses.succeeded()
+        except (SourceError, Error) as error:  # the source, the database: away for now
+            why = str(error) or type(error).__name__
+        except Exception as error:  # one round must not end the others; it is shown
+            why = f"{type(error).__name__}: {error}"
+            if why != said:
+                log.exception("Source %s: its dead letters cannot be read.", source)
+        if why:
+            if why != said:
+                log.warning("Source %s: its dead letters are not read: %s", source, why)
+            connections.close_all()  # the next round dials anew
+            _note_failed(source, why)
+            connections.close_all()
+            wait_s = pauses.failed()
+        said = why
+        _rest(source, wait_s)
+
+
+def _rest(source: str, wait_s: float) -> None:
+    """Until it is read again, or somebody wants its retries to wait otherwise."""
+    ends = time.monotonic() + wait_s
+    while (left_s := ends - time.monotonic()) > 0:
+        time.sleep(min(left_s, _LOOK_UP_S))
+        try:
+            if left_s > _LOOK_UP_S and rescheduling.is_planned(source):
+                return
+        except Error:
+            connections.close_all()
+
+
+def pull(source: str, puller: str, now: datetime | None = None) -> bool:
+    """One round: what is new is filed, and some of what is known is asked for again. True if there may be more at once.
+
+    `puller` names the process: while one reads a source, no other does (False). Raises SourceError, and what the database raises:
+    what was not filed then comes again.
+    """
+    now = now or timezone.now()
+    adapter = _adapter(source)
+    if not _lease(source, puller, now):
+        return False
+    mine = Source.objects.filter(name=source, puller=puller)
+    cursor = mine.values_list("cursor", flat=True)[0]
+    ends = time.monotonic() + _ROUND_S
+    is_progress = False
+    while True:
+        pulled = adapter.dead_letters(cursor)
+        is_progress |= _file(pulled.reports) > 0 or pulled.after != cursor
+        _set_aside(source, pulled.unread)
+        if not _move_on(source, mine, pulled):
+            return False
+        cursor = pulled.after
+        adapter.filed(pulled)
+        if not pulled.is_more or time.monotonic() > ends:
+            break
+    if pulled.failing:
+        _note_failed(source, "; ".join(f"{queue}: {why}" for queue, why in sorted(pulled.failing.items())))
+    if not pulled.is_more:
+        mine.update(progress_due_at=timezone.now() + timedelta(seconds=adapter.every_s))
+        if not pulled.failing:
+            mine.update(pulled_at=timezone.now())
+    elif is_progress:
+        mine.update(progress_due_at=timezone.now())
+    rechecking.recheck(source, adapter, _file)
+    is_more = rescheduling.carry_out(source, adapter, now) or pulled.is_more
+    if not pulled.is_more and not pulled.failing:  # and its known jobs could be asked about
+        mine.update(why_not_pulled="", not_pulled_since=None)
+    return is_more
+
+
+def _move_on(source: str, mine: QuerySet[Source], pulled: Pulled) -> bool:
+    """The place, and what was counted up to it, together. Who lost the lease meanwhile has filed what it read, and must not move the
+    other one's place."""
+    if pulled.after == mine.values_list("cursor", flat=True).first() and not pulled.ran:
+        return True
+    ran = {
+        (source, representable(queue)[:200], datetime.fromtimestamp(60 * minute, UTC)): {"succeeded": n}
+        for (queue, minute), n in pulled.ran.items()
+    }
+    with transaction.atomic():
+        if not mine.update(cursor=pulled.after):
+            return False
+        if ran:
+            counters.count_queues(ran)
+    return True
+
+
+def _adapter(source: str) -> PulledSource:
+    return cast(PulledSource, config.adapter(source))  # asked only of those that `keeps_dead`
+
+
+def _file(reports: Sequence[Envelope]) -> int:
+    """Return how many attempts are new."""
+    new = 0
+    part: list[Envelope] = []
+    size = 0
+    for one in reports:
+        if part and (len(part) == _FILED_AT_ONCE or size + len(one.raw or b"") > _BYTES_AT_ONCE):
+            new += _file_part(part)
+            part, size = [], 0
+        part.append(one)
+        size += len(one.raw or b"")
+    return new + (_file_part(part) if part else 0)
+
+
+def _file_part(reports: Sequence[Envelope]) -> int:
+    try:
+        entries = [(_name(one), encode(one)) for one in coming_again.as_runs(reports)]
+    except Error:
+        raise
+    except Exception as error:  # one report of a page: those behind it are filed all the same
+        if len(reports) > 1:
+            return sum(_file_part([one]) for one in reports)
+        (one,) = reports
+        _set_aside(one.source, [Unread.of(one.queue, one.job_id, one.raw or b"", error)])
+        return 0
+    return ingest.file(entries, is_trusted=True).new_attempts
+
+
+def _set_aside(source: str, unread: Sequence[Unread]) -> None:
+    """Keep them raw among what could not be filed, each once."""
+    for one in unread:
+        name = "\0".join((source, one.queue, one.job_id)).encode("utf-8", "surrogatepass")
+        entry = b"read-" + hashlib.sha256(name + b"\0" + one.raw).hexdigest()[:32].encode()
+        ingest.set_aside((entry, {b"raw": one.raw}), f"{source}: {one.why}")
+
+
+def _name(report: Envelope) -> bytes:
+    """Of a report, should it be kept raw: the same whenever it is read."""
+    run = report.lineage.run if report.lineage else 1
+    said = "\0".join((report.source, report.queue, report.job_id, str(run), str(report.attempt), report.kind))
+    return b"pull-" + hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
+
+
+def _lease(source: str, puller: str, now: datetime) -> bool:
+    """Be the one that reads this source for a while."""
+    Source.objects.get_or_create(
+        name=source, defaults={"backend": config.sources()[source].backend, "is_configured": True}
+    )
+    held_by = Source.objects.values_list("puller", flat=True).get(name=source)
+    free = Q(puller_until__isnull=True) | Q(puller_until__lt=now)
+    if held_by == puller or _has_ended(held_by):
+        free |= Q(puller=held_by)
+    taken = Source.objects.filter(free, name=source)
+    return bool(taken.update(puller=puller, puller_until=now + _LEASE))
+
+
+def _has_ended(puller: str) -> bool:
+    """Whether it was a process of this machine that is no more: a watch that is started anew need not wait for its lease."""
+    host, _, pid = puller.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass  # it lives, and is somebody else's
+    return False
+
+
+def _note_failed(source: str, why: str) -> None:
+    try:
+        with transaction.atomic():
+            rows = Source.objects.filter(name=source)
+            rows.filter(not_pulled_since=None).update(not_pulled_since=timezone.now())
+            rows.update(why_not_pulled=representable(why)[:2000])
+    except Error as error:
+        log.debug("That source %s is not read could not be noted: %s", source, error)  # a later round does

@@ -1,0 +1,124 @@
+"""What a change would do, before it is done: from attempt to wait, and how many would come at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Max
+from django.utils import timezone
+
+from jobs_admin.core.rescheduling import Change, ChangeRefused, read
+from jobs_admin.models.access import Viewer
+from jobs_admin.retries.rescheduling import scoping
+from jobs_admin.retries.rescheduling.scoping import RescheduleRefused
+
+MOST_LOOKED = 20_000  # rows that a preview looks at
+BINS = 60
+MOST_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Those that have made so many attempts. Waits are seconds from when they failed; None where nothing is told."""
+
+    attempts: int
+    jobs: int
+    before: tuple[float, float] | None  # shortest, longest
+    after: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """How many come in each of BINS equal parts of the time from now, and the most that come within one second."""
+
+    counts: list[int]
+    at_once: int  # due already
+    busiest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    source: str
+    query: str  # with absolute times
+    selection: tuple[int, ...]
+    highest: int  # the newest failure that it is about
+    matched: int
+    looked: int  # of these, for what follows: the newest
+    beyond: int  # that have made as many attempts already as they would have: they stay as they are
+    lines: list[Line]
+    more_lines: int
+    before: Herd
+    after: Herd
+    span_s: float  # of the herds, from `at`
+    at: datetime
+    change: Change
+
+
+def asked(change: dict[str, Any], now: datetime) -> Change:
+    """Raises RescheduleRefused."""
+    try:
+        return read(change, now.timestamp())
+    except ChangeRefused as refused:
+        raise RescheduleRefused("bad_change", refused.message, refused.field) from refused
+
+
+def preview(
+    viewer: Viewer,
+    *,
+    query: str = "",
+    selection: Sequence[int] = (),
+    change: dict[str, Any],
+    now: datetime | None = None,
+) -> Preview:
+    """Raises RescheduleRefused."""
+    now = now or timezone.now()
+    what, pinned = asked(change, now), "" if selection else scoping.frozen(query, now)
+    rows = scoping.waiting(viewer, pinned, selection)
+    source = scoping.source_of(viewer, rows)
+    rows = rows.filter(source=source)
+    matched = rows.count()
+    highest = rows.aggregate(highest=Max("pk"))["highest"] or 0
+    columns = ("pk", "attempts", "failed_at", "due_at")
+    looked = list(rows.order_by("-pk").values_list(*columns)[:MOST_LOOKED])
+    at = now.timestamp()
+    fitting = [one for one in looked if what.may_have(one[1])]
+    before = [(one[3].timestamp() if one[3] else at) for one in fitting]
+    after = [
+        due if (due := what.due(pk, attempts, failed_at.timestamp(), at)) is not None else held
+        for (pk, attempts, failed_at, _), held in zip(fitting, before, strict=True)
+    ]
+    span_s = max([1.0, *(due - at for due in [*before, *after])])
+    lines = _lines(fitting, before, after)
+    return Preview(
+        source, pinned, tuple(selection), highest, matched, len(looked), len(looked) - len(fitting), lines[:MOST_LINES],
+        max(0, len(lines) - MOST_LINES), _herd(before, at, span_s), _herd(after, at, span_s), span_s, now, what,
+    )  # fmt: skip
+
+
+def _lines(
+    rows: Sequence[tuple[int, int, datetime, datetime | None]], before: list[float], after: list[float]
+) -> list[Line]:
+    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for (_, attempts, failed_at, _), old, new in zip(rows, before, after, strict=True):
+        waits[attempts].append((old - failed_at.timestamp(), new - failed_at.timestamp()))
+    return [
+        Line(
+            attempts,
+            len(theirs),
+            (min(old for old, _ in theirs), max(old for old, _ in theirs)),
+            (min(new for _, new in theirs), max(new for _, new in theirs)),
+        )
+        for attempts, theirs in sorted(waits.items())
+    ]
+
+
+def _herd(dues: Sequence[float], at: float, span_s: float) -> Herd:
+    counts, seconds = [0] * BINS, defaultdict[int, int](int)
+    for due in dues:
+        counts[min(BINS - 1, max(0, int((due - at) / span_s * BINS)))] += 1
+        seconds[max(0, int(due - at))] += 1
+    return Herd(counts, sum(due <= at for due in dues), max(seconds.values(), default=0))

@@ -1,0 +1,93 @@
+"""Which retries a change is about: those of one source that wait, by a search or by hand; and who may change them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from jobs_admin import config, failures
+from jobs_admin.core import query as language
+from jobs_admin.db import abilities, audit
+from jobs_admin.models import Failure, Reschedule
+from jobs_admin.models.access import ENGINE, OPERATOR, Viewer
+from jobs_admin.models.failure import FailureState
+from jobs_admin.search import scope as scopes
+
+MOST_SELECTED = 10_000
+ACT = "retry.reschedule"  # in the audit
+
+
+class RescheduleRefused(Exception):
+    """Nothing was changed. Codes: forbidden, read_only, bad_scope, bad_change, too_many, reason_required, not_found, wrong_state."""
+
+    def __init__(self, code: str, message: str, field: str | None = None, sources: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+        self.sources = tuple(sources)  # where one of several is to be chosen
+
+
+def frozen(query: str, now: datetime) -> str:
+    """The search with the times that it has at `now`. Raises RescheduleRefused where it cannot be the scope of an act."""
+    read = language.parse(query, now)
+    if why := language.unfit_for_acts(read):
+        raise RescheduleRefused("bad_scope", f"{why} Nothing was changed.", field="q")
+    return language.format(language.pin(read, now))
+
+
+def waiting(viewer: Viewer, query: str, selection: Sequence[int]) -> QuerySet[Failure]:
+    """Those that wait for a retry, where the viewer is operator. `query` as `frozen` gives it."""
+    if selection:
+        ids = {pk for pk in selection if 0 < pk < 2**63}
+        if len(ids) > MOST_SELECTED:
+            raise RescheduleRefused("too_many", f"At most {MOST_SELECTED:,} can be chosen by hand.", field="selection")
+        found = Failure.objects.filter(scopes.visible(viewer, OPERATOR), pk__in=ids)
+    else:
+        found = failures.scope(viewer, language.parse(query), role=OPERATOR)
+    return found.filter(state=FailureState.RETRYING)
+
+
+def of(planned: Reschedule) -> QuerySet[Failure]:
+    """What is left to look at of what was planned."""
+    found = waiting(ENGINE, planned.query, planned.selection)
+    return found.filter(source=planned.source, pk__lt=planned.below, pk__lte=planned.scope_max_id)
+
+
+def source_of(viewer: Viewer, rows: QuerySet[Failure]) -> str:
+    """The one source that they wait in, and that can be told. Raises RescheduleRefused."""
+    sources = sorted(set(rows.order_by().values_list("source", flat=True).distinct()))
+    able = [name for name in sources if (can := abilities.of(name)) is not None and can.reschedule]
+    if len(able) == 1:
+        return able[0]
+    if able:
+        names = ", ".join(able)
+        raise RescheduleRefused(
+            "bad_scope",
+            f"They wait in several sources: {names}. Choose one by source:…  Nothing was changed.",
+            "q",
+            able,
+        )
+    if sources:
+        raise RescheduleRefused(
+            "bad_scope", f"{', '.join(sources)} cannot be told when a retry is due. Nothing was changed.", "q"
+        )
+    raise RescheduleRefused(
+        "bad_scope", "None of these waits for a retry, where you are operator. Nothing was changed.", "q"
+    )
+
+
+def allow(viewer: Viewer, source: str = "") -> None:
+    """Raises RescheduleRefused, and writes that down, where the viewer may change nothing there."""
+    if config.is_read_only():
+        why, code = config.READ_ONLY, "read_only"
+    elif not (viewer.may(OPERATOR, source) if source else viewer.may_anywhere(OPERATOR)):
+        why, code = f"You are not operator of {source or 'any source'}. Nothing was changed.", "forbidden"
+    else:
+        return
+    with transaction.atomic():
+        audit.record(viewer, ACT, source=source, reason=why, allowed=False)
+    raise RescheduleRefused(code, why)

@@ -1,0 +1,31 @@
+"""Which alerts a viewer may see: the one answer, also for marks, moments, figures and notices of alerts."""
+
+from __future__ import annotations
+
+from django.db.models import Q
+
+from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from jobs_admin.rights import view_sight
+
+
+def visible(viewer: Viewer) -> Q:
+    """Those of the viewer's sources; of the desk's own lag and steps everybody's. What a view finds is its owner's sight.
+
+    An alert of a view that the viewer may not read, and of one whose rule was deleted, is for its owner and for who sees
+    every source; of a view over several sources, shared or not, too.
+    """
+    sources = viewer.sources()
+    if sources is None:
+        return Q()
+    if not sources:
+        return Q(pk__in=[])
+    desks = Q(source="", rule__metric__in=("ingest_lag_s", "stalled_s"))
+    found = (Q(source__in=sources) & (~Q(rule__metric="view") | Q(rule__view__in=view_sight.readable(viewer)))) | desks
+    if viewer.user_id is not None:
+        found |= Q(source__in=[*sources, ""], rule__view__owner_id=viewer.user_id)
+    return found
+
+
+def owner(source: str) -> str:
+    """Whose operators act on a rule or a silence of this source: those of every source, where it is a pattern."""
+    return EVERY_SOURCE if "*" in source else source

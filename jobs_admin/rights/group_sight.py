@@ -1,0 +1,205 @@
+"""The part of a group that a viewer may read: its text, its times, and what people wrote of it.
+
+A group's own row is of all its sources. Whoever sees each of them reads it as it is. For anyone else the group is
+partial and is reduced to its parts (`GroupSource`) at the sources that they see. The title is that of the part that came
+first, so that a merge does not rename the group for those whose group took the others in. Its state is the group's; who
+set it, the assignee, the note and the runbook are shown to viewers of a source that the group had when they were
+written, which the audit records.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+from django.contrib.auth import get_user_model
+from django.db.models import Case, DateTimeField, Exists, F, OuterRef, Q, Subquery, Value, When
+from django.db.models.functions import Coalesce, Concat
+
+from jobs_admin.models import AuditEvent, Failure, FailureCount, Group, GroupAlias, GroupSource, Release, ReplayItem
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.search import scope as scopes
+
+CHANGE = "group.change"  # the act under which the audit has what people wrote of a group
+_AT_ONCE = 5_000  # groups whose parts one statement reads
+_UNKNOWN = "Unknown error"
+
+
+def partial(viewer: Viewer, pks: Collection[int]) -> set[int]:
+    """Return those groups that have, or had, failures of sources out of the viewer's sight."""
+    if viewer.sources() is None or not pks:
+        return set()
+    counted, parts = (
+        model.objects.filter(~scopes.visible(viewer), group_id__in=pks).order_by().values_list("group_id", flat=True)
+        for model in (FailureCount, GroupSource)
+    )
+    return set(counted.union(parts))
+
+
+def is_partial(viewer: Viewer, group: Group) -> bool:
+    return bool(partial(viewer, [group.pk]))
+
+
+def restrict(viewer: Viewer, groups: Iterable[Group]) -> set[int]:
+    """Reduce the partial ones of these groups, in memory, to what the viewer may read; return their ids.
+
+    Counts stay as they are: those of a viewer come from `group_numbers`. The number of queries does not depend on the
+    number of groups.
+    """
+    groups = list(groups)
+    if viewer.sources() is None:
+        return set()
+    found: set[int] = set()
+    for start in range(0, len(groups), _AT_ONCE):
+        some = groups[start : start + _AT_ONCE]
+        pks = partial(viewer, [group.pk for group in some])
+        if pks:
+            found |= pks
+            _restrict(viewer, [group for group in some if group.pk in pks])
+    return found
+
+
+def read(viewer: Viewer, pks: Iterable[int]) -> dict[int, Group]:
+    """Return id -> group, as the viewer may read it."""
+    found = Group.objects.in_bulk(list(pks))
+    restrict(viewer, found.values())
+    return found
+
+
+def viewer_of_sources(sources: Iterable[str]) -> Viewer:
+    """Return the viewer of exactly these sources: for a text that is stored for everyone who sees them."""
+    return Viewer(name="", roles=dict.fromkeys(sources, VIEWER))
+
+
+def _restrict(viewer: Viewer, groups: list[Group]) -> None:
+    parts: dict[int, list[GroupSource]] = defaultdict(list)
+    pks = [group.pk for group in groups]
+    sources = viewer.sources() or ()
+    for part in GroupSource.objects.filter(group__in=pks).order_by("pk"):
+        parts[part.group_id].append(part)
+    for group in groups:
+        if group.pk in parts:  # else nothing was filed of it, and one error was put in it by its fingerprint alone
+            mine = [part for part in parts[group.pk] if part.source in sources]
+            _reduce(group, mine or _of_newest(viewer, group))
+        group.muted_until_count = None  # a count of attempts at every source
+    _restrict_words(viewer, groups)
+    _restrict_origins(viewer, groups)
+
+
+def _reduce(group: Group, parts: list[GroupSource]) -> None:
+    shown, first = parts[0], min(parts, key=lambda part: part.first_seen)
+    group.error_type, group.message, group.culprit = shown.error_type, shown.message, shown.culprit
+    group.first_seen, group.first_release = first.first_seen, first.first_release
+    group.last_seen = max(part.last_seen for part in parts)
+
+
+def _of_newest(viewer: Viewer, group: Group) -> list[GroupSource]:
+    """Return a part made of the newest failure in sight, for a group of which nothing was filed since it was made."""
+    newest = Failure.objects.filter(scopes.visible(viewer), group=group.pk).order_by("-pk").first()
+    if newest is None:
+        return [GroupSource(error_type=_UNKNOWN, first_seen=group.first_seen, last_seen=group.first_seen)]
+    return [
+        GroupSource(
+            error_type=newest.error_type or _UNKNOWN,
+            message=newest.message[:500],
+            first_seen=newest.first_failed_at,
+            first_release=newest.release,
+            last_seen=newest.failed_at,
+        )
+    ]
+
+
+_WORDS = ("state", "assignee", "note", "runbook_url")
+
+
+def _restrict_words(viewer: Viewer, groups: list[Group]) -> None:
+    """Take away what people wrote in an act of which no visible source was told."""
+    written = [g for g in groups if g.state_by or g.assignee_id or g.note or g.runbook_url]
+    if not written:
+        return
+    named = {f"group:{group.fingerprint}": group.pk for group in written}
+    for name, pk in GroupAlias.objects.filter(group__in=[g.pk for g in written]).values_list("fingerprint", "group"):
+        named[f"group:{name}"] = pk
+    told: dict[tuple[int, str], dict[str, object]] = {}
+    events = AuditEvent.objects.filter(scopes.visible(viewer), object__in=named, act=CHANGE, allowed=True)
+    for name, after in events.order_by("-pk").values_list("object", "after").iterator():
+        for word in _WORDS:
+            if word in (after or {}):
+                told.setdefault((named[name], word), after)
+    users = get_user_model().objects.in_bulk({group.assignee_id for group in written if group.assignee_id})
+    for group in written:
+        of_state, of_assignee, of_note, of_runbook = (told.get((group.pk, word), {}) for word in _WORDS)
+        if (of_state.get("state"), of_state.get("state_by", "")) != (group.state, group.state_by):
+            group.state_by = ""
+        user = users.get(group.assignee_id)
+        is_told = user is not None and of_assignee.get("assignee") == user.get_username()
+        if not is_told and (group.assignee_id is None or group.assignee_id != viewer.user_id):
+            group.assignee = None
+        if of_note.get("note") != group.note:
+            group.note = ""
+        if of_runbook.get("runbook_url") != group.runbook_url:
+            group.runbook_url = ""
+
+
+def _restrict_origins(viewer: Viewer, groups: list[Group]) -> None:
+    """Take away the release that a group began in, and the release or replay that it came back after, of no visible source."""
+    after = {group.regressed_after.partition(":")[::2] for group in groups}
+    releases = {name for kind, name in after if kind == "release"} | {group.first_release for group in groups} - {""}
+    replays = {int(name) for kind, name in after if kind == "replay" and name.isdecimal()}
+    own = set()
+    if releases:
+        known = Release.objects.filter(scopes.visible(viewer), version__in=releases)
+        own |= {("release", version) for version in known.values_list("version", flat=True)}
+    if replays:
+        items = ReplayItem.objects.filter(replay__in=replays, failure__source__in=viewer.sources() or ())
+        own |= {("replay", str(pk)) for pk in items.order_by().values_list("replay", flat=True).distinct()}
+    for group in groups:
+        if group.regressed_after.partition(":")[::2] not in own:
+            group.regressed_after = ""
+        if ("release", group.first_release) not in own:
+            group.first_release = ""
+
+
+# -- in SQL -------------------------------------------------------------------------------------------------------
+
+
+def reads(viewer: Viewer, condition: Q) -> Q:
+    """The groups whose text, as the viewer reads it, meets a condition on `error_type`, `message` and `culprit`."""
+    if viewer.sources() is None:
+        return condition
+    first = GroupSource.objects.filter(scopes.visible(viewer), group=OuterRef("group")).order_by("pk")
+    part = GroupSource.objects.filter(condition, pk=Subquery(first.values("pk")[:1]), group=OuterRef("pk"))
+    elsewhere = _is_partial(viewer) & Q(Exists(GroupSource.objects.filter(group=OuterRef("pk"))))
+    return (condition & ~elsewhere) | (elsewhere & Exists(part))
+
+
+def seen_at(viewer: Viewer, column: str):
+    """`first_seen` or `last_seen` as the viewer reads it, as an expression over groups."""
+    if viewer.sources() is None:
+        return F(column)
+    parts = GroupSource.objects.filter(scopes.visible(viewer), group=OuterRef("pk"))
+    own = parts.order_by(column if column == "first_seen" else f"-{column}").values(column)[:1]
+    read = Coalesce(Subquery(own), F(column), output_field=DateTimeField())
+    return Case(When(_is_partial(viewer), then=read), default=F(column), output_field=DateTimeField())
+
+
+def assigned(viewer: Viewer, username: str) -> Q:
+    """The groups that a user looks after, as far as the viewer may read it; those of nobody for ""."""
+    if not username:
+        return Q(assignee__isnull=True)
+    theirs = Q(assignee__username=username)
+    if viewer.sources() is None:
+        return theirs
+    told = AuditEvent.objects.filter(
+        scopes.visible(viewer), object=Concat(Value("group:"), OuterRef("fingerprint")), act=CHANGE, allowed=True,
+        after__assignee=username,
+    )  # fmt: skip
+    return theirs & (Q(assignee_id=viewer.user_id or 0) | ~_is_partial(viewer) | Exists(told))
+
+
+def _is_partial(viewer: Viewer) -> Q:
+    elsewhere = {"group_id": OuterRef("pk")}
+    counted, parts = (
+        model.objects.filter(~scopes.visible(viewer), **elsewhere) for model in (FailureCount, GroupSource)
+    )
+    return Q(Exists(counted)) | Q(Exists(parts))

@@ -1,0 +1,49 @@
+"""Who can be given something to look after, and who may act."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from jobs_admin.models import Role
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, Viewer
+
+MOST_NAMED = 200
+_HELD_S = 5.0
+_MOST_HELD = 100
+_held: dict[tuple[str, ...] | None, tuple[float, list[str]]] = {}  # by the sources of who asked
+
+
+def names(viewer: Viewer) -> list[str]:
+    """Return the users whom the viewer can assign, by name, as they were at most five seconds ago; a bounded list."""
+    sources = viewer.sources()
+    key = None if sources is None else tuple(sources)
+    now = time.monotonic()
+    if key not in _held or not 0 <= now - _held[key][0] < _HELD_S:
+        if len(_held) >= _MOST_HELD:
+            _held.clear()
+        _held[key] = now, list(users(viewer).values_list("username", flat=True)[:MOST_NAMED])
+    return _held[key][1]
+
+
+def users(viewer: Viewer) -> QuerySet[Any]:
+    """Return the active users who hold a role on a source that the viewer sees, by name."""
+    roles, sources = Role.objects.filter(user=OuterRef("pk")), viewer.sources()
+    if sources is not None:
+        roles = roles.filter(source__in=[*sources, EVERY_SOURCE])
+    found = get_user_model().objects.filter(Q(is_superuser=True) | Exists(roles), is_active=True)
+    return found.order_by("username")
+
+
+def operators(sources: Sequence[str], *, only_admins: bool = False) -> list[str]:
+    """Active users who may act on every one of these sources, or are admins of each, by name; a bounded list."""
+    roles = (ADMIN,) if only_admins else (OPERATOR, ADMIN)
+    found = get_user_model().objects.filter(is_active=True)
+    for source in sources:
+        held = Role.objects.filter(user=OuterRef("pk"), role__in=roles, source__in=(source, EVERY_SOURCE))
+        found = found.filter(Q(is_superuser=True) | Exists(held))
+    return list(found.order_by("username").values_list("username", flat=True)[:MOST_NAMED])

@@ -1,0 +1,121 @@
+"""Which shared views a viewer may read: a view's name and its search are text that its owner wrote about sources.
+
+Whoever sees every source shares with everyone; anyone else with those who see one of the same sources. A view of an owner
+without a role, or of an unknown token, is read by viewers of every source only.
+Beyond that, nobody reads a view that names what other sources alone have: in its search a source, queue, task, tenant,
+release, host, worker or group, and as a word anywhere a source, queue or task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from jobs_admin.core import query as language
+from jobs_admin.core import terms
+from jobs_admin.core.text import fits
+from jobs_admin.models import ApiToken, AuditEvent, Failure, FailureCount, Group, GroupAlias, Role, SavedView, Source
+from jobs_admin.models.access import EVERY_SOURCE, Viewer
+from jobs_admin.search.asked import InIndex, all_of, any_of
+
+_COUNTED = ("source", "queue", "task")  # names that counters know
+_WORD = re.compile(r"[^\s\"(),:=*]+")
+
+
+def readable(viewer: Viewer) -> list[int]:
+    """Return the ids of the shared views that the viewer may read."""
+    shared = SavedView.objects.filter(is_shared=True)
+    sources = viewer.sources()
+    if sources is None:
+        return list(shared.values_list("pk", flat=True))
+    if not sources:
+        return []
+    if not (views := list(shared.select_related("owner"))):
+        return []
+    owners, names = _sources_of_owners(views), _Names(sources)
+    mine = {*sources, EVERY_SOURCE}
+    return [view.pk for view in views if not owners[view.pk].isdisjoint(mine) and names.has_all_of(view)]
+
+
+def _sources_of_owners(views: Iterable[SavedView]) -> dict[int, set[str]]:
+    """View -> the sources that its owner sees now; `EVERY_SOURCE` among them for all. Empty for an owner without a role."""
+    views = list(views)
+    roles: dict[int, set[str]] = defaultdict(set)
+    for user, source in Role.objects.filter(user__in={view.owner_id for view in views}).values_list("user", "source"):
+        roles[user].add(source)
+    of_tokens = _sources_of_tokens([view.pk for view in views if view.owner is None])
+    found: dict[int, set[str]] = {}
+    for view in views:
+        if view.owner is None:
+            found[view.pk] = of_tokens.get(view.pk, set())
+        else:
+            found[view.pk] = {EVERY_SOURCE} if view.owner.is_superuser else roles[view.owner.pk]
+    return found
+
+
+def _sources_of_tokens(views: Sequence[int]) -> dict[int, set[str]]:
+    """View -> the source of the token that saved it, as the audit tells."""
+    if not views:
+        return {}
+    saved = AuditEvent.objects.filter(object__in=[f"view:{pk}" for pk in views], act="view.save", allowed=True)
+    tokens = {int(name.partition(":")[2]): token for name, token in saved.values_list("object", "token_id") if token}
+    sources = dict(ApiToken.objects.filter(pk__in=tokens.values()).values_list("pk", "source"))
+    return {view: {sources[token]} for view, token in tokens.items() if token in sources}
+
+
+class _Names:
+    """Names of sources, queues and tasks: those of some sources, and those of all others."""
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._sources = sources
+        self._own: dict[str, set[str]] = {name: set() for name in _COUNTED}
+        elsewhere: set[str] = set()
+        counted = FailureCount.objects.order_by().values_list(*_COUNTED).distinct()
+        for row in counted:
+            if row[0] in sources:
+                for field, name in zip(_COUNTED, row, strict=True):
+                    self._own[field].add(name)
+            else:
+                elsewhere.update(row)
+        self._own["source"].update(sources)
+        elsewhere.update(Source.objects.exclude(name__in=sources).values_list("name", flat=True))
+        self._elsewhere = elsewhere.difference(*self._own.values())
+
+    def has_all_of(self, view: SavedView) -> bool:
+        if not self._elsewhere.isdisjoint(_WORD.findall(f"{view.name} {view.query}")):
+            return False
+        return all(
+            not self._is_elsewhere_alone(leaf.field, value)
+            for leaf in language.leaves(language.parse(view.query).terms)
+            if isinstance(leaf, language.Match)
+            for value in leaf.values
+        )
+
+    def _is_elsewhere_alone(self, field: str, value: language.Value) -> bool:
+        if value.glob and not value.text.strip("*"):
+            return False
+        if field in _COUNTED:
+
+            def is_meant(name: str) -> bool:
+                return fits(value.text, name) if value.glob else value.text == name
+
+            return any(map(is_meant, self._elsewhere)) and not any(map(is_meant, self._own[field]))
+        if field == "group":
+            return not value.glob and self._is_group_elsewhere(value.text)
+        if field not in terms.NAMED:
+            return False
+        if value.glob:
+            asked = terms.name_begins(field, language.before_star(value.text)[0])
+        else:
+            asked = terms.Phrase((terms.name(field, value.text),))
+        theirs = any_of(terms.Phrase((terms.name("source", source),)) for source in self._sources)
+        if Failure.objects.filter(InIndex(all_of((asked, theirs))), source__in=self._sources).exists():
+            return False
+        return Failure.objects.filter(InIndex(asked)).exists()
+
+    def _is_group_elsewhere(self, fingerprint: str) -> bool:
+        named = set(Group.objects.filter(fingerprint=fingerprint).values_list("pk", flat=True))
+        named |= set(GroupAlias.objects.filter(fingerprint=fingerprint).values_list("group", flat=True))
+        sources = FailureCount.objects.filter(group_id__in=named, count__gt=0).values_list("source", flat=True)
+        return bool(found := set(sources)) and found.isdisjoint(self._sources)

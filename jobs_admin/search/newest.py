@@ -1,0 +1,491 @@
+"""The statements that give the newest failures which match, and count them: each follows an index, newest first.
+
+A page costs the same however many failures there are. What drives a statement is chosen by what the search names:
+
+- words, arguments, hosts …: the index of terms, which gives its rows newest first; with states that few are in, only
+  those among them;
+- a short time, a kind, a number of attempts, a policy … that few failures have: those few;
+- a few queues, groups, tenants, kinds …: a slice for each value and state, from the index that is sorted so;
+- a long time that ended a while ago: what had arrived by its end, and the few that arrived late;
+- text that no index has: the newest SEARCHED of all the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import product
+
+from django.core.exceptions import EmptyResultSet, FullResultSet
+from django.db import connection
+from django.db.models import Q, QuerySet, Sum
+
+from jobs_admin.core import query as language
+from jobs_admin.core import terms
+from jobs_admin.core.query import Age, Match, Numbers, Query, Term, Text, Time
+from jobs_admin.core.terms import Phrase
+from jobs_admin.models import Attempt, Failure, FailureCount, ReplayItem
+from jobs_admin.models.access import Viewer
+from jobs_admin.models.terms import FAILURES
+from jobs_admin.search import scope as scopes
+from jobs_admin.search import slicing
+from jobs_admin.search.asked import Asked, InIndex, all_of, any_of, by_index_of_terms, key, matching, written
+
+SEARCHED = 5_000  # failures, the newest, that are looked at for text that no index has
+
+_MOST_SLICES = 56
+_FEW = 10_000  # rows that may be looked at one by one
+_MOST_LATE = 5_000
+_SOME = 200_000  # ids that may be held in memory
+
+_WALKED, _FURTHEST = 20, 20_000  # newest rows that are walked through for each one wanted; and at most
+
+_TABLE = Failure._meta.db_table
+
+_WORDS = Text("")  # stands for what is asked of the index beside the search
+
+Statement = tuple[str, list[object]]
+
+
+class Newest:
+    """One search, made ready: ask it for ids, for a statement that gives them, or for their number."""
+
+    def __init__(self, viewer: Viewer, query: Query) -> None:
+        self.viewer, self.query = viewer, query
+        self.now = query.now or datetime.now(UTC)
+        self.states = scopes.states_of(query)
+        parts = scopes.parts(query, states=False)
+        scanned = [part.alone for term, part in parts if term is not None and slicing.is_scanned(term)]
+        self.scanned = scopes.every(scanned) if scanned else None
+        self.parts = [(term, part) for term, part in parts if term is not None and not slicing.is_scanned(term)]
+
+    def also(self, asked: Asked) -> None:
+        """Ask the index for this, too."""
+        self.parts.append((_WORDS, scopes.Part(Q(InIndex(asked)), asked)))
+
+    # -- what is asked for --------------------------------------------------------------------------------------
+
+    def ids(self, after: int | None, limit: int) -> list[int]:
+        """The ids of the newest that match, below `after`, highest first."""
+        if self.scanned is not None:
+            return [pk for pk in self._looked_at if after is None or pk < after][:limit]
+        if self.driver is not None and connection.vendor == "postgresql":
+            return self._ids_on_postgresql(self.driver, after, limit)
+        statement = self.statement(after, limit)
+        return [] if statement is None else [row[0] for row in _fetched(statement)]
+
+    def _ids_on_postgresql(self, driver: Asked, after: int | None, limit: int) -> list[int]:
+        """Its index finds every hit before it gives the first: good for rare words. Common ones are met by walking
+        a little way from the newest. How common a word is, its planner guesses badly; the first steps tell.
+        """
+        highest = _number("SELECT COALESCE(MAX(id), 0) FROM " + FAILURES, [])
+        after = highest + 1 if after is None else after
+        found: list[int] = []
+        far = min(_WALKED * limit, _FURTHEST)
+        while far:
+            near = self._driven(driver, after, limit - len(found), True, above=after - 1 - far)
+            met = [] if near is None else [row[0] for row in _fetched(near)]
+            found += met
+            if near is None or len(found) == limit:
+                return found
+            after -= far
+            far = _how_much_further(len(met) / far, limit - len(found), highest)
+        statement = self._driven(driver, after, limit - len(found), True)
+        with by_index_of_terms(self._are_most_in_scope, ordered=True):
+            return found if statement is None else [*found, *(row[0] for row in _fetched(statement))]
+
+    def count(self, most: int) -> int:
+        """How many match, counted up to `most`."""
+        if self.scanned is not None:
+            return min(len(self._looked_at), most)
+        if self.driver is None:
+            return self._number_of(most)
+        with by_index_of_terms(self._are_most_in_scope, ordered=False):
+            return self._number_of(most)
+
+    def newer(self, last: int, most: int) -> int:
+        """How many match that came after the failure `last`, counted up to `most`. Nothing older is read."""
+        statement = self.newer_statement(last, most)
+        return 0 if statement is None else _number(*statement)
+
+    def newer_statement(self, last: int, most: int) -> Statement | None:
+        """The statement that gives `newer`; None where nothing can match."""
+        found = self._rest
+        if self.driver is None:
+            found = found.filter(*(part.alone for _, part in self.parts))
+        if self.scanned is not None:
+            found = found.filter(self.scanned)
+        where = _where(found)
+        if where is None:
+            return None
+        after, of, asked = f"{_TABLE}.id > {int(last)}", _TABLE, []
+        if self.driver is not None:
+            # The index is asked from that row on; by the failure's own key it would give each hit first.
+            of = f"{FAILURES} CROSS JOIN {_TABLE}"
+            after, asked = f"{_TABLE}.id = {key()} AND {matching()} AND {key()} > {int(last)}", [written(self.driver)]
+        rows = f"SELECT 1 FROM {of} WHERE {after} AND {where[0]} LIMIT {int(most)}"
+        return f"SELECT COUNT(*) FROM ({rows}) AS found", [*asked, *where[1]]
+
+    def _number_of(self, most: int) -> int:
+        if self.driver is not None and self._index_is_sure:
+            if self._are_many(self.driver, most):
+                return most
+            held, values = self._in_scope
+            return _number(
+                f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES}{held} LIMIT {most}) AS found",
+                [written(self.driver), *values],
+            )
+        statement = self.statement(None, most, ordered=False)
+        return 0 if statement is None else _number(f"SELECT COUNT(*) FROM ({statement[0]}) AS found", statement[1])
+
+    @cached_property
+    def _looked_at(self) -> list[int]:
+        """Those of the newest SEARCHED that have the text, highest first: read once for page and count."""
+        statement = self.statement(None, SEARCHED)
+        return [] if statement is None else [row[0] for row in _fetched(statement)]
+
+    @cached_property
+    def searched(self) -> int | None:
+        """How many of the newest were looked at; None where every one was."""
+        if self.scanned is None:
+            return None
+        base = self._indexed(None, SEARCHED + 1)
+        held = 0 if base is None else _number(f"SELECT COUNT(*) FROM ({base[0]}) AS found", base[1])
+        return SEARCHED if held > SEARCHED else None
+
+    def statement(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
+        """The statement that gives `ids`; None where nothing can match."""
+        if self.scanned is None:
+            return self._indexed(after, limit, ordered=ordered)
+        base = self._indexed(None, SEARCHED)
+        where = _where(Failure.objects.filter(self.scanned))
+        if base is None or where is None:
+            return None
+        below = "" if after is None else f"{_TABLE}.id < {int(after)} AND "
+        return (
+            f"SELECT {_TABLE}.id AS id FROM ({base[0]}) AS looked_at CROSS JOIN {_TABLE} "
+            f"WHERE {_TABLE}.id = looked_at.id AND {below}{where[0]} ORDER BY looked_at.id DESC LIMIT {int(limit)}",
+            [*base[1], *where[1]],
+        )
+
+    # -- by what it is found ------------------------------------------------------------------------------------
+
+    def _indexed(self, after: int | None, limit: int, *, ordered: bool = True) -> Statement | None:
+        if self.driver is not None:
+            return self._driven(self.driver, after, limit, ordered)
+        if self._few is not None:
+            return self._of_few(self._few, after, limit)
+        return self._sliced(after, limit, ordered)
+
+    @cached_property
+    def driver(self) -> Asked | None:
+        """What the index of terms is asked for; None where it would not help."""
+        known = [(term, part) for term, part in self.parts if part.asked is not None or part.but is not None]
+        if all(slicing.is_sliced(term) for term, _ in known):
+            return None
+        asked = [part.asked for _, part in known if part.asked is not None]
+        sources = self.viewer.sources()
+        if sources is None and not asked:  # only what must not be there: of everything else
+            sources = list(FailureCount.objects.values_list("source", flat=True).distinct())
+        if sources is not None:
+            asked.append(any_of(Phrase((terms.name("source", source),)) for source in sources))
+        return all_of(asked, [part.but for _, part in known if part.but is not None])
+
+    @cached_property
+    def _rest(self) -> QuerySet[Failure]:
+        """What remains to be asked of the rows that the index gives."""
+        found = Failure.objects.filter(scopes.visible(self.viewer))
+        for _, part in self.parts:
+            if part.asked is not None:
+                found = found if part.rest is None else found.filter(part.rest)
+            elif part.but is None:
+                found = found.filter(part.alone)
+        return found if len(self.states) == len(language.STATES) else found.filter(state__in=self.states)
+
+    @cached_property
+    def _index_is_sure(self) -> bool:
+        """Whether the index of terms gives what matches in whatever state, and nothing else."""
+        return all(part.but is not None or (part.asked is not None and part.is_sure) for _, part in self.parts)
+
+    def _are_many(self, driver: Asked, most: int) -> bool:
+        """Whether there are at least `most`, told from the oldest hits alone: for common words the fastest way.
+
+        Of a few more than `most` hits those in other states are taken away, which stand close together in the index
+        by state.
+        """
+        hits = f"SELECT {key()} AS id FROM {FAILURES} WHERE {matching()} LIMIT {most + most // 4}"
+        others = [state for state in language.STATES if state not in self.states]
+        if not others:
+            return _number(f"SELECT COUNT(*) FROM ({hits}) AS hits", [written(driver)]) >= most
+        by_state = "INDEXED BY failure_by_state" if connection.vendor == "sqlite" else ""
+        # One statement: to read the hits costs more than all the rest. What is named twice is computed once.
+        outside = (
+            f"SELECT id FROM {_TABLE} {by_state} WHERE state IN ({', '.join(['%s'] * len(others))}) "
+            f"AND id <= (SELECT MAX(id) FROM hits) AND (SELECT COUNT(*) FROM hits) >= {most} LIMIT {10 * most}"
+        )
+        told = (
+            f"WITH hits AS ({hits}), outside AS ({outside}) SELECT (SELECT COUNT(*) FROM outside), "
+            "(SELECT COUNT(*) FROM hits WHERE id NOT IN (SELECT id FROM outside))"
+        )
+        [(in_range, left)] = _fetched((told, [written(driver), *others]))
+        return int(in_range) < 10 * most and int(left) >= most
+
+    @property
+    def _in_scope(self) -> Statement:
+        """The rows of the index that are in the states asked for, without reading a failure."""
+        in_scope, in_sight = self._counted
+        if in_scope == in_sight:
+            return f" WHERE {matching()}", []
+        if not self.states:  # `state:` of something that is none
+            return f" WHERE {matching()} AND 1 = 0", []
+        states = ", ".join(["%s"] * len(self.states))
+        if connection.vendor != "sqlite":
+            held = f"SELECT 1 FROM {_TABLE} WHERE id = {key()} AND state IN ({states})"
+            return f" WHERE {matching()} AND EXISTS ({held})", list(self.states)
+        among, ids = self._among(self.driver) if self.driver is not None else ("", [])
+        # The index by state has the ids too, ten times closer together than the rows.
+        return (
+            f" CROSS JOIN {_TABLE} AS held INDEXED BY failure_by_state "
+            f"WHERE {matching()}{among} AND held.state IN ({states}) AND held.id = {key()}",
+            [*ids, *self.states],
+        )
+
+    @cached_property
+    def _counted(self) -> tuple[int, int]:
+        """How many failures counters know of in the states that are asked for, and in any."""
+        known = [term for term, _ in self.parts if slicing.fields(term) <= scopes.COUNTED]
+        anywhere = Match("state", (language.Value("*", glob=True),))
+        held = scopes.counts(self.viewer, Query((*known, anywhere), now=self.now)).order_by()
+        found = held.aggregate(in_scope=Sum("count", filter=Q(state__in=self.states)), in_sight=Sum("count"))
+        return found["in_scope"] or 0, found["in_sight"] or 0
+
+    @property
+    def _are_most_in_scope(self) -> bool:
+        in_scope, in_sight = self._counted
+        return in_scope * 10 > in_sight
+
+    def _driven(
+        self, driver: Asked, after: int | None, limit: int, ordered: bool, *, above: int | None = None
+    ) -> Statement | None:
+        where = _where(self._rest)
+        if where is None:
+            return None
+        row = key()
+        among, ids = self._among(driver) if connection.vendor == "sqlite" else ("", [])
+        below = "" if after is None else f" AND {row} < {int(after)}"
+        below += "" if above is None else f" AND {row} > {int(above)}"
+        order = f"ORDER BY {row} DESC " if ordered else ""
+        # CROSS: SQLite takes the tables in this order, and the index gives its rows newest first.
+        return (
+            f"SELECT {_TABLE}.id AS id FROM {FAILURES} CROSS JOIN {_TABLE} "
+            f"WHERE {_TABLE}.id = {row} AND {matching()}{below}{among} AND {where[0]} {order}LIMIT {int(limit)}",
+            [written(driver), *ids, *where[1]],
+        )
+
+    def _among(self, driver: Asked) -> Statement:
+        """Where few rows can match at all, only those: else each of a million words would be looked up in vain."""
+        row = key()
+        if self._few is not None:
+            within = f" AND {row} BETWEEN {self._few.lowest} AND {self._few.highest}"
+            return f" AND +{row} IN ({self._few.sql}){within}", self._few.values
+        in_scope, in_sight = self._counted
+        if in_scope > _SOME or in_scope * 10 > in_sight:
+            return "", []
+        some = f"SELECT COUNT(*) FROM (SELECT 1 FROM {FAILURES} WHERE {matching()} LIMIT {_FEW + 1}) AS found"
+        if _number(some, [written(driver)]) <= _FEW:
+            return "", []
+        counted = [part.alone for term, part in self.parts if slicing.fields(term) <= scopes.COUNTED]
+        where = _where(Failure.objects.filter(scopes.visible(self.viewer), *counted, state__in=self.states))
+        if where is None:
+            return " AND 1 = 0", []
+        return f" AND +{row} IN (SELECT id FROM {_TABLE} WHERE {where[0]})", where[1]
+
+    # -- by slices of tables -------------------------------------------------------------------------------------
+
+    def _sliced(self, after: int | None, limit: int, ordered: bool) -> Statement | None:
+        """`state IN (…) ORDER BY id DESC` has no index that serves both: where most rows have recovered it would walk
+        all of them, or sort every dead one. One slice per state (and queue, task …) follows its index and stops at
+        `limit`.
+        """
+        slices, rest = self._slices()
+        found = Failure.objects.filter(scopes.visible(self.viewer), *rest)
+        where = _where(found if after is None else found.filter(pk__lt=after))
+        if where is None:
+            return None
+        # Written by hand: the ORM would take as long for each as the whole takes to run.
+        conditions = [(" AND ".join(f"{_TABLE}.{column} = %s" for column in one), list(one.values())) for one in slices]
+        if (arrived := self._arrived) is not None:
+            before, late = arrived
+            conditions = [(f"{sql or '1 = 1'} AND {_TABLE}.id <= {before}", values) for sql, values in conditions]
+            if late:
+                every_part = scopes.every(part.alone for _, part in self.parts)
+                came_late = _where(Failure.objects.filter(every_part, pk__in=late, state__in=self.states))
+                conditions += [] if came_late is None else [came_late]
+        order = "ORDER BY id DESC " if ordered else ""
+        statements: list[str] = []
+        parameters: list[object] = []
+        for n, (sql, values) in enumerate(conditions):
+            page = f"SELECT id FROM {_TABLE} WHERE {where[0]} AND {sql or '1 = 1'} {order}LIMIT {int(limit)}"
+            statements.append(f"SELECT id FROM ({page}) AS slice_{n}")
+            parameters += [*where[1], *values]
+        if not statements:
+            return None
+        return f"{' UNION ALL '.join(statements)} {order}LIMIT {int(limit)}", parameters
+
+    def _slices(self) -> tuple[list[dict[str, object]], list[Q]]:
+        """Columns with their values, which do not overlap and each follow one index, and what else is to be asked."""
+        term = self._term_to_slice()
+        rest = [part.alone for one, part in self.parts if one is not term]
+        if term is not None and (held := slicing.values(term)) is not None:
+            name, values = held
+            return [{name: value, "state": state} for value, state in product(values, self.states)], rest
+        sources = self.viewer.sources()
+        if sources is not None and len(sources) * len(self.states) <= _MOST_SLICES:
+            # Where another source holds all the rows, a slice by state alone would walk them for nothing.
+            return [{"source": source, "state": state} for source, state in product(sources, self.states)], rest
+        if len(self.states) == len(language.STATES):
+            return [{}], rest  # every state: the primary key itself is in order
+        return [{"state": state} for state in self.states], rest
+
+    def _term_to_slice(self) -> Term | None:
+        """The term that narrows the most and has an index; None where no term names a few plain values."""
+        values = [(t, slicing.values(t)) for t, _ in self.parts]
+        few = [t for t, held in values if held is not None and len(held[1]) * len(self.states) <= _MOST_SLICES]
+        return min(few, key=lambda t: slicing.SLICED.index(t.field), default=None)
+
+    # -- by what few have ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _few(self) -> _Few | None:
+        """The fewest failures that terms with an index of their own leave; None where each leaves more than _FEW."""
+        found = [_few(*statement) for statement in self._narrowing()]
+        return min((few for few in found if few.count <= _FEW), key=lambda few: few.count, default=None)
+
+    def _narrowing(self) -> Iterator[Statement]:
+        """Statements that give the ids of a term's failures from an index, in no order."""
+        timed = [part.alone for term, part in self.parts if slicing.is_timed(term)]
+        if timed and (where := _where(Failure.objects.filter(*timed))) is not None:
+            yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
+        for term, part in self.parts:
+            if not isinstance(term, Match | Numbers) or term.negated:
+                continue
+            if term.field in ("kind", "attempts", "priority"):
+                if (where := _where(Failure.objects.filter(part.alone))) is not None:
+                    yield f"SELECT id FROM {_TABLE} WHERE {where[0]}", where[1]
+            elif isinstance(term, Match) and term.field == "policy":
+                yield from _theirs(Attempt.objects.filter(policy__in=scopes.policies_named(term), policy__gt=""))
+            elif term.field == "replay":
+                yield from _theirs(ReplayItem.objects.filter(scopes.in_ranges(term, "replay_id")))
+
+    @cached_property
+    def _arrived(self) -> tuple[int, list[int]] | None:
+        """Of a time that has ended: the highest id that had arrived by its end, and those of that time that came later.
+
+        None where walking from the newest is as good.
+        """
+        timed = [(term, part.alone) for term, part in self.parts if slicing.is_timed(term)]
+        ends = [end for term, _ in timed if (end := _end(term, self.now)) is not None]
+        where = _where(Failure.objects.filter(*(alone for _, alone in timed)))
+        if not ends or where is None:
+            return None
+        highest = _number(f"SELECT COALESCE(MAX(id), 0) FROM {_TABLE}", [])
+        before = _arrived_by(min(ends), highest)
+        if highest - before <= _FEW:
+            return None
+        index = "INDEXED BY failure_by_time" if connection.vendor == "sqlite" else ""
+        # From the index alone: no failure is read.
+        late = f"SELECT id FROM {_TABLE} {index} WHERE {where[0]} AND +id > {before} LIMIT {_MOST_LATE + 1}"
+        ids = [int(row[0]) for row in _fetched((late, where[1]))]
+        return (before, ids) if len(ids) <= _MOST_LATE else None
+
+    def _of_few(self, few: _Few, after: int | None, limit: int) -> Statement | None:
+        where = _where(self._rest)
+        if where is None:
+            return None
+        below = "" if after is None else f"{_TABLE}.id < {int(after)} AND "
+        return (
+            f"SELECT {_TABLE}.id AS id FROM ({few.sql}) AS few CROSS JOIN {_TABLE} "
+            f"WHERE {_TABLE}.id = few.id AND {below}{where[0]} ORDER BY {_TABLE}.id DESC LIMIT {int(limit)}",
+            [*few.values, *where[1]],
+        )
+
+
+def _how_much_further(share: float, wanted: int, held: int) -> int:
+    """How many rows to walk on, where that is less work than fetching every hit; else 0. A row costs either the same."""
+    if not share:
+        return 0
+    further = int(1.5 * wanted / share)
+    return further if further < min(share * held, _FURTHEST) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """Ids, by the statement that gives them."""
+
+    sql: str
+    values: list[object]
+    count: int  # up to one more than _FEW
+    lowest: int
+    highest: int
+
+
+def _few(sql: str, values: Sequence[object]) -> _Few:
+    [(count, lowest, highest)] = _fetched(
+        (
+            f"SELECT COUNT(*), MIN(id), MAX(id) FROM (SELECT id FROM ({sql}) AS every_one LIMIT {_FEW + 1}) AS found",
+            list(values),
+        )
+    )
+    return _Few(sql, list(values), count, lowest or 0, highest or 0)
+
+
+def _end(term: Term | None, now: datetime) -> datetime | None:
+    if isinstance(term, Age) and not term.younger:
+        return language.before(now, term.seconds)
+    if isinstance(term, Time) and term.field == "until":
+        return term.at or language.before(now, term.ago or 0)
+    return None
+
+
+def _arrived_by(moment: datetime, highest: int) -> int:
+    """About the highest id that had arrived by then: ids rise in order of arrival."""
+    low, high = 0, highest
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = Failure.objects.filter(pk__lte=middle).order_by("-pk").values_list("received_at", flat=True)[:1]
+        if all(at <= moment for at in found):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _theirs(rows: QuerySet[Attempt] | QuerySet[ReplayItem]) -> Iterator[Statement]:
+    """The failures of these, as statement; none where nothing can match."""
+    if (where := _where(rows)) is not None:
+        yield f"SELECT DISTINCT failure_id AS id FROM {rows.model._meta.db_table} WHERE {where[0]}", where[1]
+
+
+def _where(found: QuerySet[Failure]) -> Statement | None:
+    """The condition of a queryset over failures alone; None where nothing can fulfil it."""
+    if not found.query.where:
+        return "1 = 1", []
+    try:
+        sql, values = found.query.get_compiler(connection=connection).compile(found.query.where)
+    except EmptyResultSet:
+        return None
+    except FullResultSet:
+        return "1 = 1", []
+    return sql, list(values)
+
+
+def _fetched(statement: Statement) -> list[tuple[object, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(*statement)
+        return cursor.fetchall()
+
+
+def _number(sql: str, values: Sequence[object]) -> int:
+    return int(_fetched((sql, list(values)))[0][0])

@@ -1,0 +1,492 @@
+"""Reports that are not filed are stored within bounds, and a person decides: sources to accept, refused reports to file or discard.
+
+`refiling` files what was accepted. Every act is audited.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Count, F, Q, QuerySet, Sum
+
+from jobs_admin import config, trust
+from jobs_admin.core.clock import dated
+from jobs_admin.core.keys import valid_source
+from jobs_admin.core.text import representable
+from jobs_admin.db import audit, totals
+from jobs_admin.db.totals import Counted
+from jobs_admin.models import RefusedReports, Source, Unfiled, UnsignedReports
+from jobs_admin.models.access import ADMIN, ENGINE, EVERY_SOURCE, Viewer
+from jobs_admin.sources.base import Finding
+from jobs_admin.trust import Cause, raw_entries, unsealing
+
+MOST_WAITING = 20  # unknown sources
+MOST_AUTOMATIC = 5  # unknown sources that are accepted without a person, while unsigned reports are
+LONGEST_AHEAD = timedelta(days=90)  # of an extension of unsigned reports
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    reports: int
+    bytes: int
+
+
+# Stored of one source, for each cause. What comes beyond is dropped and counted.
+_BOUNDS = {
+    Cause.UNKNOWN: _Bound(1_000, 32 * 2**20),
+    Cause.UNSIGNED: _Bound(10_000, 256 * 2**20),
+    Cause.SIGNATURE: _Bound(1_000, 32 * 2**20),
+    Cause.UNFILED: _Bound(10_000, 256 * 2**20),
+}
+# Of what cannot be filed. A report with the largest message that is stored, and all else that it may hold, is smaller.
+_LARGEST = 17 * 2**20
+_HEAD = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class NotAllowed(Exception):
+    """The act was refused. Nothing was changed; the text says what to do.
+
+    Codes: forbidden, read_only, wrong_state, invalid.
+    """
+
+    field: str | None = None
+
+    def __init__(self, message: str, code: str = "wrong_state") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class Forbidden(NotAllowed):
+    """The viewer does not hold the role that the act needs. The refusal is in the audit."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "forbidden")
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEntry:
+    """An entry of the stream that is not believed, or could not be read or written."""
+
+    entry_id: str
+    source: str
+    cause: Cause
+    why: str
+    fields: Mapping[bytes, bytes]
+
+    @property
+    def size(self) -> int:
+        return raw_entries.size(self.fields)
+
+    def bounded(self) -> RefusedEntry:
+        """Return it, or its head where it could not be filed and is larger than any report."""
+        if self.cause != Cause.UNFILED or self.size <= _LARGEST:
+            return self
+        why = f"{self.why[:1_000]} (only its head is kept: it has {self.size:,} bytes)"
+        return replace(self, why=why, fields=raw_entries.head(self.fields, _HEAD))
+
+
+def store(refused: Sequence[RefusedEntry], now: datetime) -> int:
+    """Store the entries, each once, as far as there is room; count the rest as dropped. Return how many were stored."""
+    by_kind: dict[tuple[str, Cause], list[RefusedEntry]] = defaultdict(list)
+    for one in refused:
+        by_kind[one.source, one.cause].append(one.bounded())
+    return sum(_store(source, cause, some, now) for (source, cause), some in sorted(by_kind.items()))
+
+
+def _store(source: str, cause: Cause, refused: Sequence[RefusedEntry], now: datetime) -> int:
+    # Encrypted before the transaction, and only what has room: a flood must not cost the desk its time.
+    seal = config.payload_keys().encrypt
+    sealed = {one.entry_id: seal(raw_entries.encode(one.fields)) for one in _fitting(source, cause, refused)}
+    with transaction.atomic():
+        _lock()
+        # Stored before: a batch comes again after a crash; or what could not be read then can be, and is refused now.
+        known = _known_entries(refused)
+        for one in refused:
+            if one.entry_id in known:
+                _update(one)
+        news = list({one.entry_id: one for one in refused if one.entry_id not in known}.values())
+        if not news:
+            return 0
+        has_room = cause != Cause.UNKNOWN or _may_wait(source)
+        fitting = _fitting(source, cause, news) if has_room else []
+        kept = [one for one in fitting if one.entry_id in sealed]
+        rows = [
+            Unfiled(
+                entry_id=one.entry_id,
+                source=source,
+                cause=cause,
+                received_at=now,
+                why=_why(one),
+                body=sealed[one.entry_id],
+                size=one.size,
+                payload_key=unsealing.key_ids()[0],
+            )
+            for one in kept
+        ]
+        Unfiled.objects.bulk_create(rows)
+        name = source if has_room else ""
+        why = _why(news[-1]) if has_room else f"{MOST_WAITING} unknown sources are waiting to be accepted already"
+        dropped = len(news) - len(kept)
+        # What could not be filed is refused by nobody: it is counted here only where it is not stored.
+        if count := dropped if cause == Cause.UNFILED else len(news):
+            _count(name, cause, why, count, dropped, now)
+    if cause == Cause.UNFILED:
+        for one in kept:
+            log.warning("A report (%s) could not be filed and is kept raw: %s", one.entry_id, one.why[:300])
+    return len(rows)
+
+
+def _update(refused: RefusedEntry) -> None:
+    """Store what keeps a stored report from being filed now."""
+    row = Unfiled.objects.filter(entry_id=refused.entry_id)
+    if refused.cause == Cause.UNFILED:
+        row.update(why=_why(refused))
+    else:
+        row.filter(cause="").update(source=refused.source, cause=refused.cause, why=_why(refused))
+
+
+def drop(refused: RefusedEntry, now: datetime) -> None:
+    """Count an entry that cannot be stored as refused and dropped."""
+    with transaction.atomic():
+        _lock()
+        has_room = refused.cause != Cause.UNKNOWN or _may_wait(refused.source)
+        _count(refused.source if has_room else "", refused.cause, "the report cannot be stored", 1, 1, now)
+
+
+def _why(refused: RefusedEntry) -> str:
+    return representable(refused.why)[:2000]
+
+
+def _count(source: str, cause: Cause, why: str, refused: int, dropped: int, now: datetime) -> None:
+    """`source`: "" for unknown ones beyond the bound. `dropped`: how many of those that were refused."""
+    row, is_first = RefusedReports.objects.get_or_create(
+        source=source, cause=cause, defaults={"first_at": now, "last_at": now, "why": why}
+    )
+    RefusedReports.objects.filter(pk=row.pk).update(
+        refused=F("refused") + refused, dropped=F("dropped") + dropped, last_at=now, why=why
+    )
+    if cause != Cause.UNFILED:
+        # Anybody can invent a source: until one is accepted its name is no label.
+        totals.add({Counted(totals.REFUSED, "" if cause == Cause.UNKNOWN else source, cause.value): refused})
+    if is_first and cause != Cause.UNFILED:
+        log.warning(
+            "Reports of source %s are refused: %s. `manage.py doctor` says what to do.", source or "(unknown ones)", why
+        )
+
+
+def _fitting(source: str, cause: Cause, refused: Sequence[RefusedEntry]) -> list[RefusedEntry]:
+    """Return those for which there is room."""
+    stored = Unfiled.objects.filter(source=source, cause=cause)
+    held = stored.aggregate(count=Count("id"), size=Sum("size"))
+    count, size, bound = held["count"], held["size"] or 0, _BOUNDS[cause]
+    found = []
+    for one in refused:
+        if count < bound.reports and size + one.size <= bound.bytes:
+            found.append(one)
+            count, size = count + 1, size + one.size
+    return found
+
+
+def _known_entries(refused: Sequence[RefusedEntry]) -> set[str]:
+    """The ids of those that are stored already."""
+    known = Unfiled.objects.filter(entry_id__in=[one.entry_id for one in refused])
+    return set(known.values_list("entry_id", flat=True))
+
+
+def _may_wait(source: str) -> bool:
+    others = set(_waiting().values_list("source", flat=True))
+    return source in others or len(others) < MOST_WAITING
+
+
+def _lock() -> UnsignedReports | None:
+    """Let one process at a time decide about rooms and sources, until its transaction ends."""
+    return UnsignedReports.objects.select_for_update().first()
+
+
+def _waiting() -> QuerySet[RefusedReports]:
+    return RefusedReports.objects.filter(cause=Cause.UNKNOWN).exclude(source="")
+
+
+# -- unknown sources ----------------------------------------------------------------------------------------------
+
+
+def accept_first(sources: Collection[str], now: datetime) -> set[str]:
+    """Accept unknown sources without a person, a few in a desk's life, while unsigned reports are accepted: so the first
+    worker that somebody tries needs no act. Return those that were, here or just now by another process.
+    """
+    accepted: set[str] = set()
+    with transaction.atomic():
+        unsigned = _lock()
+        known = set(Source.objects.filter(name__in=sources).values_list("name", flat=True))
+        if unsigned is None or now >= unsigned.until or unsigned.accepted_sources >= MOST_AUTOMATIC:
+            return known
+        for source in sorted({*sources} - known):
+            if unsigned.accepted_sources + len(accepted) < MOST_AUTOMATIC and _register(source):
+                accepted.add(source)
+        for source in sorted(accepted):
+            reason = f"accepted automatically, as one of the first {MOST_AUTOMATIC} while unsigned reports are accepted"
+            audit.record(ENGINE, "source.accept", f"source:{source}", source=source, reason=reason)
+        UnsignedReports.objects.update(accepted_sources=F("accepted_sources") + len(accepted))
+    trust.forget()
+    return accepted | known
+
+
+def _register(source: str) -> bool:
+    return Source.objects.get_or_create(name=source, defaults={"is_configured": source in config.sources()})[1]
+
+
+def accept(viewer: Viewer, source: str) -> int:
+    """Accept an unknown source. Its stored reports are filed by `watch`; return how many. Raises NotAllowed."""
+    _need(viewer, EVERY_SOURCE, "source.accept", source)
+    if not valid_source(source):
+        raise NotAllowed(f"{source!r} cannot name a source: use a-z, 0-9, - and _. Nothing was changed.", "invalid")
+    with transaction.atomic():
+        _lock()
+        is_waiting = _waiting().filter(source=source).exists()
+        if not _register(source) and not is_waiting:
+            raise NotAllowed(f"The source {source} is accepted already. Nothing was changed.")
+        count = _to_file(source, [Cause.UNKNOWN])
+        audit.record(viewer, "source.accept", f"source:{source}", source=source, after={"reports": count})
+    trust.forget()
+    return count
+
+
+def discard(viewer: Viewer, source: str) -> int:
+    """Delete what is stored of an unknown source; a later report of it waits again. Return how many reports. Raises NotAllowed."""
+    _need(viewer, EVERY_SOURCE, "source.discard", source)
+    with transaction.atomic():
+        _lock()
+        if not _waiting().filter(source=source).exists():
+            raise NotAllowed(f"No source {source} is waiting to be accepted. Nothing was changed.")
+        count = _delete(source, [Cause.UNKNOWN])
+        audit.record(viewer, "source.discard", f"source:{source}", after={"reports": count})
+    return count
+
+
+# -- reports that were refused -------------------------------------------------------------------------------------
+
+
+def file_unsigned(viewer: Viewer, source: str) -> int:
+    """Have the stored unsigned reports of a source filed by `watch`; return how many. Raises NotAllowed.
+
+    What has a wrong signature is never filed.
+    """
+    _need(viewer, source, "reports.file", source)
+    with transaction.atomic():
+        _lock()
+        count = _to_file(source, [Cause.UNSIGNED])
+        if not count:
+            raise NotAllowed(f"No unsigned report of {source} is stored. Nothing was changed.")
+        audit.record(viewer, "reports.file", f"source:{source}", source=source, after={"reports": count})
+    return count
+
+
+def discard_refused(viewer: Viewer, source: str) -> int:
+    """Delete the stored refused reports of a known source, and the count of them; return how many. Raises NotAllowed."""
+    _need(viewer, source, "reports.discard", source)
+    causes = [Cause.UNSIGNED, Cause.SIGNATURE]
+    with transaction.atomic():
+        _lock()
+        counts = RefusedReports.objects.filter(source=source, cause__in=[*causes, Cause.UNFILED])
+        if not counts.exists():
+            raise NotAllowed(f"No refused report of {source} is stored. Nothing was changed.")
+        counts.delete()  # of what could not be filed the count alone: that is stored for a newer version of the desk
+        count = _delete(source, causes)
+        audit.record(viewer, "reports.discard", f"source:{source}", source=source, after={"reports": count})
+    return count
+
+
+def _to_file(source: str, causes: Iterable[Cause]) -> int:
+    RefusedReports.objects.filter(source=source, cause__in=list(causes)).delete()
+    return Unfiled.objects.filter(source=source, cause__in=list(causes)).update(cause=Cause.ACCEPTED)
+
+
+def _delete(source: str, causes: Iterable[Cause]) -> int:
+    RefusedReports.objects.filter(source=source, cause__in=list(causes)).delete()
+    return Unfiled.objects.filter(source=source, cause__in=list(causes)).delete()[0]
+
+
+# -- for how long unsigned reports are accepted ---------------------------------------------------------------------
+
+
+def extend(viewer: Viewer, until: datetime, now: datetime) -> None:
+    """Accept unsigned reports until then. Raises NotAllowed."""
+    _need(viewer, EVERY_SOURCE, "unsigned_reports.extend", "")
+    if not now < until <= now + LONGEST_AHEAD:
+        raise NotAllowed(f"Give a time from now to {LONGEST_AHEAD.days} days ahead. Nothing was changed.", "invalid")
+    _set(viewer, "unsigned_reports.extend", until)
+
+
+def end(viewer: Viewer, now: datetime) -> None:
+    """Accept no unsigned report from now on. Raises NotAllowed."""
+    _need(viewer, EVERY_SOURCE, "unsigned_reports.end", "")
+    _set(viewer, "unsigned_reports.end", now)
+
+
+def _set(viewer: Viewer, act: str, until: datetime) -> None:
+    with transaction.atomic():
+        before = _lock()
+        UnsignedReports.objects.update_or_create(pk=1, defaults={"until": until})
+        audit.record(viewer, act, before={"until": before.until if before else None}, after={"until": until})
+    trust.forget()
+
+
+def _need(viewer: Viewer, source: str, act: str, of: str) -> None:
+    if config.is_read_only():
+        raise NotAllowed(config.READ_ONLY, "read_only")
+    if viewer.may(ADMIN, source):
+        return
+    with transaction.atomic():
+        audit.record(viewer, act, f"source:{of}" if of else "", source=of, allowed=False)
+    whom = "every source" if source == EVERY_SOURCE else source
+    raise Forbidden(f"This needs an admin of {whom}. Nothing was changed.")
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Refused reports of one source and cause."""
+
+    source: str
+    cause: Cause
+    refused: int
+    stored: int
+    dropped: int
+    first_at: datetime
+    last_at: datetime
+    why: str
+
+    @property
+    def word(self) -> str:
+        """Its cause in a word."""
+        return self.cause or "unfiled"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far signing is, and what is to be decided, of the sources that a viewer sees."""
+
+    unsigned_until: datetime | None
+    is_unsigned_open: bool
+    unsigned_sources: list[str]  # that sent unsigned reports lately and never a signed one
+    waiting: list[Refusals]  # unknown sources; none for who does not see every source
+    refused: list[Refusals]  # of known sources
+    beyond: int  # reports of unknown sources that were dropped, as too many sources were waiting
+    filing: int  # reports that are still to be filed, as a person decided
+
+
+_LATELY = timedelta(days=7)
+_SOON = timedelta(days=7)
+
+
+def state(viewer: Viewer, now: datetime) -> State:
+    """Return how far signing is, and what is to be decided."""
+    seen = viewer.sources()
+    of_seen = Q() if seen is None else Q(source__in=seen)
+    rows = list(RefusedReports.objects.filter(of_seen).order_by("source", "cause"))
+    stored = _stored(of_seen)
+    found = [
+        Refusals(
+            row.source,
+            Cause(row.cause),
+            row.refused,
+            stored.get((row.source, row.cause), 0),
+            row.dropped,
+            row.first_at,
+            row.last_at,
+            representable(row.why),
+        )
+        for row in rows
+    ]
+    until = UnsignedReports.objects.values_list("until", flat=True).first()
+    unsigned = Source.objects.filter(signed_since=None, unsigned_at__gte=now - _LATELY)
+    if seen is not None:
+        unsigned = unsigned.filter(name__in=seen)
+    return State(
+        until,
+        until is not None and now < until,
+        list(unsigned.order_by("name").values_list("name", flat=True)),
+        [one for one in found if one.cause == Cause.UNKNOWN and one.source] if seen is None else [],
+        [one for one in found if one.cause != Cause.UNKNOWN],
+        sum(one.dropped for one in found if one.cause == Cause.UNKNOWN and not one.source),
+        sum(count for (_, cause), count in stored.items() if cause == Cause.ACCEPTED),
+    )
+
+
+def _stored(of_seen: Q) -> Mapping[tuple[str, str], int]:
+    rows: Any = Unfiled.objects.filter(of_seen, cause__gt="").values_list("source", "cause")
+    return {(source, cause): count for source, cause, count in rows.annotate(count=Count("id")).order_by()}
+
+
+def findings(state: State, now: datetime) -> list[Finding]:
+    """Return what an operator has to know or do, the worst first."""
+    found = [_about_refused(one, now) for one in state.refused]
+    if state.waiting or state.beyond:
+        found.append(_about_waiting(state))
+    if state.unsigned_sources and state.is_unsigned_open and state.unsigned_until:
+        names, is_one = ", ".join(state.unsigned_sources[:5]), len(state.unsigned_sources) == 1
+        text = (
+            f"{len(state.unsigned_sources):,} {'source does' if is_one else 'sources do'} not sign reports yet: {names}. "
+            f"Unsigned reports are refused from {dated(state.unsigned_until, now)} UTC."
+        )
+        fix = (
+            "Give the workers a key (`manage.py source-key create SOURCE`), or extend the time "
+            "(`manage.py unsigned-reports --until DATE`)."
+        )
+        severity = "warning" if state.unsigned_until - now < _SOON else "info"
+        found.append(Finding("unsigned", severity, text, fix))
+    return found
+
+
+def _about_refused(one: Refusals, now: datetime) -> Finding:
+    if one.cause == Cause.UNFILED:
+        return _about_unfiled(one, now)
+    dropped = f", {one.dropped:,} were dropped" if one.dropped else ""
+    text = (
+        f"{one.source}: {one.refused:,} report{'' if one.refused == 1 else 's'} refused since {dated(one.first_at, now)} UTC, "
+        f"the latest at {dated(one.last_at, now)}. Reason: {one.why}. "
+        f"{one.stored:,} {'is' if one.stored == 1 else 'are'} stored{dropped}."
+    )
+    if one.cause == Cause.UNSIGNED:
+        fix = (
+            f"Give the workers a key (`manage.py source-key create {one.source}`), then file the reports "
+            f"(`manage.py sources file {one.source}`)."
+        )
+    else:
+        fix = "Check that the workers have a key in force (`manage.py source-key list`). Reports with a wrong signature are never filed."
+    return Finding("refused", "high", text, fix)
+
+
+def _about_unfiled(one: Refusals, now: datetime) -> Finding:
+    bound = _BOUNDS[Cause.UNFILED]
+    text = (
+        f"{one.source or 'Without a source'}: {one.dropped:,} report{'' if one.dropped == 1 else 's'} that could not be filed "
+        f"{'was' if one.dropped == 1 else 'were'} dropped since {dated(one.first_at, now)} UTC, the latest at "
+        f"{dated(one.last_at, now)}. Reason: {one.why}. "
+        f"At most {bound.reports:,} of a source are stored, or {bound.bytes // 2**20} MB."
+    )
+    return Finding(
+        "refused",
+        "high",
+        text,
+        "See in the admin, under Unfiled, what is stored and why; upgrade the desk where its workers are newer.",
+    )
+
+
+def _about_waiting(state: State) -> Finding:
+    count, names = len(state.waiting), ", ".join(one.source for one in state.waiting[:5])
+    text = f"{count:,} source{' is' if count == 1 else 's are'} waiting to be accepted{f': {names}' if names else ''}."
+    if state.beyond:
+        text += f" {state.beyond:,} reports of further unknown sources were dropped."
+    return Finding("unknown-sources", "warning", text, "Accept or discard them: `manage.py sources accept NAME`.")

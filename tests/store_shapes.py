@@ -1,0 +1,462 @@
+"""Every key of the store and of a source's own Redis that the desk or a worker reads, with its readers (`KEYS`); and which function of
+`core/keys.py` names it (`NAMED_BY`). What is read in each, and what of it is a number rather than a document, is fuzzed alike.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from jobs_admin import config, ingest
+from jobs_admin.core import keys, untrusted
+from jobs_admin.core.lint import configuration as lint_configuration
+from jobs_admin.core.lint import options as lint_options
+from jobs_admin.core.report_signature import SigningKey, sign
+from jobs_admin.db import audit_anchor
+from jobs_admin.failures import quarantine
+from jobs_admin.fleet import heartbeats, stranded, worker_store
+from jobs_admin.ingest import reaping
+from jobs_admin.models import PolicyVersion, Source
+from jobs_admin.models.access import ENGINE
+from jobs_admin.policies import pushing
+from jobs_admin.policies.budgets import budgets
+from jobs_admin.queues import liveness
+from jobs_admin.retries import delayed, draining, promoting
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Ref, SourceError
+from jobs_admin.sources.bullmq.places import Place
+from jobs_admin.sources.bullmq.wire import Told, text
+from jobs_admin.sources.ledger import Ledger
+from jobs_admin.sources.rabbitmq.copies import Copies
+from jobs_admin.worker.delays import Delays, _waiting
+from jobs_admin.worker.policies import Policies
+from jobs_admin.worker.policies import _json as policies_json
+from tests import shapes
+from tests.shapes import BOOT, Key
+
+Put = Callable[[redis.Redis, bytes], object]
+
+_ODD_SCORES = (
+    0, -1, 1, 1e15, 1e18, -1e18, 1e300, -1e300, float("inf"), float("-inf"), 253402300800_000, 253402300799_999, -62135596800_000,
+    -62135596801_000, 1.79e12, 1.79e12 + 0.5, 4e11, 5e-324, 2**53, 2**63,
+)  # fmt: skip
+
+
+def scores(source: random.Random, count: int) -> Iterator[float]:
+    """Return `count` scores of a sorted set, as no clock says them."""
+    for _ in range(count):
+        yield (
+            source.choice(_ODD_SCORES) if source.random() < 0.6 else source.uniform(-1, 1) * 10 ** source.randrange(308)
+        )
+
+
+def _score_of(shape: bytes) -> float:
+    """A score that is determined by a shape, so that one generator serves all keys."""
+    return next(scores(random.Random(shape), 1))
+
+
+def _refused_or(read: Callable[[], object]) -> Callable[[], None]:
+    """A reader of one source, of which others go on when it says that it cannot be read."""
+
+    def ask() -> None:
+        with suppress(SourceError):
+            read()
+
+    return ask
+
+
+def _hash(name: str, *fields: str) -> Put:
+    return lambda store, shape: store.hset(name, mapping=dict.fromkeys(fields, shape))
+
+
+def _hash_or_field(name: str, field: str) -> Put:
+    """The shape as a value, and as the name of a field that has the value of a sound one."""
+
+    def put(store: redis.Redis, shape: bytes) -> None:
+        store.delete(name)
+        store.hset(name, mapping={field: shape, shape: b"0"})
+
+    return put
+
+
+def _members(name: str) -> Put:
+    def put(store: redis.Redis, shape: bytes) -> None:
+        store.delete(name)
+        store.sadd(name, shape, shape[:20])
+
+    return put
+
+
+def _scored(name: str, *members: str) -> Put:
+    """Odd scores of known members, and the shape itself as a member."""
+
+    def put(store: redis.Redis, shape: bytes) -> None:
+        store.delete(name)
+        store.zadd(name, {**dict.fromkeys(members, _score_of(shape)), shape: _score_of(shape + b" ")})
+
+    return put
+
+
+def _text(name: str) -> Put:
+    return lambda store, shape: store.set(name, shape)
+
+
+# -- sources -------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _celery(url: str) -> Any:
+    return connect("shop", "celery", url, store_prefix=keys.PREFIX, store=config.store)
+
+
+@cache
+def _bullmq(url: str) -> Any:
+    return connect("shop", "bullmq", url, store_prefix=keys.PREFIX, store=config.store)
+
+
+def _url() -> str:
+    said = config.store().connection_pool.connection_kwargs
+    return f"redis://:{said.get('password') or ''}@{said['host']}:{said['port']}/{said.get('db') or 0}"
+
+
+def _ledger(ask: Callable[[Ledger], object]) -> Callable[[], None]:
+    return _refused_or(lambda: ask(Ledger("shop", config.store, keys.PREFIX)))
+
+
+def _copies(ask: Callable[[Copies], object]) -> Callable[[], None]:
+    return _refused_or(lambda: ask(Copies("shop", config.store, keys.PREFIX)))
+
+
+def _of_bullmq(ask: Callable[[Any], object]) -> Callable[[], None]:
+    return _refused_or(lambda: ask(_bullmq(_url())))
+
+
+def _dlq(store: redis.Redis) -> None:
+    """A dead-letter queue of BullMQ with one job, so that the place up to which it was read is asked for."""
+    store.hset("bull:dead:meta", "version", "bullmq:5.0.0")
+    store.hset("bull:dead:1", mapping={"name": "x", "data": "{}", "timestamp": "1"})
+    store.lpush("bull:dead:wait", "1")
+
+
+def _read_places() -> None:
+    source = _bullmq(_url())
+    source._dead._recognised.seen.add("dead")
+    failing: dict[str, str] = {}
+    source._dead.read(["dead"], {"dead": 5}, failing)
+    assert not failing, failing
+
+
+def _put_place(store: redis.Redis, shape: bytes) -> None:
+    _dlq(store)
+    store.hset(f"{keys.copies('shop')}:places", "dead", shape)
+
+
+def _put_kept(store: redis.Redis, shape: bytes) -> None:
+    """A job that BullMQ forgot, of which a worker kept the hash: fields as BullMQ writes them, with the shape in each in turn."""
+    kept = keys.bullmq_kept("shop")
+    store.delete(kept)
+    store.zadd(kept, {b"emails:1": _score_of(shape), shape: 1.0})
+    fields = ("name", "data", "opts", "timestamp", "attemptsMade", "atm", "failedReason", "stacktrace", "finishedOn", "processedOn", "delay",
+              "priority", "redrive", "keptBytes", "parent", "parentKey", "returnvalue", "stc")  # fmt: skip
+    of = random.Random(shape).sample(fields, 6)
+    store.delete(f"{kept}:emails:1")
+    store.hset(f"{kept}:emails:1", mapping={"name": "send", "data": "{}", "timestamp": "1", **dict.fromkeys(of, shape)})
+
+
+def _read_kept() -> None:
+    source = _bullmq(_url())
+    source._jobs._kept_from = 0
+    found, _ = source._jobs.kept()
+    source._jobs.forget_kept([job for job, _ in found[:1]])
+
+
+def _delays() -> Delays:
+    return Delays(config.store(), "shop")
+
+
+def _promote() -> None:
+    promoting._closed_until.clear()
+    promoting._places["shop"] = [delayed.Place(_delays(), None)]
+    promoting.step()
+
+
+def _claim() -> None:
+    _delays().hasten()
+    draining.bury("shop", delayed.Place(_delays(), None))
+
+
+_HEAD = {"job_id": "j", "attempt": 2, "task": "t", "queue": "emails", "policy": "p@1", "list": "emails", "tag": "x", "unacked": "unacked",
+         "unacked_index": "unacked_index", "mark": "m"}  # fmt: skip
+
+
+def _put_due_job(store: redis.Redis, shape: bytes) -> None:
+    store.zadd(keys.due("shop"), {"j:2": 1})
+    store.hset(keys.due_jobs("shop"), "j:2", shape + b"\n{}")
+
+
+def _budget() -> None:
+    if not PolicyVersion.objects.exists():
+        PolicyVersion.objects.create(
+            version=1, document=_DOCUMENT["policy"], published_at=datetime.now(UTC), published_by="ann"
+        )
+    Source.objects.get_or_create(name="shop")
+    budgets(ENGINE, list(PolicyVersion.objects.filter(is_published=True)))
+
+
+@cache
+def _policies() -> Policies:
+    return Policies("shop", "enforce", Path(tempfile.mkdtemp(prefix="redrive-shapes-")))
+
+
+def _poll() -> None:
+    one = _policies()
+    one._read_at = float("-inf")
+    one.poll(config.store(), b"another")
+
+
+def _deep_reap() -> None:
+    """With a worker that is dead for sure, so that what it kept is filed."""
+    store = config.store()
+    store.sadd(keys.kept_boots("shop"), BOOT)
+    store.hset(keys.kept("shop", BOOT), "j", b"{}")
+    reaper = reaping.Reaper()
+    for now in (0.0, reaping.SURE_S):
+        reaper.look(store, now)
+
+
+def _ingest() -> None:
+    store = config.store()
+    store.xadd(keys.failures("shop"), {b"v": b"1", b"meta": b"{}"})
+    ingest._reading.finished.clear()
+    ingest.step("fuzz", wait_s=0.001)
+
+
+def _append() -> None:
+    draining._ship("shop", [{b"v": b"1", b"meta": b"{}"}])
+    config.store().delete(keys.failures("shop"))
+
+
+def _lately() -> None:
+    quarantine.suspects(ENGINE)
+    stranded.stranded("shop")
+
+
+_DOCUMENT = {"name": "p", "version": 1, "policy": {"name": "p", "mode": "enforce", "match": {"source": "*", "queue": "*", "task": "t"},
+             "max_attempts": 3, "backoff": {"kind": "exponential", "base_s": 1, "cap_s": 60}, "budget": {"per_minute": 60, "burst": 5},
+             "classes": [{"class": "transient", "errors": ["Timeout*"]}]}}  # fmt: skip
+_LINEAGE = {
+    "lineage": {"queue": "q", "job_id": "j", "run": 2, "item": 1, "replay": "r"},
+    "made": 1,
+    "stacks": 0,
+    "at": 1.79e12,
+}
+_PLACE = [3, 1.0, 1, ["1", "1"], [0, 1], [0, 0], [0, 0]]
+
+
+def _put_source(store: redis.Redis, shape: bytes) -> None:
+    """Keys that are named as those of a source, whose name is the shape."""
+    for key in store.keys("redrive:{*") or ():
+        store.delete(key)
+    store.set(b"redrive:{" + shape[:200] + b"}:failures", shape)
+    store.hset(b"redrive:{" + shape[:200] + b"}:workers", "w", shape)
+
+
+def _find_sources() -> None:
+    worker_store.forget()
+    heartbeats.fold(datetime.now(UTC))
+    liveness.ingest_lags_s()
+
+
+def _shared(name: str, sound: Any, field: str) -> Key:
+    """What guards of the version before share, read as the same key of a source is."""
+    return Key(sound, _hash(keys.shared(name), field), shapes.KEYS[name].read, keys.shared(name))
+
+
+KEYS: dict[str, Key] = shapes.KEYS | {
+    "shared-workers": _shared("workers", shapes.KEYS["workers"].sound, "shop/w@h"),
+    "shared-in-hand": _shared("in-hand", shapes.KEYS["in-hand"].sound, f"shop/{BOOT}"),
+    "shared-dropped": _shared("dropped", shapes.KEYS["dropped"].sound, BOOT),
+    "shared-kept": Key(f"shop/{BOOT}", _members(keys.shared("kept")), (_deep_reap,), keys.shared("kept")),
+    "sources-found": Key("another", _put_source, (_find_sources,)),
+    "failures-bytes": Key(1, _text(keys.failures_bytes("shop")), (_ingest, _append), keys.failures_bytes("shop")),
+    "kept-places": Key(BOOT, _members(keys.kept_boots("shop")), (_deep_reap,), keys.kept_boots("shop")),
+    "boots": Key(BOOT, _scored(keys.boots("shop"), BOOT, "another"), (_deep_reap, _lately), keys.boots("shop")),
+    "boot-fields": Key("w@h", _hash(keys.boot("shop", BOOT), "gone", "worker", "stream", "leaving", "died_with"), (_deep_reap, _lately)),
+    "ledger": Key(["epoch"], _hash_or_field(keys.ledger("shop", "1"), "1"),
+                  (_ledger(lambda one: one.epoch("1")), _ledger(lambda one: one.begin("1", [1])), _ledger(lambda one: one.was_sent("1", [1])),
+                   _ledger(lambda one: one.in_doubt("1", [1])), _refused_or(lambda: list(_celery(_url()).recall("1", ["emails"]))),
+                   _refused_or(lambda: _celery(_url()).was_sent("1", [1])), _of_bullmq(lambda one: one.was_sent("1", [1]))),
+                  keys.ledger("shop", "1")),
+    "ledger-epoch": Key("epoch", _hash(keys.ledger("shop", "1"), "epoch"),
+                        (_ledger(lambda one: one.epoch("1")), _refused_or(lambda: _celery(_url()).epoch("1")),
+                         _of_bullmq(lambda one: one.epoch("1")))),
+    "removals": Key(1, _hash(keys.removals("shop"), "emails"), (_refused_or(lambda: list(_celery(_url()).recall("1", ["emails"]))),),
+                    keys.removals("shop")),
+    "dead-letters-owed": Key(["r", 1], _hash(keys.dead_letters("shop", "owed", "q"), "name"), (_copies(lambda one: one.owed("q")),),
+                             keys.dead_letters("shop", "owed", "q")),
+    "dead-letters-owed-names": Key("n", _hash_or_field(keys.dead_letters("shop", "owed", "q"), "n"), (_copies(lambda one: one.owed("q")),)),
+    "dead-letters-taking": Key("n", _members(keys.dead_letters("shop", "taking", "q")), (_copies(lambda one: one.taking("q")),)),
+    "dead-letters-taken": Key("n", _scored(keys.dead_letters("shop", "taken", "q"), "n"),
+                              (_copies(lambda one: one.taken_lately("q", 60)), _copies(lambda one: one.taken("q", ["n"])))),
+    "dead-letters-held": Key(1, _text(keys.dead_letters("shop", "held", "q")), (_copies(lambda one: one.held(["q"])),)),
+    "whole-since": Key(0, _text(keys.whole_since("shop")), (_of_bullmq(lambda one: one._jobs.whole_since()),
+                       _of_bullmq(lambda one: one._jobs.is_whole("x"))), keys.whole_since("shop")),
+    "sent": Key(_LINEAGE, _text(keys.sent("shop", "emails") + "j"),
+                (_of_bullmq(lambda one: one._dead._sent([("emails", "j")])),
+                 _of_bullmq(lambda one: list(one._jobs._by_events("emails", "j", [_completed()], True))))),
+    "copies": Key([["dead", "1", "1"]], _hash(keys.copies("shop"), "emails:j"),
+                  (_of_bullmq(lambda one: one._dead.standing([Ref("emails", "j")])),), keys.copies("shop")),
+    "copies-places": Key(_PLACE, _put_place, (_refused_or(_read_places),)),
+    "bullmq-kept": Key({"a": 1}, _put_kept, (_refused_or(_read_kept),), keys.bullmq_kept("shop")),
+    "policies": Key(_DOCUMENT, _hash(keys.policies(), "p", "q"), (pushing.push, _poll), keys.policies()),
+    "policies-version": Key(1, _text(keys.policies_version()), (pushing.push, _poll), keys.policies_version()),
+    "due": Key("j:2", _scored(keys.due("shop"), "j:2"), (_promote, _claim), keys.due("shop")),
+    "due-jobs": Key(_HEAD, _put_due_job, (_promote, _claim), keys.due_jobs("shop")),
+    "due-claims": Key("claim", _hash(keys.due_claims("shop"), "j:2"), (_claim, _promote), keys.due_claims("shop")),
+    "budget": Key(1.0, _hash(keys.budget("shop"), "p"), (_budget,), keys.budget("shop")),
+}  # fmt: skip
+
+
+def _completed() -> Any:
+    return Told("1790000000000-0", "completed", "j", "")
+
+
+# Which keys of `KEYS` each function of `core/keys.py` names.
+NAMED_BY: dict[str, Sequence[str]] = {
+    "steps": ["watch"], "switch": ["switch"], "store_findings": ["store-findings"], "unjudged_rules": ["unjudged-rules"],
+    "workers": ["workers"], "tasks": ["tasks"], "configuration": ["configuration"], "options": ["options"], "in_hand": ["in-hand"],
+    "reading": ["reading"], "dropped": ["dropped"], "audit_head": ["audit-head"], "boot": ["running", "boot", "boot-fields"],
+    "kept": ["kept"], "kept_boots": ["kept-places"], "boots": ["boots"], "failures_bytes": ["failures-bytes"],
+    "ledger": ["ledger", "ledger-epoch"], "removals": ["removals"],
+    "dead_letters": ["dead-letters-owed", "dead-letters-owed-names", "dead-letters-taking", "dead-letters-taken", "dead-letters-held"],
+    "whole_since": ["whole-since"], "sent": ["sent"], "copies": ["copies", "copies-places"], "bullmq_kept": ["bullmq-kept"],
+    "policies": ["policies"], "policies_version": ["policies-version"], "due": ["due"], "due_jobs": ["due-jobs"],
+    "due_claims": ["due-claims"], "budget": ["budget"], "source_of": ["sources-found"],
+    "shared": ["shared-workers", "shared-in-hand", "shared-dropped", "shared-kept"],
+}  # fmt: skip
+# Functions whose key is not fuzzed here, and why.
+NOT_HERE = {
+    "failures": "reports: every field of them is fuzzed (`shapes.reports`, `store_shapes.reports_of`)",
+    "crash": "read by workers' scripts alone, in the step that counts a start",
+    "leases": "read by workers' scripts alone",
+    "starts": "read by workers' scripts alone",
+    "once": "set, and never read",
+}
+
+
+_STEPS = (
+    "pull",
+    "reconcile",
+    "sample",
+    "rollup",
+    "judge",
+    "lay",
+    "send",
+    "settle",
+    "promote",
+    "prune",
+    "regroup",
+    "policies",
+    "deliver",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A hash of which every field is read at once: as many shapes in one reading."""
+
+    name: str
+    fields: tuple[str, ...]
+
+    def put(self, store: redis.Redis, many: Sequence[bytes]) -> None:
+        store.delete(self.name)
+        store.hset(self.name, mapping=dict(zip(self.fields, many, strict=False)))
+
+
+MANY: dict[str, Many] = {
+    "watch": Many(keys.steps(), ("ingest", *_STEPS)),
+    "workers": Many(keys.workers("shop"), ("w@h", *(f"w@h{n}" for n in range(99)))),
+    "in-hand": Many(keys.in_hand("shop"), (BOOT, *(f"{BOOT}{n}" for n in range(99)))),
+    "dropped": Many(keys.dropped("shop"), (BOOT, *(f"{BOOT}{n}" for n in range(99)))),
+    "reading": Many(keys.reading(), tuple(f"other{n}" for n in range(100))),
+    "running": Many(f"{keys.boot('shop', BOOT)}:running", tuple(f"j{n}" for n in range(100))),
+    "shared-workers": Many(keys.shared("workers"), ("shop/w@h", *(f"shop/w@h{n}" for n in range(99)))),
+    "shared-in-hand": Many(keys.shared("in-hand"), (f"shop/{BOOT}", *(f"shop/{BOOT}{n}" for n in range(99)))),
+    "shared-dropped": Many(keys.shared("dropped"), (BOOT, *(f"{BOOT}{n}" for n in range(99)))),
+    "dead-letters-owed": Many(keys.dead_letters("shop", "owed", "q"), tuple(f"n{n}" for n in range(100))),
+}
+
+
+def _place(shape: bytes) -> None:
+    place = Place.read(text(shape))
+    place.came(7, [1, 2], 1, 1)
+    place.passed([1.0])
+    Place.read(place.said())
+
+
+def _anchor(shape: bytes) -> None:
+    config.store().set(keys.audit_head(), shape)
+    with suppress(audit_anchor.BadAnchor):
+        audit_anchor.read()
+
+
+def _document(shape: bytes) -> None:
+    _policies()._take({"p": untrusted.read(shape), "q": policies_json(shape)})
+
+
+# Parsers that take a text: of these keys every shape goes to the parser, and some go the whole way.
+PARSERS: dict[str, Callable[[bytes], object]] = {
+    "audit-head": _anchor,
+    "due-jobs": lambda shape: _waiting(b"j:2", shape + b"\n{}", "claim"),
+    "policies": _document,
+    "options": lambda shape: lint_options.read(shape, "shop"),
+    "configuration": lambda shape: lint_configuration.read(shape, "shop"),
+    "copies-places": _place,
+}
+
+
+# Fields of an entry beside `meta`, `raw` and `trace`, as they are sound.
+_OF_ENTRY: dict[str, Any] = {"v": 1, "key": "3f9a1c2e77d0", "sig": "0" * 64, "lost": {"at": 1.7e9, "reason": "gone"}}
+
+
+def reports_of(field: str, source: random.Random, count: int, key: SigningKey) -> Iterator[dict[bytes, bytes]]:
+    """Return `count` reports whose field is of another shape each, signed with the key; one of the entry is changed after that."""
+    for n in range(count):
+        sound = shapes._REPORT | {"job_id": f"j{n}", "kind": source.choice(shapes._KINDS)}
+        raw, trace = b"{}", b"Traceback (most recent call last):\n"
+        if field == "raw":
+            [raw] = shapes.shapes(
+                source, {"headers": {"id": "j", "redrive": {"run": 2}}, "body": "e30=", "properties": {}}, 1
+            )
+        elif field == "trace":
+            [trace] = shapes.shapes(source, 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nE: x', 1)
+        elif field in _OF_ENTRY:
+            sound["kind"] = "lost" if field == "lost" else sound["kind"]
+        elif isinstance(sound[field], str) and sound[field].startswith(("[", "{")):
+            [text] = shapes.shapes(source, json.loads(sound[field]), 1)
+            sound[field] = text.decode("utf-8", "replace")
+        elif source.random() < 0.5:
+            sound[field] = source.choice(shapes._ODD)
+        else:
+            [text] = shapes.shapes(source, sound[field], 1)
+            try:
+                sound[field] = json.loads(text)
+            except (ValueError, RecursionError):
+                sound[field] = text.decode("latin-1")
+        entry = sign({b"v": b"1", b"meta": json.dumps(sound).encode(), b"raw": raw, b"trace": trace}, key)
+        if field in _OF_ENTRY:
+            [entry[field.encode()]] = shapes.shapes(source, _OF_ENTRY[field], 1)
+        yield entry
+
+
+FIELDS = (*shapes._REPORT, "raw", "trace", *_OF_ENTRY)
