@@ -6,6 +6,7 @@ Inside an active virtual environment that satisfies the requirements nothing is 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import os
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> int:
     locks = [ROOT / "requirements.txt"] + ([ROOT / "requirements-test.txt"] if strict else [])
     enter_environment(argv, locks)
     if is_test:
-        return run_tests([a for a in argv[2:] if a != "--strict"], strict=strict)
+        return run_tests(argv[2:])
     from dashboard import command_line
 
     if argv[1:2] == ["up"] and not command_line.asks_for_help(argv):
@@ -263,13 +264,25 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def run_tests(arguments: list[str], strict: bool) -> int:
+def run_tests(arguments: list[str]) -> int:
     """Run the tests by pytest: the whole suite, or what the arguments select. Return pytest's exit code.
 
     Several processes share the work unless the arguments name a file or folder of tests, or a number of processes.
+    Three options are Redrive's own: `--strict` fails what would be skipped, `--endurance` adds the long tests,
+    and `--database postgresql` runs, on a PostgreSQL that the suite starts, the tests marked for both databases.
     """
-    if strict:
-        os.environ["REDRIVE_STRICT"] = "1"
+    options = argparse.ArgumentParser(prog="manage.py test", add_help=False, allow_abbrev=False)
+    options.add_argument("--strict", action="store_true")
+    options.add_argument("--endurance", action="store_true")
+    options.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    given, arguments = options.parse_known_args(arguments)
+    for name, value in (
+        ("REDRIVE_STRICT", given.strict and "1"),
+        ("REDRIVE_ENDURANCE", given.endurance and "1"),
+        ("REDRIVE_TEST_DATABASE", given.database != "sqlite" and given.database),
+    ):
+        if value:
+            os.environ[name] = value
     names_tests = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
     if not names_tests and not any(argument.startswith("-n") for argument in arguments):
         # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that

@@ -207,6 +207,9 @@ SHARED = f"-n {min(4, os.cpu_count() or 1)} --dist loadfile --no-loadscope-reord
     [
         ("", SHARED),
         ("--strict", SHARED),
+        ("--endurance --strict", SHARED),
+        ("--database postgresql", SHARED),
+        ("--database=postgresql tests/search", "tests/search"),
         ("--durations=20", f"{SHARED} --durations=20"),
         ("-m server", f"{SHARED} -m server"),
         ("-n0", "-n0"),
@@ -216,15 +219,17 @@ SHARED = f"-n {min(4, os.cpu_count() or 1)} --dist loadfile --no-loadscope-reord
 )
 def test_the_suite_runs_in_several_processes_unless_tests_are_named(tmp_path, monkeypatch, arguments, run):
     python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "$REDRIVE_STRICT $@" >"$0.called"\n')
+    python.write_text('#!/bin/sh\necho "$REDRIVE_STRICT,$REDRIVE_ENDURANCE,$REDRIVE_TEST_DATABASE $@" >"$0.called"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.delenv("REDRIVE_STRICT", raising=False)
+    for name in ("STRICT", "ENDURANCE", "TEST_DATABASE"):
+        monkeypatch.delenv(f"REDRIVE_{name}", raising=False)
     monkeypatch.setattr(bootstrap, "enter_environment", lambda argv, locks: None)
     child = os.fork()
     if child == 0:
         bootstrap.main(["manage.py", "test", *arguments.split()])
         os._exit(1)
     os.waitpid(child, 0)
-    strict = "1" if "--strict" in arguments else ""
-    assert (tmp_path / "python.called").read_text() == f"{strict} -m pytest {run}\n"
+    strict, endurance = ("1" if option in arguments else "" for option in ("--strict", "--endurance"))
+    database = "postgresql" if "postgresql" in arguments else ""
+    assert (tmp_path / "python.called").read_text() == f"{strict},{endurance},{database} -m pytest {run}\n"
