@@ -11,14 +11,12 @@ from pydantic import AfterValidator, Field
 
 from dashboard import moments
 from dashboard.access import needs
-from dashboard.api import errors, rule_calls, shapes  # rules first: `/groups/rules` is no fingerprint
+from dashboard.api import errors, group_shapes, shapes
 from dashboard.api.calls import NO_CURSOR, REFUSALS, Body, Limit, Text, api
 from dashboard.links import group_page
 from jobs_admin import config, failures
 from jobs_admin.groups import group_changes
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
-
-__all__ = ["rule_calls"]
 
 AfterGroup = Annotated[str | None, Query(max_length=100)]
 Order = Literal["last_seen", "first_seen", "count", "dead"]
@@ -45,7 +43,7 @@ class Receipt(Body):
     receipt: Text = Field(min_length=1, max_length=5_000)
 
 
-@api.get("/groups", response={200: shapes.Listed[shapes.GroupItem], **REFUSALS}, tags=["groups"])
+@api.get("/groups", response={200: shapes.Listed[group_shapes.GroupItem], **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
 def list_groups(
     request: HttpRequest,
@@ -62,7 +60,7 @@ def list_groups(
     page = failures.groups(request.auth, q, order=order, after=after, limit=limit, states=state, assignee=assignee)
     return shapes.listed(
         page.rows,
-        shapes.group,
+        group_shapes.group,
         next=page.next,
         count=page.count,
         count_is_capped=page.count_is_capped,
@@ -71,7 +69,7 @@ def list_groups(
     )
 
 
-@api.post("/groups/bulk", response={200: shapes.ChangedGroups, **REFUSALS}, tags=["groups"])
+@api.post("/groups/bulk", response={200: group_shapes.ChangedGroups, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def change_groups(request: HttpRequest, body: GroupsChange) -> Any:
     """The same change to up to 1,000 groups, named by their fingerprints. `receipt` undoes it."""
@@ -86,7 +84,7 @@ def change_groups(request: HttpRequest, body: GroupsChange) -> Any:
     }
 
 
-@api.post("/groups/undo", response={200: shapes.UndoneGroups, **REFUSALS}, tags=["groups"])
+@api.post("/groups/undo", response={200: group_shapes.UndoneGroups, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def undo_groups(request: HttpRequest, body: Receipt) -> Any:
     """Give the groups of an act of this token what they were before; those changed since are left as they are."""
@@ -94,13 +92,13 @@ def undo_groups(request: HttpRequest, body: Receipt) -> Any:
     return {"undone": done.fingerprints, "changed_since": done.changed_since}
 
 
-@api.get("/groups/{fingerprint}", response={200: shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
+@api.get("/groups/{fingerprint}", response={200: group_shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
 def one_group(request: HttpRequest, fingerprint: str) -> Any:
     return _group(request.auth, fingerprint)
 
 
-@api.patch("/groups/{fingerprint}", response={200: shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
+@api.patch("/groups/{fingerprint}", response={200: group_shapes.GroupDetailItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def change_group(request: HttpRequest, fingerprint: str, body: GroupChange) -> Any:
     """Change the state, how long it is muted, the assignee (a user's name; "" for nobody), the note or the runbook."""
@@ -112,4 +110,4 @@ def change_group(request: HttpRequest, fingerprint: str, body: GroupChange) -> A
 
 def _group(viewer: Viewer, fingerprint: str) -> dict[str, Any]:
     found = failures.group(viewer, fingerprint)
-    return shapes.group_detail(found, config.page_url(group_page(found.group.fingerprint)))
+    return group_shapes.group_detail(found, config.page_url(group_page(found.group.fingerprint)))

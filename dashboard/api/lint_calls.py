@@ -1,4 +1,4 @@
-"""The call for lint. Imported before those for policies, whose names would take its address."""
+"""The call for lint."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ninja import Schema
 
-from dashboard.api import shapes
+from dashboard.api import failure_shapes, shapes
 from jobs_admin.core.pacing import Simulation
 from jobs_admin.models import Replay, ReplayItem
 from jobs_admin.replays import GroupAside, Options, Preview
@@ -82,7 +82,7 @@ class PreviewItem(Schema):
     ends_at: datetime | None
     duration_s: float
     peak_per_second: float
-    sample: list[shapes.FailureItem]
+    sample: list[failure_shapes.FailureItem]
     warnings: list[str]
     counted_over: dict[
         str, int | None
@@ -175,7 +175,7 @@ def preview(row: Preview) -> dict[str, Any]:
         "by_group": shapes.counts(row.by_group),
         "by_tenant": shapes.counts(row.by_tenant),
         "groups": [asdict(one) for one in row.choices],
-        "sample": [shapes.failure(one) for one in row.sample],
+        "sample": [failure_shapes.failure(one) for one in row.sample],
     }
 
 

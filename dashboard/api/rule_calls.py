@@ -9,7 +9,7 @@ from ninja import Status
 from pydantic import Field
 
 from dashboard.access import needs
-from dashboard.api import shapes
+from dashboard.api import rule_shapes, shapes
 from dashboard.api.calls import REFUSALS, Body, Number, Text, api
 from jobs_admin.groups import group_rules
 from jobs_admin.models.access import OPERATOR, VIEWER
@@ -28,15 +28,15 @@ class NewRule(AskedRule):
     note: Text = Field("", max_length=500)
 
 
-@api.get("/groups/rules", response={200: shapes.Listed[shapes.RuleItem], **REFUSALS}, tags=["groups"])
+@api.get("/groups/rules", response={200: shapes.Listed[rule_shapes.RuleItem], **REFUSALS}, tags=["groups"])
 @needs(VIEWER)
 def list_rules(request: HttpRequest) -> Any:
     """The rules in force first, the newest first; then those that were taken back."""
     rows = group_rules.listing(request.auth)
-    return shapes.listed(rows, shapes.rule, next=None, count=len(rows))
+    return shapes.listed(rows, rule_shapes.rule, next=None, count=len(rows))
 
 
-@api.post("/groups/rules", response={201: shapes.RuleItem, **REFUSALS}, tags=["groups"])
+@api.post("/groups/rules", response={201: rule_shapes.RuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def make_rule(request: HttpRequest, body: NewRule) -> Any:
     """Put a rule in force. It counts from now on; what is known already follows (`progress`)."""
@@ -44,14 +44,14 @@ def make_rule(request: HttpRequest, body: NewRule) -> Any:
     return Status(201, _shown(request, made.pk))
 
 
-@api.post("/groups/rules/preview", response={200: shapes.RulePreview, **REFUSALS}, tags=["groups"])
+@api.post("/groups/rules/preview", response={200: rule_shapes.RulePreview, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def preview_rule(request: HttpRequest, body: AskedRule) -> Any:
     """Which groups would become which. Changes nothing."""
-    return shapes.rule_preview(group_rules.preview(request.auth, **body.model_dump()))
+    return rule_shapes.rule_preview(group_rules.preview(request.auth, **body.model_dump()))
 
 
-@api.post("/groups/rules/{rule_id}/withdraw", response={200: shapes.RuleItem, **REFUSALS}, tags=["groups"])
+@api.post("/groups/rules/{rule_id}/withdraw", response={200: rule_shapes.RuleItem, **REFUSALS}, tags=["groups"])
 @needs(OPERATOR)
 def withdraw_rule(request: HttpRequest, rule_id: Number) -> Any:
     """Take a rule back: groups that it took away come back as they were."""
@@ -63,4 +63,4 @@ def withdraw_rule(request: HttpRequest, rule_id: Number) -> Any:
 
 
 def _shown(request: HttpRequest, rule_id: int) -> Any:
-    return next(shapes.rule(row) for row in group_rules.listing(request.auth) if row.rule.pk == rule_id)
+    return next(rule_shapes.rule(row) for row in group_rules.listing(request.auth) if row.rule.pk == rule_id)

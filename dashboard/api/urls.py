@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from django.urls import re_path
 
-from dashboard.api import (  # noqa: F401  (they add their calls)
-    alert_calls,
-    channel_calls,
-    depth_calls,
-    group_calls,
-    incident_calls,
-    lint_calls,
-    policy_calls,
-    replay_calls,
-    retry_calls,
-    rule_calls,
-    source_calls,
-    view_calls,
-    worker_calls,
-)
+# They add their calls, in this order: an address that is spelt out comes before one that takes names in its place.
+# isort: off
+from dashboard.api import queue_calls  # noqa: F401
+from dashboard.api import failure_calls  # noqa: F401
+from dashboard.api import audit_calls  # noqa: F401
+from dashboard.api import alert_calls  # noqa: F401
+from dashboard.api import channel_calls  # noqa: F401
+from dashboard.api import depth_calls  # noqa: F401
+from dashboard.api import rule_calls  # noqa: F401
+from dashboard.api import group_calls  # noqa: F401
+from dashboard.api import incident_calls  # noqa: F401
+from dashboard.api import lint_calls  # noqa: F401
+from dashboard.api import policy_calls  # noqa: F401
+from dashboard.api import replay_calls  # noqa: F401
+from dashboard.api import retry_calls  # noqa: F401
+from dashboard.api import source_calls  # noqa: F401
+from dashboard.api import view_calls  # noqa: F401
+from dashboard.api import worker_calls  # noqa: F401
+# isort: on
 from dashboard.api.calls import api
 from dashboard.api.errors import door, unknown_address
 

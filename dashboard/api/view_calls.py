@@ -9,7 +9,7 @@ from ninja import Status
 from pydantic import Field
 
 from dashboard.access import needs
-from dashboard.api import shapes
+from dashboard.api import shapes, view_shapes
 from dashboard.api.calls import REFUSALS, Body, Number, Text, api
 from dashboard.links import list_url
 from jobs_admin import config
@@ -44,7 +44,7 @@ def _shown(viewer: Viewer, view: SavedView) -> dict[str, Any]:
     }
 
 
-@api.get("/views", response={200: shapes.Listed[shapes.ViewItem], **REFUSALS}, tags=["views"])
+@api.get("/views", response={200: shapes.Listed[view_shapes.ViewItem], **REFUSALS}, tags=["views"])
 @needs(VIEWER)
 def list_views(request: HttpRequest) -> Any:
     """The views that are shared, with what each holds now."""
@@ -53,7 +53,7 @@ def list_views(request: HttpRequest) -> Any:
     return {"items": [_shown(viewer, view) for view in views], "next": None, "count": len(views)}
 
 
-@api.post("/views", response={201: shapes.ViewItem, **REFUSALS}, tags=["views"])
+@api.post("/views", response={201: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
 @needs(OPERATOR)
 def save_view(request: HttpRequest, body: NewView) -> Any:
     """Keep a search under a name, for everyone on the desk."""
@@ -61,7 +61,7 @@ def save_view(request: HttpRequest, body: NewView) -> Any:
     return Status(201, _shown(request.auth, made))
 
 
-@api.patch("/views/{view_id}", response={200: shapes.ViewItem, **REFUSALS}, tags=["views"])
+@api.patch("/views/{view_id}", response={200: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
 @needs(OPERATOR)
 def change_view(request: HttpRequest, view_id: Number, body: ViewChange) -> Any:
     given = body.model_dump(exclude_unset=True, exclude_none=True)
