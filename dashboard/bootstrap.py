@@ -269,7 +269,7 @@ def run_tests(arguments: list[str]) -> int:
 
     Several processes share the work unless the arguments name a file or folder of tests, or a number of processes.
     Three options are Redrive's own: `--strict` fails what would be skipped, `--endurance` adds the long tests,
-    and `--database postgresql` runs, on a PostgreSQL that the suite starts, the tests marked for both databases.
+    and `--database postgresql` runs the engine's tests on a PostgreSQL that the suite starts.
     """
     options = argparse.ArgumentParser(prog="manage.py test", add_help=False, allow_abbrev=False)
     options.add_argument("--strict", action="store_true")

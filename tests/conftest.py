@@ -62,7 +62,7 @@ def pytest_make_collect_report(collector):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out the tests that are not part of this run, and put the files that take longest first."""
-    left_out = [item for item in items if not _is_part(item, config)]
+    left_out = [item for item in items if not _is_part(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
@@ -72,14 +72,20 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: (item.path in last, -seconds.get(_file(item.nodeid), 0)))
 
 
-def _is_part(item, config):
+def _is_part(item):
     marks = {mark.name for mark in item.iter_markers()}
     if "endurance" in marks and not os.environ.get("REDRIVE_ENDURANCE"):
         return False
     if connection.vendor == "sqlite":
         return "postgresql" not in marks
-    names_tests = any(argument in item.nodeid for argument in config.invocation_params.args if "/" in str(argument))
-    return "sqlite" not in marks and bool(names_tests or marks & {"postgresql", "databases"})
+    return "postgresql" in marks or (not marks & {"sqlite", "server", "browser"} and _is_of_a_database(item.nodeid))
+
+
+def _is_of_a_database(nodeid):
+    """Whether PostgreSQL may make a difference to the test: it is about the engine, and the engine's tables."""
+    knows_none = ("core/", "worker/", "management/test_node_package.py", "notices/test_mail_line.py")
+    folder, _, rest = nodeid.removeprefix("tests/").partition("/")
+    return folder == "search" or (folder == "jobs_admin" and not rest.startswith(knows_none))
 
 
 def _file(nodeid):

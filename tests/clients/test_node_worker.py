@@ -273,7 +273,13 @@ def test_with_a_store_user_of_its_source_a_worker_is_refused_nothing(bull, own_s
 
 def test_a_store_that_hangs_holds_up_no_job(bull, engine, own_store):
     client = redis.Redis.from_url(own_store.url)
-    policy = {"mode": "enforce", "poison": {}, "budget": {"per_minute": 600, "burst": 10}, "cap_s": 0.2, "backoff": SOON}
+    policy = {
+        "mode": "enforce",
+        "poison": {},
+        "budget": {"per_minute": 600, "burst": 10},
+        "cap_s": 0.2,
+        "backoff": SOON,
+    }
     client.hset(keys.policies(), "tries", json.dumps({"name": "tries", "version": 1, "policy": policy}))
     client.set(keys.policies_version(), 1)
     worker = bull(guard={"store": own_store.url}, environment={"REAL_PATIENCE": ""})
@@ -325,7 +331,6 @@ PILLS = {
 }
 
 
-@pytest.mark.timeout(300)
 def test_a_pill_of_each_kind_starts_as_often_as_its_policy_allows_and_nobody_else_is_blamed(bull, engine, store):
     publish(max_attempts=5, poison={"crashes": 2, "window_s": 600})
     small = {"NODE_OPTIONS": "--max-old-space-size=40"}

@@ -17,7 +17,7 @@ from django.core.management.base import CommandError
 from dashboard import command_line
 from tests.dashboard.desk import ROOT, SILENT, Desk
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server]
 
 
 def terminal(data, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

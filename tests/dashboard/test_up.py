@@ -23,7 +23,7 @@ from jobs_admin.models import ApiToken, AuditEvent, Failure
 from tests import migrated
 from tests.dashboard.desk import Desk
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server]
 
 
 @pytest.fixture

@@ -133,7 +133,6 @@ def rows_under(key: str, url: str, stack: ExitStack) -> Callable[[], int]:
     return lambda: opened.execute(question).fetchone()[0]
 
 
-@pytest.mark.timeout(600)
 def test_a_rotation_that_is_killed_under_writes_loses_no_job(desk, tmp_path):
     desk.run(f"bury({JOBS}); say(1)")
     command(desk, "rotate-keys")

@@ -27,7 +27,7 @@ from tests.conftest import forget_configuration
 from tests.jobs_admin.worker.policies import obeyed
 from tests.real_celery import RealWorker
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server]
 
 SECRET = "the-customers-own-words"  # noqa: S105
 

@@ -32,7 +32,7 @@ from tests.hostile import HostileWorker
 from tests.known_secrets import FIELDS, SECRETS, field_value, made
 from tests.unseen_secrets import UNSEEN, secrets_in, unmarked
 
-pytestmark = [pytest.mark.server, pytest.mark.django_db, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 IN_SOURCE = made("in a line of source", 20)
 A_JOB = 10  # secrets in one

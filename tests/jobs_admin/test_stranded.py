@@ -25,7 +25,7 @@ from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
 from tests.real_celery import RealWorker
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 
 ANN, EVE = Viewer("ann", {"*": OPERATOR}), Viewer("eve", {"*": VIEWER})
 

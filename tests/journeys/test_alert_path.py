@@ -14,7 +14,7 @@ from demo.pager import new_secret
 from tests.journeys.conftest import complaints_of
 from tests.journeys.looking import expect
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server]
 
 TENANT = "alert-path"
 JOBS = 7

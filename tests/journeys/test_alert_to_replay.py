@@ -8,7 +8,7 @@ import pytest
 
 from tests.journeys.looking import SIZES, expect, faults
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 QUEUE = "payments"
 # What the partner did to a charge: it is well again. Whatever else is dead in the queue fails for its own code or data.

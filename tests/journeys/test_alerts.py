@@ -24,7 +24,7 @@ from tests.dashboard.alarming import episode, rule
 from tests.dashboard.conftest import bury, group, log_in
 from tests.journeys.looking import SIZES, expect, faults, opened
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser]
 
 DEAD = 143
 PASSWORD = "correct horse battery"

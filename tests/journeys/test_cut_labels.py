@@ -18,7 +18,7 @@ from tests.dashboard.test_replays_pages import held, moved, running
 from tests.jobs_admin.test_trust import end_unsigned, entry, file, forged
 from tests.journeys.looking import faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 QUEUE = "a_queue_with_a_long_name_for_invoices.high"
 # Texts as they are seen: of closed menus and of what only screen readers read there are none.
@@ -95,7 +95,9 @@ def test_sources_and_their_menus(phone):
         menu.click()
         body = phone.locator("main details[open] > .menu-body")
         box = body.bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and body.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+        assert (
+            box["x"] >= 0 and box["x"] + box["width"] <= 390 and body.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+        )
         menu.click()
 
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs_admin.models import Source
 from tests.journeys.looking import SIZES, faults, opened, pages
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 # What a whole page says, beside its name, where it has nothing to show.
 WORDS = {

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 # The shop goes on meanwhile: of what failed long ago as many are dead at the end as at the beginning.
 SETTLED = f"state:dead until:{datetime.now(UTC) - timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"

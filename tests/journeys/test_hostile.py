@@ -61,7 +61,7 @@ from tests.dashboard.matrix import Rows, lay_policy, path_of, token
 from tests.journeys.conftest import is_complaint, is_mistake
 from tests.journeys.payloads import PAYLOADS
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 ROWS = len(PAYLOADS)  # a failure for each payload; each field begins at another one
 EVERYTHING = "\n".join(PAYLOADS)

@@ -14,7 +14,7 @@ import pytest
 from demo import control
 from tests.journeys.looking import faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 ALL = "tenant:lighthouse state:any"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.journeys.looking import SIZES, faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(400)]  # the first one starts the desk
+pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from tests.journeys.conftest import WITHIN_S, complaints_of
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
+pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
 
 @pytest.fixture

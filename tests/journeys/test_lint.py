@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server]
 
 # They are tried for seconds, by design: somebody waits for them (demo/hooks.py, demo/mailer.py, demo/billing.py).
 BRIEF = {

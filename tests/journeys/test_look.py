@@ -19,7 +19,7 @@ from tests.dashboard.matrix import Rows, path_of
 from tests.journeys.conftest import ROOT, WITHIN_S
 from tests.journeys.looking import SIZES, faults, first_link, opened, pages
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 # What a page is asked, beside nothing: its other faces.
 FACES = {

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 PAGES = ("/", "/groups/", "/queues/", "/demo/", "/failures/", "/replays/")
 

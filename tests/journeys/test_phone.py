@@ -8,7 +8,7 @@ import pytest
 
 from tests.journeys.looking import SIZES, expect, faults
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
+pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
 BOXES = """() => {
   const box = (one) => { const { top, bottom, left, right } = one.getBoundingClientRect(); return { top, bottom, left, right }; };

@@ -8,7 +8,7 @@ import pytest
 
 from tests.journeys.looking import SIZES, expect, faults, opened
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
+pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
 SHOWN = "#outlook .verdict"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.journeys.looking import SIZES, expect, faults
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]  # the first one starts the desk
+pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 
 DEAD = "/failures/?q=state:dead"
 

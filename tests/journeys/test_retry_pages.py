@@ -16,7 +16,7 @@ from tests.conftest import forget_configuration
 from tests.journeys.looking import SIZES, expect, faults, opened
 from tests.sources.jobs_tables import OnSQLite
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from tests.journeys.looking import SIZES, expect, faults, opened
 from tests.journeys.test_alert_path import Receiver
 
-pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.browser]
 
 VERDICT = "#outlook .verdict"
 

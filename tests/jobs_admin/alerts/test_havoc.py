@@ -27,7 +27,7 @@ NOUGHT = (
 
 
 @pytest.mark.server
-@pytest.mark.timeout(240)
+@pytest.mark.endurance
 def test_every_episode_is_told_once_whatever_happens_to_the_watches(tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "CELERY_", "DATABASE_"))}
     done = subprocess.run(

@@ -244,7 +244,6 @@ def folded_by_hand() -> list[tuple]:
 
 
 @pytest.mark.sqlite
-@pytest.mark.timeout(300)
 def test_three_watches_in_one_file_killed_again_and_again_lose_nothing(tmp_path):
     def start(*command: str) -> subprocess.Popen[str]:
         url = f"sqlite:///{tmp_path}/redrive.sqlite3"

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.server, pytest.mark.sqlite, pytest.mark.django_db]
 JOBS = 300
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.endurance
 def test_the_worker_ran_each_replayed_job_once_and_its_partner_did_not_fall_over_again(tmp_path):
     try:
         node.packages()

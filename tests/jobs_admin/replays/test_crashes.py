@@ -46,7 +46,6 @@ def wait(reached, process, deadline_s=90):
         time.sleep(0.002)
 
 
-@pytest.mark.timeout(180)
 def test_a_sender_killed_again_and_again_sends_each_job_once(desk, broker):
     desk.run(BEGIN.format(count=2_000, pace={"rate": 1_500}))
     for reached in (1, 500, 1_300):
@@ -65,7 +64,6 @@ def test_a_sender_killed_again_and_again_sends_each_job_once(desk, broker):
     assert told["failures"] == [["replaying", 2]]
 
 
-@pytest.mark.timeout(120)
 def test_two_senders_at_once_send_each_job_once_and_pace_it_once(desk, broker):
     desk.run(BEGIN.format(count=300, pace={"rate": 100}))
     senders = [desk.start(SENDER) for _ in range(2)]
@@ -99,7 +97,6 @@ except replays.ReplayRefused as refused:
 """
 
 
-@pytest.mark.timeout(120)
 def test_four_operators_with_the_same_scope_take_each_job_once(desk):
     desk.run("bury(400)")
     desk.environment["RACE_AT"] = str(time.time() + 6)

@@ -205,7 +205,6 @@ def test_jobs_for_a_queue_that_is_gone_stay_dead_and_the_reason_is_said(node, wo
 
 
 @pytest.mark.sqlite
-@pytest.mark.timeout(180)
 def test_sender_store_and_web_are_killed_and_each_job_runs_once_or_is_uncertain(tmp_path):
     with Havoc(tmp_path, jobs=300, rate=100, outcome_within_s=15, seed=5, on_rabbitmq=True) as havoc:
         found = havoc.run(kills=5)

@@ -60,7 +60,6 @@ say(told)
 """
 
 
-@pytest.mark.timeout(200)
 def test_of_four_operators_at_once_each_job_is_one_ones_and_each_is_told_how_many(desk):
     for ended, rows, opened, failures, wanted in desk.run(ROUNDS):
         assert ended == [0, 0, 0, 0]
@@ -79,7 +78,6 @@ say([r.total, r.planned, r.taken, r.items.count(), r.items.values("failure").dis
 """
 
 
-@pytest.mark.timeout(200)
 def test_who_lays_out_is_killed_and_the_next_goes_on_where_it_was(desk):
     desk.run("bury(6000)\nreplays.start(ANN, replays.draft(ANN, query='queue:emails', pace={'rate': 1}, reason='x'))")
     left = desk.run(LAID)[1]

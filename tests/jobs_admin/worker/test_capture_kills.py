@@ -17,7 +17,7 @@ SEED = 18
 @pytest.mark.server
 @pytest.mark.sqlite
 @pytest.mark.django_db
-@pytest.mark.timeout(240)
+@pytest.mark.endurance
 def test_workers_are_killed_at_random_under_late_ack_and_no_failure_is_missing(tmp_path):
     assert {kill.way for kill in plan(SEED, 4, 300, 2)} == {"worker", "main", "child"}
     with rigs(tmp_path) as make:

@@ -25,7 +25,7 @@ from tests.dashboard.conftest import log_in
 from tests.hostile import ACTS, IN_CHILDREN_ALONE, MARKER, MESSAGES, HostileWorker
 from tests.jobs_admin.worker.policies import obeyed, policy
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server]
 
 # Celery's pool of threads tells nobody of an error whose own code breaks Celery's telling: with and without the guard.
 UNTOLD_IN_THREADS = frozenset({"class_lies", "getattr_raises", "nameless"})

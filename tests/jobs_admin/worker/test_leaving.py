@@ -11,7 +11,7 @@ from bench.leaving import left
 pytestmark = [pytest.mark.server, pytest.mark.sqlite, pytest.mark.django_db]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.endurance
 def test_retries_that_wait_run_once_in_workers_without_a_guard_though_watch_is_stopped_and_killed(
     tmp_path, monkeypatch
 ):
