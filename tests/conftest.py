@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
-from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -27,7 +25,6 @@ generated.load_profile("redrive")
 
 IS_STRICT = bool(os.environ.get("REDRIVE_STRICT"))  # `manage.py test --strict`: nothing may be left out
 STRICT = "The strict suite skips nothing."
-DURATIONS = Path(__file__).parent / "durations.json"  # seconds a file
 
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
@@ -66,10 +63,17 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-    seconds = json.loads(DURATIONS.read_text())
-    # The main journey replays the desk's dead jobs: the other journeys of its process need some.
-    last = {item.path for item in items if item.path.name == "test_main_journey.py"}
-    items.sort(key=lambda item: (item.path in last, -seconds.get(_file(item.nodeid), 0)))
+    # What takes minutes begins first, so that no process is left alone with it at the end.
+    whole = {item.path for item in items if item.get_closest_marker("server")}
+    ranks = {item.path: _rank(item.path, item.path in whole) for item in items}
+    items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(path, needs_servers):
+    kind = path.relative_to(Path(__file__).parent).parts[0]
+    # The main journey brings the desk's dead jobs back: the other journeys need some.
+    empties = path.name == "test_main_journey.py"
+    return (kind != "postgresql", path.name != "test_incident.py", kind != "journeys", empties, not needs_servers)
 
 
 def _is_part(item):
@@ -86,24 +90,6 @@ def _is_of_a_database(nodeid):
     knows_none = ("core/", "worker/", "management/test_node_package.py", "notices/test_mail_line.py")
     folder, _, rest = nodeid.removeprefix("tests/").partition("/")
     return folder == "search" or (folder == "jobs_admin" and not rest.startswith(knows_none))
-
-
-def _file(nodeid):
-    return nodeid.partition("::")[0]
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """With WRITE_DURATIONS=1, keep how long each file took, for the order of the next run."""
-    if not os.environ.get("WRITE_DURATIONS"):
-        return
-    seconds = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if hasattr(report, "duration"):
-                seconds[_file(report.nodeid)] += report.duration
-    known = json.loads(DURATIONS.read_text()) | {file: round(took, 1) for file, took in seconds.items()}
-    kept = {file: took for file, took in sorted(known.items()) if took >= 1 and (config.rootpath / file).exists()}
-    DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
 
 
 def _fail_skipped(report, why):

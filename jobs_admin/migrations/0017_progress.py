@@ -11,6 +11,11 @@ def add_rule(apps, schema_editor):
     unchanged.filter(changed_by="").update(threshold=45)
 
 
+def remove_rules(apps, schema_editor):
+    """Delete the rules on a metric that older versions do not know, with their alerts."""
+    apps.get_model("jobs_admin", "Rule").objects.filter(metric="stalled_s").delete()
+
+
 METRICS = (
     "dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate", "quarantined", "unreachable", "stalled_s",
     "ingest_lag_s", "view",
@@ -39,5 +44,5 @@ class Migration(migrations.Migration):
             model_name='rule',
             constraint=models.CheckConstraint(condition=models.Q(('metric__in', METRICS)), name='rule_metric_is_known'),
         ),
-        migrations.RunPython(add_rule, migrations.RunPython.noop),
+        migrations.RunPython(add_rule, remove_rules),
     ]
