@@ -6,6 +6,6 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    from dashboard import bootstrap
+    from dashboard.setup import bootstrap
 
     sys.exit(bootstrap.main(sys.argv))

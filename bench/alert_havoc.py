@@ -47,7 +47,7 @@ class Havoc:
     truth: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
 
     def __enter__(self) -> Havoc:
-        from dashboard.engine import Engine
+        from dashboard.setup.engine import Engine
 
         self.random = random.Random(self.seed)
         self.stack = contextlib.ExitStack()

@@ -29,7 +29,7 @@ from standardwebhooks import Webhook
 from bench.desk import desk
 from bench.figures import spread
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from demo.pager import new_secret
 from tests.real_celery import RealWorker
 

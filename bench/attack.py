@@ -78,7 +78,7 @@ def main() -> None:
 def round_of(desk, seconds: float, seed: int) -> dict[str, object]:
     """One attack on a filled desk (`bench.pages.Desk`), and what was seen meanwhile and after it."""
     from bench.pages import granian
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     engine = Engine(desk.folder / "engine").start()
     try:

@@ -34,7 +34,7 @@ def main() -> None:
 def measure(jobs: int, copies: int, folder: Path) -> dict[str, Any]:
     from cryptography.fernet import Fernet
 
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     engine = Engine(folder / "engine").start()
     sources = folder / "sources.toml"

@@ -138,7 +138,7 @@ class Service:
     warm: float
 
     def start(self) -> Service:
-        from dashboard.engine import free_port
+        from dashboard.setup.engine import free_port
 
         port = free_port()
         self.url, self.diary = f"http://127.0.0.1:{port}", self.folder / f"diary-{port}"
@@ -196,7 +196,7 @@ class Incident:
         self.stack.close()
 
     def _bring_up(self, stack: ExitStack) -> None:
-        from dashboard.engine import Engine
+        from dashboard.setup.engine import Engine
         from tests import node
         from tests.jobs_admin.replays.desk import Desk
 

@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 from bench.machine import machine
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core.envelope import encode
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter

@@ -25,7 +25,7 @@ from celery.worker.request import Request
 from bench import main_calls
 from bench.figures import spread
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core.policy import Policy, parse
 from jobs_admin.worker.at_start import AtStart, Job, Proceed
 from jobs_admin.worker.budget import Budgets

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.desk import desk  # noqa: E402
-from dashboard.engine import Engine, die_with_parent, free_port  # noqa: E402
+from dashboard.setup.engine import Engine, die_with_parent, free_port  # noqa: E402
 from tests.canaries.jobs import IN_MESSAGE, needles, read_set  # noqa: E402
 from tests.real_celery import RealWorker  # noqa: E402
 
@@ -344,13 +344,13 @@ def _process(name: str, folder: Path, command: list[str], more: dict[str, str] |
 
 
 def _server(port: int) -> list[str]:
-    from dashboard.web import server
+    from dashboard.web.server import server
 
     return [sys.executable, *server(port)]
 
 
 def _web_environment() -> dict[str, str]:
-    from dashboard.web import ENVIRONMENT
+    from dashboard.web.server import ENVIRONMENT
 
     return dict(ENVIRONMENT)
 

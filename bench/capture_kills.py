@@ -289,7 +289,7 @@ def trouble(found: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def rigs(folder: Path, broker: str = "redis") -> Iterator[Any]:
     """Makes rigs, one after the other, on servers of their own."""
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     with contextlib.ExitStack() as stack:
         store = Engine(folder / "store").start()

@@ -79,7 +79,7 @@ def desk(
     """The environment of an installation in this folder, with its store running and its tables made."""
     from cryptography.fernet import Fernet
 
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     folder.mkdir(parents=True, exist_ok=True)
     held = folder / "environment.json"

@@ -22,7 +22,7 @@ import redis
 from bench import pills
 from bench.machine import machine, versions
 from bench.poison import Fleet, emptied, in_force, load
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 
 
 class One(Fleet):

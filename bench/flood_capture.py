@@ -29,7 +29,7 @@ import redis
 
 from bench.figures import spread
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
 

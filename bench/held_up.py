@@ -30,7 +30,7 @@ from kombu.transport.virtual import Message
 from bench.figures import spread
 from bench.machine import machine, versions
 from bench.shop_jobs import KWARGS, make_app
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.worker.guard import Guard
 from jobs_admin.worker.popped import Popped
 from jobs_admin.worker.report import Origin

@@ -44,7 +44,7 @@ def main() -> None:
     chosen = parser.parse_args()
     from cryptography.fernet import Fernet
 
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     with tempfile.TemporaryDirectory(prefix="redrive-shapes-") as folder:
         engine = Engine(Path(folder) / "engine").start()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_MS = 50

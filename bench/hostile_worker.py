@@ -36,7 +36,7 @@ def main() -> None:
     chosen = parser.parse_args()
     from cryptography.fernet import Fernet
 
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     found = []
     for seed in range(1, chosen.seeds + 1):

@@ -32,8 +32,8 @@ import httpx
 import redis
 
 from bench.incident_picture import draw
-from dashboard.engine import die_with_parent, free_port
-from dashboard.supervisor import Quiet
+from dashboard.setup.engine import die_with_parent, free_port
+from dashboard.setup.supervisor import Quiet
 from demo import story
 from demo.story import SIDES, Side, Story
 

@@ -52,7 +52,7 @@ def main() -> None:
 def measure(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from cryptography.fernet import Fernet
 
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     engine = Engine(folder / "engine").start()
     try:

@@ -85,7 +85,7 @@ def main() -> None:
     import django
 
     django.setup()
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
     from tests import postgresql_server
     from tests.jobs_admin.replays.desk import Desk
 

@@ -25,7 +25,7 @@ from typing import Any
 import redis
 
 from bench.desk import desk
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests import garbage, rabbitmq
 from tests.real_celery import RealWorker
 

@@ -240,7 +240,7 @@ _WAYS: dict[str, Callable[[Leaving, list[RealWorker]], None]] = {
 
 def left(folder: Path, how: str, retries: int, per_second: int, broker: str = "redis", **more: Any) -> dict[str, Any]:
     """One way of leaving, on servers of its own."""
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
     from tests.rabbitmq import HOW_TO_GET_IT, Node, server
 
     with contextlib.ExitStack() as stack:

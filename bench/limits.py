@@ -34,7 +34,7 @@ from bench import pills
 from bench.figures import spread
 from bench.machine import machine, versions
 from bench.poison import Fleet, wait
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests.jobs_admin.worker.policies import policy, published, running
 

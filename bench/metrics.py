@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.desk import desk
 from bench.machine import machine
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 
 _SCRAPES = 30
 

@@ -24,7 +24,7 @@ import redis
 
 from bench.figures import spread
 from bench.machine import machine
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests import node
 

@@ -26,7 +26,7 @@ import redis
 from kombu import Connection
 
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from jobs_admin.worker.broker import Publisher

@@ -32,7 +32,7 @@ import redis
 
 from bench.machine import machine, versions
 from bench.outages_app import make_app
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
 from jobs_admin.core.lifeline import die_with_parent

@@ -201,7 +201,7 @@ class Desk:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        from dashboard.engine import Engine
+        from dashboard.setup.engine import Engine
 
         engine = Engine(self.folder / "engine").start()
         # The shop is configured, so that its jobs could be replayed.
@@ -323,8 +323,8 @@ def granian(
     environment: dict[str, str], path: str, bare: str = ""
 ) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """The web server as `up` starts it, or granian with a bare WSGI application, on a free port, until the block ends."""
-    from dashboard.engine import die_with_parent, free_port
-    from dashboard.web import ENVIRONMENT, server
+    from dashboard.setup.engine import die_with_parent, free_port
+    from dashboard.web.server import ENVIRONMENT, server
 
     port = free_port()
     process = subprocess.Popen(

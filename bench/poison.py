@@ -35,7 +35,7 @@ import redis
 from bench import pills
 from bench.machine import machine, versions
 from bench.trace import Trace
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
 from tests.jobs_admin.worker.policies import policy, published, running

@@ -27,7 +27,7 @@ import redis
 from bench.desk import desk
 from bench.figures import spread
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests import rabbitmq
 from tests.real_celery import RealWorker
 

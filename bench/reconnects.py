@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core.lifeline import die_with_parent
 
 _CONNECTED = re.compile(r"^\[(\S+ \S+): INFO/MainProcess\] Connected to", re.M)

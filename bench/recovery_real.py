@@ -159,7 +159,7 @@ class Story:
         self.stack.close()
 
     def _bring_up(self, stack: ExitStack) -> None:
-        from dashboard.engine import Engine, free_port
+        from dashboard.setup.engine import Engine, free_port
         from tests.jobs_admin.replays.desk import Desk
         from tests.real_celery import RealWorker
 

@@ -315,7 +315,7 @@ def main() -> None:
 
         django.setup()
         from bench.machine import machine
-        from dashboard.engine import Engine
+        from dashboard.setup.engine import Engine
         from tests.jobs_admin.replays.desk import Desk
 
         engine = Engine(Path(folder) / "engine").start()

@@ -51,7 +51,7 @@ class Havoc:
     answers: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> Havoc:
-        from dashboard.engine import Engine, free_port
+        from dashboard.setup.engine import Engine, free_port
         from tests.jobs_admin.replays.desk import Desk
         from tests.real_celery import RealWorker
 
@@ -127,7 +127,7 @@ class Havoc:
         time.sleep(self.random.random() * 0.2)
         self.kills.append(what)
         if what == "redis":
-            from dashboard.engine import Engine
+            from dashboard.setup.engine import Engine
 
             assert self.engine.process is not None
             _kill(self.engine.process)

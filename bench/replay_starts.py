@@ -148,7 +148,7 @@ def main() -> None:
         import django
 
         django.setup()
-        from dashboard.engine import Engine
+        from dashboard.setup.engine import Engine
 
         engine = Engine(Path(folder) / "engine").start()
         broker = engine.url.removesuffix("/0")

@@ -31,7 +31,7 @@ import redis
 
 from bench.figures import spread
 from bench.machine import machine, versions
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.worker.delays import Delays, Head
 from tests.jobs_admin.worker.policies import policy, published

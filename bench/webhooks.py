@@ -42,7 +42,7 @@ def main() -> None:
         "--frozen", type=int, default=40, help="Until when two of three watches stand still, in seconds."
     )
     wanted = parser.parse_args()
-    from dashboard.engine import Engine
+    from dashboard.setup.engine import Engine
 
     with tempfile.TemporaryDirectory() as folder:
         (data := Path(folder) / "data").mkdir()

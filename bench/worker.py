@@ -45,7 +45,7 @@ from bench import held_up
 from bench.machine import machine, versions
 from bench.road import Road
 from bench.shop_jobs import KWARGS, make_app
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests.jobs_admin.worker.policies import published
 

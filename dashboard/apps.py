@@ -7,4 +7,4 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
 
     def ready(self) -> None:
-        from dashboard import rights  # noqa: F401  # registers its check
+        from dashboard.web import rights  # noqa: F401  # registers its check

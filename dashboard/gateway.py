@@ -22,8 +22,8 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 
-from dashboard import limits
-from dashboard.limits import Work
+from dashboard.web import limits
+from dashboard.web.limits import Work
 
 # A page takes a few ms of one processor, and Python runs one page at a time: more threads only wait for each other, and
 # each takes 4 MB.
@@ -147,7 +147,7 @@ class Gateway:
     """The application that granian calls (RSGI); `pages` is the one that Django made (WSGI)."""
 
     def __init__(self, pages: Callable[..., Any]) -> None:
-        from dashboard.login_limits import find_client  # not before the apps are loaded
+        from dashboard.web.login_limits import find_client  # not before the apps are loaded
 
         self.pages, self.find_client = pages, find_client
         self.turns = {name: Turns(n, name) for name, n in (("pages", THREADS), ("exports", 1), ("probes", 1))}
@@ -339,7 +339,7 @@ def _credential(scope: Any) -> Credential | None:
 
 def _viewer(credential: Credential) -> str:
     """Whose session or token it is; "" for nobody's. One look into the database, in a thread."""
-    from dashboard.identity import holder
+    from dashboard.web.middleware.identity import holder
 
     with Work(*_READS).here():
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from csp.constants import NONE, SELF
 
-from dashboard import environment as env
+from dashboard.setup import environment as env
 
 BASE_DIR = env.ROOT
 DATA_DIR = env.data_folder()
@@ -56,20 +56,20 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",  # files are compressed once, by collectstatic
-    "dashboard.compression.CompressionMiddleware",  # pages, padded at random so that their length tells nothing (BREACH)
-    "dashboard.policy.PolicyMiddleware",
+    "dashboard.web.middleware.compression.CompressionMiddleware",  # pages, padded at random so that their length tells nothing (BREACH)
+    "dashboard.web.middleware.csp.PolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "dashboard.identity.IdentityMiddleware",
-    "dashboard.entrance.EntranceMiddleware",
-    "dashboard.read_only.ReadOnlyMiddleware",  # after those that say who asks
+    "dashboard.web.middleware.identity.IdentityMiddleware",
+    "dashboard.web.middleware.entrance.EntranceMiddleware",
+    "dashboard.web.middleware.read_only.ReadOnlyMiddleware",  # after those that say who asks
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
-    "dashboard.limits.LimitMiddleware",
+    "dashboard.web.limits.LimitMiddleware",
 ]
 
 ROOT_URLCONF = "dashboard.urls"
@@ -87,7 +87,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
             ],
             # quick_for takes the place of Django's own {% for %}, in every template, those of Django's admin too.
-            "builtins": ["template_partials.templatetags.partials", "dashboard.quick_for"],
+            "builtins": ["template_partials.templatetags.partials", "dashboard.web.quick_for"],
         },
     }
 ]
@@ -103,12 +103,12 @@ AUTH_PASSWORD_VALIDATORS = [
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_HANDLER = "dashboard.login_limits.Handler"
-AXES_CLIENT_IP_CALLABLE = "dashboard.login_limits.client_address"
+AXES_HANDLER = "dashboard.web.login_limits.Handler"
+AXES_CLIENT_IP_CALLABLE = "dashboard.web.login_limits.client_address"
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
-AXES_LOCKOUT_CALLABLE = "dashboard.views.session.locked"
-CSRF_FAILURE_VIEW = "dashboard.views.errors.forgery"
+AXES_LOCKOUT_CALLABLE = "dashboard.web.session_views.locked"
+CSRF_FAILURE_VIEW = "dashboard.web.error_views.forgery"
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
@@ -160,7 +160,7 @@ STATIC_ROOT = DATA_DIR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "dashboard.static_files.Storage"},
+    "staticfiles": {"BACKEND": "dashboard.web.static_files.Storage"},
 }
 
 # Pages name files by their hash: the others would only be compressed for nothing.
@@ -175,7 +175,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {
         "plain": {
-            "()": "dashboard.log_lines.Formatter",
+            "()": "dashboard.web.log_lines.Formatter",
             "fmt": "{asctime} {levelname} {name}: {message}",
             "style": "{",
         }

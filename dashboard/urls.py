@@ -3,47 +3,45 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path, re_path, register_converter
 
-from dashboard.api.errors import door
-from dashboard.segments import NameConverter
-from dashboard.views import (
-    alerts,
-    audit,
-    channels,
-    deliveries,
-    demo,
-    errors,
-    exports,
-    failure_acts,
-    failure_bulk,
-    failure_diff,
-    failure_list,
-    failures,
-    group_acts,
-    group_rules,
-    groups,
-    health,
-    incidents,
-    metrics,
-    overview,
-    palette,
-    policies,
-    policy_editor,
-    policy_lint,
-    quarantine,
-    queue,
-    queues,
-    replays,
-    retries,
-    rule_editor,
-    rules,
-    runbooks,
-    saved_views,
-    security_txt,
-    session,
-    silences,
-    sources,
-    undo,
-)
+from dashboard.alerts import runbook_views as runbooks
+from dashboard.alerts import views as alerts
+from dashboard.alerts.channels import delivery_views as deliveries
+from dashboard.alerts.channels import views as channels
+from dashboard.alerts.rules import editor_views as rule_editor
+from dashboard.alerts.rules import views as rules
+from dashboard.alerts.silences import views as silences
+from dashboard.audit import undo_views as undo
+from dashboard.audit import views as audit
+from dashboard.demo import views as demo
+from dashboard.failures import act_views as failure_acts
+from dashboard.failures import bulk_views as failure_bulk
+from dashboard.failures import diff_views as failure_diff
+from dashboard.failures import export_views as exports
+from dashboard.failures import list_views as failure_list
+from dashboard.failures import views as failures
+from dashboard.groups import act_views as group_acts
+from dashboard.groups import views as groups
+from dashboard.groups.rules import views as group_rules
+from dashboard.incidents import views as incidents
+from dashboard.overview import palette_views as palette
+from dashboard.overview import views as overview
+from dashboard.policies import editor_views as policy_editor
+from dashboard.policies import views as policies
+from dashboard.policies.lint import views as policy_lint
+from dashboard.quarantine import views as quarantine
+from dashboard.queues import detail_views as queue
+from dashboard.queues import views as queues
+from dashboard.queues.sources import views as sources
+from dashboard.replays import views as replays
+from dashboard.retries import views as retries
+from dashboard.saved_views import views as saved_views
+from dashboard.web import error_views as errors
+from dashboard.web import health_views as health
+from dashboard.web import metrics_views as metrics
+from dashboard.web import security_txt_views as security_txt
+from dashboard.web import session_views as session
+from dashboard.web.api.errors import door
+from dashboard.web.segments import NameConverter
 
 register_converter(NameConverter, "name")
 
@@ -171,7 +169,7 @@ urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path(".well-known/security.txt", security_txt.security_txt, name="security-txt"),
     path("metrics", door(metrics.metrics_text, {"GET": metrics.metrics_text}), name="metrics"),
-    path("api/", include("dashboard.api.urls")),
+    path("api/", include("dashboard.routes.api")),
     path("admin/", admin.site.urls),
 ]
 

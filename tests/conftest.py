@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import connection
 from hypothesis import settings as generated
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests import migrated, rabbitmq
 
 # How long an example takes says how busy the machine is, not whether the code is right.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.engine import die_with_parent, free_port
+from dashboard.setup.engine import die_with_parent, free_port
 
 PLACES = (
     "/usr/lib/postgresql/*/bin",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kombu import Connection
 
-from dashboard.engine import die_with_parent, free_port
+from dashboard.setup.engine import die_with_parent, free_port
 
 HOW_TO_GET_IT = "no RabbitMQ server on this machine: install one (Debian and Ubuntu: apt install rabbitmq-server)"
 _START_S = 90.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import pkgutil
 import re
@@ -15,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from dashboard import web
+from dashboard.web import server as web
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACTS = (
@@ -25,8 +26,8 @@ CONTRACTS = (
     "Workers and adapters run without Django",
     "The core touches nothing outside the standard library",
     "Screens never talk to a queue",
-    "The API knows no page",
-    "What a page shows does not know who asks for it",
+    "The face points down",
+    "A view is known by its address alone",
 )
 
 
@@ -41,12 +42,12 @@ def test_every_import_contract_notices_an_offence(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     offend(tmp_path / "jobs_admin/failures/triage.py", "import jobs_admin.retries.pulling")
     offend(tmp_path / "jobs_admin/queues/depths/gaps.py", "import jobs_admin.queues.depths.reading")
-    offend(tmp_path / "jobs_admin/models/group.py", "import dashboard.htmx")
+    offend(tmp_path / "jobs_admin/models/group.py", "import dashboard.web.htmx")
     offend(tmp_path / "jobs_admin/worker/spool.py", "import django.db")
     offend(tmp_path / "jobs_admin/core/keys.py", "import redis")
-    offend(tmp_path / "dashboard/views/errors.py", "import jobs_admin.sources.celery.on_redis")
-    offend(tmp_path / "dashboard/api/shapes.py", "import dashboard.screens.timeline")
-    offend(tmp_path / "dashboard/links.py", "import dashboard.views.groups")
+    offend(tmp_path / "dashboard/web/error_views.py", "import jobs_admin.sources.celery.on_redis")
+    offend(tmp_path / "dashboard/web/links.py", "import dashboard.groups.page")
+    offend(tmp_path / "dashboard/replays/page.py", "import dashboard.replays.views")
     verdict = lint_imports(tmp_path)
     assert [name for name in CONTRACTS if f"{name} BROKEN" not in verdict.stdout] == []
 
@@ -55,8 +56,50 @@ def test_no_module_of_the_face_but_the_start_and_the_checks_may_talk_to_a_queue(
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (bound,) = [c["source_modules"] for c in contracts if c["name"] == "Screens never talk to a queue"]
     modules = {f"dashboard.{found.name}" for found in pkgutil.iter_modules([str(ROOT / "dashboard")])}
-    ground = "bootstrap checkup command_line connections engine environment first_run management reaper settings supervisor web wsgi"
+    ground = "management settings setup wsgi"
     assert modules - set(bound) == {f"dashboard.{name}" for name in ground.split()}
+
+
+def test_every_view_is_protected():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (protected,) = [c["protected_modules"] for c in contracts if c["type"] == "protected"]
+    views = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.glob("dashboard/**/*_views.py")}
+    assert set(protected) == {"dashboard.**.views", *views}
+    routed = re.findall(r"^from (dashboard\.\S+) import (\w+)", (ROOT / "dashboard/urls.py").read_text(), re.MULTILINE)
+    modules = {f"{package}.{name}" for package, name in routed if name.islower() and name != "door"}
+    assert {module for module in modules if module.endswith(".views")} | views == modules
+
+
+def test_the_api_knows_no_page():
+    imports = imports_of_the_face()
+    calls = {name for name in imports if is_call(name)}
+    assert set().union(*(pages_of(imports, name) for name in calls)) == set()
+    imports["dashboard.web.api.shapes"].add("dashboard.failures.timeline")
+    assert pages_of(imports, "dashboard.failures.api") == {"dashboard.failures.timeline"}
+
+
+def is_call(module: str) -> bool:
+    return module.startswith("dashboard.") and module.endswith((".api", ".api_shapes")) and module != "dashboard.routes.api"
+
+
+def pages_of(imports: dict[str, set[str]], call: str) -> set[str]:
+    """Return the modules of nouns that a call imports, directly or not, but for calls and the files that pages share."""
+    seen, found = set(), {call}
+    while found:
+        seen |= found
+        found = set().union(*(imports.get(name, set()) for name in found)) - seen
+    shared = {"dashboard.failures.downloads", "dashboard.incidents.document"}
+    return {name for name in seen - shared if name in imports and not is_call(name) and not name.startswith("dashboard.web.")}
+
+
+def imports_of_the_face() -> dict[str, set[str]]:
+    """Return the modules that each module of the face imports; of `from a import b` both `a` and `a.b`."""
+    imports = {}
+    for path in ROOT.glob("dashboard/**/*.py"):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        names = {f"{node.module}.{one.name}" for node in nodes for one in node.names} | {node.module for node in nodes}
+        imports[".".join(path.relative_to(ROOT).with_suffix("").parts)] = names
+    return imports
 
 
 def test_every_relative_link_of_a_page_of_documentation_resolves():

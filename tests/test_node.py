@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests import node
 
 pytestmark = pytest.mark.server

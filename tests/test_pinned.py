@@ -21,8 +21,8 @@ from django.core.management import get_commands, load_command_class
 from django.db import connection
 from django.urls import URLPattern, get_resolver
 
-from dashboard import metrics
-from dashboard.api.calls import api
+from dashboard.web import metrics
+from dashboard.web.api.base import api
 from jobs_admin.alerts import notice_body
 from jobs_admin.core import envelope, keys, presets
 from jobs_admin.core.pacing import CAREFUL, Controller, Pace, default_for, settled

@@ -1,14 +1,14 @@
-"""`{% load redrive %}`: all that templates may ask for. What each does stands in dashboard/shown."""
+"""`{% load redrive %}`: all that templates may ask for. Each is defined in `dashboard.web`."""
 
 from __future__ import annotations
 
 from django import template
 
-from dashboard.links import is_web, url_of
-from dashboard.shown.figures import ago, clock, duration, number, percent
-from dashboard.shown.pictures import hours, icon, share, sparkline, state
-from dashboard.shown.shell import guard_stands, kept, shell, toasts
-from dashboard.shown.text import dotted, visible, visible_text, with_code
+from dashboard.web.figures import ago, clock, duration, number, percent
+from dashboard.web.links import is_web, url_of
+from dashboard.web.pictures import hours, icon, share, sparkline, state
+from dashboard.web.shell import guard_stands, kept, shell, toasts
+from dashboard.web.text import dotted, visible, visible_text, with_code
 
 register = template.Library()
 

@@ -141,7 +141,7 @@ class Board:
 _IN_HEADLINE = 3  # facts
 
 # A page that refreshes itself on many screens asks for the same again and again. What is shown may be so old, in seconds;
-# an act in this process forgets at once (dashboard.identity).
+# an act in this process forgets at once (dashboard.web.middleware.identity).
 BOARD_HELD_S = 3.0
 _boards: dict[tuple[str, ...] | None, tuple[float, Board]] = {}  # by the sources that may be seen
 _MOST_BOARDS = 50

@@ -13,7 +13,7 @@ import pytest
 import redis
 from django.utils import timezone
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin import ingest, policies
 from jobs_admin.core import keys, worker_acl
 from jobs_admin.core.envelope import encode

@@ -11,8 +11,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from dashboard import identity
-from dashboard.shown import figures
+from dashboard.web import figures
+from dashboard.web.middleware import identity
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.desk import overview

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from dashboard.engine import die_with_parent, free_port
+from dashboard.setup.engine import die_with_parent, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "REDRIVE_TEST_DESK"

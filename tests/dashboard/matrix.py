@@ -24,8 +24,8 @@ from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
-from dashboard.rights import Address
-from dashboard.segments import escaped
+from dashboard.web.rights import Address
+from dashboard.web.segments import escaped
 from jobs_admin import config
 from jobs_admin.core import policy
 from jobs_admin.db import audit

@@ -25,8 +25,8 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.test import Client
 from django.utils import timezone
 
-from dashboard import identity
-from dashboard.rights import Address, addresses
+from dashboard.web.middleware import identity
+from dashboard.web.rights import Address, addresses
 from jobs_admin import config, ingest
 from jobs_admin.core.envelope import Envelope, encode
 from jobs_admin.core.fingerprint import SPLITS

@@ -4,10 +4,10 @@ import pytest
 from django.urls import path
 from django.views.decorators.http import require_POST
 
-from dashboard.access import can
-from dashboard.htmx import go
 from dashboard.urls import handler403, handler404, handler500  # noqa: F401  (this module is a URLconf too)
 from dashboard.urls import urlpatterns as pages
+from dashboard.web.access import can
+from dashboard.web.htmx import go
 from jobs_admin.models import AuditEvent, Replay
 from jobs_admin.models.access import OPERATOR
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from dashboard import bootstrap
+from dashboard.setup import bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -80,7 +80,7 @@ def test_an_environment_whose_python_is_gone_is_made_again(checkout):
 
 def test_two_installs_at_once_take_turns(checkout):
     program = (
-        "import sys; from pathlib import Path; from dashboard import bootstrap\n"
+        "import sys; from pathlib import Path; from dashboard.setup import bootstrap\n"
         "bootstrap.ROOT = Path(sys.argv[1]); bootstrap.VENV = bootstrap.ROOT / '.venv'\n"
         "bootstrap._install([bootstrap.ROOT / 'requirements.txt'])"
     )
@@ -155,7 +155,7 @@ def test_an_old_python_hands_over_to_a_newer_one(monkeypatch, tmp_path):
 
 
 def test_the_files_that_an_old_python_reads_have_no_newer_syntax():
-    for file in ("manage.py", "dashboard/__init__.py", "dashboard/bootstrap.py"):
+    for file in ("manage.py", "dashboard/__init__.py", "dashboard/setup/__init__.py", "dashboard/setup/bootstrap.py"):
         ast.parse((ROOT / file).read_text(), feature_version=(3, 7))
 
 

@@ -7,7 +7,7 @@ import gzip
 import brotli
 import pytest
 
-from dashboard.compression import in_brotli, in_gzip
+from dashboard.web.middleware.compression import in_brotli, in_gzip
 from tests.dashboard.conftest import HTMX, bury, group
 
 GZIP = {"Accept-Encoding": "gzip"}

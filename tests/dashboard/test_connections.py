@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard import connections, environment
-from dashboard.engine import Engine, free_port
-from dashboard.environment import Misconfigured
+from dashboard.setup import connections, environment
+from dashboard.setup.engine import Engine, free_port
+from dashboard.setup.environment import Misconfigured
 from jobs_admin.config import SourceConfig
 
 NOBODY = "127.0.0.1:1"

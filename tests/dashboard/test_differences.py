@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.differences import MOST_ROWS, of_texts, of_values
+from dashboard.web.differences import MOST_ROWS, of_texts, of_values
 from jobs_admin.core.veil import Plain, Veiled
 from tests.jobs_admin.core.test_veil import VALUES
 

@@ -16,7 +16,7 @@ from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
-from dashboard import checkup
+from dashboard.setup import checkup
 from jobs_admin import config
 from jobs_admin.core import keys, worker_acl
 from jobs_admin.core.store_version import VALKEY, least_fixed_version

@@ -12,7 +12,7 @@ import time
 import pytest
 import redis
 
-from dashboard.engine import Engine, EngineFailed, free_port, is_free
+from dashboard.setup.engine import Engine, EngineFailed, free_port, is_free
 
 pytestmark = pytest.mark.server
 
@@ -61,7 +61,7 @@ def test_a_port_is_free_until_somebody_listens(running):
 
 def test_it_ends_when_its_starter_is_killed(tmp_path):
     program = (
-        "import sys, time; from pathlib import Path; from dashboard.engine import Engine\n"
+        "import sys, time; from pathlib import Path; from dashboard.setup.engine import Engine\n"
         "e = Engine(Path(sys.argv[1])).start(); print(e.process.pid, flush=True); time.sleep(60)"
     )
     starter = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -11,8 +11,8 @@ import pytest
 from django.test import Client
 from django.test.utils import override_script_prefix
 
-from dashboard.entrance import LOGGED_OUT
-from dashboard.rights import ANYONE, addresses
+from dashboard.web.middleware.entrance import LOGGED_OUT
+from dashboard.web.rights import ANYONE, addresses
 from tests.dashboard.conftest import HTMX
 from tests.dashboard.matrix import Asker, come, path_of, writes
 from tests.dashboard.test_rights import desk, none_of, of  # noqa: F401  # desk is a fixture

@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.views import failure_bulk
+from dashboard.failures import bulk_views as failure_bulk
 from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Group
 from tests.dashboard.conftest import group

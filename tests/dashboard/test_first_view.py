@@ -16,7 +16,7 @@ import pytest
 from django.contrib.staticfiles import finders
 from django.utils import timezone
 
-from dashboard.shortening import shortened
+from dashboard.web.shortening import shortened
 from jobs_admin.models import GroupCounter
 from tests.dashboard.conftest import bury, group
 

@@ -10,7 +10,7 @@ import json
 import pytest
 from django.test import Client
 
-from dashboard.rights import ANYONE, Address
+from dashboard.web.rights import ANYONE, Address
 from jobs_admin.models import ApiToken, Role
 from jobs_admin.models.access import OPERATOR, RANK
 from tests.dashboard.matrix import Asker, come, digest, form_for, keys_of, path_of, token, undone, writes

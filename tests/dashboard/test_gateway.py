@@ -15,7 +15,8 @@ from django.db.utils import OperationalError
 
 from bench.attack import PREPARE, round_of
 from bench.pages import Desk, granian
-from dashboard import checkup, limits
+from dashboard.setup import checkup
+from dashboard.web import limits
 
 _ENDLESS = {
     "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",

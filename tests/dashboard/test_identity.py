@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session
 from django.test.utils import CaptureQueriesContext
 
-from dashboard import identity
+from dashboard.web.middleware import identity
 from jobs_admin.models import Role
 from tests.dashboard.conftest import bury, log_in
 

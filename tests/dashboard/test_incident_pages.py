@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dashboard.incidents import plain
+from dashboard.incidents.document import plain
 from jobs_admin import ingest
 from jobs_admin.db import audit
 from jobs_admin.desk import overview

@@ -8,7 +8,8 @@ from ipaddress import ip_address, ip_network
 import pytest
 from axes.models import AccessAttempt
 
-from dashboard import checkup, environment, login_limits
+from dashboard.setup import checkup, environment
+from dashboard.web import login_limits
 from tests.dashboard.test_session import PASSWORD
 
 PROXY = [ip_network("127.0.0.1"), ip_network("10.2.0.0/16"), ip_network("fd00::/8")]

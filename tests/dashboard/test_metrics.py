@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from dashboard.exposition import Metric, Sample
+from dashboard.web.exposition import Metric, Sample
 from jobs_admin import config, policies
 from jobs_admin.core import keys
 from jobs_admin.db import audit, totals

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dashboard import moments
+from dashboard.web import moments
 from tests.dashboard.conftest import bury
 from tests.dashboard.test_api import ask, sources  # noqa: F401
 

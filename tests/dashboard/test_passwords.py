@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from dashboard import connections, environment
-from dashboard.engine import free_port
-from dashboard.environment import Misconfigured
+from dashboard.setup import connections, environment
+from dashboard.setup.engine import free_port
+from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
 from jobs_admin.core.address import Unreadable, shown
 from jobs_admin.core.redis_url import for_redis_py

@@ -10,8 +10,8 @@ from django.http import QueryDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard import policy_texts as texts
-from dashboard.policy_forms import KINDS, Draft
+from dashboard.policies.forms import KINDS, Draft
+from dashboard.web import quantities as texts
 from jobs_admin.core import policy as core
 from jobs_admin.core.presets import PRESETS
 

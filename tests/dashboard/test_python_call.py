@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dashboard.python_call import comment, send_task
+from dashboard.failures.python_call import comment, send_task
 from jobs_admin.core.veil import Plain, Veiled
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=30)

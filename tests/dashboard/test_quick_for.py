@@ -18,7 +18,7 @@ LIBRARIES = {
     "static": "django.templatetags.static",
 }
 PLAIN = Engine(libraries=LIBRARIES)
-QUICK = Engine(libraries=LIBRARIES, builtins=["dashboard.quick_for"])
+QUICK = Engine(libraries=LIBRARIES, builtins=["dashboard.web.quick_for"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,4 +151,4 @@ def test_a_loop_that_cannot_be_read_is_refused_when_it_is_compiled():
 
 def test_the_desks_own_templates_use_it():
     loop = engines["django"].from_string(REST).template.nodelist[0]
-    assert type(loop).__module__ == "dashboard.quick_for"
+    assert type(loop).__module__ == "dashboard.web.quick_for"

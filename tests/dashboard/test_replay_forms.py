@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.http import QueryDict
 
-from dashboard.replay_forms import Options, Pace
+from dashboard.replays.forms import Options, Pace
 from jobs_admin import replays
 from jobs_admin.core import pacing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.api import replay_shapes
+from dashboard.replays import api_shapes as replay_shapes
 from jobs_admin.models import Replay
 
 

@@ -11,8 +11,10 @@ from django.db.models import Count
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.api import replay_shapes
-from dashboard.screens import replay_paces, replay_page, replay_preview
+from dashboard.replays import api_shapes as replay_shapes
+from dashboard.replays import paces as replay_paces
+from dashboard.replays import page as replay_page
+from dashboard.replays import preview as replay_preview
 from jobs_admin import config, replays, trust
 from jobs_admin.core.clock import clock
 from jobs_admin.core.pacing import Controller, parse, settled

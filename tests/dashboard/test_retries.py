@@ -7,7 +7,7 @@ import re
 import pytest
 from django.contrib.auth import get_user_model
 
-from dashboard.screens import failure_list
+from dashboard.failures import listing as failure_list
 from jobs_admin import config
 from jobs_admin.core.query import parse
 from jobs_admin.models import ApiToken, Failure, Reschedule, Role

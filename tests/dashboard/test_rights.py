@@ -12,11 +12,11 @@ from django.test import Client
 from django.urls import path
 from django.views.decorators.http import require_safe
 
-from dashboard import rights
-from dashboard.access import can
-from dashboard.rights import ANYONE, NOBODY, PERMISSION, STAFF, USER, Address, addresses
 from dashboard.urls import handler403, handler404, handler500  # noqa: F401  (this module is a URLconf too)
 from dashboard.urls import urlpatterns as pages
+from dashboard.web import rights
+from dashboard.web.access import can
+from dashboard.web.rights import ANYONE, NOBODY, PERMISSION, STAFF, USER, Address, addresses
 from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.models.access import OPERATOR, RANK
 from tests.dashboard.matrix import (
@@ -240,7 +240,7 @@ def test_an_address_that_declares_no_right_or_no_methods_keeps_the_desk_from_sta
 def test_a_call_of_the_api_that_declares_no_right_is_closed_to_everybody(rf, db):
     from ninja.operation import PathView
 
-    from dashboard.api.errors import door
+    from dashboard.web.api.errors import door
 
     def call(request):
         raise AssertionError("never asked")

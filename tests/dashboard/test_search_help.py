@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.screens import search_help
+from dashboard.failures import search_help
 from jobs_admin import failures
 from jobs_admin.models.access import ENGINE
 from tests.dashboard.conftest import bury

@@ -14,7 +14,7 @@ import sys
 import pytest
 from django.core.management.base import CommandError
 
-from dashboard import command_line
+from dashboard.setup import command_line
 from tests.dashboard.desk import ROOT, SILENT, Desk
 
 pytestmark = [pytest.mark.server]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dashboard import environment
+from dashboard.setup import environment
 
 PATH = "/.well-known/security.txt"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dashboard.rights import addresses
+from dashboard.web.rights import addresses
 from tests.dashboard import sights
 
 

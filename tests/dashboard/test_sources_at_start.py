@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard import connections
-from dashboard.environment import Misconfigured
+from dashboard.setup import connections
+from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
 from tests.conftest import forget_configuration
 

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
-from dashboard import checkup
+from dashboard.setup import checkup
 from jobs_admin.core import keys
 from jobs_admin.fleet import heartbeats
 from jobs_admin.management.commands import token

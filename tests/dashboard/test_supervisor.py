@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dashboard.supervisor import Child, Quiet, StartFailed, Supervisor
+from dashboard.setup.supervisor import Child, Quiet, StartFailed, Supervisor
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_time_without_a_look_is_not_quiet_and_a_change_begins_anew():
 def test_a_long_wait_is_reported_while_it_lasts(supervisor, monkeypatch):
     said = []
     supervisor.say = said.append
-    monkeypatch.setattr("dashboard.supervisor.REPORT_S", 1.0)
+    monkeypatch.setattr("dashboard.setup.supervisor.REPORT_S", 1.0)
     child = start(supervisor, "import time; time.sleep(60)")
     ends = time.monotonic() + 3.2
     supervisor.wait_until(lambda: time.monotonic() > ends, "the page answers", time.monotonic, [child])

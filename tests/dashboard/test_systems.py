@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from dashboard import checkup, metrics
+from dashboard.setup import checkup
+from dashboard.web import metrics
 from jobs_admin import config
 from jobs_admin.failures.contents import opened
 from jobs_admin.models import DepthSample, Failure, Payload, Replay, Source

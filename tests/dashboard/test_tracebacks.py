@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.tracebacks import MOST_SHOWN, _Kept, as_html, shown
+from dashboard.web.tracebacks import MOST_SHOWN, _Kept, as_html, shown
 
 LIBRARY = (
     '  File "/app/.venv/lib/python3.11/site-packages/celery/app/trace.py", line 479, in trace_task\n    R = fun()\n'

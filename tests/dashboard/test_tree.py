@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from dashboard import tree
+from dashboard.failures import tree
 from jobs_admin.core.terms import indexed_paths
 from jobs_admin.core.veil import Plain, Veiled
 from tests.jobs_admin.core.test_veil import VALUES

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from dashboard.screens import unread
+from dashboard.failures import unread
 from jobs_admin import config
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.failure import Caveat

@@ -15,9 +15,9 @@ import urllib.request
 import pytest
 from django.utils import timezone
 
-from dashboard.engine import Engine, free_port
 from dashboard.management.commands import up as up_command
-from dashboard.supervisor import StartFailed
+from dashboard.setup.engine import Engine, free_port
+from dashboard.setup.supervisor import StartFailed
 from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, AuditEvent, Failure
 from tests import migrated

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests import node
 from tests.histories.desk import JobKey
 from tests.histories.kit import act

@@ -13,7 +13,7 @@ import amqp
 import redis
 from kombu import Connection
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests import rabbitmq
 from tests.histories.desk import JobKey
 from tests.histories.kit import Divergence, act

@@ -26,7 +26,7 @@ class CeleryDesk(World):
     killed = restarted = 0  # processes of the desk, and servers
 
     def __init__(self, folder: Path, sources: Sequence[str], bounds: dict[str, Any]) -> None:
-        from dashboard.engine import Engine
+        from dashboard.setup.engine import Engine
 
         self.engine = Engine(folder / "engine").start()
         base = self.engine.url.rpartition("/")[0]

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from tests import rabbitmq
 from tests.histories.desk import JobKey

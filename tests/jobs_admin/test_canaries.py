@@ -11,7 +11,7 @@ import traceback
 import pytest
 import redis
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.display import shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import decode

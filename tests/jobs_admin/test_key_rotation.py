@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from dashboard.checkup import check_payload_keys
+from dashboard.setup.checkup import check_payload_keys
 from jobs_admin import config, ingest, trust, watch
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, Unreadable, decode, encode

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dashboard.shown.figures import number
+from dashboard.web.figures import number
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.core.policy import document, parse

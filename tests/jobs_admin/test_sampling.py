@@ -8,7 +8,7 @@ import pytest
 import redis
 from django.utils import timezone
 
-from dashboard.engine import free_port
+from dashboard.setup.engine import free_port
 from jobs_admin import config
 from jobs_admin.core import keys
 from jobs_admin.desk import overview

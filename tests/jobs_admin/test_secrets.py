@@ -18,7 +18,7 @@ from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin import config, ingest
 from jobs_admin.alerts import judging
 from jobs_admin.core import keys

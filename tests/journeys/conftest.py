@@ -22,7 +22,7 @@ import httpx
 import pytest
 from celery import Celery
 
-from dashboard.engine import free_port
+from dashboard.setup.engine import free_port
 from demo import history
 from tests import migrated
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.rights import Address, addresses
+from dashboard.web.rights import Address, addresses
 from tests.journeys.conftest import NEEDS_PLAYWRIGHT, WITHIN_S, complaints_of
 
 # Only `--strict` installs playwright. Without it the modules that import this one are skipped, for this reason.

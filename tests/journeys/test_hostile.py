@@ -22,8 +22,8 @@ from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
-from dashboard.rights import addresses
-from dashboard.views import failure_bulk
+from dashboard.failures import bulk_views as failure_bulk
+from dashboard.web.rights import addresses
 from jobs_admin import config
 from jobs_admin.db import audit
 from jobs_admin.failures import triage

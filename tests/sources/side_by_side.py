@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from kombu import Connection, Exchange, Queue
 
-from dashboard.engine import Engine, die_with_parent
+from dashboard.setup.engine import Engine, die_with_parent
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, encode
 from tests.jobs_admin.replays import desk as replays_desk

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 import redis
 
-from dashboard.engine import Engine, free_port
+from dashboard.setup.engine import Engine, free_port
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref
 from tests import node

@@ -12,7 +12,7 @@ import time
 import pytest
 import redis
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin import config, failures, replays
 from jobs_admin.failures import triage
 from jobs_admin.models import Attempt, Failure, Replay

@@ -6,7 +6,7 @@ import amqp
 import pytest
 import redis
 
-from dashboard.engine import free_port
+from dashboard.setup.engine import free_port
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable

@@ -12,7 +12,7 @@ import redis
 from celery import chain, chord, group
 from kombu import Exchange, Queue
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from jobs_admin.sources.celery import message as celery_message

@@ -12,7 +12,7 @@ import signal
 
 import pytest
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests import node, rabbitmq
 from tests.sources.side_by_side import Bull, Desk, Rabbit, Shop, Table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.core.management.base import BaseCommand
 
-from dashboard import checkup
+from dashboard.setup import checkup
 from jobs_admin.core.text import shown
 
 _WIDTH = 2000  # characters of a line

@@ -26,11 +26,12 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Max
 
-from dashboard import connections as reachable
-from dashboard import environment, first_run, web
-from dashboard.engine import Engine, EngineFailed, free_port, is_free
-from dashboard.environment import Misconfigured
-from dashboard.supervisor import Child, StartFailed, Stopping, Supervisor
+from dashboard.setup import connections as reachable
+from dashboard.setup import environment, first_run
+from dashboard.setup.engine import Engine, EngineFailed, free_port, is_free
+from dashboard.setup.environment import Misconfigured
+from dashboard.setup.supervisor import Child, StartFailed, Stopping, Supervisor
+from dashboard.web import server as web
 from demo import alerting, pager
 from demo import policies as demo_policies
 from jobs_admin import failures

@@ -10,7 +10,7 @@ from django.utils import timezone
 from kombu import Connection
 
 from bench.replay_kills import Havoc
-from dashboard import checkup
+from dashboard.setup import checkup
 from jobs_admin import config, ingest, replays
 from jobs_admin.core import keys
 from jobs_admin.failures import triage

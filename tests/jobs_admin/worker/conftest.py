@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
 from jobs_admin.worker import line

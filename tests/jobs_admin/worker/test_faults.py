@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
 from jobs_admin.worker.appending import MOST_UNANSWERED

@@ -14,7 +14,7 @@ import pytest
 import redis
 from django.urls import reverse
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin import config, ingest
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode, encode

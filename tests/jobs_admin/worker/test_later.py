@@ -11,7 +11,7 @@ import redis
 from kombu import Connection
 from kombu.message import Message
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.decision import AGAIN, Decision

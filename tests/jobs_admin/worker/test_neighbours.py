@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from tests.jobs_admin.worker.conftest import of_job
 from tests.jobs_admin.worker.policies import obeyed, policy
 from tests.real_celery import RealWorker

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import redis
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests.jobs_admin.worker.conftest import reports
 from tests.jobs_admin.worker.policies import policy, published

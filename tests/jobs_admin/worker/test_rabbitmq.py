@@ -11,7 +11,7 @@ import pytest
 import redis
 from kombu import Connection
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.priority import LEVELS, RABBITMQ, level, number
 from jobs_admin.sources import connect

@@ -12,7 +12,7 @@ from celery.worker import state
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from dashboard.engine import Engine, free_port
+from dashboard.setup.engine import Engine, free_port
 from jobs_admin.core import keys
 from jobs_admin.worker.reconnecting import is_jitter, spread_reconnects
 from tests.jobs_admin.worker.conftest import of_job

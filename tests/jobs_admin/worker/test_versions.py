@@ -12,7 +12,7 @@ import redis
 from amqp import Message
 from kombu import Connection
 
-from dashboard.engine import Engine
+from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter

@@ -1,0 +1,199 @@
+"""The calls for alerts, their rules, silences and runbooks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Query, Status
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+
+from dashboard.alerts import api_shapes as alert_shapes
+from dashboard.web.access import needs
+from dashboard.web.api import shapes
+from dashboard.web.api.base import REFUSALS, After, Body, Limit, Moment, Number, Text, api
+from dashboard.web.api.errors import CallRefused
+from jobs_admin import alerts
+from jobs_admin.core.text import representable
+from jobs_admin.models.access import OPERATOR, VIEWER
+
+Wanted = Annotated[str, Query(max_length=200), AfterValidator(representable)]
+# What a rule is answered with beside what may be sent, so that it can be sent back as it came; `changed_at` is kept.
+_ANSWERED = frozenset(alert_shapes.RuleItem.model_fields) - {*alerts.FIELDS, "changed_at"}
+
+
+class RuleDocument(BaseModel):  # not ninja's Schema, which loses what it does not know
+    """The rule's fields. `changed_at`, as it was answered, refuses the edit of what somebody changed since."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def document(self) -> dict[str, Any]:
+        return {name: value for name, value in (self.model_extra or {}).items() if name not in _ANSWERED}
+
+
+class RulePreviewed(RuleDocument):
+    days: StrictInt = Field(7, ge=1, le=14)
+
+    def document(self) -> dict[str, Any]:
+        return {name: value for name, value in super().document().items() if name != "changed_at"}
+
+
+class Comment(Body):
+    comment: Text = Field("", max_length=500)
+
+
+class NewSilence(Body):
+    """Until `ends_at`, or for `for_s` seconds."""
+
+    matchers: dict[str, Any]
+    comment: Text = Field(max_length=500)
+    starts_at: Moment | None = None
+    ends_at: Moment | None = None
+    for_s: StrictInt | None = Field(None, ge=1, le=30 * 86_400)
+
+
+class SaidRunbook(Body):
+    task: Text = Field(max_length=255)
+    url: Text = Field(max_length=500)
+
+
+# --- alerts -----------------------------------------------------------------------------------------------------
+
+
+@api.get("/alerts", response={200: shapes.Listed[alert_shapes.AlertItem], **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def list_alerts(
+    request: HttpRequest,
+    state: Wanted = "",
+    source: Wanted = "",
+    queue: Wanted = "",
+    rule: Wanted = "",
+    after: After = None,
+    limit: Limit = 50,
+) -> Any:
+    """Newest first. `state` is pending, firing, acknowledged, silenced, resolved, or open; `rule` its name or number."""
+    page = alerts.listing(request.auth, state=state, source=source, queue=queue, rule=rule, after=after, limit=limit)
+    return shapes.listed(
+        page.rows, alert_shapes.alert, next=page.next, count=page.count, count_is_capped=page.count_is_capped
+    )
+
+
+@api.get("/alerts/{alert_id}", response={200: alert_shapes.AlertDetail, **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def one_alert(request: HttpRequest, alert_id: Number) -> Any:
+    """With all that happened to it and to those told with it, the groups that rose, and earlier ones like it."""
+    return alert_shapes.alert_detail(request.auth, alerts.get(request.auth, alert_id), timezone.now())
+
+
+@api.post("/alerts/{alert_id}/acknowledge", response={200: alert_shapes.AlertItem, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def acknowledge_alert(request: HttpRequest, alert_id: Number, body: Comment) -> Any:
+    """Somebody looks at it: reminders and escalation stop, for all that are told together. 409 says who has already."""
+    return alert_shapes.alert(alerts.acknowledge(request.auth, alert_id, body.comment))
+
+
+# --- rules ------------------------------------------------------------------------------------------------------
+
+
+@api.get("/rules", response={200: shapes.Listed[alert_shapes.RuleItem], **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def list_alert_rules(request: HttpRequest) -> Any:
+    """By name."""
+    rows = alerts.rules(request.auth)
+    return shapes.listed(rows, lambda row: alert_shapes.rule(request.auth, row), next=None, count=len(rows))
+
+
+@api.post("/rules", response={201: alert_shapes.RuleItem, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def make_alert_rule(request: HttpRequest, body: RuleDocument) -> Any:
+    """It judges from the next round on, within five seconds."""
+    return Status(201, alert_shapes.rule(request.auth, alerts.save_rule(request.auth, body.document())))
+
+
+@api.post("/rules/preview", response={200: alert_shapes.RulePreview, **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def preview_alert_rule(request: HttpRequest, body: RulePreviewed) -> Any:
+    """How often it would have fired in the last `days`, on the history of the sources in sight. Changes nothing."""
+    found = alerts.preview(request.auth, body.document(), timezone.now(), days=body.days)
+    return alert_shapes.preview(found)
+
+
+@api.get("/rules/{rule_id}", response={200: alert_shapes.RuleItem, **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def one_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
+    return alert_shapes.rule(request.auth, alerts.rule(request.auth, rule_id))
+
+
+@api.put("/rules/{rule_id}", response={200: alert_shapes.RuleItem, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def change_alert_rule(request: HttpRequest, rule_id: Number, body: RuleDocument) -> Any:
+    """The whole rule: what is left out has its default. Alerts that it does not look at any more are closed."""
+    return alert_shapes.rule(request.auth, alerts.save_rule(request.auth, body.document(), rule_id))
+
+
+@api.delete("/rules/{rule_id}", response={204: None, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def delete_alert_rule(request: HttpRequest, rule_id: Number) -> Any:
+    """Its open alerts are closed, and that is told. What it told stays."""
+    alerts.delete_rule(request.auth, rule_id)
+    return Status(204, None)
+
+
+# --- silences ---------------------------------------------------------------------------------------------------
+
+
+@api.get("/silences", response={200: shapes.Listed[alert_shapes.SilenceItem], **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def list_silences(request: HttpRequest, over: bool = False) -> Any:
+    """Those in force and to come, the next to end first; with `over` those that ended, the newest first."""
+    rows = alerts.silences(request.auth, timezone.now(), over=over)
+    return shapes.listed(rows, lambda row: alert_shapes.silence(request.auth, row), next=None, count=len(rows))
+
+
+@api.post("/silences", response={201: alert_shapes.SilenceItem, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def make_silence(request: HttpRequest, body: NewSilence) -> Any:
+    """What every matcher fits is shown and not told: `source`, `queue`, `rule` (globs), `severity`, `alert` (a number)."""
+    if (body.ends_at is None) == (body.for_s is None):
+        raise CallRefused(422, "invalid", "Give either ends_at or for_s. Nothing was changed.", "ends_at")
+    now = timezone.now()
+    ends_at = body.ends_at or (body.starts_at or now) + timedelta(seconds=body.for_s or 0)
+    made = alerts.silence(
+        request.auth, body.matchers, ends_at=ends_at, comment=body.comment, starts_at=body.starts_at, now=now
+    )
+    return Status(201, alert_shapes.silence(request.auth, made))
+
+
+@api.delete("/silences/{silence_id}", response={204: None, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def end_silence(request: HttpRequest, silence_id: Number) -> Any:
+    """It ends now: what still fires is told."""
+    alerts.end_silence(request.auth, silence_id)
+    return Status(204, None)
+
+
+# --- runbooks ---------------------------------------------------------------------------------------------------
+
+
+@api.get("/runbooks", response={200: shapes.Listed[alert_shapes.RunbookItem], **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def list_runbooks(request: HttpRequest) -> Any:
+    """What to do where a task fails, by pattern. A group's own runbook, and a rule's, go before it."""
+    rows = alerts.runbooks(request.auth)
+    return shapes.listed(rows, alert_shapes.runbook, next=None, count=len(rows))
+
+
+@api.put("/runbooks", response={200: alert_shapes.RunbookItem, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def save_runbook(request: HttpRequest, body: SaidRunbook) -> Any:
+    """Of this pattern; one that is there already gets the new address. Takes the role operator on every source."""
+    return alert_shapes.runbook(alerts.save_runbook(request.auth, body.task, body.url))
+
+
+@api.delete("/runbooks/{runbook_id}", response={204: None, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def delete_runbook(request: HttpRequest, runbook_id: Number) -> Any:
+    alerts.delete_runbook(request.auth, runbook_id)
+    return Status(204, None)

@@ -1,0 +1,1 @@
+"""Channels and their deliveries: pages, forms and calls."""

@@ -1,0 +1,127 @@
+"""The calls for channels and deliveries."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest
+from ninja import Query, Status
+from pydantic import BaseModel, ConfigDict
+
+from dashboard.alerts.channels import api_shapes as channel_shapes
+from dashboard.web.access import needs
+from dashboard.web.api import shapes
+from dashboard.web.api.base import REFUSALS, After, Limit, Number, api
+from jobs_admin import notices
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER
+
+Wanted = Annotated[int | None, Query(ge=1, lt=2**63)]
+# What a channel is answered with beside what may be sent, so that it can be sent back as it came.
+_ANSWERED = frozenset(channel_shapes.ChannelMade.model_fields) - {"name", "kind", "url", "to", "events", "secret"}
+
+
+class Document(BaseModel):  # not ninja's Schema, which loses what it does not know
+    """`name`, `kind` webhook|slack|pagerduty|email, `url` or `to`, `events`, `secret`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def document(self) -> dict[str, Any]:
+        return {name: value for name, value in (self.model_extra or {}).items() if name not in _ANSWERED}
+
+
+@api.get("/channels", response={200: shapes.Listed[channel_shapes.ChannelItem], **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def list_channels(request: HttpRequest) -> Any:
+    """By name. Where they lead is for admins of every source."""
+    rows = notices.channels(request.auth)
+    return shapes.listed(rows, channel_shapes.channel, next=None, count=len(rows))
+
+
+@api.post("/channels", response={201: channel_shapes.ChannelMade, **REFUSALS}, tags=["alerts"])
+@needs(ADMIN)
+def make_channel(request: HttpRequest, body: Document) -> Any:
+    """A signed webhook without a `secret` gets one, which is in this answer and nowhere else."""
+    saved = notices.save_channel(request.auth, body.document())
+    return Status(201, channel_shapes.channel(saved.channel) | {"secret": saved.secret})
+
+
+@api.get("/channels/{channel_id}", response={200: channel_shapes.ChannelItem, **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def one_channel(request: HttpRequest, channel_id: Number) -> Any:
+    return channel_shapes.channel(notices.channel(request.auth, channel_id))
+
+
+@api.put("/channels/{channel_id}", response={200: channel_shapes.ChannelMade, **REFUSALS}, tags=["alerts"])
+@needs(ADMIN)
+def change_channel(request: HttpRequest, channel_id: Number, body: Document) -> Any:
+    """What is left out stays as it is, the secret too."""
+    saved = notices.save_channel(request.auth, body.document(), channel_id)
+    return channel_shapes.channel(saved.channel) | {"secret": saved.secret}
+
+
+@api.delete("/channels/{channel_id}", response={204: None, **REFUSALS}, tags=["alerts"])
+@needs(ADMIN)
+def delete_channel(request: HttpRequest, channel_id: Number) -> Any:
+    """With its deliveries. 409 where a rule still tells it."""
+    notices.delete_channel(request.auth, channel_id)
+    return Status(204, None)
+
+
+@api.post("/channels/{channel_id}/test", response={201: channel_shapes.DeliveryItem, **REFUSALS}, tags=["alerts"])
+@needs(ADMIN)
+def test_channel(request: HttpRequest, channel_id: Number) -> Any:
+    """A notice of type `ping`, tried once and at once: look at its delivery for what came back."""
+    return Status(201, channel_shapes.delivery(notices.test(request.auth, channel_id)))
+
+
+@api.post("/channels/{channel_id}/rotate", response={201: channel_shapes.Secret, **REFUSALS}, tags=["alerts"])
+@needs(ADMIN)
+def rotate_secret(request: HttpRequest, channel_id: Number) -> Any:
+    """A new secret, shown this once; the one before signs beside it until the rotation is ended."""
+    return Status(201, {"secret": notices.rotate(request.auth, channel_id)})
+
+
+@api.post(
+    "/channels/{channel_id}/end-rotation", response={200: channel_shapes.ChannelItem, **REFUSALS}, tags=["alerts"]
+)
+@needs(ADMIN)
+def end_rotation(request: HttpRequest, channel_id: Number) -> Any:
+    """From now on only the newest secret signs."""
+    return channel_shapes.channel(notices.end_rotation(request.auth, channel_id))
+
+
+@api.post("/channels/{channel_id}/enable", response={200: channel_shapes.ChannelItem, **REFUSALS}, tags=["alerts"])
+@needs(ADMIN)
+def enable_channel(request: HttpRequest, channel_id: Number) -> Any:
+    """Tell it again. What was parked meanwhile is sent again by hand."""
+    return channel_shapes.channel(notices.enable(request.auth, channel_id))
+
+
+@api.get("/deliveries", response={200: shapes.Listed[channel_shapes.DeliveryItem], **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def list_deliveries(
+    request: HttpRequest,
+    channel: Wanted = None,
+    alert: Wanted = None,
+    state: Literal["", "waiting", "sending", "delivered", "parked"] = "",
+    after: After = None,
+    limit: Limit = 50,
+) -> Any:
+    """Newest first: one notice sent to one channel each."""
+    page = notices.deliveries(request.auth, channel=channel, alert=alert, state=state, after=after, limit=limit)
+    return shapes.listed(
+        page.rows, channel_shapes.delivery, next=page.next, count=page.count, count_is_capped=page.count_is_capped
+    )
+
+
+@api.get("/deliveries/{delivery_id}", response={200: channel_shapes.DeliveryDetail, **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def one_delivery(request: HttpRequest, delivery_id: Number) -> Any:
+    return channel_shapes.delivery_detail(notices.delivery(request.auth, delivery_id))
+
+
+@api.post("/deliveries/{delivery_id}/resend", response={200: channel_shapes.DeliveryItem, **REFUSALS}, tags=["alerts"])
+@needs(OPERATOR)
+def resend_delivery(request: HttpRequest, delivery_id: Number) -> Any:
+    """Once more, with the id it had."""
+    return channel_shapes.delivery(notices.resend(request.auth, delivery_id))

@@ -1,0 +1,42 @@
+"""Channels that tell nobody: disabled, with since when and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dashboard.web.links import url_of
+from jobs_admin.models import Channel
+
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    since: datetime | None
+    why: str  # as it goes on after a colon; empty for whoever may not know where it leads
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    lines: list[Line]
+    more: int
+    all_url: str
+
+
+def silent(channels: Sequence[Channel], *, sees: bool) -> Silent:
+    """`sees`: whether the reader may know what came back from there."""
+    shown = [
+        Line(one.name, one.disabled_at, _why(one.why_disabled) if sees else "", url_of("channel-detail", one.pk))
+        for one in channels[:SHOWN]
+    ]
+    return Silent(shown, max(0, len(channels) - SHOWN), url_of("channel-list"))
+
+
+def _why(said: str) -> str:
+    """`It answered 410 (gone).` goes on in a sentence."""
+    said = said.strip().rstrip(".")
+    return said[:1].lower() + said[1:] if said[:3] in ("It ", "The") else said

@@ -1,0 +1,202 @@
+"""Where to tell: the channels, their health, a test of one, and its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.alerts.channels import words as channel_words
+from dashboard.alerts.channels.forms import OF_KIND, Draft
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import alerts, notices
+from jobs_admin.admin.records import ADMIN_OF_ALL
+from jobs_admin.core.text import whole_number
+from jobs_admin.models.access import VIEWER
+from jobs_admin.models.notice import EVENTS, KINDS
+
+NO_SUCH_CHANNEL = "There is no such channel, or none that you may see."
+RECENT = 10
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    viewer = request.viewer
+    rows = notices.channels(viewer)
+    lines = channel_words.lines(rows, notices.last_deliveries(viewer), alerts.telling(viewer))
+    context = {"lines": lines, "may_change": notices.may_change(viewer), "sees": not any(r.is_masked for r in rows)}
+    return render_page(request, "alerts/channels.html", context, part="channels")
+
+
+@require_safe
+@can(ADMIN_OF_ALL)
+def new(request: HttpRequest) -> HttpResponse:
+    kind = request.GET.get("kind", "")
+    return _page(request, None, Draft({"kind": kind if kind in KINDS else KINDS[0]}))
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    row = _found(request, pk)
+    return _page(request, row, Draft.of(row))
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+def create(request: HttpRequest) -> HttpResponse:
+    draft = Draft.given(request.POST)
+    try:
+        saved = notices.save_channel(request.viewer, draft.document())
+    except notices.ChannelRefused as refused:
+        draft.refuse(refused)
+        return _page(request, None, draft, status=422)
+    if saved.secret:
+        return _page(request, saved.channel, Draft.of(saved.channel), secret=saved.secret)
+    say(request, f"The channel {saved.channel.name} is made. Send a test to see that it works.")
+    return go(request, _url(saved.channel.pk))
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+def change(request: HttpRequest, pk: int) -> HttpResponse:
+    row = _found(request, pk)
+    draft = Draft.given(request.POST, row.kind)
+    try:
+        saved = notices.save_channel(request.viewer, draft.document(), pk)
+    except notices.NoSuchChannel as error:
+        raise Http404(NO_SUCH_CHANNEL) from error
+    except notices.ChannelRefused as refused:
+        draft.refuse(refused)
+        return _page(request, row, draft, status=422)
+    say(request, f"The channel {saved.channel.name} is changed.")
+    return go(request, _url(pk))
+
+
+def _refused_on_its_page(act: Callable[[HttpRequest, int], HttpResponse]) -> Callable[[HttpRequest, int], HttpResponse]:
+    """What is refused is said on the channel's page; what is not there is a 404."""
+
+    @wraps(act)
+    def acted(request: HttpRequest, pk: int) -> HttpResponse:
+        try:
+            return act(request, pk)
+        except notices.NoSuchChannel as error:
+            raise Http404(NO_SUCH_CHANNEL) from error
+        except notices.ChannelRefused as refused:
+            say(request, refused.message, level="error")
+            return go(request, _url(pk))
+
+    return acted
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+@_refused_on_its_page
+def rotate(request: HttpRequest, pk: int) -> HttpResponse:
+    """A second secret, shown in this answer and never again."""
+    secret = notices.rotate(request.viewer, pk)
+    row = _found(request, pk)
+    return _page(request, row, Draft.of(row), secret=secret)
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+@_refused_on_its_page
+def end_rotation(request: HttpRequest, pk: int) -> HttpResponse:
+    notices.end_rotation(request.viewer, pk)
+    say(request, "Only the new secret signs from now on.")
+    return go(request, _url(pk))
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+@_refused_on_its_page
+def enable(request: HttpRequest, pk: int) -> HttpResponse:
+    notices.enable(request.viewer, pk)
+    say(request, "It is told again from now on. What was given up meanwhile can be sent again, from its deliveries.")
+    return go(request, _url(pk))
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+@_refused_on_its_page
+def delete(request: HttpRequest, pk: int) -> HttpResponse:
+    name = _found(request, pk).name
+    notices.delete_channel(request.viewer, pk)
+    say(request, f"The channel {name} is deleted.")
+    return go(request, reverse("channel-list"))
+
+
+@require_POST
+@can(ADMIN_OF_ALL)
+@_refused_on_its_page
+def test(request: HttpRequest, pk: int) -> HttpResponse:
+    """The watch sends it; what came back arrives on the page by itself."""
+    sent = notices.test(request.viewer, pk)
+    return go(request, f"{_url(pk)}?test={sent.pk}#test")
+
+
+def _page(
+    request: HttpRequest,
+    row: notices.ChannelRow | None,
+    draft: Draft,
+    *,
+    secret: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    """A channel, or a new one. `secret`: to be shown this once."""
+    context: dict[str, Any] = {
+        "row": row,
+        "draft": draft,
+        "kinds": [(name, channel_words.KINDS[name]) for name in KINDS],
+        "kinds_with": {name: " ".join(k for k, inputs in OF_KIND.items() if name in inputs) for name in _INPUTS},
+        "events": [(name, channel_words.EVENTS[name], name in draft.events) for name in EVENTS],
+        "unplaced": draft.errors.get("", []),
+        "secret": secret,
+        "may_change": notices.may_change(request.viewer),
+    }
+    if row:
+        telling = alerts.telling(request.viewer).get(row.pk, [])
+        last = notices.last_deliveries(request.viewer).get(row.pk)
+        recent = notices.deliveries(request.viewer, channel=row.pk, limit=RECENT)
+        shown = [channel_words.delivery(one) for one in recent.rows]
+        context |= {
+            "line": channel_words.line(row, last, telling),
+            "recent": shown,
+            "recent_waits": any(not one.is_over for one in shown),
+            "d": _tested(request, row),
+        }
+    return render_page(request, "alerts/channel.html", context, part="channel", status=status)
+
+
+_INPUTS = ("url", "secret", "routing_key", "to")
+
+
+def _tested(request: HttpRequest, row: notices.ChannelRow) -> channel_words.DeliveryLine | None:
+    """The test that the address names."""
+    number = whole_number(request.GET.get("test"))
+    if not number:
+        return None
+    try:
+        found = notices.delivery(request.viewer, number)
+    except notices.NoSuchDelivery:
+        return None
+    return channel_words.delivery(found) if found.channel_id == row.pk else None
+
+
+def _found(request: HttpRequest, pk: int) -> notices.ChannelRow:
+    try:
+        return notices.channel(request.viewer, pk)
+    except notices.NoSuchChannel as error:
+        raise Http404(NO_SUCH_CHANNEL) from error
+
+
+def _url(pk: int) -> str:
+    return reverse("channel-detail", args=[pk])

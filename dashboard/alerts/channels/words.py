@@ -1,0 +1,142 @@
+"""Channels and deliveries, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import NoReverseMatch, reverse
+
+from dashboard.web.figures import duration, number
+from jobs_admin.models.notice import DeliveryState
+from jobs_admin.notices import ChannelRow, DeliveryRow, LastDelivery
+
+KINDS = {"webhook": "Webhook", "slack": "Slack", "pagerduty": "PagerDuty", "email": "E-mail"}
+EVENTS = {
+    "poison.quarantined": "a job was quarantined",
+    "job.escalated": "a job gave up and its policy asks for a person",
+    "replay.held": "a replay was held",
+    "replay.done": "a replay is done",
+}
+STATES = {"waiting": "waiting", "sending": "being sent", "delivered": "delivered", "parked": "given up"}
+_LOOKS = {"waiting": "replaying", "sending": "replaying", "delivered": "recovered", "parked": "dead"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLine:
+    row: ChannelRow
+    url: str
+    kind: str
+    look: str  # its health, as a state
+    health: str
+    events: list[str]
+    last_at: datetime | None
+    last_state: str
+    rules: list[str]  # names of those that tell it
+    deliveries_url: str
+
+
+def lines(
+    rows: Iterable[ChannelRow], last: Mapping[int, LastDelivery], telling: Mapping[int, list[str]]
+) -> list[ChannelLine]:
+    """`telling`: number of a channel -> names of the rules that tell it."""
+    return [line(row, last.get(row.pk), telling.get(row.pk, [])) for row in rows]
+
+
+def line(row: ChannelRow, last: LastDelivery | None, rules: list[str]) -> ChannelLine:
+    look, health = _health(row)
+    return ChannelLine(
+        row,
+        reverse("channel-detail", args=[row.pk]),
+        KINDS.get(row.kind, row.kind),
+        look,
+        health,
+        [EVENTS.get(one, one) for one in row.events],
+        last.at if last else None,
+        STATES.get(last.state, last.state) if last else "",
+        rules,
+        f"{reverse('delivery-list')}?channel={row.pk}",
+    )
+
+
+def _health(row: ChannelRow) -> tuple[str, str]:
+    if row.is_disabled:
+        return "dead", "disabled"
+    if row.failures:
+        return "retrying", "1 try failed" if row.failures == 1 else f"{number(row.failures)} tries failed in a row"
+    return "recovered", "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    at: str  # ISO time, as the log keeps it
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryLine:
+    row: DeliveryRow
+    url: str
+    title: str
+    channel_url: str
+    state: str
+    look: str
+    says: str  # how the last try ended
+    alert_url: str
+    is_over: bool  # nothing more comes by itself
+    tries: list[Try]
+    sent: str  # the body that was sent, to be read: JSON indented
+
+
+def delivery(row: DeliveryRow) -> DeliveryLine:
+    return DeliveryLine(
+        row,
+        reverse("delivery-detail", args=[row.pk]),
+        row.title or row.type,
+        reverse("channel-detail", args=[row.channel_id]),
+        STATES.get(row.state, row.state),
+        _LOOKS.get(row.state, "discarded"),
+        _result(row),
+        _alert_url(row.alert_id),
+        row.state in (DeliveryState.DELIVERED, DeliveryState.PARKED),
+        [_try(one) for one in row.log],
+        _indented(row.request),
+    )
+
+
+def _indented(text: str) -> str:
+    """JSON with a line for each field; any other text as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _result(row: DeliveryRow) -> str:
+    if row.state == DeliveryState.SENDING:
+        return "being sent now"
+    if row.tried_at is None:
+        return "not tried yet"
+    return _said(row.status, "" if row.state == DeliveryState.DELIVERED else row.error, row.took_ms)
+
+
+def _said(status: Any, error: Any, took_ms: Any) -> str:
+    said = ": ".join(str(one) for one in (f"HTTP {status}" if status else "", error or "") if one) or "taken"
+    return f"{said.rstrip('.')}, after {duration(took_ms / 1000)}" if isinstance(took_ms, (int, float)) else said
+
+
+def _try(one: Mapping[str, Any]) -> Try:
+    return Try(
+        str(one.get("at", ""))[:19].replace("T", " "), _said(one.get("status"), one.get("error"), one.get("took_ms"))
+    )
+
+
+def _alert_url(pk: int | None) -> str:
+    """Empty where the notice is of no alert."""
+    try:
+        return reverse("alert-detail", args=[pk]) if pk else ""
+    except NoReverseMatch:
+        return ""

@@ -1,0 +1,110 @@
+"""Lines of alerts, and what a list of them may be narrowed to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from dashboard.alerts import words as alert_words
+from jobs_admin import config
+from jobs_admin.alerts import OPEN
+from jobs_admin.models import Alert
+from jobs_admin.models.access import EVERY_SOURCE, OPERATOR, Viewer
+from jobs_admin.models.alert import AlertState
+
+FILTERS = ("state", "source", "queue", "rule")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    alert: Alert
+    url: str
+    says: str
+    rule: str
+    value: str
+    threshold: str
+    peak: str
+    state: str
+    look: str
+    severity: str
+    severity_look: str
+    for_s: float
+    by: str  # who acknowledged, "" for nobody
+    acknowledge_url: str  # "" where the viewer may not, or nothing is to be acknowledged
+    others: int  # told together with it
+
+
+def lines(
+    alerts: Iterable[Alert], now: datetime, may_act: dict[str, bool] | None = None, *, is_folded: bool = False
+) -> list[Line]:
+    """`may_act`: for each source whether the viewer may act there. Folded, those told together are one line."""
+    alerts = list(alerts)
+    others: dict[int, int] = {}
+    if is_folded:
+        alerts, others = _folded(alerts)
+    return [line(one, now, (may_act or {}).get(one.source, False), others.get(one.pk, 0)) for one in alerts]
+
+
+def _folded(alerts: list[Alert]) -> tuple[list[Alert], dict[int, int]]:
+    """One of those that stand together, the first of them, in the order given; and for how many more it stands."""
+    first: dict[tuple[int, str], Alert] = {}
+    others: dict[int, int] = {}
+    for alert in alerts:
+        # Somebody may have taken some of them only: what is to be done about them differs.
+        shown = first.setdefault((alert.told_with_id or alert.pk, alert.state), alert)
+        others[shown.pk] = others.get(shown.pk, -1) + 1
+    return list(first.values()), others
+
+
+def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) -> Line:
+    name, stands = alert.rule.metric, alert_words.stands(alert, now)
+    is_open_call = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
+    return Line(
+        alert,
+        reverse("alert-detail", args=[alert.pk]),
+        alert_words.says(alert),
+        alert.rule.name,
+        alert_words.in_unit(alert.value, name),
+        alert_words.in_unit(alert.threshold, name),
+        alert_words.in_unit(alert.peak, name),
+        stands.word,
+        stands.look,
+        alert.severity,
+        alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
+        stands.for_s,
+        alert.acknowledged_by,
+        reverse("alert-acknowledge", args=[alert.pk]) if is_open_call else "",
+        others,
+    )
+
+
+def may_act(viewer: Viewer, shown: Iterable[Alert]) -> dict[str, bool]:
+    """For each source of these whether the viewer may acknowledge and silence there."""
+    may = not config.is_read_only()
+    return {name: may and viewer.may(OPERATOR, name or EVERY_SOURCE) for name in {one.source for one in shown}}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    words: str
+    url: str
+    is_now: bool
+    value: str = ""
+
+
+def states(chosen: dict[str, str]) -> list[Choice]:
+    """The states to choose from, each as an address that keeps the other filters."""
+    named = [("", "All"), (OPEN, "Open")] + [(state.value, state.label) for state in AlertState]
+    return [
+        Choice(words, address({**chosen, "state": value}), chosen.get("state", "") == value, value)
+        for value, words in named
+    ]
+
+
+def address(chosen: dict[str, str], **more: str) -> str:
+    pairs = {name: value for name, value in {**chosen, **more}.items() if value}
+    return f"{reverse('alert-list')}?{urlencode(pairs)}" if pairs else reverse("alert-list")

@@ -1,0 +1,198 @@
+"""What the page of one alert tells: its state in a sentence, what came of it, who was told, and what one may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.urls import reverse
+
+from dashboard.alerts import words as alert_words
+from dashboard.web import links
+from dashboard.web.figures import duration, number
+from dashboard.web.pictures import share
+from jobs_admin.alerts import RisenGroup
+from jobs_admin.alerts.links import MOST_QUEUES
+from jobs_admin.models import Alert, AlertEvent
+from jobs_admin.models.alert import AlertState
+from jobs_admin.notices import DeliveryRow
+
+MOST_NAMED = 6  # of those told together, in a line of the timeline
+
+# What a transition is called on the timeline.
+_TO = {
+    AlertState.PENDING: "true, not yet for long enough",
+    AlertState.FIRING: "fired",
+    AlertState.ACKNOWLEDGED: "acknowledged",
+    AlertState.SILENCED: "silenced",
+    AlertState.RESOLVED: "resolved",
+}
+# How a delivery stands: (look, words).
+_DELIVERIES = {
+    "waiting": ("retrying", "not sent yet"),
+    "sending": ("replaying", "being sent"),
+    "delivered": ("recovered", "arrived"),
+    "parked": ("dead", "did not arrive"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One delivery of a notice."""
+
+    channel: str
+    look: str
+    words: str
+    at: datetime | None
+    why: str  # it did not arrive, hostile text
+
+
+@dataclass(slots=True)
+class Step:
+    """A line of the timeline: what happened in one moment, to one alert or to several that are told together."""
+
+    at: datetime
+    words: str
+    look: str
+    reason: str
+    actor: str
+    of: list[tuple[str, str]] = field(default_factory=list)  # (whose, "" where it is only this alert; value)
+    more: int = 0  # others that it happened to
+    told: list[Told] = field(default_factory=list)
+
+
+def steps(alert: Alert, events: Iterable[AlertEvent], deliveries: Iterable[DeliveryRow], now: datetime) -> list[Step]:
+    """The transitions and the reminders, the newest first, each with who was told of it and whether it arrived."""
+    by_notice: dict[int, list[DeliveryRow]] = {}
+    for delivery in deliveries:
+        by_notice.setdefault(delivery.notice_id, []).append(delivery)
+    moments: dict[tuple, Step] = {}
+    events = list(events)
+    is_alone = len({event.alert_id for event in events}) <= 1
+    for event in events:
+        moment = (event.at.replace(microsecond=0), event.to, event.actor, event.reason if is_alone else "")
+        step = moments.setdefault(moment, _step(event))
+        if step.reason != event.reason:  # each has its own, which says what its value says
+            step.reason = ""
+        if len(step.of) < MOST_NAMED:
+            step.of.append(_whose(event, alert, is_alone))
+        else:
+            step.more += 1
+        # A notice about several stands by the first of them that it tells of.
+        if event.notice_id is not None:
+            step.told += [_told(one, now) for one in by_notice.pop(event.notice_id, [])]
+    shown = [*moments.values(), *(_again(found, now) for found in by_notice.values())]
+    shown.sort(key=lambda step: step.at, reverse=True)
+    return shown
+
+
+def _step(event: AlertEvent) -> Step:
+    state = AlertState(event.to)
+    return Step(event.at, _TO[state], alert_words.LOOKS[state], event.reason, event.actor)
+
+
+def _whose(event: AlertEvent, alert: Alert, is_alone: bool) -> tuple[str, str]:
+    # Those told together are of one rule.
+    value = alert_words.in_unit(event.value, alert.rule.metric) if event.value is not None else ""
+    return ("" if is_alone else alert_words.where(event.alert), value)
+
+
+def _again(found: list[DeliveryRow], now: datetime) -> Step:
+    """A notice that belongs to no transition: a reminder, or an escalation."""
+    at = min(one.created_at for one in found)
+    return Step(at, "told again", "replaying", "", "", told=[_told(one, now) for one in found])
+
+
+def _told(delivery: DeliveryRow, now: datetime) -> Told:
+    look, words = _DELIVERIES.get(delivery.state, ("discarded", delivery.state))
+    tries = f" after {number(delivery.tries)} tries" if delivery.tries > 1 else ""
+    if delivery.state == "waiting" and delivery.tries:
+        words, tries = f"not arrived{tries or ' after 1 try'}", ""
+        if delivery.next_try_at and delivery.next_try_at > now:
+            words += f", again in {duration((delivery.next_try_at - now).total_seconds())}"
+    why = delivery.error if delivery.state != "delivered" else ""
+    return Told(delivery.channel, look, f"{words}{tries}", delivery.delivered_at or delivery.tried_at, why)
+
+
+def sentence(alert: Alert, now: datetime) -> str:
+    """How it stands, below what it says: `Firing, true for 5 min. No one has acknowledged it.` As long as the list says."""
+    lasts = duration((now - alert.opened_at).total_seconds()) if alert.is_open else ""
+    if alert.state == AlertState.PENDING:
+        left = alert.opened_at + timedelta(seconds=alert.rule.for_s) - now
+        soon = f" It fires in {duration(left)} if that stays so." if left > timedelta() else ""
+        return f"True for {lasts}.{soon}"
+    if alert.state == AlertState.FIRING:
+        return f"Firing, true for {lasts}. No one has acknowledged it."
+    if alert.state == AlertState.ACKNOWLEDGED:
+        return f"Firing, true for {lasts}. {_who(alert)} acknowledged it."
+    if alert.state == AlertState.SILENCED:
+        return f"True for {lasts}, and silenced: no one is notified."
+    assert alert.resolved_at is not None
+    return f"Resolved. It was true for {duration((alert.resolved_at - alert.opened_at).total_seconds())}."
+
+
+def _who(alert: Alert) -> str:
+    return alert.acknowledged_by or "Somebody"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Links about all queues that one notification covers, beside those about the queue of the page."""
+
+    queues: list[str]  # the first of them, hostile text
+    more: int
+    count: int
+    failures_url: str
+    replay_url: str  # empty where the act is to readmit
+
+
+def shared(queues: Sequence[str], failures_url: str, replay_url: str) -> Shared:
+    return Shared(
+        list(queues[:MOST_NAMED]),
+        max(0, len(queues) - MOST_NAMED),
+        min(len(queues), MOST_QUEUES),
+        failures_url,
+        replay_url,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """An earlier episode, and what was done then."""
+
+    alert: Alert
+    url: str
+    says: str
+    lasted_s: float | None
+    acknowledged: str
+    replays: list[tuple[str, str]]  # words, url
+
+
+def before(found: Iterable[Any]) -> list[Before]:
+    """`found`: earlier alerts of the same rule, source and subject; `replays` on each where some were started then."""
+    shown = []
+    for alert in found:
+        ended = alert.resolved_at
+        lasted = (ended - alert.opened_at).total_seconds() if ended else None
+        replays: Sequence[Any] = getattr(alert, "replays", ()) or ()
+        named = [(f"replay #{one.pk}", reverse("replay-detail", args=[one.pk])) for one in replays]
+        by = _who(alert) if alert.acknowledged_at else ""
+        shown.append(
+            Before(alert, reverse("alert-detail", args=[alert.pk]), alert_words.says(alert), lasted, by, named)
+        )
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Risen:
+    title: str
+    url: str
+    count: int
+    part: str  # 0 to 100, of the largest
+
+
+def risen(found: Sequence[RisenGroup]) -> list[Risen]:
+    most = max((one.count for one in found), default=0)
+    return [Risen(one.title, links.group_page(one.fingerprint), one.count, share(one.count, most)) for one in found]

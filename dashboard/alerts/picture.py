@@ -1,0 +1,272 @@
+"""The metric of an alert around its moment: a line, the threshold across it, what happened as upright lines, gaps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from django.urls import reverse
+
+from dashboard.alerts import words as alert_words
+from dashboard.web import links
+from jobs_admin.alerts import wording
+from jobs_admin.models import Alert
+from jobs_admin.queues import depths
+from jobs_admin.queues.depths import Point
+
+BEFORE = timedelta(minutes=30)
+AFTER = timedelta(minutes=15)
+MOST_POINTS = 400
+MOST_ROWS = 60  # of the table
+MOST_MARKS = 40
+WIDE, TALL = 960, 140
+_HEADROOM = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, as an upright line and as a line of text below."""
+
+    at: datetime
+    x: str
+    words: str
+    url: str
+    kind: str  # a class: own, or alert, replay, policy, release
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    x: str
+    width: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    name: str
+    words: str  # all of it in a sentence
+    line: str  # path
+    area: str
+    threshold_y: str
+    threshold: str
+    top: str
+    marks: list[Mark]
+    gaps: list[Gap]
+    times: list[datetime]  # below it
+    rows: list[tuple[datetime, str]]  # the latest first
+    chart: str  # for charts.js
+    is_of_metric: bool  # else it is the dead jobs of the queue, and has no threshold
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.line
+
+
+def is_of_queue(alert: Alert) -> bool:
+    """Whether it is about a queue; else about a source, a view or the desk, which have no depth."""
+    return bool(alert.source and alert.subject) and alert.rule.metric != "view"
+
+
+def is_kept(alert: Alert) -> bool:
+    """Whether history holds what the rule measures, or what contains it."""
+    return is_of_queue(alert) and alert.rule.metric != "quarantined"
+
+
+def beside(alert: Alert) -> str:
+    """What the picture shows more than the rule looks at; "" where it is just that."""
+    narrow = wording.narrowed(alert.rule)
+    return f"The rule counts only jobs of {narrow}; history is kept of the whole queue." if narrow else ""
+
+
+def span(alert: Alert, now: datetime) -> tuple[datetime, datetime]:
+    """From half an hour before it was true until a quarter after it ended, or until now."""
+    until = min(now, alert.resolved_at + AFTER) if alert.resolved_at else now
+    return alert.opened_at - BEFORE, until
+
+
+def picture(
+    alert: Alert,
+    points: Sequence[Point],
+    marks: Sequence[depths.Mark],
+    gaps: Sequence[depths.Gap],
+    since: datetime,
+    until: datetime,
+) -> Picture:
+    """Of what the rule measures, where that is kept of queues; else of the queue's dead jobs, without a threshold."""
+    read = _READ.get(alert.rule.metric) if not _is_narrowed(alert) else None
+    values = [(_time(point.at), value) for point, value in zip(points, (read or _dead)(points), strict=True)]
+    # A gap breaks the line: what was before is not joined to what came after.
+    breaks: list[tuple[datetime, float | None]] = [(_time(gap.since), None) for gap in gaps]
+    line = sorted([*values, *breaks], key=lambda value: value[0])
+    return _drawn(alert, line, [*_own(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=read is not None)
+
+
+# --- what is measured, as it was judged --------------------------------------------------------------------------
+
+Values = list[float | None]
+
+
+def _dead(points: Sequence[Point]) -> Values:
+    # What was judged was each look; of a folded step its highest.
+    return [point.dead if point.dead_max is None else point.dead_max for point in points]
+
+
+def _oldest(points: Sequence[Point]) -> Values:
+    return [None if point.dead is None else point.oldest_dead_age_s or 0 for point in points]
+
+
+def _growth(points: Sequence[Point]) -> Values:
+    """New dead jobs a minute, over the last minutes."""
+    found: Values = []
+    for n, point in enumerate(points):
+        before = _window(points, n)[0]
+        minutes = (point.at - before.at) / 60
+        is_known = minutes >= 1 and point.dead is not None and before.dead is not None
+        found.append((point.dead - before.dead) / minutes if is_known else None)  # type: ignore[operator]
+    return found
+
+
+def _failed(points: Sequence[Point]) -> Values:
+    """The share of those that ended in the last minutes."""
+    found: Values = []
+    for n in range(len(points)):
+        window = _window(points, n)
+        fell, ran = (sum(getattr(one, name) or 0 for one in window) for name in ("failed_per_min", "succeeded_per_min"))
+        found.append(fell / (fell + ran) if fell + ran else None)
+    return found
+
+
+def _window(points: Sequence[Point], n: int) -> Sequence[Point]:
+    first = n
+    while first and points[n].at - points[first].at < _WINDOW_S:
+        first -= 1
+    return points[first : n + 1]
+
+
+_WINDOW_S = 300  # that growth and shares are of
+_READ: dict[str, Callable[[Sequence[Point]], Values]] = {
+    "dead": _dead,
+    "oldest_dead_s": _oldest,
+    "growth_per_minute": _growth,
+    "failure_rate": _failed,
+}
+
+
+def _is_narrowed(alert: Alert) -> bool:
+    """Whether it counts only some of the queue's jobs."""
+    rule = alert.rule
+    return any(glob != "*" for glob in (rule.task, rule.group, rule.tenant))
+
+
+def _time(at: int) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _own(alert: Alert) -> list[Mark]:
+    """What happened to the alert itself."""
+    happened = (
+        (alert.opened_at, "true since then"), (alert.fired_at, "fired"), (alert.acknowledged_at, "acknowledged"),
+        (alert.resolved_at, "resolved"),
+    )  # fmt: skip
+    return [Mark(at, "", words, "", "own") for at, words in happened if at is not None]
+
+
+def _mark(mark: depths.Mark) -> Mark:
+    return Mark(mark.at, "", mark.words, links.of_mark(mark.kind, mark.ref), mark.kind)
+
+
+def _drawn(
+    alert: Alert,
+    points: Sequence[tuple[datetime, float | None]],
+    marks: Sequence[Mark],
+    gaps: Sequence[depths.Gap],
+    since: datetime,
+    until: datetime,
+    *,
+    is_of_metric: bool,
+) -> Picture:
+    metric = alert.rule.metric if is_of_metric else "dead"
+    known = [value for _, value in points if value is not None]
+    top = (
+        max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if metric in alert_words.SHARES else 1])
+        * _HEADROOM
+    )
+    whole = max((until - since).total_seconds(), 1)
+
+    def x(at: datetime) -> float:
+        return min(max((at - since).total_seconds() / whole, 0), 1) * WIDE
+
+    def y(value: float) -> float:
+        return TALL - max(value, 0) / top * TALL
+
+    runs = [[(x(at), y(value)) for at, value in run] for run in _runs(points)]
+    joined = ["L".join(f"{across:.1f} {down:.1f}" for across, down in run) for run in runs]
+    name = alert_words.metric(alert.rule) if is_of_metric else "Dead jobs of the queue"
+    upright = [
+        replace(mark, x=f"{x(mark.at):.1f}")
+        for mark in marks
+        if since <= mark.at <= until and not _is_self(mark, alert)
+    ]
+    upright.sort(key=lambda mark: mark.at)
+    return Picture(
+        name,
+        _words(name, metric, known, alert, is_of_metric),
+        "".join(f"M{path}" for path in joined),
+        "".join(
+            f"M{run[0][0]:.1f} {TALL}L{path}L{run[-1][0]:.1f} {TALL}z" for run, path in zip(runs, joined, strict=True)
+        ),
+        f"{y(alert.threshold):.1f}" if is_of_metric else "",
+        alert_words.in_unit(alert.threshold, metric) if is_of_metric else "",
+        alert_words.in_unit(top if metric in alert_words.SHARES else round(top), metric),
+        upright[-MOST_MARKS:],
+        [_gap(gap, x) for gap in gaps],
+        [since + (until - since) * n / 4 for n in range(4)],
+        _rows(points, metric),
+        _chart(name, alert, points, upright, is_of_metric) if known else "",
+        is_of_metric,
+    )
+
+
+def _is_self(mark: Mark, alert: Alert) -> bool:
+    return mark.kind == "alert" and mark.url == reverse("alert-detail", args=[alert.pk])
+
+
+def _gap(gap: depths.Gap, x: Callable[[datetime], float]) -> Gap:
+    left, right = x(_time(gap.since)), x(_time(gap.until))
+    return Gap(f"{left:.1f}", f"{max(right - left, 2):.1f}", gap.words)
+
+
+def _runs(points: Sequence[tuple[datetime, float | None]]) -> list[list[tuple[datetime, float]]]:
+    """The pieces of the line: nothing is drawn where nothing is known."""
+    runs: list[list[tuple[datetime, float]]] = [[]]
+    for at, value in points:
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((at, value))
+    return [run for run in runs if run]
+
+
+def _words(name: str, metric: str, known: list[float], alert: Alert, is_of_metric: bool) -> str:
+    if not known:
+        return f"{name}: nothing was sampled in this time"
+    said = f"{name}: from {alert_words.in_unit(known[0], metric)} to {alert_words.in_unit(known[-1], metric)}"
+    said += f", at most {alert_words.in_unit(max(known), metric)}"
+    return f"{said}; threshold {alert_words.in_unit(alert.threshold, metric)}" if is_of_metric else said
+
+
+def _rows(points: Sequence[tuple[datetime, float | None]], metric: str) -> list[tuple[datetime, str]]:
+    step = max(1, -(-len(points) // MOST_ROWS))
+    return [(at, alert_words.in_unit(value, metric)) for at, value in list(points)[::-1][::step]]
+
+
+def _chart(
+    name: str, alert: Alert, points: Sequence[tuple[datetime, float | None]], marks: list[Mark], is_of_metric: bool
+) -> str:
+    times = [round(at.astimezone(UTC).timestamp()) for at, _ in points]
+    given = {"x": times, "series": [{"name": name, "state": "dead", "y": [value for _, value in points]}]}
+    levels = [alert.threshold] if is_of_metric else []
+    told = [round(mark.at.timestamp()) for mark in marks]
+    return json.dumps({**given, "kind": "lines", "height": 200, "marks": told, "levels": levels})

@@ -1,0 +1,1 @@
+"""Alert rules: the list and the editor with its preview."""

@@ -1,0 +1,197 @@
+"""A rule of alerts, edited: what it would have done is drawn while it is typed, and it is judged once it is saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.alerts.rules import fields as rule_fields
+from dashboard.alerts.rules import listing as rule_list
+from dashboard.alerts.rules import picture as rule_picture
+from dashboard.alerts.rules import words as rule_words
+from dashboard.alerts.rules.forms import Draft
+from dashboard.alerts.rules.views import found
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import alerts, config, notices
+from jobs_admin.core.text import whole_number
+from jobs_admin.failures import completing, saved_views
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.alert import Rule
+
+MOST_SEEN = 100
+DAYS = 7
+# What a new rule is called while it has no name: drawn, never saved.
+UNNAMED = "A new rule"
+_NEEDED = {"name", "metric", "threshold"}
+
+
+@dataclass(slots=True)
+class Edit:
+    """An edit under way."""
+
+    draft: Draft
+    current: Rule | None = None
+    begun: str = ""  # when the rule that it began from was changed
+    stale: str = ""  # why it was not saved
+    differing: list[tuple[str, str, str]] = field(default_factory=list)  # (what, as it is now, as it is typed)
+
+
+@require_safe
+@can(VIEWER)
+def new(request: HttpRequest) -> HttpResponse:
+    """For what a link names (metric, source, queue, task), or about dead jobs."""
+    given = ("metric", "source", "queue", "task", "group", "tenant", "threshold", "view")
+    texts = {name: text for name in given if (text := request.GET.get(name, "")[:200].strip())}
+    draft = Draft({"metric": "dead", "threshold": "100", "for_s": "1 min", "keep_firing_s": "2 min"} | texts)
+    if copied := whole_number(request.GET.get("from")):
+        draft = Draft.of(found(request, copied))
+        draft.texts["name"] = f"{draft.texts['name']}, copied"[:100]
+    return page(request, Edit(draft))
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    rule = found(request, pk)
+    return page(request, Edit(Draft.of(rule), rule, _stamp(rule)))
+
+
+@require_POST
+@can(VIEWER)
+def preview(request: HttpRequest) -> HttpResponse:
+    """What it would have done. Nothing is changed, and nothing kept."""
+    pk = whole_number(request.POST.get("rule"))
+    return page(request, _edit(request, pk))
+
+
+@require_POST
+@can(OPERATOR)
+def create(request: HttpRequest) -> HttpResponse:
+    return _save(request, _edit(request, None))
+
+
+@require_POST
+@can(OPERATOR)
+def change(request: HttpRequest, pk: int) -> HttpResponse:
+    return _save(request, _edit(request, pk))
+
+
+def _edit(request: HttpRequest, pk: int | None) -> Edit:
+    current = found(request, pk) if pk else None
+    return Edit(Draft.given(request.POST), current, request.POST.get("begun", "")[:40])
+
+
+def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
+    pk = edit.current.pk if edit.current else None
+    begun = {"changed_at": edit.begun} if edit.begun else {}
+    try:
+        saved = alerts.save_rule(request.viewer, edit.draft.document() | begun, pk)
+    except alerts.AlertRefused as refused:
+        if refused.code == "stale" and edit.current:
+            edit.current = found(request, edit.current.pk)
+            edit.stale, edit.begun = refused.message, _stamp(edit.current)
+            edit.differing = _differences(edit.current, edit.draft)
+            return page(request, edit, status=409)
+        edit.draft.refuse(refused)
+        return page(request, edit, status=422)
+    when = "It is judged from now on." if saved.enabled else "It is not enabled: nothing is judged by it."
+    say(request, f"{saved.name} is saved. {when}")
+    return go(request, reverse("alert-rule-detail", args=[saved.pk]))
+
+
+def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse:
+    viewer, draft = request.viewer, edit.draft
+    drawn, why_not = _drawn(request, edit, is_told=status == 200 and request.method == "POST")
+    channels = notices.channels(viewer)
+    rule = edit.current
+    may_change = (
+        alerts.may_change(viewer, rule) if rule else viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    )
+    context = {
+        "edit": edit,
+        "draft": draft,
+        "rule": rule,
+        "name_field": rule_fields.one(draft, "name"),
+        "what": rule_fields.what(draft, saved_views.listing(viewer)),
+        "scope": rule_fields.scope(draft),
+        "threshold": rule_fields.one(draft, "threshold"),
+        "units": rule_fields.units(),
+        "when": rule_fields.when(draft),
+        "severity": rule_fields.severity(draft),
+        "again": rule_fields.again(draft),
+        "runbook": rule_fields.one(draft, "runbook_url"),
+        "channels": rule_fields.channels(draft, "channels", channels),
+        "escalate_to": rule_fields.channels(draft, "escalate_to", channels),
+        "picture": drawn,
+        "why_not": why_not,
+        "is_refused": bool(draft.errors),
+        "unplaced": draft.errors.get("", []),
+        "slots": rule_fields.slots(draft) if request.htmx else [],
+        "seen": [] if request.htmx else _seen(request),
+        "may_change": may_change,
+        "days": DAYS,
+    }
+    if rule and not request.htmx:
+        stands = alerts.standing(viewer, [rule]).get(rule.pk)
+        context["line"] = rule_list.line(rule, stands, may_change)
+    return render_page(request, "alerts/rule.html", context, part="outlook", status=status)
+
+
+def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_picture.Picture | None, str]:
+    """The preview of what is typed, or why there is none. What is refused goes beside its input where `is_told`."""
+    document = edit.draft.document()
+    document["name"] = document.get("name") or (edit.current.name if edit.current else UNNAMED)
+    why_not = ""
+    for _ in range(2):
+        try:
+            tried = alerts.preview(request.viewer, document, timezone.now(), days=DAYS)
+        except alerts.AlertRefused as refused:
+            if is_told and not why_not:
+                edit.draft.refuse(refused)
+            why_not = refused.message
+            # Drawn without what is refused, so that the rest can be seen; it has its default then.
+            document = {name: value for name, value in document.items() if name not in refused.problems}
+            if not document.keys() >= _NEEDED:
+                break
+        else:
+            if not tried.is_possible:
+                return None, " ".join(tried.untold)
+            return rule_picture.picture(tried, document["metric"], float(document["threshold"])), ""
+    return None, why_not
+
+
+def _differences(current: Rule, draft: Draft) -> list[tuple[str, str, str]]:
+    """(what, as it is now, as it is typed) of all that differs."""
+    now, yours = Draft.of(current), draft
+    found = [
+        (rule_fields.LABELS[name], now.texts.get(name, "") or "–", yours.texts.get(name, "") or "–")
+        for name in rule_fields.LABELS
+        if name not in ("channels", "escalate_to") and now.document().get(name) != yours.document().get(name)
+    ]
+    for name in ("channels", "escalate_to"):
+        mine, theirs = (sorted(one.chosen.get(name, [])) for one in (yours, now))
+        if mine != theirs:
+            found.append((rule_fields.LABELS[name], rule_words.told(theirs), rule_words.told(mine)))
+    if now.enabled != yours.enabled:
+        words = {True: "enabled", False: "not enabled"}
+        found.append(("Enabled", words[now.enabled], words[yours.enabled]))
+    return found
+
+
+def _seen(request: HttpRequest) -> list[tuple[str, list[str]]]:
+    """Values that failures had, to choose from while one types."""
+    return [
+        (name, [one.text for one in islice(completing.values(request.viewer, name, ""), MOST_SEEN)])
+        for name in rule_fields.SEEN.values()
+    ]
+
+
+def _stamp(rule: Rule) -> str:
+    return rule.changed_at.isoformat()

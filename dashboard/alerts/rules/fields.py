@@ -1,0 +1,150 @@
+"""The inputs of a rule's editor, in the order in which one decides: what is looked at, when it fires, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dashboard.alerts.rules.forms import IN_SECONDS, IN_SHARES, PLACES, Draft, scope_of
+from dashboard.alerts.rules.words import METRICS, NO_DATA
+from dashboard.policies.fields import Field, slot
+from dashboard.web.figures import duration
+from jobs_admin.alerts.checking import LARGEST_OF_TENANT, LARGEST_VIEW
+from jobs_admin.models import SavedView
+from jobs_admin.models.alert import LARGEST_THRESHOLD, LONGEST_FOR_S
+from jobs_admin.notices import ChannelRow
+
+LABELS = {
+    "name": "Name",
+    "metric": "It watches",
+    "view": "View",
+    "source": "Source",
+    "queue": "Queue",
+    "task": "Task",
+    "group": "Group",
+    "tenant": "Tenant",
+    "threshold": "Fires above",
+    "for_s": "For so long",
+    "clear": "Clears at",
+    "keep_firing_s": "And stays there for",
+    "no_data": "With no data",
+    "severity": "Severity",
+    "renotify_s": "Remind every",
+    "escalate_s": "Escalate after",
+    "runbook_url": "Runbook",
+    "channels": "Tell",
+    "escalate_to": "Escalate to",
+}
+_USUAL = {
+    "name": "Webhooks are dying",
+    "source": "* (every source)",
+    "queue": "* (every queue)",
+    "task": "* (every task)",
+    "group": "* (every group)",
+    "tenant": "* (every tenant)",
+    "for_s": "1 min",
+    "keep_firing_s": "2 min",
+    "clear": "the threshold",
+    "renotify_s": "never",
+    "escalate_s": "never",
+    "runbook_url": "https://…",
+}
+# What was seen of these is offered while they are typed: input -> qualifier of the search.
+SEEN = {name: name for name in ("source", "queue", "task", "tenant")}
+_LONG = {"name", "source", "queue", "task", "group", "tenant", "runbook_url"}
+_LONGEST = duration(LONGEST_FOR_S)
+_UNITS = {
+    "for_s": f"without a break; 0 to {_LONGEST}",
+    "keep_firing_s": f"without a break; 0 to {_LONGEST}",
+    "clear": "or below; at most the threshold",
+    "tenant": f"its jobs are counted up to {LARGEST_OF_TENANT + 1:,}",
+    "renotify_s": f"1 min to {_LONGEST}",
+    "escalate_s": f"1 min to {_LONGEST}",
+}
+_SCOPE = ("source", "queue", "task", "group", "tenant")
+_WHEN = ("for_s", "clear", "keep_firing_s", "no_data")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A channel to tick."""
+
+    name: str
+    kind: str
+    is_chosen: bool
+    is_disabled: bool  # it takes nothing until somebody enables it again
+
+
+def slots(draft: Draft) -> list[tuple[str, list[str]]]:
+    """What is refused beside every input, also where that is nothing any more."""
+    return [(slot(name), draft.errors.get(name, [])) for name in PLACES]
+
+
+def what(draft: Draft, views: Sequence[SavedView]) -> list[Field]:
+    metrics = [(name, metric.name) for name, metric in METRICS.items()]
+    found = [_of(draft, "metric", metrics)]
+    choices = [("", "Choose one …"), *((str(view.pk), view.name) for view in views)]
+    return [*found, _of(draft, "view", choices, of="view")]
+
+
+def scope(draft: Draft) -> list[Field]:
+    return [_of(draft, name, of=_metrics_of(name)) for name in _SCOPE]
+
+
+def _metrics_of(name: str) -> str:
+    """The metrics for which an input means something, between blanks."""
+    return " ".join(metric for metric in METRICS if name in scope_of(metric))
+
+
+def when(draft: Draft) -> list[Field]:
+    return [_of(draft, name, list(NO_DATA.items()) if name == "no_data" else []) for name in _WHEN]
+
+
+def units() -> list[tuple[str, str]]:
+    """What a threshold is counted in: (metrics, between blanks; words with the bound)."""
+    found: dict[str, list[str]] = {}
+    for metric in METRICS:
+        found.setdefault(_unit_of_threshold(metric), []).append(metric)
+    return [(" ".join(metrics), words) for words, metrics in found.items()]
+
+
+def severity(draft: Draft) -> Field:
+    return _of(draft, "severity", [(name, name) for name in ("info", "warning", "critical")])
+
+
+def again(draft: Draft) -> list[Field]:
+    return [_of(draft, name) for name in ("renotify_s", "escalate_s")]
+
+
+def one(draft: Draft, name: str) -> Field:
+    return _of(draft, name)
+
+
+def channels(draft: Draft, name: str, known: Sequence[ChannelRow]) -> list[Choice]:
+    """Those of the desk, and those that were chosen and are not there: refused, and to be seen."""
+    chosen = draft.chosen.get(name, [])
+    there = [Choice(one.name, one.kind, one.name in chosen, one.is_disabled) for one in known]
+    return there + [Choice(text, "unknown", True, False) for text in chosen if text not in {one.name for one in known}]
+
+
+def _of(draft: Draft, name: str, choices: Sequence[tuple[str, str]] = (), *, of: str = "") -> Field:
+    value = draft.texts.get(name, "")
+    listed = list(choices)
+    if listed and value not in dict(listed):
+        listed += [(value, value)] if value else []
+        value = value or ("warning" if name == "severity" else listed[0][0])
+    unit = _UNITS.get(name, "")
+    usual = _USUAL.get(name, "")
+    errors = draft.errors.get(name, [])
+    return Field(name, LABELS[name], unit, value, usual, errors, listed, of, name in _LONG, SEEN.get(name, ""))
+
+
+def _unit_of_threshold(metric: str) -> str:
+    if metric in IN_SECONDS:
+        return "such as 90 s, 10 min, 1 h; at most a year"
+    if metric in IN_SHARES:
+        return "%; 0 to below 100"
+    if metric == "view":
+        return f"failures; 0 to {LARGEST_VIEW:,}"
+    unit = METRICS[metric].unit if metric in METRICS else ""
+    return f"{unit}; 0 to {LARGEST_THRESHOLD:,.0f}".removeprefix("; ")

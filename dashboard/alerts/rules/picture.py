@@ -1,0 +1,225 @@
+"""What a rule would have done, drawn: the value over time, its threshold, and the times at which it would have fired.
+
+Widths are per cent, so that the picture is as wide as its place; the lines stand in a box of 1,000 × 100 that is stretched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from dashboard.alerts.rules.forms import IN_SHARES
+from dashboard.alerts.rules.words import amount
+from dashboard.web.figures import duration, number
+from jobs_admin.alerts import Episode, Preview, PreviewSeries
+
+WIDE, HIGH = 1000, 100
+MOST_LINES = 12
+MOST_ROWS = 40
+# From here on a straight scale would press the threshold onto the ground.
+_STEEP = 25
+_APART = 0.1  # what a level keeps from the threshold, so that both can be read
+_SEEN = 0.0015  # the least width of an episode, as a share of all
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    peak: str
+    points: list[str]  # of each part without a gap
+    has_fired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A time at which it would have been open: from crossing the threshold until it fired, and from then on."""
+
+    x: str
+    width: str
+    fired_x: str
+    fired_width: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    at: str  # per cent from the left, or from the top
+    words: str
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    source: str
+    subject: str
+    opened_at: datetime
+    fired_at: datetime
+    lasted: str
+    peak: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    says: str  # "It would have fired 3 times in the last week, with 5 notices."
+    lines: list[Line]
+    bands: list[Band]
+    threshold_y: str  # per cent from the top
+    threshold: str
+    ticks: list[Tick]
+    levels: list[Tick]
+    is_steep: bool  # each step up is ten times the one before
+    more_lines: int
+    notes: list[str]  # what the history does not tell
+    rows: list[Row]
+    more_rows: int
+    has_history: bool
+    step: str
+
+    @property
+    def by_height(self) -> list[Line]:
+        """As they are named: those that would have fired first."""
+        return self.lines[::-1]
+
+
+def picture(found: Preview, metric: str, threshold: float) -> Picture:
+    series = sorted(found.series, key=lambda one: _order(one, found.episodes))
+    shown = series[:MOST_LINES]
+    top = max([threshold, *(value for one in shown for value in one.values if value is not None)], default=0.0)
+    is_steep = metric not in IN_SHARES and top > max(threshold, 1) * _STEEP
+    scale = _Scale(found.since, found.until, (top or 1.0) * 1.08, is_steep)
+    fired = {(one.source, one.subject) for one in found.episodes}
+    lines = [_line(one, metric, scale, (one.source, one.subject) in fired) for one in shown]
+    episodes = sorted(found.episodes, key=lambda one: one.opened_at, reverse=True)
+    return Picture(
+        says(found),
+        lines[::-1],  # those that fired are drawn last, over the others
+        [_band(one, metric, scale) for one in episodes],
+        scale.y_per_cent(threshold),
+        amount(metric, threshold),
+        _ticks(found.since, found.until, scale),
+        [
+            Tick(scale.y_per_cent(level), amount(metric, level))
+            for level in scale.levels()
+            if abs(scale.height(level) - scale.height(threshold)) > _APART
+        ],
+        is_steep,
+        len(series) - len(shown),
+        found.untold,
+        [_row(one, metric, found.until) for one in episodes[:MOST_ROWS]],
+        max(0, found.fired - MOST_ROWS),
+        any(value is not None for one in series for value in one.values),
+        duration(found.step_s),
+    )
+
+
+def says(found: Preview) -> str:
+    """In a sentence; of the time that it was worked out for."""
+    days = round((found.until - found.since) / timedelta(days=1))
+    when = "in the last week" if days == 7 else f"in the last {days} days" if days > 1 else "in the last day"
+    if not found.fired:
+        return f"It would not have fired {when}."
+    notices = f"{number(found.notices)} notice{'' if found.notices == 1 else 's'}"
+    return f"It would have fired {_times(found.fired)} {when}, with {notices}."
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{number(count)} times")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    since: datetime
+    until: datetime
+    top: float
+    is_steep: bool
+
+    def part(self, at: datetime) -> float:
+        whole = (self.until - self.since).total_seconds() or 1
+        return min(max((at - self.since).total_seconds() / whole, 0.0), 1.0)
+
+    def height(self, value: float) -> float:
+        """0 on the ground, 1 at the top."""
+        value = min(max(value, 0.0), self.top)
+        return math.log1p(value) / math.log1p(self.top) if self.is_steep else value / self.top
+
+    def point(self, at: datetime, value: float) -> str:
+        return f"{self.part(at) * WIDE:.1f},{HIGH - self.height(value) * HIGH:.1f}"
+
+    def y_per_cent(self, value: float) -> str:
+        return f"{100 - self.height(value) * 100:.2f}%"
+
+    def levels(self) -> list[float]:
+        if self.is_steep:
+            most = int(math.log10(self.top))
+            return [float(10**n) for n in range(0, most + 1, max(1, most // 3))]
+        step = _nice(self.top / 3)
+        return [step * n for n in range(1, int(self.top / step) + 1)]
+
+
+def _nice(value: float) -> float:
+    size = 10.0 ** math.floor(math.log10(value))
+    return next(size * n for n in (1, 2, 5, 10) if size * n >= value * 0.999)
+
+
+def _order(one: PreviewSeries, episodes: Sequence[Episode]) -> tuple[bool, float, str, str]:
+    """Those that would have fired first, then the highest."""
+    is_open = any((e.source, e.subject) == (one.source, one.subject) for e in episodes)
+    peak = max((value for value in one.values if value is not None), default=0.0)
+    return (not is_open, -peak, one.source, one.subject)
+
+
+def _line(one: PreviewSeries, metric: str, scale: _Scale, has_fired: bool) -> Line:
+    parts: list[list[str]] = [[]]
+    for at, value in zip(one.times, one.values, strict=True):
+        if value is None:  # not looked at: a gap, never a zero
+            parts += [[]] if parts[-1] else []
+        else:
+            parts[-1].append(scale.point(datetime.fromtimestamp(at, UTC), value))
+    peak = max((value for value in one.values if value is not None), default=None)
+    # A single look is a point, and a line of one point is not drawn.
+    points = [" ".join(part if len(part) > 1 else part * 2) for part in parts if part]
+    return Line(_name(one.source, one.subject), amount(metric, peak), points, has_fired)
+
+
+def _band(one: Episode, metric: str, scale: _Scale) -> Band:
+    begins, fires, ends = (scale.part(at) for at in (one.opened_at, one.fired_at, one.resolved_at or scale.until))
+    words = f"{_name(one.source, one.subject)}: at most {amount(metric, one.peak)}, {_lasted(one, scale.until)}"
+    seen = _SEEN  # however short it was
+    return Band(
+        _per_cent(begins),
+        _per_cent(fires - begins),
+        _per_cent(fires),
+        _per_cent(max(ends - fires, seen)),
+        words,
+    )
+
+
+def _row(one: Episode, metric: str, until: datetime) -> Row:
+    return Row(one.source, one.subject, one.opened_at, one.fired_at, _lasted(one, until), amount(metric, one.peak))
+
+
+def _lasted(one: Episode, until: datetime) -> str:
+    if one.resolved_at is None:
+        return f"for {duration(until - one.opened_at)}, and still"
+    return f"for {duration(one.resolved_at - one.opened_at)}"
+
+
+def _name(source: str, subject: str) -> str:
+    return f"{subject} in {source}" if subject and source else subject or source
+
+
+def _per_cent(part: float) -> str:
+    return f"{part * 100:.2f}%"
+
+
+def _ticks(since: datetime, until: datetime, scale: _Scale) -> list[Tick]:
+    """Midnights, each with its day in the middle of what there is of it."""
+    first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    days = [first + timedelta(days=n) for n in range((until - first).days + 1)]
+    return [
+        Tick(_per_cent(scale.part(day)), f"{day:%a} {day.day}", "start")
+        for day in days
+        if since <= day and scale.part(day) < 0.95
+    ]

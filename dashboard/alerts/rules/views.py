@@ -1,0 +1,99 @@
+"""Rules of alerts: what each says, who is told, and how it stands."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.alerts.rules import listing as rule_list
+from dashboard.alerts.rules import words as rule_words
+from dashboard.alerts.rules.forms import ENABLED
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import alerts, config
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.alert import Rule
+
+PER_PAGE = 100
+NO_SUCH_RULE = "There is no such rule, or none that you may see."
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    viewer = request.viewer
+    asked, after = request.GET.get("q", "").strip()[:100], request.GET.get("after", "")
+    every = sorted(alerts.rules(viewer), key=_key)
+    words = asked.lower().split()
+    found = [one for one in every if all(word in _words(one) for word in words)]
+    begins = next((n for n, one in enumerate(found) if _key(one) > (after.lower(), after)), len(found)) if after else 0
+    shown = found[begins : begins + PER_PAGE]
+    is_more = len(found) > begins + PER_PAGE
+    context = {
+        "lines": rule_list.lines(
+            shown, alerts.standing(viewer, shown), {one.pk: alerts.may_change(viewer, one) for one in shown}
+        ),
+        "count": len(every),
+        "asked": asked,
+        "may_make": viewer.may_anywhere(OPERATOR) and not config.is_read_only(),
+        "self_url": f"{reverse('alert-rules')}?{urlencode({'q': asked, 'after': after})}",
+        "next_url": f"?{urlencode({'q': asked, 'after': shown[-1].name})}" if is_more else "",
+        "first_url": f"?{urlencode({'q': asked})}" if after else "",
+    }
+    return render_page(request, "alerts/rules.html", context, part="rules")
+
+
+def _key(rule: Rule) -> tuple[str, str]:
+    return rule.name.lower(), rule.name
+
+
+def _words(rule: Rule) -> str:
+    told = " ".join(one.name for one in rule.channels.all())
+    return f"{rule.name} {rule_words.sentence(rule)} {rule.severity} {told}".lower()
+
+
+def found(request: HttpRequest, pk: int) -> Rule:
+    try:
+        return alerts.rule(request.viewer, pk)
+    except alerts.NoSuchRule as error:
+        raise Http404(NO_SUCH_RULE) from error
+
+
+@require_POST
+@can(OPERATOR)
+def switch(request: HttpRequest, pk: int) -> HttpResponse:
+    """Enable or disable; what it says stays."""
+    rule = found(request, pk)
+    is_on = request.POST.get(ENABLED) == "1"
+    back = links.back(request, otherwise=reverse("alert-rules"))
+    try:
+        alerts.save_rule(request.viewer, alerts.document(rule) | {ENABLED: is_on, "changed_at": rule.changed_at}, pk)
+    except alerts.NoSuchRule as error:
+        raise Http404(NO_SUCH_RULE) from error
+    except alerts.AlertRefused as refused:
+        say(request, refused.message, level="error")
+        return go(request, back)
+    told = f"{rule.name} is judged from now on." if is_on else f"{rule.name} is not judged any more; it is kept."
+    fields = [(ENABLED, "" if is_on else "1"), ("back", back)]
+    say(request, told, undo=reverse("alert-rule-switch", args=[pk]), undo_fields=fields)
+    return go(request, back)
+
+
+@require_POST
+@can(OPERATOR)
+def delete(request: HttpRequest, pk: int) -> HttpResponse:
+    rule = found(request, pk)
+    try:
+        alerts.delete_rule(request.viewer, pk)
+    except alerts.NoSuchRule as error:
+        raise Http404(NO_SUCH_RULE) from error
+    except alerts.AlertRefused as refused:
+        say(request, refused.message, level="error")
+        return go(request, reverse("alert-rule-detail", args=[pk]))
+    say(request, f"The rule {rule.name} is deleted; what it told stays.")
+    return go(request, reverse("alert-rules"))

@@ -1,0 +1,67 @@
+"""What to do where a task fails: an address for a pattern of tasks."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import alerts, config
+from jobs_admin.models.access import OPERATOR, VIEWER
+
+_LONGEST = 2_000
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    return _page(request)
+
+
+@require_POST
+@can(OPERATOR)
+def save(request: HttpRequest) -> HttpResponse:
+    """A pattern that is there already gets the new address."""
+    task, url = (request.POST.get(name, "")[:_LONGEST].strip() for name in ("task", "url"))
+    try:
+        saved = alerts.save_runbook(request.viewer, task, url)
+    except alerts.AlertRefused as refused:
+        return _page(request, typed=(task, url), refused=refused)
+    say(request, f"The runbook of {saved.task} is saved.")
+    return go(request, reverse("runbook-list"))
+
+
+@require_POST
+@can(OPERATOR)
+def delete(request: HttpRequest, pk: int) -> HttpResponse:
+    gone = next((one for one in alerts.runbooks(request.viewer) if one.pk == pk), None)
+    if gone is None:
+        raise Http404("There is no such runbook.")
+    try:
+        alerts.delete_runbook(request.viewer, pk)
+    except alerts.NoSuchRunbook as error:
+        raise Http404("There is no such runbook.") from error
+    except alerts.AlertRefused as refused:
+        return _page(request, refused=refused)
+    fields = [("task", gone.task), ("url", gone.url)]
+    say(request, f"The runbook of {gone.task} is deleted.", undo=reverse("runbook-save"), undo_fields=fields)
+    return go(request, reverse("runbook-list"))
+
+
+def _page(
+    request: HttpRequest,
+    *,
+    typed: tuple[str, str] = ("", ""),
+    refused: alerts.AlertRefused | None = None,
+) -> HttpResponse:
+    status = 200 if refused is None else 403 if refused.code == "forbidden" else 422
+    context = {
+        "rows": alerts.runbooks(request.viewer),
+        "may_change": not config.is_read_only() and alerts.may_change_runbooks(request.viewer),
+        "typed": typed,
+        "errors": {refused.field if refused.field in ("task", "url") else "all": [refused.message]} if refused else {},
+    }
+    return render_page(request, "alerts/runbooks.html", context, part="runbooks", status=status)

@@ -1,0 +1,1 @@
+"""Silences of alerts: the list and the form."""

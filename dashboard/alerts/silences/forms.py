@@ -1,0 +1,41 @@
+"""How long a silence lasts, as a form says it: so many seconds, or until a time on the clock (UTC)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from dashboard.web import moments
+from jobs_admin.core.text import whole_number
+
+# Its shortest names; the longest is the service's to say.
+CHOICES = {"3600": "1 h", "14400": "4 h", "86400": "1 day"}
+
+
+class BadTime(Exception):
+    """The form names no time. Nothing was changed."""
+
+
+def ends_at(given: Mapping[str, str], now: datetime, starts_at: datetime | None = None) -> datetime:
+    """`for` in seconds, or `until` and the field of that name. Raises BadTime."""
+    chosen = given.get("for", "")
+    seconds = whole_number(chosen)
+    if seconds and str(seconds) in CHOICES:
+        return (starts_at or now) + timedelta(seconds=seconds)
+    found = moment(given.get("until", ""))
+    if found is None:
+        raise BadTime("Say until when: a day and a time, in UTC. Nothing was changed.")
+    return found
+
+
+def moment(text: str) -> datetime | None:
+    """`2026-11-20T10:00`, in UTC where it names no zone; None for what is none."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return moments.sane(found.replace(tzinfo=UTC) if found.tzinfo is None else found)
+    except ValueError:
+        return None
+
+
+def as_field(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")

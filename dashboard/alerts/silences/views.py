@@ -1,0 +1,122 @@
+"""What is kept quiet, by whom, why and until when; and new silences."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.alerts import listing as alert_list
+from dashboard.alerts.silences import forms as silence_forms
+from dashboard.alerts.silences import listing as silence_list
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import alerts, config
+from jobs_admin.alerts import showing
+from jobs_admin.core.clock import dated
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.alert import Severity
+from jobs_admin.queues import liveness
+
+MOST_FITTING = 10
+NO_SUCH_SILENCE = "There is no such silence, or it is about sources that you may not see."
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    return _page(request, {})
+
+
+def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, status: int = 200) -> HttpResponse:
+    """The silences, and the form of a new one: as it was filled in, where it was refused."""
+    viewer, now = request.viewer, timezone.now()
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+
+    def lines(found: list) -> list[silence_list.Line]:
+        return [silence_list.line(one, now, may_act and alerts.may_end(viewer, one)) for one in found]
+
+    current = lines(alerts.silences(viewer, now))
+    asked = silence_list.asked(given or request.GET)
+    context = {
+        "stale": liveness.stale(now),
+        "at_work": [line for line in current if line.stands == silence_list.AT_WORK],
+        "coming": [line for line in current if line.stands == silence_list.NOT_BEGUN],
+        "over": lines(alerts.silences(viewer, now, over=True)),
+        "may_act": may_act,
+        "is_read_only": config.is_read_only(),
+        "fields": silence_list.fields(asked),
+        "comment": given.get("comment", ""),
+        "until": given.get("until") or silence_forms.as_field(now + timedelta(hours=8)),
+        "until_min": silence_forms.as_field(now),
+        "starts": given.get("starts", ""),
+        "choices": silence_forms.CHOICES.items(),
+        "severities": Severity.values,
+        "refused": refused,
+        "refused_field": getattr(refused, "field", None) or "",
+        "is_asked": bool(asked),
+        **_fitting(request, asked),
+    }
+    return render_page(request, "alerts/silences.html", context, part="silences", status=status)
+
+
+def _fitting(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
+    """What it would keep quiet now."""
+    found, count = showing.fitting(request.viewer, asked, limit=MOST_FITTING) if asked else ([], 0)
+    now = timezone.now()
+    return {
+        "fitting": [alert_list.line(one, now) for one in found],
+        "fitting_count": count,
+        "fitting_more": count - len(found),
+        "asked": asked,
+    }
+
+
+@require_safe
+@can(VIEWER)
+def fitting(request: HttpRequest) -> HttpResponse:
+    """A part of the form: the open alerts that its matchers fit."""
+    asked = silence_list.asked(request.GET)
+    return render(request, "alerts/fitting.html", {**_fitting(request, asked), "is_asked": bool(asked)})
+
+
+@require_POST
+@can(OPERATOR)
+def save(request: HttpRequest) -> HttpResponse:
+    now = timezone.now()
+    try:
+        starts_at = silence_forms.moment(request.POST.get("starts", ""))
+        made = alerts.silence(
+            request.viewer, silence_list.asked(request.POST),
+            ends_at=silence_forms.ends_at(request.POST, now, starts_at), comment=request.POST.get("comment", ""),
+            starts_at=starts_at, now=now,
+        )  # fmt: skip
+    except (alerts.AlertRefused, silence_forms.BadTime) as refused:
+        return _page(request, request.POST.dict(), refused=refused, status=422)
+    say(
+        request,
+        f"Silenced until {dated(made.ends_at, now)} UTC.",
+        undo=reverse("silence-end", args=[made.pk]),
+    )
+    return go(request, reverse("silence-list"))
+
+
+@require_POST
+@can(OPERATOR)
+def end(request: HttpRequest, pk: int) -> HttpResponse:
+    try:
+        alerts.end_silence(request.viewer, pk)
+    except alerts.NoSuchSilence as error:
+        raise Http404(NO_SUCH_SILENCE) from error
+    except alerts.AlertRefused as refused:
+        say(request, refused.message, level="error")
+    else:
+        say(request, "The silence is over: what it kept quiet is told again.")
+    return go(request, links.back(request, otherwise=reverse("silence-list")))

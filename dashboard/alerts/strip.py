@@ -1,0 +1,144 @@
+"""The history of alerts as a strip: a line a rule and subject, a bar an episode, from when it fired until it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.urls import reverse
+
+from dashboard.alerts import words as alert_words
+from dashboard.web.figures import duration, number
+from jobs_admin.models import Alert
+from jobs_admin.models.alert import AlertState, Severity
+
+SPANS = {"1": "24 h", "7": "7 days", "14": "14 days", "90": "90 days"}
+SPAN = "14"
+MOST_LINES = 24
+WIDE = 1000  # of the picture's own measure
+_THIN = 5.0  # of what lasted too briefly to be seen
+# The height says the severity where no colour is seen: (from the top, tall) of 20.
+_TALL = {Severity.CRITICAL: (1, 18), Severity.WARNING: (5, 10), Severity.INFO: (8, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    x: str
+    width: str
+    y: int
+    height: int
+    look: str  # a class: its severity, and whether it is silenced
+    words: str
+    acknowledged_x: str  # a mark within it; "" where nobody did
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    name: str  # of what: the queue, or the source itself
+    source: str
+    rule: str
+    url: str  # of its latest alert
+    bars: list[Bar]
+    words: str  # all of it in a sentence
+    fired: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    strips: list[Strip]
+    more: int  # lines that are left out
+    marks: list[tuple[str, str]]  # (place in percent, words) below it
+    since: datetime
+    until: datetime
+
+
+def picture(alerts: Iterable[Alert], since: datetime, until: datetime) -> Picture:
+    """Of alerts in any order. What is open stands first, then what fired most often."""
+    by_line: dict[tuple[int, str, str], list[Alert]] = {}
+    for alert in alerts:
+        by_line.setdefault((alert.rule_id, alert.source, alert.subject), []).append(alert)
+    ranked = sorted(by_line.values(), key=_rank)
+    kept = [_strip(found, since, until) for found in ranked[:MOST_LINES]]
+    return Picture(kept, len(ranked) - len(kept), _marks(since, until), since, until)
+
+
+def _rank(found: list[Alert]) -> tuple[bool, int, float]:
+    latest = _latest(found)
+    return not latest.is_open, -len(found), -latest.opened_at.timestamp()
+
+
+def _latest(found: list[Alert]) -> Alert:
+    return max(found, key=lambda alert: (alert.opened_at, alert.pk))
+
+
+def _strip(found: list[Alert], since: datetime, until: datetime) -> Strip:
+    latest = _latest(found)
+    bars = [_bar(alert, since, until) for alert in sorted(found, key=lambda alert: alert.opened_at)]
+    lasted = sum((_end(alert, until) - max(_begun(alert), since)).total_seconds() for alert in found)
+    times = f"{number(len(found))} time{'' if len(found) == 1 else 's'}, {duration(max(0.0, lasted))} in all"
+    now = f"; {latest.state} now" if latest.is_open else ""
+    name = alert_words.where(latest)
+    return Strip(
+        name,
+        latest.source,
+        latest.rule.name,
+        reverse("alert-detail", args=[latest.pk]),
+        bars,
+        f"{name}, {latest.rule.name}: {times}{now}",
+        len(found),
+        latest.is_open,
+    )
+
+
+def _begun(alert: Alert) -> datetime:
+    return alert.fired_at or alert.opened_at
+
+
+def _end(alert: Alert, until: datetime) -> datetime:
+    return min(alert.resolved_at or until, until)
+
+
+def _bar(alert: Alert, since: datetime, until: datetime) -> Bar:
+    whole = (until - since).total_seconds()
+
+    def place(at: datetime) -> float:
+        return min(max((at - since).total_seconds() / whole, 0), 1) * WIDE
+
+    left, right = place(_begun(alert)), place(_end(alert, until))
+    left = min(left, WIDE - _THIN)
+    y, tall = _TALL.get(Severity(alert.severity), _TALL[Severity.INFO])
+    look = f"is-{alert_words.SEVERITY_LOOKS[Severity(alert.severity)]}"
+    if alert.state == AlertState.SILENCED:
+        look += " is-silenced"
+    taken = f"{place(alert.acknowledged_at):.1f}" if alert.acknowledged_at else ""
+    return Bar(f"{left:.1f}", f"{max(right - left, _THIN):.1f}", y, tall, look, words(alert, until), taken)
+
+
+def words(alert: Alert, until: datetime) -> str:
+    """An episode in a line of text, for hover and for the table."""
+    name = alert.rule.metric
+    begun, lasted = _begun(alert), (_end(alert, until) - _begun(alert)).total_seconds()
+    ended = (
+        f"{duration(max(0.0, lasted))}"
+        if alert.resolved_at
+        else f"{alert.state}, {duration(max(0.0, lasted))} until now"
+    )
+    peak = f"at most {alert_words.in_unit(alert.peak, name)}, threshold {alert_words.in_unit(alert.threshold, name)}"
+    return f"{begun:%-d %b %H:%M} UTC, {alert.severity}: {ended}; {peak}"
+
+
+def _marks(since: datetime, until: datetime) -> list[tuple[str, str]]:
+    """Some five moments below, at round hours or midnights."""
+    whole = until - since
+    steps = (timedelta(hours=6), timedelta(days=1), timedelta(days=2), timedelta(days=14))
+    step = next((one for one in steps if whole / one <= 8), steps[-1])
+    at = since.replace(minute=0, second=0, microsecond=0)
+    at = at.replace(hour=0) if step >= timedelta(days=1) else at.replace(hour=at.hour // 6 * 6)
+    form, found = "%-d %b" if step >= timedelta(days=1) else "%H:%M", []
+    while at < until - step / 4:
+        if at > since:
+            found.append((f"{(at - since) / whole * 100:.2f}", at.strftime(form)))
+        at += step
+    return found

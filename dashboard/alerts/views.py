@@ -1,0 +1,304 @@
+"""What fires, who knows, and what is done about it: the list of alerts, the page of one, and the acts on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.alerts import listing as alert_list
+from dashboard.alerts import page as alert_page
+from dashboard.alerts import picture as alert_picture
+from dashboard.alerts import strip as alert_strip
+from dashboard.alerts import words as alert_words
+from dashboard.alerts.channels import silent as silent_channels
+from dashboard.alerts.silences import forms as silence_forms
+from dashboard.alerts.silences import listing as silence_list
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import alerts, config, notices
+from jobs_admin.alerts import showing
+from jobs_admin.core.clock import clock, dated
+from jobs_admin.desk import overview
+from jobs_admin.models import Alert
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, OPERATOR, VIEWER
+from jobs_admin.models.alert import AlertState
+from jobs_admin.queues import depths, liveness
+
+NOW_SHOWN = 12
+MOST_COUNTED = 200
+LIMIT = 50
+MOST_STRIP = 2_000
+RULES_NAMED = 3
+TIMES_DAYS = 30
+OTHERS_SHOWN = 20
+MOST_DELIVERIES = 200
+AROUND = timedelta(minutes=5)  # an alert, where its incident is looked at
+NO_SUCH_ALERT = "There is no such alert, or you have no role on its source."
+NOBODY_TOLD = "Nobody was told of it outside this desk: its rule names no channel."
+READ_ONLY = "The desk is read-only: nothing can be acknowledged or silenced."
+
+
+# --- the list ----------------------------------------------------------------------------------------------------
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    chosen = {name: request.GET.get(name, "").strip()[:255] for name in alert_list.FILTERS}
+    chosen = {name: value for name, value in chosen.items() if value}
+    days = request.GET.get("days", "")
+    span = days if days in alert_strip.SPANS else alert_strip.SPAN
+    kept = {**chosen, **({"days": days} if days == span else {})}
+    after = request.GET.get("after")
+    page = alerts.listing(viewer, **chosen, after=after, limit=LIMIT)
+    rules = alerts.rules(viewer, with_channels=False)
+    since = now - timedelta(days=int(span))
+    episodes = showing.episodes(
+        viewer, since, source=chosen.get("source", ""), queue=chosen.get("queue", ""), rule=chosen.get("rule", ""), limit=MOST_STRIP + 1
+    )  # fmt: skip
+    strip = alert_strip.picture(episodes[:MOST_STRIP], since, now)
+    firing = alerts.firing(viewer, limit=MOST_COUNTED + 1)
+    may_act = alert_list.may_act(viewer, [*firing, *page.rows])
+    now_lines = alert_list.lines(firing, now, may_act, is_folded=True)
+    watching = [rule.name for rule in rules if rule.enabled]
+    context = {
+        "now": now,
+        "stale": liveness.stale(now),
+        "silent": silent_channels.silent(overview.silent_channels(), sees=viewer.may(ADMIN, EVERY_SOURCE)),
+        "title": _title(firing),
+        "rules_on": len(watching),
+        "rules_named": ", ".join(watching[:RULES_NAMED]),
+        "more_rules": max(0, len(watching) - RULES_NAMED),
+        "rules_url": links.url_of("alert-rules"),
+        "watched_words": f"{len(watching)} rule{'' if len(watching) == 1 else 's'} watch what you see.",
+        "times": alerts.times(viewer, now - timedelta(days=TIMES_DAYS)),
+        "times_days": TIMES_DAYS,
+        "now_lines": now_lines[:NOW_SHOWN],
+        "more_now": len(firing) - sum(1 + line.others for line in now_lines[:NOW_SHOWN]),
+        "open_url": alert_list.address({"state": alerts.OPEN}) + "#all",
+        "strip": strip,
+        "strip_is_capped": len(episodes) > MOST_STRIP,
+        "strip_empty": f"Nothing{' like this' if chosen else ''} fired in the last {alert_strip.SPANS[span]}.",
+        "more_strips": f"{strip.more:,} more stand in the list below.",
+        "many_sources": len({one.source for one in strip.strips}) > 1,
+        "span_words": alert_strip.SPANS[span],
+        "spans": [
+            alert_list.Choice(words, alert_list.address(chosen, days=value), value == span)
+            for value, words in alert_strip.SPANS.items()
+        ],
+        "states": alert_list.states(kept),
+        "chosen": chosen,
+        "days_given": kept.get("days", ""),
+        "rules": [_RuleChoice(str(rule.pk), rule.name, str(rule.pk) == chosen.get("rule")) for rule in rules],
+        "sources": viewer.sources() or sorted({one.source for one in strip.strips}),
+        "page": page,
+        "lines": alert_list.lines(page.rows, now, may_act),
+        "next_url": alert_list.address(kept, after=page.next) + "#all" if page.next else "",
+        "first_url": alert_list.address(kept) + "#all",
+        "is_first": not after,
+        "all_url": alert_list.address({}),
+        "self_url": (here := alert_list.address(kept, after=after or "")),
+        "back": here,
+    }
+    return render_page(request, "alerts/list.html", context, part="alerts")
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleChoice:
+    pk: str
+    name: str
+    is_chosen: bool
+
+
+def _title(firing: list[Alert]) -> str:
+    calling = sum(alert.state == AlertState.FIRING for alert in firing)
+    if calling:
+        many = f"More than {MOST_COUNTED}" if calling > MOST_COUNTED else f"{calling:,}"
+        return f"{many} alert{'s fire' if calling > 1 else ' fires'}, and nobody has acknowledged {'them' if calling > 1 else 'it'}"
+    if firing:
+        return f"{len(firing):,} alert{'s are' if len(firing) > 1 else ' is'} open, and somebody knows"
+    return "Nothing fires"
+
+
+# --- one alert ---------------------------------------------------------------------------------------------------
+
+
+def _found(request: HttpRequest, pk: int) -> Alert:
+    try:
+        return alerts.get(request.viewer, pk)
+    except alerts.NoSuchAlert as error:
+        raise Http404(NO_SUCH_ALERT) from error
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    """Where a link in a notice leads."""
+    return _page(request, _found(request, pk))
+
+
+def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    may_act = alert_list.may_act(viewer, [alert])[alert.source]
+    led = alerts.links(alert, now)
+    events = alerts.events(viewer, alert)
+    since, until = alert_picture.span(alert, now)
+    others = list(alerts.together(alert).exclude(pk=alert.pk).select_related("rule")[: OTHERS_SHOWN + 1])
+    covered = [one.subject for one in (alert, *others) if one.is_open and one.subject]
+    shared = alerts.links(alert, now, queues=covered) if others and alert.is_open and len(covered) > 1 else None
+    risen = alerts.groups_behind(alert)
+    told = _deliveries(request, alert)
+    context = {
+        "now": now,
+        "alert": alert,
+        "stale": liveness.stale(now),
+        "says": alert_words.says(alert),
+        "sentence": alert_page.sentence(alert, now),
+        "severity_look": alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
+        "acknowledged_by": alert.acknowledged_by,
+        "peak": alert_words.in_unit(alert.peak, alert.rule.metric),
+        "may_act": may_act,
+        "may_acknowledge": may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED),
+        "may_silence": may_act and alert.is_open,
+        "why_not": "" if may_act else _why_not(alert),
+        "silences": showing.silencing(viewer, alert, now) if alert.is_open else [],
+        "matcher_fields": silence_list.fields(_matchers(alert)),
+        "until": (now + timedelta(hours=8)).strftime("%Y-%m-%dT%H:%M"),
+        "until_min": now.strftime("%Y-%m-%dT%H:%M"),
+        "replay_url": _here(led.replay_url),
+        "failures_url": _here(led.failures_url),
+        "shared": alert_page.shared(covered, _here(shared.failures_url), _here(shared.replay_url)) if shared else None,
+        "is_of_quarantine": alert.rule.metric == "quarantined",
+        "runbook": runbook if links.is_web(runbook := alerts.runbook_of(alert, risen)) else "",
+        "incident_url": _incident(alert, now),
+        "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",
+        "picture": _picture(request, alert, since, until),
+        "is_of_queue": alert_picture.is_of_queue(alert),
+        "is_kept": alert_picture.is_kept(alert),
+        "quarantine_url": links.url_of("quarantine-list"),
+        "beside": alert_picture.beside(alert),
+        "until_words": "now" if until == now else clock(until, now),
+        "risen": alert_page.risen(risen),
+        "nobody_told": "" if told or alert.fired_at is None else NOBODY_TOLD,
+        "rule_url": _rule_page(alert),
+        "deliveries_url": _deliveries_page(alert) if told else "",
+        "others": [alert_list.line(one, now) for one in others[:OTHERS_SHOWN]],
+        "more_others": max(0, len(others) - OTHERS_SHOWN),
+        "steps": alert_page.steps(alert, events, told, now),
+        "earlier": alert_page.before(alerts.earlier(viewer, alert)),
+        "all_like_url": alert_list.address(
+            {"rule": str(alert.rule_id), "source": alert.source, "queue": alert.subject}
+        ),
+        "self_url": reverse("alert-detail", args=[alert.pk]),
+    }
+    return render_page(request, "alerts/detail.html", context, part="alert")
+
+
+def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetime) -> alert_picture.Picture:
+    """Of the queue that it is about; empty where it is about none, or where no history tells of it."""
+    if not alert_picture.is_kept(alert):
+        return alert_picture.picture(alert, [], [], [], since, until)
+    held = depths.history(request.viewer, alert.source, alert.subject, since, until, most=alert_picture.MOST_POINTS)
+    marks = depths.marks(request.viewer, alert.source, alert.subject, since, until)
+    return alert_picture.picture(alert, held.points, marks, held.gaps, since, until)
+
+
+def _why_not(alert: Alert) -> str:
+    if config.is_read_only():
+        return READ_ONLY
+    return f"You look on: to acknowledge or silence it takes the role operator on {alert.source or 'every source'}."
+
+
+def _matchers(alert: Alert) -> dict[str, str]:
+    """What a silence from its page begins with: its rule, on its queue."""
+    return {"rule": alert.rule.name, "source": alert.source, "queue": alert.subject}
+
+
+def _asked(request: HttpRequest, alert: Alert) -> dict[str, Any]:
+    """The matchers that its form sent. A name that was left as it is means that name, also where it has a star in it."""
+    asked: dict[str, Any] = silence_list.asked(request.POST)
+    kept = [name for name, own in _matchers(alert).items() if "*" in own and asked.get(name) == own.strip()]
+    return asked | {"exact": kept} if kept else asked
+
+
+def _rule_page(alert: Alert) -> str:
+    return "" if alert.rule.deleted_at else links.url_of("alert-rule-detail", alert.rule_id)
+
+
+def _deliveries_page(alert: Alert) -> str:
+    page = links.url_of("delivery-list")
+    return f"{page}?alert={alert.told_with_id or alert.pk}" if page else ""
+
+
+def _incident(alert: Alert, now: datetime) -> str:
+    """The incident that it is a part of: from shortly before it was true until shortly after it was over."""
+    page = links.url_of("incident")
+    since, until = alert.opened_at - AROUND, min(now, (alert.resolved_at or now) + AROUND)
+    given = {"source": alert.source, "queue": alert.subject, "since": _iso(since), "until": _iso(until)}
+    return (
+        f"{page}?{urlencode({name: value for name, value in given.items() if value})}" if page and alert.source else ""
+    )
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _here(url: str) -> str:
+    """An address for notices, as one on the desk that is being looked at: that may be reached by another name."""
+    return urlsplit(url)._replace(scheme="", netloc="").geturl() if url else ""
+
+
+def _deliveries(request: HttpRequest, alert: Alert) -> list[notices.DeliveryRow]:
+    return notices.deliveries(request.viewer, alert=alert.told_with_id or alert.pk, limit=MOST_DELIVERIES).rows
+
+
+# --- acts --------------------------------------------------------------------------------------------------------
+
+
+@require_POST
+@can(OPERATOR)
+def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
+    url = links.back(request, otherwise=reverse("alert-detail", args=[pk]))
+    try:
+        alert = alerts.acknowledge(request.viewer, pk, request.POST.get("comment", ""))
+    except alerts.NoSuchAlert as error:
+        raise Http404(NO_SUCH_ALERT) from error
+    except alerts.AlertRefused as refused:
+        say(request, refused.message, level="error")
+        return go(request, url)
+    say(request, f"You have taken it: {alert_words.says(alert)}. Nobody is reminded of it any more.")
+    return go(request, url)
+
+
+@require_POST
+@can(OPERATOR)
+def silence(request: HttpRequest, pk: int) -> HttpResponse:
+    """Keep quiet what its form says: this rule on this queue, unless the person changed that."""
+    alert, now = _found(request, pk), timezone.now()
+    url = reverse("alert-detail", args=[pk])
+    try:
+        made = alerts.silence(
+            request.viewer, _asked(request, alert), ends_at=silence_forms.ends_at(request.POST, now),
+            comment=request.POST.get("comment", ""), now=now,
+        )  # fmt: skip
+    except (alerts.AlertRefused, silence_forms.BadTime) as refused:
+        say(request, str(refused), level="error")
+        return go(request, url)
+    say(
+        request,
+        f"Silenced until {dated(made.ends_at, timezone.now())} UTC: {alert_words.where(alert)}.",
+        undo=reverse("silence-end", args=[made.pk]),
+        undo_fields=[("back", url)],
+    )
+    return go(request, url)

@@ -1,0 +1,1 @@
+"""The audit, undo, and the progress of bulk acts."""

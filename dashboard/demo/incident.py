@@ -1,0 +1,406 @@
+"""The played incident as /demo/ shows it: its acts, what each replay did to the partner, second by second, and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.urls import reverse
+
+from dashboard.web import links
+from dashboard.web.figures import duration, number
+from demo.story import ACTS, JOBS, SIDES, TENANT, THRESHOLD, Seen, Side, Story
+from demo.temper import COLD_RATE, FALLEN_S, WARM_RATE
+
+NAMES = {
+    "outage": "Outage",
+    "group": "A new group",
+    "condition": "The condition",
+    "at_once": "Everything at once",
+    "careful": "Careful",
+}
+_SHORTEST_S = 30  # of the time axis
+_LOWEST_TOP, _HIGHEST_TOP = 60, 150  # requests/s; what is higher is cut off at the edge, with its number
+_MARK_EVERY_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    name: str
+    standing: str  # done, now, later
+    words: str  # after how many seconds it began
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What came in one second, in the units of its picture."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A second that is higher than the picture."""
+
+    x: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    second: int
+    requests: int
+    refused: int
+    capacity: float | None
+    left: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One replay at the partner. Lengths are in percent of the picture, which begins when the partner is back."""
+
+    name: str
+    side: str
+    verdict: str
+    look: str
+    replay: int | None
+    url: str
+    says: str  # what the picture shows, in words
+    bars: list[Bar]
+    cuts: list[Cut]
+    down: list[Bar]  # the times in which it was down
+    falls: list[float]
+    capacity: list[str]  # lines: it is interrupted while it is down
+    left: str
+    left_says: str
+    rows: list[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    at_once: str
+    careful: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    title: str
+    url: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    headline: str
+    look: str
+    sentence: str
+    acts: list[Act]
+    is_playing: bool
+    has_player: bool
+    is_over: bool
+    began_at: datetime | None
+    by: str
+    groups: list[Group]
+    failures_url: str
+    pictures: list[Picture]
+    figures: list[Figure]
+    top: int  # requests/s at the upper edge of both pictures
+    jobs: int
+    tenant: str
+    marks: list[str]  # of the time axis
+
+
+def shown(seen: Seen) -> Shown:
+    told = seen.story
+    sides = [told.sides[name] for name in SIDES if name in told.sides] if told else []
+    span = _span(sides)
+    top = _top(sides)
+    headline, look = _headline(seen)
+    return Shown(
+        headline=headline,
+        look=look,
+        sentence=_sentence(told) if told else "",
+        acts=list(_acts(told, seen.is_playing)),
+        is_playing=seen.is_playing,
+        has_player=seen.has_player,
+        is_over=told is not None and told.is_over,
+        began_at=datetime.fromtimestamp(told.began_at, UTC) if told else None,
+        by=told.by if told else "",
+        groups=list(_groups(told)) if told else [],
+        failures_url=links.failures_of(source="shop", tenant=TENANT, state="any"),
+        pictures=[_picture(name, told.sides[name], told, span, top) for name in SIDES if name in told.sides]
+        if told
+        else [],
+        figures=_figures(told) if told and sides else [],
+        top=top,
+        jobs=told.jobs if told else JOBS,
+        tenant=TENANT,
+        marks=[f"{second} s" for second in range(0, span + 1, _MARK_EVERY_S)],
+    )
+
+
+def _span(sides: list[Side]) -> int:
+    """Seconds on the time axis of both: whole tens."""
+    longest = max((len(side.seconds) for side in sides), default=0)
+    return max(_SHORTEST_S, -(-longest // _MARK_EVERY_S) * _MARK_EVERY_S)
+
+
+def _top(sides: list[Side]) -> int:
+    """Requests/s at the upper edge. A peak beyond all measure is cut off, or nothing else could be seen."""
+    highest = max((side.peak for side in sides), default=0)
+    return max(_LOWEST_TOP, -(-min(highest, _HIGHEST_TOP) // 10) * 10)
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def _headline(seen: Seen) -> tuple[str, str]:
+    told = seen.story
+    if told is None:
+        return ("It begins in a moment.", "replaying") if seen.is_playing else ("", "")
+    if told.outcome and not told.is_over:
+        return "Ending: the warehouse is being fixed, and jobs in flight are settling.", "replaying"
+    if told.outcome == "failed":
+        return f"The incident could not be played to its end. {told.why}", "dead"
+    if told.outcome == "stopped":
+        return "Stopped. The warehouse is fixed, and dead jobs are discarded.", "discarded"
+    if told.outcome == "played":
+        return _moral(told)
+    words = f"{ACTS.index(told.act) + 1} of {len(ACTS)}: {NAMES[told.act]}."
+    return words, "dead" if told.act != "careful" else "replaying"
+
+
+def _moral(told: Story) -> tuple[str, str]:
+    naive, careful = told.sides["at_once"], told.sides["careful"]
+    left = f"left {number(naive.failed_again)} of {number(naive.jobs)} dead"
+    first = f"Everything at once knocked it over {_times(len(naive.falls))} and {left}"
+    if careful.falls:
+        return f"{first}. Careful knocked it over {_times(len(careful.falls))}, too.", "retrying"
+    if careful.failed_again:
+        return f"{first}. Careful did not; {number(careful.failed_again)} failed again.", "retrying"
+    return f"{first}. Careful brought every one of them back in {duration(round(careful.ended or 0))}.", "recovered"
+
+
+def _moment(at: float) -> str:
+    return f"{max(at, 0.1):.1f} s"
+
+
+def _times(n: int) -> str:
+    return {1: "once", 2: "twice"}.get(n, f"{n} times")
+
+
+def _sentence(told: Story) -> str:
+    """What goes on in the act that is played now."""
+    if told.outcome:
+        return ""
+    if told.act == "outage":
+        queued = f"{number(told.published)} of {number(told.jobs)} jobs are on the queue"
+        return f"A warehouse of the partner answers 503 or cuts the connection. {queued}."
+    if told.act == "group":
+        return (
+            f"The jobs fail in {_number_of(told.groups, 'group')}. Celery tries each four times within some seconds: "
+            f"{number(told.dead)} of {number(told.jobs)} are dead."
+        )
+    if told.act == "condition":
+        after = duration(round((told.reached_at or 0) - (told.broken_at or 0)))
+        return (
+            f"{THRESHOLD} jobs were dead after {after}: a condition of that kind is reached. "
+            f"{number(told.dead)} of {number(told.jobs)} are dead now."
+        )
+    side = told.sides.get(told.act)
+    if side is None or side.replay is None:
+        return "The partner is back in a moment, and cold. Then the replay begins."
+    if told.act == "at_once":
+        if not side.falls:
+            carries = number(round(COLD_RATE * told.scale, 1))
+            return f"The partner is just back and carries {carries} requests/s. All {number(side.jobs)} jobs come at once."
+        dead = f"{number(side.failed_again)} of {number(side.jobs)} are dead again"
+        return (
+            f"It fell over after {_moment(side.falls[0])}, and their retries meet a partner that is down: "
+            f"{dead}. It is back after {number(FALLEN_S)} s."
+        )
+    if side.state == "held":
+        return f"Held: {side.said}"
+    back = f"{number(side.jobs - told.left if told.left <= side.jobs else 0)} of {number(side.jobs)} are back"
+    return {
+        "canary": f"A few jobs go first, and the rest waits for how they fare: {back}.",
+        "ramping": f"The canary was well: ever more jobs a second, as long as none fails: {back}.",
+    }.get(side.state, f"The partner is back, as cold as before. {back}.")
+
+
+def _number_of(things: list[dict[str, str]], word: str) -> str:
+    fresh = " never seen before" if all(thing["state"] == "new" for thing in things) else ""
+    return f"{'one' if len(things) == 1 else number(len(things))} {word}{'' if len(things) == 1 else 's'}{fresh}"
+
+
+def _acts(told: Story | None, is_playing: bool) -> Iterator[Act]:
+    begun = _begun(told) if told else {}
+    on = ACTS.index(told.act) if told else -1
+    for n, act in enumerate(ACTS):
+        if told is None or n > on or (n == on and act not in begun):
+            standing = "later"
+        elif n < on or told.outcome:
+            standing = "done"
+        else:
+            standing = "now"
+        yield Act(NAMES[act], standing, f"{begun[act]:.0f} s" if act in begun and standing != "later" else "")
+
+
+def _begun(told: Story) -> dict[str, float]:
+    """Act -> seconds after the first."""
+    first = told.broken_at
+    if first is None:
+        return {}
+    begun = {"outage": 0.0}
+    if told.failed_at:
+        begun["group"] = told.failed_at - first
+    if told.reached_at:
+        begun["condition"] = told.reached_at - first
+    if told.all_dead_at:
+        begun["at_once"] = told.all_dead_at - first
+        if "careful" in told.sides:
+            begun["careful"] = begun["at_once"] + told.sides["careful"].began - told.sides["at_once"].began
+    return begun
+
+
+def _groups(told: Story) -> Iterator[Group]:
+    words = {"new": "new", "regressed": "came back"}
+    for group in told.groups:
+        url = reverse("group-detail", args=[group["fingerprint"]])
+        yield Group(group["title"], url, words.get(group["state"], group["state"]))
+
+
+# Figures --------------------------------------------------------------------------------------------------------------
+
+
+def _figures(told: Story) -> list[Figure]:
+    sides = [told.sides.get(name) for name in SIDES]
+
+    def row(name: str, value) -> Figure:
+        return Figure(name, *(value(side) if side else "–" for side in sides))
+
+    return [
+        row("Most requests in a second", lambda side: number(side.peak)),
+        row("Fell over", _fell),
+        row("Requests while it was down", lambda side: number(side.while_down)),
+        row("Failed again", lambda side: f"{number(side.failed_again)} of {number(side.jobs)}"),
+        row("All through after", _through),
+    ]
+
+
+def _fell(side: Side) -> str:
+    if side.falls:
+        return _times(len(side.falls))
+    return "never" if side.ended is not None else "not so far"
+
+
+def _through(side: Side) -> str:
+    if side.ended is None:
+        return "not yet"
+    if side.failed_again:
+        return f"never: {number(side.failed_again)} dead"
+    return duration(round(side.ended))
+
+
+# Pictures -------------------------------------------------------------------------------------------------------------
+
+
+def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture:
+    step = 100 / span
+    rows = [
+        Row(n, second.requests, second.refused, second.capacity, second.left)
+        for n, second in enumerate(side.seconds)
+        if second
+    ]
+    # The first second began before the partner was back; the marks count from then.
+    offset = side.began % 1
+    verdict, look = _verdict(name, side)
+    return Picture(
+        name=NAMES[name],
+        side=name,
+        verdict=verdict,
+        look=look,
+        replay=side.replay,
+        url=reverse("replay-detail", args=[side.replay]) if side.replay else "",
+        says=f"{NAMES[name]}: requests at the partner in each second; at most {number(side.peak)}. {verdict}",
+        bars=[bar for row in rows for bar in _bars(row, step, top)],
+        cuts=list(_cuts(rows, step, top)),
+        down=[
+            Bar(
+                round((at + offset) * step, 2),
+                0,
+                round(max(0.0, min(FALLEN_S, len(side.seconds) - at - offset)) * step, 2),
+                100,
+                "dead",
+            )
+            for at in side.falls
+        ],
+        falls=[round((at + offset) * step, 2) for at in side.falls],
+        capacity=_capacity(rows, step, top),
+        left=_back(rows, side, told.jobs, step),
+        left_says=f"{NAMES[name]}: jobs that are not back. {_left(rows, side)}",
+        rows=rows,
+    )
+
+
+def _verdict(name: str, side: Side) -> tuple[str, str]:
+    if side.falls:
+        after = f"after {' and '.join(_moment(at) for at in side.falls)}"
+        return f"Fell over {after}; {number(side.failed_again)} failed again.", "dead"
+    if side.ended is None:
+        return ("Under way." if side.state != "held" else "Held."), "replaying" if side.state != "held" else "retrying"
+    if side.failed_again:
+        return f"Never fell over; {number(side.failed_again)} failed again.", "retrying"
+    return f"Never fell over; all {number(side.succeeded)} came back in {duration(round(side.ended))}.", "recovered"
+
+
+def _back(rows: list[Row], side: Side, jobs: int, step: float) -> str:
+    known = [(-1, side.jobs), *((row.second, row.left) for row in rows if row.left is not None)]
+    return " ".join(f"{(second + 1) * step:.2f},{100 - left / jobs * 100:.2f}" for second, left in known)
+
+
+def _left(rows: list[Row], side: Side) -> str:
+    known = [row.left for row in rows if row.left is not None]
+    return f"{number(known[0])} at first, {number(known[-1])} at last." if known else "Nothing was counted yet."
+
+
+def _bars(row: Row, step: float, top: int) -> Iterator[Bar]:
+    """What was answered stands on the ground, what was refused on top of it."""
+    scale = 100 / max(top, row.requests)
+    floor = 100.0
+    for requests, look in ((row.requests - row.refused, "recovered"), (row.refused, "dead")):
+        tall = requests * scale
+        floor -= tall
+        if requests:
+            yield Bar(
+                round(row.second * step + step * 0.08, 2), round(floor, 2), round(step * 0.84, 2), round(tall, 2), look
+            )
+
+
+def _cuts(rows: list[Row], step: float, top: int) -> Iterator[Cut]:
+    """The number of the highest of each run of seconds that are cut off: side by side they would cover each other."""
+    run: list[Row] = []
+    for row in [*rows, None]:
+        if row and row.requests > top and (not run or row.second - run[0].second < 8):
+            run.append(row)
+            continue
+        if run:
+            highest = max(run, key=lambda one: one.requests)
+            yield Cut(round((highest.second + 1) * step, 2), f"↑ {number(highest.requests)}")
+        run = [row] if row and row.requests > top else []
+
+
+def _capacity(rows: list[Row], step: float, top: int) -> list[str]:
+    lines: list[list[str]] = [[]]
+    for row in rows:
+        if row.capacity is None:
+            lines.append([])
+        else:
+            lines[-1].append(f"{(row.second + 1) * step:.2f},{100 - min(row.capacity, WARM_RATE) / top * 100:.2f}")
+    return [" ".join(line) for line in lines if len(line) > 1]

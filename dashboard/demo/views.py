@@ -1,0 +1,317 @@
+"""The demo's desk of mischief: breaks and mends the partner, sets the load, shows what comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.demo import incident as incident_page
+from dashboard.demo import pager as demo_pager
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.figures import duration, number
+from dashboard.web.htmx import render_page
+from dashboard.web.toasts import say
+from demo import control, story
+from demo.temper import STRAIN
+from jobs_admin import queues
+from jobs_admin.db import audit
+from jobs_admin.models.access import OPERATOR, VIEWER
+
+SOURCE = "shop"
+RATES = (0, 1, 5, 10, 25, 50)
+
+# Name of the mode, what its button says, what it does.
+MODES = (
+    ("well", "Fix", "Well: answers every request at once."),
+    ("warming", "Fix slowly", "Warming up: carries a rate that rises over a minute, and falls over above it."),
+    ("outage", "Break", "Outage: answers 503 or cuts the connection."),
+    ("slow", "Make slow", "Slow: answers later than the shop waits."),
+    ("rate_limit", "Limit the rate", "Rate limit: answers 429 with Retry-After above its limit."),
+)
+_DOES = {mode: does for mode, _, does in MODES}
+_LOOKS = {"well": "recovered", "warming": "replaying", "slow": "retrying", "rate_limit": "retrying", "outage": "dead"}
+_STATUSES = {
+    "200": ("recovered", "answered"),
+    "402": ("discarded", "card declined"),
+    "404": ("discarded", "no such endpoint"),
+    "410": ("discarded", "endpoint gone"),
+    "429": ("retrying", "asked to come back later"),
+    "503": ("dead", "service unavailable"),
+    "cut": ("dead", "connection cut"),
+}
+
+WIDTH, HEIGHT = 600, 96  # of the picture, in its own units
+
+
+def only_in_demo(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Where no demo runs there is no such page."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest) -> HttpResponse:
+        if not settings.REDRIVE_DEMO_BROKER_URL:
+            raise Http404("This desk runs without the demo.")
+        return view(request)
+
+    return guarded
+
+
+@only_in_demo
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    _in_sight(request)
+    return _page(request)
+
+
+@only_in_demo
+@require_POST
+@can(OPERATOR)
+def partner(request: HttpRequest) -> HttpResponse:
+    """Break or mend the partner: `mode`, and `delay_s` or `limit` where the mode has such a number."""
+    mode = request.POST.get("mode", "")
+
+    def change() -> None:
+        numbers = {name: float(request.POST[name]) for name in ("delay_s", "limit") if request.POST.get(name)}
+        control.set_mode(settings.REDRIVE_DEMO_PARTNER_URL, mode, **numbers)
+
+    return _acted(request, change, "demo.partner", mode, lambda: _DOES[mode])
+
+
+@only_in_demo
+@require_POST
+@can(OPERATOR)
+def load(request: HttpRequest) -> HttpResponse:
+    """Set how many jobs a second the shop publishes."""
+    rate = request.POST.get("rate", "")
+
+    def change() -> None:
+        control.set_rate(_broker(), float(rate))
+
+    return _acted(request, change, "demo.load", rate, lambda: f"The shop publishes {_jobs(float(rate))} a second.")
+
+
+@only_in_demo
+@require_POST
+@can(OPERATOR)
+def incident(request: HttpRequest) -> HttpResponse:
+    """Have an incident played (`wish`: play), or end the one that is (stop)."""
+    wish = request.POST.get("wish", "")
+
+    def change() -> None:
+        if wish == "play":
+            _refuse_while_broken()
+            story.ask(_broker(), request.viewer.user_id, request.viewer.name)
+        elif wish == "stop":
+            story.stop(_broker())
+        else:
+            raise control.BadWish(f"{wish[:40]!r} is neither play nor stop. Nothing was changed.")
+
+    words = {"play": "The incident begins.", "stop": "It ends, and what it changed is tidied up."}
+    return _acted(request, change, "demo.incident", wish, lambda: words[wish])
+
+
+def _refuse_while_broken() -> None:
+    mode = control.partner(settings.REDRIVE_DEMO_PARTNER_URL)["mode"]
+    if mode != "well":
+        raise control.BadWish(
+            "The partner is not well, and keeps the shop's workers waiting: fix it below, then play. Nothing was changed."
+        )
+
+
+def _in_sight(request: HttpRequest) -> None:
+    if request.viewer.role_on(SOURCE) is None:
+        raise Http404("There is no such page, or none that you may see.")
+
+
+def _acted(
+    request: HttpRequest, change: Callable[[], None], act: str, wish: str, words: Callable[[], str]
+) -> HttpResponse:
+    _in_sight(request)
+    if not request.viewer.may(OPERATOR, SOURCE):
+        raise PermissionDenied(f"This needs the role operator on the source {SOURCE}. Nothing was changed.")
+    try:
+        with transaction.atomic():
+            audit.record(request.viewer, act, wish[:100], source=SOURCE)
+            change()
+    except control.DemoUnreachable as error:
+        say(request, str(error), level="error")
+    except ValueError as error:  # BadWish, and what is not a number at all
+        told = str(error) if isinstance(error, control.BadWish) else f"{wish!r} is not a number. Nothing was changed."
+        say(request, told, level="error")
+    else:
+        link = (
+            {} if act == "demo.incident" else {"link": _recent_failures(), "link_text": "Failures of the last 15 min"}
+        )
+        say(request, words(), **link)
+    if not request.htmx:
+        return redirect("demo")
+    return _page(request)
+
+
+def _page(request: HttpRequest) -> HttpResponse:
+    lines = [_queue(row) for row in queues.listing(request.viewer, source=SOURCE).rows]
+    context: dict[str, Any] = {
+        "queues": lines,
+        "may_operate": request.viewer.may(OPERATOR, SOURCE),
+        "failures_url": _recent_failures(),
+        "groups_url": f"{reverse('group-list')}?{urlencode({'q': f'source:{SOURCE}'})}",
+    }
+    try:
+        context["partner"] = _partner(control.partner(settings.REDRIVE_DEMO_PARTNER_URL))
+    except control.DemoUnreachable as error:
+        context["partner_is_away"] = str(error)
+    with contextlib.suppress(control.DemoUnreachable):  # the partner, whose process it shares, is said to be away
+        context["pager"] = demo_pager.shown(control.pages(settings.REDRIVE_DEMO_PARTNER_URL))
+    try:
+        context["load"] = _load(control.load(_broker()))
+    except control.DemoUnreachable as error:
+        context["load_is_away"] = str(error)
+    try:
+        context["incident"] = incident_page.shown(story.read(_broker()))
+    except control.DemoUnreachable as error:
+        context["incident_is_away"] = str(error)
+    return render_page(request, "demo/index.html", context, part="demo")
+
+
+def _broker():
+    return control.broker(settings.REDRIVE_DEMO_BROKER_URL)
+
+
+def _recent_failures() -> str:
+    return f"{reverse('failure-list')}?{urlencode({'q': f'source:{SOURCE} age:<15m'})}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    value: str
+    words: str
+    does: str
+    is_now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    look: str
+    sentence: str
+    choices: list[Choice]
+    requests_per_s: float
+    refused_per_s: float
+    capacity: float | None
+    statuses: list[tuple[str, str, str, int]]  # look, status, words, requests of the last minute
+    bars: list[incident_page.Bar]
+    capacity_y: float | None  # where the line of what it can carry lies; None: outside the picture
+    top: int  # requests/s at the upper edge
+    by_second: list[tuple[int, int, int]]  # seconds ago, requests, refused
+
+
+def _partner(seen: dict[str, Any]) -> Partner:
+    series = seen["series"]
+    top = max(5, *(point["requests"] for point in series), round(seen["capacity"] or 0))
+    return Partner(
+        look=_LOOKS.get(seen["mode"], "discarded"),
+        sentence=_sentence(seen),
+        # Fallen over while warming, it is still on its way back: nobody pressed Break.
+        choices=[
+            Choice(mode, *told, ("warming" if seen["fell_over"] else seen["mode"]) == mode) for mode, *told in MODES
+        ],
+        requests_per_s=seen["requests_per_s"],
+        refused_per_s=seen["refused_per_s"],
+        capacity=seen["capacity"],
+        statuses=[(*_told(status), n) for status, n in seen["by_status"].items()],
+        bars=list(_bars(series, top)),
+        capacity_y=None if seen["capacity"] is None else round(HEIGHT * (1 - seen["capacity"] / top), 1),
+        top=top,
+        by_second=[
+            (point["ago_s"], point["requests"], point["requests"] - point["by_status"].get("200", 0))
+            for point in reversed(series)
+        ],
+    )
+
+
+def _told(status: str) -> tuple[str, str, str]:
+    look, words = _STATUSES.get(status, ("discarded", "other"))
+    return look, status, words
+
+
+def _sentence(seen: dict[str, Any]) -> str:
+    if seen["fell_over"]:
+        return f"It got more than it could carry and fell over. It comes back in {duration(round(seen['back_in_s']))}."
+    does = _DOES.get(seen["mode"], seen["mode"])
+    if seen["mode"] == "warming":
+        does += f" Now {number(seen['capacity'])} requests/s; {number(STRAIN * seen['capacity'])} would fell it."
+    elif seen["mode"] == "rate_limit":
+        does = f"Rate limit: answers 429 with Retry-After above {number(seen['limit'])} requests/s."
+    elif seen["mode"] == "slow":
+        does = f"Slow: answers after {duration(seen['delay_s'])}; the shop waits 2 s."
+    return f"{does} For {duration(round(seen['for_s']))}."
+
+
+def _bars(series: list[dict[str, Any]], top: int):
+    step = WIDTH / len(series)
+    for n, point in enumerate(series):
+        floor = float(HEIGHT)
+        for status, requests in sorted(point["by_status"].items()):
+            tall = HEIGHT * requests / top
+            floor -= tall
+            yield incident_page.Bar(
+                round(n * step, 1), round(floor, 2), round(step - 2, 1), round(tall, 2), _told(status)[0]
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadNow:
+    sentence: str
+    choices: list[Choice]
+
+
+def _load(found: control.Load) -> LoadNow:
+    if found.published_per_s is None:
+        sentence = "Nothing publishes: the demo's load generator does not run."
+    elif found.held_at is not None:
+        sentence = f"Held: {number(found.held_at)} jobs wait already. It goes on when the workers have caught up."
+    else:
+        sentence = f"The shop publishes {_jobs(found.published_per_s)} a second; 1 in 100 goes wrong by itself."
+    rates = [Choice(str(rate), f"{rate}/s" if rate else "Stop", "", found.rate == rate) for rate in RATES]
+    return LoadNow(sentence, rates)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    queue: str
+    waiting: int | None
+    active: int | None
+    retrying: int
+    retrying_url: str
+    dead: int
+    dead_url: str
+    failed_per_minute: float
+
+
+def _queue(row: queues.QueueRow) -> QueueLine:
+    return QueueLine(
+        queue=row.queue,
+        waiting=row.waiting,
+        active=row.active,
+        retrying=row.retrying,
+        retrying_url=links.failures_of(source=SOURCE, queue=row.queue, state="retrying"),
+        dead=row.dead,
+        dead_url=links.failures_of(source=SOURCE, queue=row.queue, state="dead"),
+        failed_per_minute=row.failed_per_minute,
+    )
+
+
+def _jobs(rate: float) -> str:
+    return "1 job" if rate == 1 else f"{number(rate)} jobs"

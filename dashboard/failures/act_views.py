@@ -1,0 +1,197 @@
+"""Replay, edit, discard and restore one failure. Every act is also a plain form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from dashboard.failures import page as failure_page
+from dashboard.failures import views as pages
+from dashboard.web import differences, forms, links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import replays
+from jobs_admin.core.veil import Piece, Plain, shown
+from jobs_admin.failures import contents, triage
+from jobs_admin.failures.triage import Acted, TriageRefused
+from jobs_admin.models import Failure, Replay
+from jobs_admin.models.access import OPERATOR
+from jobs_admin.models.replay import ReplayState
+from jobs_admin.replays import ReplayRefused
+
+
+@require_POST
+@can(OPERATOR)
+def replay(request: HttpRequest, pk: int) -> HttpResponse:
+    """Send one job again as it was."""
+    failure = pages.found(request, pk)
+    form = forms.Reason(request.POST)
+    if not form.is_valid():
+        return pages.page(request, failure, status=422, refused="; ".join(form.errors["reason"]))
+    return _send(request, failure, reason=form.cleaned_data["reason"])
+
+
+def _send(request: HttpRequest, failure: Failure, *, reason: str) -> HttpResponse:
+    try:
+        started = _started(request, failure, reason=reason, edit=None)
+    except ReplayRefused as refused:
+        now = pages.found(request, failure.pk)
+        return pages.page(request, now, status=409, refused=refused.message, accept_url=_accept_url(failure, refused))
+    _say_sent(request, failure, started)
+    return _back_to(request, failure.pk)
+
+
+def _accept_url(failure: Failure, refused: ReplayRefused) -> str:
+    """Where what it is left out for can be accepted; empty where nothing can be."""
+    return links.replay_of_job(failure.pk) if refused.accept else ""
+
+
+def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict | None) -> Replay:
+    return replays.launch(
+        request.viewer,
+        selection=[failure.pk],
+        reason=reason,
+        edit=edit,
+        idempotency_key=request.POST.get("idempotency_key") or None,
+    )
+
+
+def _say_sent(request: HttpRequest, failure: Failure, started: Replay) -> None:
+    link = reverse("replay-detail", args=[started.pk])
+    if started.state == ReplayState.AWAITING_APPROVAL:
+        said = f"Planned in replay #{started.pk}. Nothing is sent before another operator approves it."
+    else:
+        said = f"Planned in replay #{started.pk}: it is sent to {failure.queue} within seconds."
+    say(request, said, link=link, link_text=f"Replay #{started.pk}")
+
+
+def _back_to(request: HttpRequest, pk: int) -> HttpResponse:
+    """The failure as it is now: its part for htmx, its page otherwise."""
+    if request.htmx:
+        return pages.page(request, pages.found(request, pk))
+    return go(request, reverse("failure-detail", args=[pk]))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@can(OPERATOR)
+def edit(request: HttpRequest, pk: int) -> HttpResponse:
+    """Edit the arguments of one job: write, look at the difference, send. Nothing is kept in between."""
+    failure = pages.found(request, pk)
+    if why_not := failure_page.why_not_editable(failure):
+        return pages.page(request, failure, status=409, refused=why_not)
+    kept = contents.copy(failure)
+    if request.method != "POST":
+        form = forms.Edit(initial={name: _pretty(getattr(kept, name)) for name in _EDITED})
+        return _edit_page(request, failure, form)
+    form = forms.Edit(request.POST)
+    if not form.is_valid():
+        return _edit_page(request, failure, form, status=422)
+    after = {name: form.cleaned_data[name] for name in _EDITED}
+    changes = {name: differences.of_values(getattr(kept, name), Plain(after[name])) for name in _EDITED}
+    # Unchanged arguments are not an edit: the message then goes as it came, byte for byte.
+    edited = None if all(change.is_same for change in changes.values()) else after
+    if "back" in request.POST:
+        return _edit_page(request, failure, form)
+    try:
+        if request.POST.get("step") != "send":
+            if edited:
+                replays.check_edit(replays.Scope(selection=(pk,)), edited)
+            return _edit_page(request, failure, form, changes=changes)
+        started = _started(request, failure, reason=form.cleaned_data["reason"], edit=edited)
+    except ReplayRefused as refused:
+        form.add_error(refused.field if refused.field in form.fields else None, refused.message)
+        return _edit_page(request, failure, form, status=409, accept_url=_accept_url(failure, refused))
+    _say_sent(request, failure, started)
+    return go(request, reverse("failure-detail", args=[pk]))
+
+
+_EDITED = {"args": "Arguments", "kwargs": "Keyword arguments"}
+
+
+def _pretty(piece: Piece) -> str:
+    return json.dumps(shown(piece), indent=2, ensure_ascii=False)
+
+
+def _edit_page(
+    request: HttpRequest, failure: Failure, form: forms.Edit, *, changes=None, status=200, accept_url=""
+) -> HttpResponse:
+    context = {
+        "failure": failure,
+        "url": reverse("failure-detail", args=[failure.pk]),
+        "error": failure_page.short(failure.error_type),
+        "form": form,
+        "fields": replays.fields_of(failure),
+        "takes": replays.signatures().of(failure.source, failure.task),
+        "accept_url": accept_url,
+        "is_checked": changes is not None,
+        "changes": [{"name": name, "difference": (changes or {}).get(field)} for field, name in _EDITED.items()],
+        "changes_nothing": changes is not None and all(change.is_same for change in changes.values()),
+    }
+    return render_page(request, "failures/edit.html", context, part="edit", status=status)
+
+
+@require_POST
+@can(OPERATOR)
+def discard(request: HttpRequest, pk: int) -> HttpResponse:
+    return _changed(request, pk, triage.discard, "Discarded. It will not be replayed.", NOT_DISCARDED)
+
+
+@require_POST
+@can(OPERATOR)
+def restore(request: HttpRequest, pk: int) -> HttpResponse:
+    return _changed(request, pk, triage.restore, "Restored: it is dead again and can be replayed.", NOT_RESTORED)
+
+
+@require_POST
+@can(OPERATOR)
+def readmit(request: HttpRequest, pk: int) -> HttpResponse:
+    """Take one failure out of quarantine."""
+    return _changed(request, pk, triage.readmit, "Readmitted: it is dead and can be replayed.", NOT_READMITTED)
+
+
+class NotDone(Exception):
+    """Nothing was changed: the words say why, and `status` is that of the answer."""
+
+    def __init__(self, words: str, status: int) -> None:
+        super().__init__(words)
+        self.words, self.status = words, status
+
+
+def done_to(request: HttpRequest, failure: Failure, act: Callable[..., Acted], not_done: str) -> Acted:
+    """Do a triage act to one failure; `not_done` is the sentence where it was not there to be done. Raises NotDone."""
+    form = forms.Reason(request.POST)
+    if not form.is_valid():
+        raise NotDone("; ".join(form.errors["reason"]), 422)
+    try:
+        done = act(request.viewer, selection=[failure.pk], reason=form.cleaned_data["reason"])
+    except TriageRefused as refused:
+        raise NotDone(refused.message, 409) from refused
+    if not done.count:
+        raise NotDone(not_done, 409)
+    return done
+
+
+def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str, not_done: str) -> HttpResponse:
+    try:
+        done = done_to(request, pages.found(request, pk), act, not_done)
+    except NotDone as refused:
+        return pages.page(request, pages.found(request, pk), status=refused.status, refused=refused.words)
+    back = [("key", done.key), ("back", reverse("failure-detail", args=[pk]))]
+    say(request, said, undo=reverse("failure-undo"), undo_fields=back)
+    return _back_to(request, pk)
+
+
+NOT_DISCARDED = (
+    "It was not discarded: it is not dead any more, or it is part of a running replay, or you need the role operator "
+    "on its source. Nothing was changed."
+)
+NOT_READMITTED = (
+    "It was not readmitted: it is not in quarantine any more, or you need the role operator on its source. "
+    "Nothing was changed."
+)
+NOT_RESTORED = "It was not restored: it is not discarded any more. Nothing was changed."

@@ -1,0 +1,96 @@
+"""The calls for failures."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from django.http import HttpRequest
+
+from dashboard.failures import api_shapes as failure_shapes
+from dashboard.failures import downloads
+from dashboard.web.access import needs
+from dashboard.web.api import errors, shapes
+from dashboard.web.api.base import REFUSALS, After, Limit, Number, Reason, api, page_of, viewer_of
+from jobs_admin import failures, replays
+from jobs_admin.failures import nearest, triage
+from jobs_admin.models import Failure
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.replays import progress
+
+
+@api.get("/failures", response={200: shapes.Listed[failure_shapes.FailureItem], **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
+def list_failures(request: HttpRequest, q: str = "", after: After = None, limit: Limit = 50) -> Any:
+    """The failures that match, newest first. Without `state:` those that are dead, retrying, replaying or quarantined."""
+    page = failures.search(viewer_of(request), q, after=after, limit=limit)
+    return shapes.listed(
+        page.rows,
+        failure_shapes.failure,
+        next=page.next,
+        count=page.count,
+        count_is_capped=page.count_is_capped,
+        reading=page.reading,
+        hints=list(page.said),
+        searched=page.searched,
+        near=[]
+        if page.rows or after
+        else [failure_shapes.near(n) for n in nearest.near(viewer_of(request), page.query, q)],
+    )
+
+
+@api.get("/failures/export", response={200: None, **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
+def export_failures(request: HttpRequest, q: str = "", form: Literal["jsonl", "csv"] = "jsonl") -> Any:
+    """Every failure that matches, newest first, streamed as a file: JSON lines, or CSV. Arguments are redacted."""
+    return downloads.failures(viewer_of(request), q.strip(), form)
+
+
+@api.get("/failures/{failure_id}", response={200: failure_shapes.FailureDetail, **REFUSALS}, tags=["failures"])
+@needs(VIEWER)
+def one_failure(request: HttpRequest, failure_id: Number) -> Any:
+    found = failures.get(viewer_of(request), failure_id)
+    started = progress.started_runs(found)
+    takes = replays.signatures().of(found.source, found.task)
+    page, waits_in = page_of("failure-detail", found.pk), _waits_in(viewer_of(request), found)
+    return failure_shapes.failure_detail(found, failures.attempts(found), started, takes, page, waits_in)
+
+
+def _waits_in(viewer: Viewer, found: Failure) -> dict[str, Any] | None:
+    """The replay that has the job planned and sends nothing now; None where there is none."""
+    if (planned := replays.standing([found]).get(found.pk)) is None:
+        return None
+    number, state = planned
+    reason = replays.find(viewer, number).held_because
+    return {"replay": number, "state": state, "reason": reason, "url": page_of("replay-detail", number)}
+
+
+@api.post("/failures/{failure_id}/discard", response={200: failure_shapes.FailureItem, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def discard_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
+    return _triaged(request, failure_id, body.reason, triage.discard)
+
+
+@api.post("/failures/{failure_id}/restore", response={200: failure_shapes.FailureItem, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def restore_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
+    return _triaged(request, failure_id, body.reason, triage.restore)
+
+
+@api.post("/failures/{failure_id}/readmit", response={200: failure_shapes.FailureItem, **REFUSALS}, tags=["failures"])
+@needs(OPERATOR)
+def readmit_failure(request: HttpRequest, failure_id: Number, body: Reason) -> Any:
+    """Out of quarantine: it is dead, and can be replayed."""
+    return _triaged(request, failure_id, body.reason, triage.readmit)
+
+
+def _triaged(request: HttpRequest, failure_id: int, reason: str, act: Any) -> Any:
+    viewer = viewer_of(request)
+    found = failures.get(viewer, failure_id)
+    if not viewer.may(OPERATOR, found.source):
+        message = f"This token is not operator of {found.source}. Nothing was changed."
+        errors.note_refusal(request, viewer, message, source=found.source)
+        raise errors.CallRefused(403, "forbidden", message)
+    if not act(viewer, selection=[failure_id], reason=reason).count:
+        state = Failure.objects.values_list("state", flat=True).get(pk=failure_id)
+        raise errors.CallRefused(409, "wrong_state", f"The failure is {state}. Nothing was changed.")
+    return failure_shapes.failure(failures.get(viewer, failure_id))

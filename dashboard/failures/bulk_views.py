@@ -1,0 +1,175 @@
+"""Acts on many failures: those selected on the list, or all that match. Large ones go on in steps that are shown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core import signing
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from dashboard.audit import sweeps
+from dashboard.failures import list_views as pages
+from dashboard.groups import act_views as group_acts
+from dashboard.web import forms, links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page, stay
+from dashboard.web.toasts import say
+from jobs_admin.core.text import whole_number
+from jobs_admin.failures import triage
+from jobs_admin.failures.triage import Sweep, TriageRefused
+from jobs_admin.groups.group_changes import ChangeRefused
+from jobs_admin.models.access import OPERATOR
+
+# A step of a large act: long enough to get on, short enough that its progress is seen.
+STEP_S = 1.5
+# Of dashboard.groups.forms: what the list does to the groups of the jobs that are chosen.
+GROUP_ACTS = ("resolve", "mute_day", "mute_week", "assign_me")
+_SALT = "jobs_admin.failures.triage.sweep"
+_GOOD_FOR_S = 3600
+
+
+@require_POST
+@can(OPERATOR)
+def bulk(request: HttpRequest) -> HttpResponse:
+    """Discard, restore or readmit what is selected on the list, or all that matches the search."""
+    scope, reason = forms.Scope(request.POST), forms.Reason(request.POST)
+    act = request.POST.get("act", "")
+    if act not in triage.ACTS and act not in GROUP_ACTS:
+        return _refused(request, "This act is not known. Nothing was changed.")
+    if not scope.is_valid() or not reason.is_valid():
+        errors = [text for form in (scope, reason) for texts in form.errors.values() for text in texts]
+        return _refused(request, " ".join(errors))
+    if scope.is_empty:
+        return _refused(request, "Nothing was selected, so nothing was changed.", level="warning")
+    what, why = scope.cleaned_data, reason.cleaned_data["reason"]
+    if act in GROUP_ACTS:
+        return _on_their_groups(request, what)
+    try:
+        if what["everything"]:
+            return _step(request, triage.begin(request.viewer, act, reason=why, **_as_shown(request, what["q"])))
+        done = triage.act_on(request.viewer, act, what["selection"], reason=why)
+    except TriageRefused as refused:
+        return _refused(request, refused.message)
+    return _said(request, act, done.count, len(what["selection"]), done.key)
+
+
+def _on_their_groups(request: HttpRequest, what: dict) -> HttpResponse:
+    """The act is about the errors behind the jobs."""
+    chosen = _as_shown(request, what["q"]) if what["everything"] else {"selection": what["selection"]}
+    try:
+        fingerprints = triage.fingerprints_of(request.viewer, **chosen)
+        group_acts.change_all(request, fingerprints, _back_url(request))
+    except (ChangeRefused, TriageRefused) as refused:
+        return _refused(request, refused.message)
+    return _list_again(request)
+
+
+def _as_shown(request: HttpRequest, query: str) -> dict[str, Any]:
+    """All that match, as the page showed it: its newest failure, and the time that its relative times were about."""
+    seen, at = _number(request, "highest"), _number(request, "shown_at")
+    now = timezone.now()
+    shown = datetime.fromtimestamp(at, UTC) if at is not None and at <= now.timestamp() else now
+    return {"query": query, "highest": seen, "now": shown}
+
+
+def _number(request: HttpRequest, name: str) -> int | None:
+    return whole_number(request.POST.get(name))
+
+
+@require_POST
+@can(OPERATOR)
+def undo(request: HttpRequest) -> HttpResponse:
+    """Take back exactly what an act changed."""
+    try:
+        return _step(request, triage.begin_undo(request.viewer, request.POST.get("key", "")[:120]))
+    except TriageRefused as refused:
+        return _refused(request, refused.message)
+
+
+@require_POST
+@can(OPERATOR)
+def sweep(request: HttpRequest) -> HttpResponse:
+    """The next step of a large act."""
+    try:
+        said = signing.loads(request.POST.get("sweep", ""), salt=_salt(request), max_age=_GOOD_FOR_S)
+    except signing.BadSignature:
+        return _answer(
+            request, "This act is too old to go on with, or not yours. What was done stays done.", level="error"
+        )
+    under_way = Sweep(**said)
+    if "stop" in request.POST:
+        return _said(request, under_way.act, under_way.changed, under_way.looked, under_way.key, is_stopped=True)
+    try:
+        return _step(request, under_way)
+    except TriageRefused as refused:
+        words = f"{refused.message.removesuffix(' Nothing was changed.')} {sweeps.of(under_way).sofar}"
+        return _answer(request, words, level="error")
+
+
+def _step(request: HttpRequest, under_way: Sweep) -> HttpResponse:
+    under_way = triage.go_on(request.viewer, under_way, within_s=STEP_S)
+    if under_way.is_done:
+        return _said(request, under_way.act, under_way.changed, under_way.looked, under_way.key)
+    context = {
+        "q": _query(request),
+        "sweep": under_way,
+        "looked": min(under_way.looked, under_way.matched),
+        "words": sweeps.of(under_way),
+        "token": signing.dumps(asdict(under_way), salt=_salt(request), compress=True),
+    }
+    return render_page(request, "failures/sweep.html", context, part="sweep")
+
+
+def _salt(request: HttpRequest) -> str:
+    return f"{_SALT}:{request.viewer.user_id}"
+
+
+def _said(
+    request: HttpRequest, act: str, changed: int, looked: int, key: str, *, is_stopped: bool = False
+) -> HttpResponse:
+    words, level = sweeps.ended(act, changed, looked, is_stopped=is_stopped)
+    if not changed:
+        say(request, words, level=level)
+        return _list_again(request, status=409)  # which keeps what is selected
+    if act == "undo":
+        return _answer(request, words, level=level)
+    fields = [("key", key), ("q", _query(request)), ("back", _back_url(request))]
+    return _answer(request, words, level=level, undo=reverse("failure-undo"), undo_fields=fields)
+
+
+def _refused(request: HttpRequest, words: str, level: str = "error") -> HttpResponse:
+    """Nothing was changed: the list stays as it is, with what is selected and the reason that was typed."""
+    say(request, words, level=level)
+    return stay(request) if _is_part(request) else go(request, _back_url(request))
+
+
+def _answer(request: HttpRequest, words: str, **more: object) -> HttpResponse:
+    """The list as it is now, with what was done said beside it."""
+    say(request, words, **more)
+    return _list_again(request)
+
+
+def _list_again(request: HttpRequest, status: int = 200) -> HttpResponse:
+    if not _is_part(request):
+        return go(request, _back_url(request))
+    text = _query(request)
+    response = pages.page(request, text, status=status)
+    response.headers["HX-Push-Url"] = links.list_url(text)
+    return response
+
+
+def _is_part(request: HttpRequest) -> bool:
+    return bool(request.htmx) and request.htmx.target == "results"
+
+
+def _query(request: HttpRequest) -> str:
+    return request.POST.get("q", "").strip()
+
+
+def _back_url(request: HttpRequest) -> str:
+    return links.back(request, otherwise=links.list_url(_query(request)))

@@ -1,0 +1,113 @@
+"""Find exactly these: the list of failures, and what is loaded beside it. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from dashboard.failures import listing as failure_list
+from dashboard.failures import search_help
+from dashboard.web import links, toasts
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from jobs_admin import config, failures
+from jobs_admin.core import query as language
+from jobs_admin.core.text import whole_number
+from jobs_admin.failures import completing, nearest
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.search.newest import Newest
+
+# "3 new failures" needs no exact thousands.
+NEWER_CAP = 1_000
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    back = failure_list.trail_of(request.GET.get("back", ""))
+    return page(request, request.GET.get("q", "").strip(), after=request.GET.get("after"), back=back)
+
+
+def page(
+    request: HttpRequest, text: str, *, after: str | None = None, back: tuple[str, ...] = (), status: int = 200
+) -> HttpResponse:
+    """The list as a page or as its part; acts on what it shows answer with it too."""
+    now = timezone.now()
+    found = failures.search(request.viewer, text, after=after, now=now)
+    if not found.rows and not after and request.method == "GET":
+        lead = nearest.of_pasted(request.viewer, found.query, text)
+        if lead is not None and lead.text != text:
+            toasts.say(request, f"Found from your pasted text: {lead.why}.", level="info")
+            return go(request, failure_list.offer(lead).url)
+    may_act = request.viewer.may_anywhere(OPERATOR)
+    context = {
+        "q": text,
+        "page": found,
+        "rows": failure_list.rows(
+            found, may_act=may_act, sources=[name for name in config.sources() if request.viewer.may(VIEWER, name)]
+        ),
+        "head": failure_list.head(found, text),
+        "meant_url": links.list_url(found.meant) if found.meant else "",
+        "acts": failure_list.acts(found.query, found.rows) if may_act else None,
+        "paths": failure_list.paths(text, found, after, back),
+        "is_first": not after,
+        "near": [] if found.rows or after else failure_list.near(nearest.near(request.viewer, found.query, text)),
+        "newest": found.rows[0].pk if found.rows else 0,
+        "shown_at": int(now.timestamp()),
+        "may_act": may_act,
+        "group_acts": failure_list.GROUP_ACTS,
+    }
+    return render_page(request, "failures/list.html", context, part="results", status=status)
+
+
+@require_safe
+@can(VIEWER)
+def newer(request: HttpRequest) -> HttpResponse:
+    """How many match that were not there when the list was shown: a hint beside it, so that no row moves."""
+    text, since = request.GET.get("q", ""), request.GET.get("since", "")
+    count = 0
+    if (last := whole_number(since)) is not None:
+        count = Newest(request.viewer, language.parse(text)).newer(last, NEWER_CAP + 1)
+    context = {
+        "q": text,
+        "newest": since,
+        "newer": min(count, NEWER_CAP),
+        "is_capped": count > NEWER_CAP,
+        "first_url": links.list_url(text),
+    }
+    return render_page(request, "failures/list.html", context, part="newer")
+
+
+@require_safe
+@can(VIEWER)
+def facets(request: HttpRequest) -> HttpResponse:
+    """How what matches is spread: a part of its own, so that the rows never wait for it."""
+    text = request.GET.get("q", "").strip()
+    spread = failures.facets(request.viewer, text)
+    query = language.parse(text)
+    context = {
+        "q": text,
+        "reading": language.reading(query),
+        "facets": failure_list.facets(query, spread),
+        "counted_over": failure_list.counted_over_all(spread),
+        "list_url": links.list_url(text),
+    }
+    return render_page(request, "failures/facets.html", context, part="facets")
+
+
+@require_safe
+@can(VIEWER)
+def complete(request: HttpRequest) -> HttpResponse:
+    """What the word at the caret could become: qualifiers, and values with how many failures have them."""
+    text, at = request.GET.get("q", ""), whole_number(request.GET.get("at"))
+    found = completing.complete(request.viewer, text, len(text) if at is None else min(at, len(text)))
+    context = {"found": found, "options": failure_list.options(found.options)}
+    return render_page(request, "failures/complete.html", context, part="complete")
+
+
+@require_safe
+@can(VIEWER)
+def help_page(request: HttpRequest) -> HttpResponse:
+    """The whole search language, with examples to follow."""
+    return render_page(request, "failures/help.html", {"chapters": search_help.chapters()}, part="help")

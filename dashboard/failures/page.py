@@ -1,0 +1,225 @@
+"""One failure as a page shows it: its arguments, and what may be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+from django.utils.safestring import SafeString
+
+from dashboard.failures import tree
+from dashboard.failures.timeline import short
+from dashboard.web import links
+from jobs_admin.core import terms
+from jobs_admin.core.veil import Piece, Plain
+from jobs_admin.db import abilities
+from jobs_admin.desk.overview import SourceRow
+from jobs_admin.failures import contents
+from jobs_admin.models import Failure, ReplayItem
+from jobs_admin.models.access import OPERATOR, Viewer
+from jobs_admin.models.failure import Caveat, FailureState
+from jobs_admin.models.replay import OPEN_ITEM, ItemState, ReplayState
+
+__all__ = [
+    "Acts",
+    "Branch",
+    "acts",
+    "addresses",
+    "branch",
+    "branches",
+    "document",
+    "open_item",
+    "sent_for_good",
+    "short",
+    "why_not_editable",
+]
+
+
+_NO_FORM = "It is no message of its queue system: it can be given no id of its own, so it cannot be sent again."
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Positional or keyword arguments, or headers, as a tree or as the text they are."""
+
+    name: str
+    tree: SafeString | str = ""
+    text: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.tree and not self.text
+
+
+def addresses(failure: Failure, *, is_whole: bool = False) -> tree.Addresses:
+    return tree.Addresses(
+        reverse("failure-opened", args=[failure.pk]),
+        reverse("failure-list"),
+        "&whole=1" if is_whole else "",
+        terms.indexed_paths("args", failure.args) | terms.indexed_paths("kwargs", failure.kwargs),
+    )
+
+
+def branches(failure: Failure) -> list[Branch]:
+    """Arguments, as far as one page should hold them."""
+    return [branch(failure, "args", "Arguments"), branch(failure, "kwargs", "Keyword arguments")]
+
+
+def branch(failure: Failure, field_name: str, name: str) -> Branch:
+    text = getattr(failure, field_name)
+    try:
+        value = contents.json_of(text, None)
+    except contents.Unreadable:
+        return Branch(name, text=text)
+    if value in (None, [], {}):
+        return Branch(name)
+    return branch_of(Plain(value), field_name, name, addresses(failure))
+
+
+def branch_of(piece: Piece, field_name: str, name: str, to: tree.Addresses) -> Branch:
+    if piece.kind in {"list", "object"} and not piece.size:
+        return Branch(name)
+    return Branch(name, tree.as_html(tree.lines(piece, field_name), to))
+
+
+def document(failure: Failure) -> dict[str, Any]:
+    """The copies of arguments and headers as values. What is not JSON is left out."""
+    found = {}
+    for name in ("args", "kwargs", "headers"):
+        try:
+            found[name] = contents.json_of(getattr(failure, name), None)
+        except contents.Unreadable:
+            continue
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """What the viewer may do with a failure now, and the sentence where it cannot be done."""
+
+    replay: bool
+    edit: bool
+    discard: bool
+    restore: bool
+    why_not: str = ""
+    readmit: bool = False
+    settle: ReplayItem | None = None  # sent for good: a person may know what became of it
+    no_edit: str = ""  # why its arguments cannot be changed, where it can be sent as it was
+    reschedule_url: str = ""  # where it is decided when its retry runs; "" where nobody can
+
+
+_CANNOT_REPLAY = {
+    FailureState.RETRYING: "It will be retried by its worker. A replay now would run it twice.",
+    FailureState.REPLAYING: "It was sent again and has not come home yet.",
+    FailureState.RECOVERED: "It ran well. There is nothing to replay.",
+    FailureState.DISCARDED: "It was discarded. Restore it first to replay it.",
+    FailureState.GONE: "Its source no longer has it: someone else acted on it there.",
+    FailureState.QUARANTINED: "It is in quarantine. It must be readmitted before it can run.",
+}
+
+
+_SENT_FOR_GOOD = (
+    "It was sent again, and its source does not report how a job ends. Look in your system whether it ran, then say it."
+)
+
+
+def acts(
+    viewer: Viewer,
+    failure: Failure,
+    *,
+    open_item: ReplayItem | None,
+    is_whole: bool,
+    sent: ReplayItem | None = None,
+    source: SourceRow | None = None,
+) -> Acts:
+    """`sent`: what was sent of it for good, see `sent_for_good`."""
+    if not viewer.may(OPERATOR, failure.source):
+        return Acts(
+            False, False, False, False, f"To replay or discard it you need the role operator on {failure.source}."
+        )
+    is_dead = failure.state == FailureState.DEAD
+    discard = failure.state in {FailureState.DEAD, FailureState.QUARANTINED} and open_item is None
+    restore = failure.state == FailureState.DISCARDED
+    if open_item is not None:
+        return Acts(False, False, False, restore)
+    if sent is not None:
+        return Acts(False, False, False, False, _SENT_FOR_GOOD, settle=sent)
+    if not is_dead:
+        why_not = _CANNOT_REPLAY.get(FailureState(failure.state), "")
+        is_quarantined = failure.state == FailureState.QUARANTINED
+        return Acts(
+            False, False, discard, restore, why_not, readmit=is_quarantined, reschedule_url=_reschedule_url(failure)
+        )
+    if not is_whole:
+        return Acts(
+            False, False, discard, restore, "Its message was too large to keep whole, so it cannot be sent again."
+        )
+    if (failure.caveats or 0) & Caveat.NO_FORM:
+        return Acts(False, False, discard, restore, _NO_FORM)
+    if closed := (source.read_only if source else None):
+        return Acts(False, False, discard, restore, f"{failure.source} is read-only: {closed.get('text', '')}")
+    if why_not := abilities.lacks(failure.source, "replay"):
+        return Acts(False, False, discard, restore, why_not)
+    no_edit = why_not_editable(failure)
+    return Acts(True, not no_edit, discard, restore, no_edit=no_edit)
+
+
+def _reschedule_url(failure: Failure) -> str:
+    can = abilities.of(failure.source) if failure.state == FailureState.RETRYING else None
+    return links.retry_of_job(failure.pk) if can is not None and can.reschedule else ""
+
+
+def why_not_editable(failure: Failure) -> str:
+    """Why its arguments cannot be changed: its source sends none, or the copy that is shown is no whole JSON of the right
+    shapes. "" where they can be.
+    """
+    if why_not := abilities.lacks(failure.source, "edit"):
+        return why_not
+    try:
+        held = contents.copy(failure)
+    except contents.Unreadable:
+        return _NOT_WHOLE
+    return "" if held.args.kind == "list" and held.kwargs.kind == "object" else _NOT_WHOLE
+
+
+_NOT_WHOLE = "Its arguments are not kept as whole JSON, so they cannot be edited."
+
+
+def open_item(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
+    """The one of a replay that still hears of it."""
+    if failure.state == FailureState.GONE:
+        return None
+    return next((item for item in items if item.state in OPEN_ITEM), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a planned job is not being sent, and how to free it."""
+
+    state: str
+    why: str
+    to_do: str
+
+
+_TO_DO = {
+    ReplayState.HELD: "Resume that replay, resume it without this job or its group, or cancel its remaining jobs. Once this job is "
+    "free, you can replay, edit or discard it here.",
+    ReplayState.PAUSED: "Resume that replay, or cancel its remaining jobs to free this job.",
+    ReplayState.WAITING: "The job is sent when the time window opens. To free the job, cancel that replay's remaining jobs.",
+}
+
+
+def waits(item: ReplayItem | None) -> Waits | None:
+    """Return why this item is waiting; None where its replay is sending."""
+    if item is None or item.state != ItemState.PLANNED or item.replay.state not in _TO_DO:
+        return None
+    return Waits(item.replay.state, item.replay.held_because_now, _TO_DO[ReplayState(item.replay.state)])
+
+
+def sent_for_good(failure: Failure, items: Sequence[ReplayItem]) -> ReplayItem | None:
+    """The one by which it went where nobody tells how a job ends; None where it is not gone, or by itself."""
+    if failure.state != FailureState.GONE:
+        return None
+    return next((item for item in items if (item.run, item.state) == (failure.run, ItemState.SENT)), None)

@@ -1,0 +1,151 @@
+"""The runs of a failure and their attempts, ready for the page. A long history is folded, and nothing of it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from dashboard.web import links
+from dashboard.web.figures import clock, duration
+from dashboard.web.pictures import state
+from dashboard.web.text import visible, visible_text
+from jobs_admin.core.text import class_name
+from jobs_admin.failures.histories import MESSAGE_SHOWN, Ended, History
+from jobs_admin.models import Failure, ReplayItem
+
+# What a run shows at once; the earlier attempts of a job that was retried for days open on demand.
+ATTEMPTS_SHOWN = 8
+RUNS_SHOWN = 8  # with their attempts, the latest; of earlier ones a line each
+
+ENDED = {
+    "exception": "failed",
+    "retry": "failed, retried",
+    "rejected": "rejected",
+    "worker_lost": "worker lost",
+    "soft_limit": "over the soft time limit",
+    "hard_limit": "killed at the time limit",
+    "memory": "killed for memory",
+    "unknown_task": "unknown task",
+    "undecodable": "could not be decoded",
+    "bad_content": "bad content type",
+    "unknown_format": "unknown message format",
+    "expired": "expired before it ran",
+    "lost": "lost",
+    "success": "ran well",
+}
+
+
+class Row(TypedDict):
+    """One attempt, every word of it ready to be shown."""
+
+    n: int
+    look: str  # the state whose colour and shape it has
+    state: str
+    url: str  # this attempt's own error and traceback; empty where it ran well
+    is_chosen: bool
+    error: str
+    error_title: str
+    message: str
+    at: str
+    took: str
+    worker: str
+    host: str
+    release: str
+    policy: str
+    policy_url: str  # that version of it
+    reason: str
+    waited: str
+
+
+@dataclass(slots=True)
+class Run:
+    """One run on the timeline, attempts in their order."""
+
+    n: int
+    job_id: str
+    item: ReplayItem | None = None  # what started it; None for run 1 and for runs of before we knew
+    rows: list[Row] = field(default_factory=list)
+    hidden: int = 0  # how many earlier attempts are not among the rows
+    hidden_url: str = ""
+    is_folded: bool = False  # a run long ago: a line without its attempts
+    diff_url: str = ""  # what changed since the run before
+
+
+def short(error_type: str) -> str:
+    """`smtplib.SMTPServerDisconnected` as `SMTPServerDisconnected`, `_csv.Error` as itself."""
+    return class_name(error_type)
+
+
+def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen: int | None = None) -> list[Run]:
+    """Every run of a failure, first to last; `chosen` is the attempt whose traceback the page shows."""
+    base = f"{reverse('failure-detail', args=[failure.pk])}attempts/"
+    started_by = {item.run: item for item in items if item.state not in {"planned", "cancelled"}}
+    by_run: dict[int, list[Ended]] = {}
+    for ended in history.ended:
+        by_run.setdefault(ended.run, []).append(ended)
+    numbers = sorted({failure.run, *started_by, *history.counts})
+    found = []
+    last = None  # the run before, and an attempt of it
+    for n in numbers:
+        item = started_by.get(n)
+        run = Run(n, _job_id(failure, n, item, by_run.get(n)), item, is_folded=n in numbers[:-RUNS_SHOWN])
+        mine = by_run.get(n, [])
+        shown = [] if run.is_folded else _newest(mine)
+        run.rows = rows(shown, base, chosen)
+        run.hidden = history.counts.get(n, 0) - len(shown)
+        run.hidden_url = f"{base}?{urlencode({'run': n, **({'before': shown[0].attempt} if shown else {})})}"
+        latest = mine[-1].pk if mine else None
+        if last and latest:
+            run.diff_url = f"{reverse('failure-diff', args=[failure.pk])}?left={last}&right={latest}"
+        last = latest or last
+        found.append(run)
+    return found
+
+
+def _newest(ended: list[Ended]) -> list[Ended]:
+    """The last ATTEMPTS_SHOWN, but no part of the rows of one number: the rest is asked for by number."""
+    if len(ended) <= ATTEMPTS_SHOWN:
+        return ended
+    cut = ended[-ATTEMPTS_SHOWN - 1].attempt
+    return [one for one in ended[-ATTEMPTS_SHOWN:] if one.attempt != cut]
+
+
+def _job_id(failure: Failure, n: int, item: ReplayItem | None, ended: list[Ended] | None) -> str:
+    if n == 1:
+        return failure.first_job_id
+    if n == failure.run:
+        return failure.job_id
+    return item.job_id if item else ended[-1].job_id if ended else ""
+
+
+def rows(ended: Iterable[Ended], base: str, chosen: int | None = None) -> list[Row]:
+    return [_row(one, base, chosen) for one in ended]
+
+
+def _row(one: Ended, base: str, chosen: int | None) -> Row:
+    look = {"success": "recovered", "retry": "retrying"}.get(one.kind, "dead")
+    message = one.message if len(one.message) <= MESSAGE_SHOWN else f"{one.message[:MESSAGE_SHOWN]}…"
+    return Row(
+        n=one.attempt,
+        look=look,
+        state=state(look, ENDED.get(one.kind, one.kind)),
+        url="" if one.kind == "success" else f"{base}{one.pk}/",
+        is_chosen=one.pk == chosen,
+        error=visible(short(one.error_type)),
+        error_title=visible_text(one.error_type),
+        message=visible(message),
+        at=clock(one.ended_at),
+        took="" if one.duration_s is None else duration(one.duration_s),
+        worker=visible(one.worker),
+        # `emails@worker-3` says it already.
+        host="" if one.worker.endswith(f"@{one.host}") else visible(one.host),
+        release=visible(one.release),
+        policy=visible(one.policy),
+        policy_url=links.policy_version(one.policy) if one.policy else "",
+        reason=visible(one.reason),
+        waited="" if one.delay_s is None else duration(one.delay_s),
+    )

@@ -1,0 +1,243 @@
+"""Arguments as a tree that opens piece by piece: short ones at once, long ones where a person opens them.
+
+A place in the tree is `kwargs.0.17`: the argument's name, then numbers of entries, so that no address holds what a job
+said. What is shown to a person is the path by names: `kwargs.order.lines.17`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.utils.html import conditional_escape, format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from dashboard.web.text import visible, visible_text
+from jobs_admin.core import query as language
+from jobs_admin.core.text import representable, whole_number
+from jobs_admin.core.veil import Piece
+
+# What one answer may hold: beyond it the rest follows from an entry on.
+MOST_LINES = 200
+LONGEST_TEXT = 600  # characters of a text among others
+LONGEST_WHOLE = 200_000  # and of one that is opened by itself
+SHORT = 24  # lines: a branch of no more is shown whole, and a longer one shut until it is opened
+OPEN_LEVELS = 2  # the first levels stand open, however long
+OPEN_ENTRIES = 12  # within those: a branch of more begins folded
+LONGEST_LIKE = 100  # characters of a value that a search may name
+LONGEST_NAME = 200  # characters of an entry's name
+LONGEST_PATH = 2_000  # a line holds the names of all that it is in: what is below ends in CUT
+CUT = "…"
+MOST_FOUND = 100
+MOST_LOOKED_AT = 500_000  # values that a look for a word goes through
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the tree, in the order of the page."""
+
+    what: str  # leaf, long, open, close, folded, more
+    key: str = ""
+    kind: str = ""
+    text: str = ""  # a leaf's value, or what a branch holds: "3 entries"
+    at: str = ""  # the place of what opens on demand
+    path: str = ""  # by names
+    start: int = 0  # for `more`: the first entry that is not shown yet
+    like: str = ""  # the search for failures with this value here
+
+
+def lines(piece: Piece, at: str, path: str = "", start: int = 0) -> list[Line]:
+    """The lines for the entries of `piece` from number `start` (from 0), at most some MOST_LINES of them."""
+    if not piece.is_branch:
+        text = piece.text(LONGEST_WHOLE)
+        return [
+            Line("leaf", kind=piece.kind, text=text if piece.size <= LONGEST_WHOLE else f"{text}… (cut)", path=path)
+        ]
+    return list(_entries(piece, at, path or at, start, 1, _Budget(MOST_LINES)))
+
+
+def find(piece: Piece, at: str, path: str, words: str) -> tuple[list[Line], bool]:
+    """Every value under `piece` whose path or text holds `words`, at most MOST_FOUND; whether all was looked at.
+
+    A hidden value is found by its path alone: what is compared is what is shown.
+    """
+    found: list[Line] = []
+    sought = words.lower()
+    for looked_at, (inner, here, name) in enumerate(_all(piece, at, path)):
+        if looked_at >= MOST_LOOKED_AT or len(found) >= MOST_FOUND:
+            return found, False
+        if inner.is_branch:
+            is_found = inner.size == 0 and sought in name.lower()
+        else:
+            is_found = sought in name.lower() or inner.holds(sought)
+        if is_found:
+            found.append(_leaf(inner, name, here, name))
+    return found, True
+
+
+def _all(piece: Piece, at: str, path: str) -> Iterator[tuple[Piece, str, str]]:
+    """(piece, place, path) of `piece` and all under it, in the order of the page; holds no more than one of each level."""
+    yield piece, at, path
+    levels = [(at, path, enumerate(piece.entries()))]
+    while levels:
+        at, path, rest = levels[-1]
+        entry = next(rest, None)
+        if entry is None:
+            levels.pop()
+            continue
+        n, (key, one) = entry
+        here, name = f"{at}.{n}", joined(path, key)
+        yield one, here, name
+        if one.is_branch:
+            levels.append((here, name, enumerate(one.entries())))
+
+
+def opened(piece: Piece, steps: str) -> tuple[Piece, list[str]]:
+    """The piece at `steps` (`0.17`, numbers of entries) under `piece`, and the names on the way. Raises KeyError."""
+    names = []
+    for step in steps.split(".") if steps else []:
+        number = whole_number(step, digits=9)
+        entry = None if number is None else next(piece.entries(number), None)
+        if entry is None:
+            raise KeyError(steps)
+        names.append(entry[0])
+        piece = entry[1]
+    return piece, names
+
+
+_PLAIN_NAME = re.compile(r"[\w-]{1,100}\Z")
+
+
+def joined(path: str, name: str) -> str:
+    """`kwargs.order` and `id` -> `kwargs.order.id`; a name that is none is written as a string: `kwargs."a.b"`.
+
+    A name and a path have an end: a name of megabytes stands in every line of what is under it.
+    """
+    if len(path) > LONGEST_PATH:
+        return path if path.endswith(CUT) else f"{path}.{CUT}"
+    name = short_name(name)
+    step = name if _PLAIN_NAME.match(name) else json.dumps(name, ensure_ascii=False)
+    return f"{path}.{step}" if path else step
+
+
+def short_name(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}{CUT}"
+
+
+class _Budget:
+    """What one answer may still hold."""
+
+    def __init__(self, lines: int) -> None:
+        self.left = lines
+
+
+def _entries(piece: Piece, at: str, path: str, start: int, level: int, budget: _Budget) -> Iterator[Line]:
+    for n, (key, one) in enumerate(piece.entries(start), start):
+        if budget.left <= 0:
+            yield Line("more", text=f"{piece.size - n:,} more", at=at, path=path, start=n)
+            return
+        budget.left -= 1
+        here, name = f"{at}.{n}", joined(path, key)
+        if not one.is_branch or not one.size:
+            yield _leaf(one, key, here, name)
+        elif _is_short(one, min(SHORT, budget.left)) or (level < OPEN_LEVELS and one.size <= OPEN_ENTRIES):
+            yield Line("open", key, one.kind, _holds(one), here, name)
+            yield from _entries(one, here, name, 0, level + 1, budget)
+            yield Line("close")
+        else:
+            yield Line("folded", key, one.kind, _holds(one), here, name)
+
+
+def _leaf(piece: Piece, key: str, at: str, path: str) -> Line:
+    if piece.is_branch:
+        return Line("leaf", key, "null", "[]" if piece.kind == "list" else "{}", at, path)
+    text = piece.text(LONGEST_TEXT)
+    if piece.kind == "hidden":
+        return Line("leaf", key, "hidden", text, at, path)
+    if piece.kind != "text":
+        return Line("leaf", key, piece.kind, text, at, path, like=_like(path, text))
+    shown = json.dumps(text, ensure_ascii=False)
+    if piece.size > LONGEST_TEXT:
+        return Line("long", key, "text", f"{shown[:-1]}… {piece.size:,} characters", at, path)
+    return Line("leaf", key, "text", shown, at, path, like=_like(path, text))
+
+
+def _like(path: str, text: str) -> str:
+    """The search for the same value in the same place; "" where none can be written."""
+    if not text or len(text) > LONGEST_LIKE or '"' in path or CUT in path or not path.startswith(("args.", "kwargs.")):
+        return ""
+    return language.qualifier(path, text)
+
+
+def _holds(piece: Piece) -> str:
+    return "1 entry" if piece.size == 1 else f"{piece.size:,} entries"
+
+
+def _is_short(piece: Piece, limit: int) -> bool:
+    """Whether a branch holds at most `limit` values. Looks at no more than that many."""
+    seen, waiting = 0, [piece]
+    while waiting:
+        one = waiting.pop()
+        if one.is_branch:
+            seen += one.size
+            if seen > limit:
+                return False
+            waiting.extend(inner for _, inner in one.entries())
+    return True
+
+
+# ---------- as HTML ----------
+# Written here and not in a template: a page holds up to two hundred lines, and each cost as much as ten of these.
+
+_LEAF = '<li><span class="key"{}>{}</span> <span class="value is-{}">{}</span>{}</li>'
+_OPEN = '<li><details open><summary><span class="key"{}>{}</span> <span class="holds">{}</span></summary><ul>'
+_LINK = '<a class="holds" href="{0}" hx-get="{0}" hx-target="this" hx-swap="outerHTML">{1}</a>'
+_MORE = '<li class="more"><a href="{0}" hx-get="{0}" hx-target="closest li" hx-swap="outerHTML">{1}</a></li>'
+_LIKE = '<a class="like" href="{}" title="Find failures with this value">like this</a>'
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the lines of one tree lead."""
+
+    opened: str  # the part that opens a place
+    search: str  # the list of failures
+    query: str = ""  # what every address of this tree also says: `whole=1`
+    indexed: frozenset[str] = frozenset()  # the paths of values that a search finds
+
+
+def as_html(shown: list[Line], to: Addresses, *, is_part: bool = False) -> SafeString:
+    """The lines as a list; `is_part` for those that follow others in a list that is there already."""
+    parts = [_html(line, to) for line in shown]
+    inside = mark_safe("".join(parts))  # noqa: S308  (each part escapes what it holds)
+    return inside if is_part else format_html('<ul class="tree">{}</ul>', inside)
+
+
+def _html(line: Line, to: Addresses) -> str:
+    if line.what == "close":
+        return "</ul></details></li>"
+    if line.what == "more":
+        return format_html(_MORE, _opens(line, to), line.text)
+    title = format_html(' data-path="{}"', visible_text(line.path)) if line.path else ""
+    key = conditional_escape(visible(line.key if line.key == line.path else short_name(line.key)))
+    if line.what == "open":
+        return format_html(_OPEN, title, key, line.text)
+    if line.what == "folded":
+        return format_html(
+            '<li><span class="key"{}>{}</span> {}</li>', title, key, format_html(_LINK, _opens(line, to), line.text)
+        )
+    if line.what == "long":
+        more = format_html(" " + _LINK, _opens(line, to), "Show all")
+    elif line.like and line.path in to.indexed:
+        more = format_html(_LIKE, f"{to.search}?{urlencode({'q': representable(line.like)})}")
+    else:
+        more = ""
+    return format_html(_LEAF, title, key, line.kind, visible(line.text), more)
+
+
+def _opens(line: Line, to: Addresses) -> str:
+    pairs = {"at": line.at, **({"from": str(line.start)} if line.start else {})}
+    return f"{to.opened}?{urlencode(pairs)}{to.query}"

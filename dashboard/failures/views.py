@@ -1,0 +1,310 @@
+"""What happened to this one: the page of a failure and its parts. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from urllib.parse import urlsplit
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
+
+from dashboard.failures import listing as failure_list
+from dashboard.failures import lost, python_call, quarantine, timeline, tree, unread
+from dashboard.failures import page as failure_page
+from dashboard.web import links, tracebacks
+from dashboard.web.access import can
+from dashboard.web.htmx import render_page
+from jobs_admin import config, failures
+from jobs_admin.core.text import whole_number
+from jobs_admin.core.veil import Piece, shown
+from jobs_admin.db import abilities, priorities
+from jobs_admin.desk import overview
+from jobs_admin.failures import contents, histories, kin
+from jobs_admin.fleet import stranded
+from jobs_admin.models import Attempt, Failure, Traceback
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.replays import progress
+from jobs_admin.search import scope
+
+# What changes by itself, and is looked at anew while it does.
+# A message up to here is read for a copy button; of a larger one the copy is what the page shows.
+LARGEST_COPY = 2 * 1024 * 1024
+LARGEST_INDENTED = 200_000  # characters of JSON
+
+
+def found(request: HttpRequest, pk: int) -> Failure:
+    """The failure, or a 404 page: also for what the viewer may not see."""
+    try:
+        return failures.get(request.viewer, pk)
+    except Failure.DoesNotExist as error:
+        raise Http404(f"There is no failure {pk}, or it was pruned, or you have no role on its source.") from error
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    return page(request, found(request, pk))
+
+
+def page(
+    request: HttpRequest, failure: Failure, *, status: int = 200, chosen: Attempt | None = None, **more: object
+) -> HttpResponse:
+    """The failure's page, or its part beside the list; acts answer with it too."""
+    items = progress.of_failure(failure)
+    scope.restrict_replays(request.viewer, [item.replay for item in items])
+    open_item, sent = failure_page.open_item(failure, items), failure_page.sent_for_good(failure, items)
+    payload = failure.payloads.order_by("-run").values("size", "is_whole").first()
+    is_whole = bool(payload and payload["is_whole"])
+    past, source = histories.history(failure), overview.source(request.viewer, failure.source)
+    context = {
+        "failure": failure,
+        "url": reverse("failure-detail", args=[failure.pk]),
+        "compare_url": reverse("failure-diff", args=[failure.pk]) if sum(past.counts.values()) > 1 else "",
+        "error": failure_page.short(failure.error_type),
+        "runs": timeline.runs(failure, past, items, chosen.pk if chosen else None),
+        "items": items,
+        "open_item": open_item,
+        "waits": failure_page.waits(open_item),
+        "most_attempts": failure_list.most_attempts(failure),
+        "priority": priorities.shown(failure.source, failure.priority),
+        "is_live": bool(open_item) or failure.state in stranded.ON_THE_WAY,
+        "branches": failure_page.branches(failure),
+        "headers": failure_page.branch(failure, "headers", "Headers"),
+        "payload": payload,
+        "is_cut": is_whole and contents.is_cut(failure),
+        "acts": failure_page.acts(
+            request.viewer, failure, open_item=open_item, is_whole=is_whole, sent=sent, source=source
+        ),
+        "source": source,
+        "removes": bool((can := abilities.of(failure.source)) and can.remove),
+        "crashes": quarantine.lines(failure),
+        "unread": unread.told(failure),
+        **_stranded(failure, source),
+        "lost": lost.told(failure),
+        "is_history": "demo-history" in failure.labels.split(),
+        "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
+        "group_url": reverse("group-detail", args=[failure.group.name]) if failure.group else "",
+        "alike_url": links.list_url(f"group:{failure.group.name}") if failure.group else "",
+        "row": _row_beside(request, failure),
+        **told(failure, chosen),
+        **more,
+    }
+    return render_page(request, "failures/detail.html", context, part="failure", status=status)
+
+
+def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, object]:
+    """The worker that is gone with this job, of a job that is on its way."""
+    if failure.state not in stranded.ON_THE_WAY or source is None or not stranded.is_found(source.findings):
+        return {"stranded": None}
+    found = stranded.of_job(failure.source, failure.job_id)
+    return {"stranded": found, "is_lost": found is not None and failure.job_id in found.lost_jobs}
+
+
+def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
+    """Its row as it is now, where the page stands beside the list; "" elsewhere."""
+    if not request.htmx or urlsplit(request.htmx.current_url or "").path != reverse("failure-list"):
+        return ""
+    viewer = request.viewer
+    sources = [name for name in config.sources() if viewer.may(VIEWER, name)]
+    (row,) = failure_list.rows_of([failure], may_act=viewer.may_anywhere(OPERATOR), sources=sources)
+    return row
+
+
+def told(failure: Failure, chosen: Attempt | None) -> dict[str, object]:
+    """The error and the traceback of one attempt; without one, the latest that failed."""
+    return {
+        "chosen": chosen,
+        "chosen_error": failure_page.short(chosen.error_type) if chosen else "",
+        "trace": _trace((chosen or failure).traceback),
+        "trace_url": reverse("failure-text", args=[failure.pk, "traceback"])
+        + (f"?attempt={chosen.pk}" if chosen else ""),
+    }
+
+
+def _trace(stack: Traceback | None) -> SafeString | str:
+    return tracebacks.as_html(stack.sha256, lambda: stack.text) if stack else ""
+
+
+@require_safe
+@can(VIEWER)
+def attempt(request: HttpRequest, pk: int, attempt_pk: int) -> HttpResponse:
+    """One attempt's own error and traceback: the part beside the timeline, or the page with it chosen."""
+    failure = found(request, pk)
+    one = _attempt(failure, attempt_pk)
+    if request.htmx and not request.htmx.history_restore_request:
+        context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), **told(failure, one)}
+        return render_page(request, "failures/detail.html", context, part="told")
+    return page(request, failure, chosen=one)
+
+
+def _attempt(failure: Failure, pk: int) -> Attempt:
+    try:
+        return histories.get(failure, pk)
+    except Attempt.DoesNotExist as error:
+        raise Http404(f"Failure {failure.pk} has no attempt {pk}.") from error
+
+
+@require_safe
+@can(VIEWER)
+def attempts(request: HttpRequest, pk: int) -> HttpResponse:
+    """The attempts of one run that its page has folded."""
+    failure = found(request, pk)
+    run, before = _number(request, "run", "1"), _number(request, "before", "0")
+    ended, more = histories.earlier(failure, run, before or None)
+    base = reverse("failure-attempts", args=[pk])
+    context = {
+        "failure": failure,
+        "run": run,
+        "rows": timeline.rows(ended, base),
+        "earlier_url": f"{base}?run={run}&before={ended[0].attempt}" if more else "",
+    }
+    return render_page(request, "failures/attempts.html", context, part="earlier")
+
+
+@require_safe
+@can(VIEWER)
+def related(request: HttpRequest, pk: int) -> HttpResponse:
+    """The jobs that this one came from and led to, and the failures that are like it: asked for by the page itself."""
+    failure = found(request, pk)
+    held = kin.kin(request.viewer, failure)
+    alike = [
+        {
+            "what": one.what,
+            "url": links.list_url(one.query),
+            "count": one.count,
+            "count_is_capped": one.count_is_capped,
+        }
+        for one in held.alike
+    ]
+    context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), "kin": held, "alike": alike}
+    return render_page(request, "failures/kin.html", context, part="kin")
+
+
+def _number(request: HttpRequest, name: str, default: str) -> int:
+    number = whole_number(request.GET.get(name, default), digits=9)
+    if number is None:
+        raise Http404(f"{name} is not a number.")
+    return number
+
+
+@require_safe
+@can(VIEWER)
+def opened(request: HttpRequest, pk: int) -> HttpResponse:
+    """One branch of a failure's arguments, from an entry on; or what is found under it.
+
+    `at`: `kwargs.0.17`, numbers of entries. `whole=1`: read from the kept message, not from the copy that was cut.
+    """
+    failure = found(request, pk)
+    at, start, words = request.GET.get("at", ""), _number(request, "from", "0"), request.GET.get("find", "").strip()
+    is_whole = request.GET.get("whole") == "1"
+    name, _, steps = at.partition(".")
+    to = failure_page.addresses(failure, is_whole=is_whole)
+    context = {
+        "failure": failure,
+        "url": reverse("failure-detail", args=[pk]),
+        "is_whole": is_whole,
+        "find": words,
+        "at": at,
+    }
+    try:
+        roots = _roots(failure, is_whole)
+        if not at:
+            context |= (
+                _found(roots, words, to)
+                if words
+                else {"trees": [_branch(one, root, to) for one, root in roots.items()]}
+            )
+            return render_page(request, "failures/branch.html", context, part="arguments")
+        piece, names = tree.opened(roots[name], steps)
+    except (KeyError, contents.Unreadable) as error:
+        why = str(error) if isinstance(error, contents.Unreadable) else f"there is nothing at {at[:200]}"
+        raise Http404(f"Failure {pk}: {why}.") from error
+    path = reduce(tree.joined, names, name)
+    lines = tree.lines(piece, at, path, start)
+    context |= {"path": path, "branch": tree.as_html(lines, to, is_part=bool(start) and bool(request.htmx))}
+    return render_page(request, "failures/branch.html", context, part="branch")
+
+
+_NAMES = {"args": "Arguments", "kwargs": "Keyword arguments"}
+
+
+def _branch(name: str, piece: Piece, to: tree.Addresses) -> failure_page.Branch:
+    return failure_page.branch_of(piece, name, _NAMES.get(name, name), to)
+
+
+def _roots(failure: Failure, is_whole: bool) -> dict[str, Piece]:
+    held = contents.message(failure) if is_whole else contents.copy(failure)
+    roots = {"args": held.args, "kwargs": held.kwargs}
+    if not is_whole and failure.headers:
+        roots["headers"] = contents.Plain(contents.json_of(failure.headers, {}))
+    return roots
+
+
+def _found(roots: dict[str, Piece], words: str, to: tree.Addresses) -> dict[str, object]:
+    lines, is_all = [], True
+    for name in _NAMES:
+        some, was_all = tree.find(roots[name], name, name, words)
+        lines += some
+        is_all = is_all and was_all
+    return {"branch": tree.as_html(lines[: tree.MOST_FOUND], to), "count": len(lines), "is_all": is_all}
+
+
+@require_safe
+@can(VIEWER)
+def as_text(request: HttpRequest, pk: int, form: str) -> HttpResponse:
+    """What the copy buttons fetch: the job as a Python call or as JSON, its traceback, its redacted arguments."""
+    failure = found(request, pk)
+    chosen = _attempt(failure, _number(request, "attempt", "")) if "attempt" in request.GET else None
+    if form == "traceback":
+        stack = (chosen or failure).traceback
+        text = stack.text if stack else ""
+    else:
+        text = {"python": _python, "json": _json}[form](failure)
+    # A lone surrogate as its escape, which in JSON means the same.
+    return HttpResponse(text.encode("utf-8", "backslashreplace"), content_type="text/plain; charset=utf-8")
+
+
+def _copied(failure: Failure) -> contents.Contents:
+    """The arguments whole where they can be read so, else the copy. Raises contents.Unreadable."""
+    if contents.is_cut(failure) and failure.payloads.filter(is_whole=True, size__lte=LARGEST_COPY).exists():
+        try:
+            return contents.message(failure)
+        except contents.Unreadable:
+            pass  # the copy says what was cut from it
+    return contents.copy(failure)
+
+
+def _python(failure: Failure) -> str:
+    said = [
+        f"{failure.task}: job {failure.job_id} of {failure.source}, run {failure.run}, failed {failure.failed_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"{failure.error_type}: {failure.message[:200]}",
+    ]
+    try:
+        held = _copied(failure)
+    except contents.Unreadable as error:
+        said += [f"{error} It cannot be written as a call.", f"args: {failure.args!a}", f"kwargs: {failure.kwargs!a}"]
+        return "\n".join(python_call.comment(line) for line in said) + "\n"
+    return python_call.send_task(failure.task, failure.queue, held.args, held.kwargs, said)
+
+
+def _json(failure: Failure) -> str:
+    arguments = failure_page.document(failure)
+    try:
+        held = _copied(failure)
+        arguments |= {"args": shown(held.args), "kwargs": shown(held.kwargs)}
+    except contents.Unreadable:
+        pass  # what is no JSON is left out
+    job = {
+        "task": failure.task,
+        "id": failure.job_id,
+        "queue": failure.queue,
+        "source": failure.source,
+        **arguments,
+        "error": {"type": failure.error_type, "message": failure.message, "failed_at": failure.failed_at.isoformat()},
+    }
+    text = json.dumps(job, ensure_ascii=False)
+    # Indenting is for people, who do not read megabytes; it costs seconds where they are nested deep.
+    return (json.dumps(job, indent=2, ensure_ascii=False) if len(text) <= LARGEST_INDENTED else text) + "\n"

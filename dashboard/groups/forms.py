@@ -1,0 +1,75 @@
+"""What people choose for a group, as one word (`act`) and the field that goes with it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.http import QueryDict
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from dashboard.web import moments
+from jobs_admin.core.text import whole_number
+from jobs_admin.groups.group_changes import ChangeRefused
+
+_MUTED_FOR = {"mute_hour": timedelta(hours=1), "mute_day": timedelta(days=1), "mute_week": timedelta(days=7)}
+_STATES = {"resolve": "resolved", "reopen": "ongoing", "mute": "muted"}
+
+
+def changes_of(given: QueryDict, me: str, now: datetime | None = None) -> dict[str, Any]:
+    """What the form asks to change, for `group_changes`. Raises ChangeRefused for what cannot be read."""
+    now = now or timezone.now()
+    act = given.get("act", "")
+    if act in _STATES:
+        return {"state": _STATES[act]}
+    if act in _MUTED_FOR:
+        return {"state": "muted", "muted_until": now + _MUTED_FOR[act]}
+    if act == "mute_until":
+        return {"state": "muted", "muted_until": _moment(given.get("muted_until", ""))}
+    if act == "mute_count":
+        return {"state": "muted", "muted_until_count": _number(given.get("muted_until_count", ""))}
+    if act == "assign_me":
+        return {"assignee": me}
+    if act == "assign":
+        return {"assignee": _text(given, "assignee")}
+    if act in ("note", "runbook_url"):
+        return {act: _text(given, act)}
+    return _named(given)
+
+
+def _named(given: QueryDict) -> dict[str, Any]:
+    """Without a word: the fields themselves, as the API names them."""
+    changes: dict[str, Any] = {}
+    if given.get("state"):
+        changes["state"] = given["state"]
+    if given.get("muted_until"):
+        changes["muted_until"] = _moment(given["muted_until"])
+    if given.get("muted_until_count"):
+        changes["muted_until_count"] = _number(given["muted_until_count"])
+    return changes | {name: _text(given, name) for name in ("assignee", "note", "runbook_url") if name in given}
+
+
+def _text(given: QueryDict, name: str) -> str:
+    return given.get(name, "").replace("\r\n", "\n").strip()[:10_000]
+
+
+def _moment(text: str) -> datetime:
+    """A time without a zone is UTC, as everywhere on the pages."""
+    try:
+        found = parse_datetime(text.strip())
+        found = found and moments.sane(found)
+    except ValueError:
+        found = None
+    if found is None:
+        message = f"“{text[:40]}” is no time: write it as 2026-12-01T08:00, in UTC. Nothing was changed."
+        raise ChangeRefused("invalid", message, "muted_until")
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _number(text: str) -> int:
+    number = whole_number(text.strip().replace(",", ""), digits=11)
+    if number is None:
+        message = f"“{text[:40]}” is no number of failed attempts. Nothing was changed."
+        raise ChangeRefused("invalid", message, "muted_until_count")
+    return number

@@ -1,0 +1,254 @@
+"""The list of groups as a page shows it: chips of what is shown, columns, rows with all their words ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import conditional_escape, escape, format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from dashboard.web import links
+from dashboard.web.figures import ago, clock, number, percent
+from dashboard.web.pictures import sparkline, state
+from dashboard.web.text import parted, visible
+from jobs_admin.core.text import whole_number
+from jobs_admin.failures import GroupPage, GroupRow
+from jobs_admin.groups import OPEN
+from jobs_admin.models import Group
+from jobs_admin.models.group import GroupState
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A column that can be sorted by."""
+
+    words: str
+    url: str
+    is_sorted: bool
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    words: str
+    count: str
+    url: str
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the address of the list says."""
+
+    text: str = ""
+    state: str = ""  # a state of groups, `all`, or empty for those that wait for somebody
+    assigned: str | None = None  # `me`, a user's name, empty for nobody; None for whomever
+    order: str = "last_seen"
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        if self.state == ALL:
+            return ()
+        return (self.state,) if self.state else tuple(OPEN)
+
+    def url(self, **changes: object) -> str:
+        """The list as asked, but for these."""
+        held = {"q": self.text, "state": self.state, "assigned": self.assigned, "order": self.order, **changes}
+        if held["order"] == "last_seen":
+            held["order"] = ""
+        pairs = {name: value for name, value in held.items() if value or (name == "assigned" and value is not None)}
+        return f"{reverse('group-list')}?{urlencode(pairs)}" if pairs else reverse("group-list")
+
+
+def asked(parameters: dict[str, str]) -> Asked:
+    """What a reader's address asks for; what makes no sense is left out."""
+    given, assigned = parameters.get("state", ""), parameters.get("assigned")
+    return Asked(
+        text=parameters.get("q", ""),
+        state=given if given == ALL or given in GroupState.values else "",
+        assigned=None if assigned is None or "\0" in assigned else assigned,
+        order=parameters.get("order", "last_seen"),
+    )
+
+
+def state_chips(asked: Asked, page: GroupPage) -> list[Chip]:
+    """Which states are shown, and how many groups the others hold: nothing is hidden without a chip that says so."""
+    by_state = page.by_state
+    totals = {"": sum(by_state.get(name, 0) for name in OPEN), **{name: by_state.get(name, 0) for name in _CHIPS}}
+    totals[ALL] = sum(by_state.values())
+    on = asked.state if page.states or asked.state == ALL else None
+    return [
+        Chip(_CHIPS.get(name) or {"": "Open", ALL: "All"}[name], number(n), asked.url(state=name), name == on)
+        for name, n in totals.items()
+    ]
+
+
+_CHIPS = {
+    "new": "New",
+    "regressed": "Regressed",
+    "ongoing": "Ongoing",
+    "muted": "Muted",
+    "resolved": "Resolved",
+}
+
+
+def people_chips(asked: Asked, page: GroupPage) -> list[Chip]:
+    chips = [
+        Chip(
+            "Mine",
+            number(page.mine),
+            asked.url(assigned=None if asked.assigned == "me" else "me"),
+            asked.assigned == "me",
+        ),
+        Chip(
+            "Unassigned",
+            number(page.unassigned),
+            asked.url(assigned=None if asked.assigned == "" else ""),
+            asked.assigned == "",
+        ),
+    ]
+    if asked.assigned not in (None, "", "me"):
+        chips.append(Chip(f"of {asked.assigned}", number(page.count), asked.url(assigned=None), True))
+    return chips
+
+
+def headings(asked: Asked) -> list[Heading]:
+    def one(words: str, order: str, *, is_number: bool = False) -> Heading:
+        return Heading(words, asked.url(order=order), asked.order == order, is_number)
+
+    return [
+        one("Dead", "dead", is_number=True),
+        one("Attempts failed", "count", is_number=True),
+        one("First seen", "first_seen"),
+        one("Last seen", "last_seen"),
+    ]
+
+
+def rows(
+    found: list[GroupRow], *, all_dead: int = 0, now: datetime | None = None, may_act: bool = False
+) -> list[SafeString]:
+    """A group a row, as it stands in its table. `all_dead`: jobs, that a share is counted of."""
+    now = now or timezone.now()
+    pages, failures = reverse("group-list"), reverse("failure-list")
+    return [_row(row, pages, failures, all_dead, now, may_act) for row in found]
+
+
+_DOT = ' <span class="dot">·</span> '
+
+
+@lru_cache(
+    maxsize=2048
+)  # what groups are called, and where they are: always the same few, none longer than 500 characters
+def _name(text: str) -> SafeString:
+    return conditional_escape(visible(text))
+
+
+@lru_cache(maxsize=2048)
+def _said(message: str) -> SafeString:
+    """Its message; of a part of a split what tells it from the others stands first: the end of a line is cut off."""
+    rest, part = parted(message)
+    return SafeString(f"{f' ({_name(part)})' if part else ''} <code>{_name(rest)}</code>" if message else "")
+
+
+def _row(row: GroupRow, pages: str, failures: str, all_dead: int, now: datetime, may_act: bool) -> SafeString:
+    """Every value is escaped here, by name: walking a template for each row was a fourth of the page."""
+    group, error = row.group, _name(row.group.error_type)
+    fingerprint = escape(group.fingerprint)
+    is_plain = fingerprint.isascii() and fingerprint.replace("-", "").isalnum()
+    url = f"{pages}{fingerprint}/" if is_plain else escape(links.group_page(group.fingerprint))
+    pick = (
+        f'<td class="pick"><label class="pick-label"><input type="checkbox" name="groups" value="{fingerprint}" '
+        f'data-select><span class="unseen-label">Select {error}</span></label></td>'
+        if may_act
+        else ""
+    )
+    message = _said(group.message)
+    last_seen = ago(group.last_seen, now)
+    per_minute = f'<p class="sub-line">{number(row.per_minute)}/min</p>' if row.per_minute else ""
+    jobs = (" job" if row.count == 1 else " jobs") if row.is_partial else ""
+    return SafeString(
+        f'<tr data-row="{url}">{pick}<td class="grow"><a class="group-title" href="{url}"><strong>{error}</strong>'
+        f'{message}</a><p class="sub-line">{_about(row, now)}<span class="show-narrow">{_DOT}{last_seen}</span></p></td>'
+        f'<td class="trend hide-narrow hide-middle">{_trend(tuple(row.trend)) if row.trend else ""}</td>'
+        f'<td class="number">{_dead(row, failures, all_dead, is_plain)}</td>'
+        f'<td class="number hide-narrow">{number(row.count)}{jobs}{per_minute}</td>'
+        f'<td class="hide-narrow hide-middle">{ago(group.first_seen, now)}</td>'
+        f'<td class="hide-narrow">{last_seen}</td></tr>\n'
+    )
+
+
+def _about(row: GroupRow, now: datetime) -> str:
+    """Below its title: state, whose it is, where it comes from."""
+    group, why = row.group, since(row.group, now)
+    said = [f"{state(group.state)} {conditional_escape(why)}" if why else state(group.state)]
+    if group.assignee_id:
+        said.append(f'{_DOT}<span class="assignee">{_name(group.assignee.get_username())}</span>')
+    places = (group.culprit, row.tasks[0] if len(row.tasks) == 1 else "")
+    said += [f'<span class="hide-narrow">{_DOT}<code>{_name(place)}</code></span>' for place in places if place]
+    if row.queues:
+        said.append(_DOT + _name(", ".join(row.queues[:2])))
+    if len(row.queues) > 2:
+        said.append(f" and {number(len(row.queues) - 2)} more")
+    return "".join(said)
+
+
+def _dead(row: GroupRow, failures: str, all_dead: int, is_plain: bool) -> str:
+    if not row.dead:
+        return '<span class="muted">0</span>'
+    name = row.group.fingerprint
+    url = (
+        f"{failures}?q=group%3A{name}+state%3Adead" if is_plain else escape(links.failures_of(group=name, state="dead"))
+    )
+    share = f'<p class="sub-line" title="of all dead">{escape(percent(row.dead / all_dead))}</p>' if all_dead else ""
+    return f'<a class="is-dead count-of-state" href="{url}">{number(row.dead)}</a>{share}'
+
+
+@lru_cache(maxsize=1024)  # most groups look as they did a moment ago
+def _trend(counts: tuple[int, ...]) -> SafeString:
+    return sparkline(counts, trend_words(counts))
+
+
+def since(group: Group, now: datetime) -> SafeString | str:
+    """What brought a group into its state: after which release or replay, until when, by whom."""
+    if group.state == GroupState.REGRESSED:
+        return came_back_after(group)
+    if group.state == GroupState.MUTED:
+        return muted_until(group)
+    if group.state == GroupState.RESOLVED:
+        return format_html("by {}", visible(group.state_by)) if group.state_by else ""
+    if group.state == GroupState.ONGOING and group.mute_ended:
+        return _ENDED[group.mute_ended]
+    return ""
+
+
+_ENDED = {"time": "again: its mute is over", "count": "again: it failed as often as it was muted for"}
+
+
+def came_back_after(group: Group) -> SafeString | str:
+    kind, _, name = group.regressed_after.partition(":")
+    if kind == "replay" and (pk := whole_number(name)) is not None:
+        return format_html('after <a href="{}">replay #{}</a>', reverse("replay-detail", args=[pk]), name)
+    return format_html("after release {}", visible(name)) if kind == "release" and name else ""
+
+
+def muted_until(group: Group) -> SafeString | str:
+    """The ends of a mute, whichever comes first."""
+    ends = []
+    if group.muted_until:
+        ends.append(format_html("until {}", clock(group.muted_until)))
+    if group.muted_until_count is not None:
+        more = number(max(0, group.muted_until_count - group.count))
+        ends.append(format_html("until {} more fail, {} in all", more, number(group.muted_until_count)))
+    return format_html_join(" or ", "{}", ((end,) for end in ends)) if ends else "until it is taken back"
+
+
+def trend_words(trend: Sequence[int]) -> str:
+    return f"Failed attempts in 24 h: {sum(trend):,}, at most {max(trend, default=0):,} an hour"

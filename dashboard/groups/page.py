@@ -1,0 +1,240 @@
+"""One group as a page shows it: its states, whom it hits, its picture over time, what happened to it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from dashboard.groups.listing import came_back_after, muted_until, since
+from dashboard.web import links, tracebacks
+from dashboard.web.figures import ago, clock, number, percent
+from dashboard.web.pictures import state
+from dashboard.web.text import visible, visible_text
+from jobs_admin.failures import GroupDetail
+from jobs_admin.groups.group_story import Event
+from jobs_admin.models import Failure, Group
+from jobs_admin.models.group import GroupState
+from jobs_admin.models.group_rule import GroupRuleKind
+
+MOST_NAMED = 5  # values shown of queues, tenants …; the rest are one row
+DAYS = "30d"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a group is spread over the values of one field."""
+
+    name: str
+    lines: SafeString
+    others: str  # how many values are not named; empty for none
+    others_words: str
+    over: str  # what they were counted over
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    title: str
+    words: str
+    most: str
+    bars: SafeString  # of the picture, a step each, the oldest first
+    rows: SafeString  # of the table, the newest first
+    marks: list[str]
+    unit: str  # of the table's first column
+    is_days: bool
+    urls: tuple[str, str]  # of the hours, of the days
+
+
+# The most urgent first; as failures go through them.
+_ORDER = ("dead", "retrying", "replaying", "quarantined", "recovered", "discarded", "gone")
+
+
+def states(by_state: dict[str, int], group: str) -> list[tuple[SafeString, str, str]]:
+    """(state, jobs in it, their list)"""
+    held = [(name, by_state[name]) for name in _ORDER if by_state.get(name)]
+    return [(state(name), number(n), links.failures_of(group=group, state=name)) for name, n in held]
+
+
+def standing(group: Group, now: datetime) -> SafeString:
+    """Its state in a line: after what, until when, by whom and since when."""
+    said = [state(group.state), since(group, now)]
+    if group.state == GroupState.MUTED and group.state_by:
+        said.append(format_html("by {}", visible(group.state_by)))
+    if group.state == GroupState.ONGOING and group.state_by:
+        said.append(format_html("again, by {}", visible(group.state_by)))
+    if group.state_since:
+        said.append(format_html('<span class="dot">·</span> {}', ago(group.state_since, now)))
+    return format_html_join(" ", "{}", ((part,) for part in said if part))
+
+
+def spreads(found: GroupDetail) -> list[Spread]:
+    all_ = "open jobs" if found.is_open else "jobs, none of them open"
+    some = f"the newest {found.counted_over:,} {all_}" if found.counted_over else all_
+    whole = found.counted_over is None
+    counted = [
+        _spread("Queues", "queue", found.queues, found, all_),
+        _spread("Tasks", "task", found.tasks, found, all_),
+        _spread("Tenants", "tenant", found.tenants, found, some, is_whole=whole),
+        _spread("Releases", "release", _latest_named(found.releases), found, some, is_whole=whole),
+        _spread("Hosts", "host", found.hosts, found, some, is_whole=whole),
+        _spread("Sources", "source", found.sources, found, all_),
+    ]
+    return [spread for spread in counted if spread.lines]
+
+
+def _latest_named(releases: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """In the order of their appearance; where there are too many the latest are those that matter."""
+    return releases if len(releases) <= MOST_NAMED else releases[-MOST_NAMED:] + releases[:-MOST_NAMED]
+
+
+def _spread(
+    title: str, field: str, ranked: list[tuple[str, int]], found: GroupDetail, over: str, *, is_whole: bool = True
+) -> Spread:
+    """`is_whole`: the counts are of all jobs. Otherwise of a sample, and only the shares are true."""
+    named, others = ranked[:MOST_NAMED], ranked[MOST_NAMED:]
+    total = sum(n for _, n in ranked) or 1
+    most = max((n for _, n in named), default=1)
+    # The list without `state:` shows the open ones only: where none is open, every state was counted.
+    given = {"group": found.group.fingerprint} | ({} if found.is_open else {"state": "*"})
+
+    def words(n: int) -> str:
+        return number(n) if is_whole else percent(n / total)
+
+    lines = [
+        _line(
+            value,
+            words(n),
+            percent(n / total) if is_whole and len(ranked) > 1 else "",
+            links.failures_of(**given, **{field: value}),
+            round(n / most * 100, 1),
+        )
+        for value, n in named
+    ]
+    left = sum(n for _, n in others)
+    return Spread(
+        title, SafeString("".join(lines)), number(len(others)) if others else "", words(left) if others else "", over
+    )
+
+
+def _line(value: str, words: str, part_words: str, url: str, part: float) -> SafeString:
+    """`words`: how many, or what part where only some were counted; `part_words`: what part, beside how many; `part`: 0
+    to 100, of the longest bar. Written here: in a template these few lines took as long as the rest of the page.
+    """
+    beside = format_html(' <span class="muted">{}</span>', part_words) if part_words else ""
+    return format_html(
+        '<li><a class="clip" href="{}" title="{}"><code>{}</code></a><span class="number">{}{}</span><svg class="bar" '
+        'aria-hidden="true" viewBox="0 0 100 4" preserveAspectRatio="none"><rect width="{}" height="4"></rect></svg></li>',
+        url, visible_text(value), visible(value), words, beside, part,
+    )  # fmt: skip
+
+
+def trend(counts: list[int], now: datetime, *, is_days: bool, urls: tuple[str, str]) -> Trend:
+    """A picture of failed attempts per hour or day, the oldest first, the last one the step that runs."""
+    width, height = 960, 100
+    most, step = max(counts, default=0), width / max(len(counts), 1)
+    each = timedelta(days=1) if is_days else timedelta(hours=1)
+    last = now.replace(minute=0, second=0, microsecond=0)
+    last = last.replace(hour=0) if is_days else last
+    wide = f"{step - 3:g}"
+    bars, rows, marks = [], [], []
+    for n, count in enumerate(counts):
+        tall = max(round(count / most * height, 1), 1.5) if most and count else 0
+        at = last - each * (len(counts) - 1 - n)
+        when = f"{at:%a} {at.day} {at:%b}" if is_days else f"{at:%H:%M}"
+        bars.append(
+            f'<g><title>{when}: {count:,}</title><rect class="reach" x="{n * step:g}" y="0" width="{wide}" height="100">'
+            f'</rect><rect x="{n * step:g}" y="{height - tall:g}" width="{wide}" height="{tall:g}"></rect></g>'
+        )
+        rows.append(f'<tr><td>{when}</td><td class="number">{count:,}</td></tr>')
+        if n % (5 if is_days else 6) == 0:
+            marks.append(f"{at.day} {at:%b}" if is_days else when)
+    per, over = ("day", "last 30 days") if is_days else ("hour", "last 24 h")
+    title = f"Failed attempts per {per}, {over}"
+    words = f"{title}: {sum(counts):,} in all, at most {most:,}"
+    unit = "Day (UTC)" if is_days else "Hour (UTC)"
+    # Nothing of what a job says stands in them.
+    drawn, told = SafeString("".join(bars)), SafeString("".join(reversed(rows)))
+    return Trend(title, words, number(most), drawn, told, marks, unit, is_days, urls)
+
+
+def trace(failure: Failure | None) -> tracebacks.Shown | None:
+    if failure is None or failure.traceback is None:
+        return None
+    return tracebacks.shown(failure.traceback.text)
+
+
+def page_url(fingerprint: str, **parameters: object) -> str:
+    given = {name: value for name, value in parameters.items() if value}
+    return links.group_page(fingerprint) + (f"?{urlencode(given)}" if given else "")
+
+
+def stands(*parts: object) -> str:
+    """Changes when what stands in these changes: a form that is open is not refreshed under the hand before."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+# -- what happened to it ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    when: SafeString
+    words: SafeString | str
+    why: str
+
+
+def story(events: list[Event], group: Group, now: datetime) -> list[Told]:
+    return [Told(ago(event.at, now), _words(event, group), event.why) for event in events]
+
+
+def _words(event: Event, group: Group) -> SafeString | str:
+    who = visible(event.who) or "Redrive"
+    if event.kind == "seen":
+        return format_html("First seen in {}", visible(event.what)) if event.what else "First seen"
+    if event.kind == "regressed":
+        after = came_back_after(Group(regressed_after=event.what))
+        return format_html("{} {}", state("regressed", "Came back"), after)
+    if event.kind == "replay" and event.replay:
+        of = event.replay
+        link = reverse("replay-detail", args=[of.pk])
+        said = 'Replayed by {} in <a href="{}">replay #{}</a>: {} of {} ran well, {} failed again'
+        return format_html(said, who, link, of.pk, number(of.succeeded), number(of.total), number(of.failed_again))
+    if event.kind == "state":
+        until = _until(event)
+        return format_html("{} by {}{}", state(event.what), who, format_html(" {}", until) if until else "")
+    if event.kind == "assignee":
+        return format_html("Assigned to {} by {}", visible(event.what) or "nobody", who)
+    if event.kind == "rule":
+        said = _of_rule(event.told or {})
+        return format_html("{}{}, by {}", "Taken back: " if event.what == "rule.withdraw" else "", said, who)
+    return format_html("{} changed by {}", {"note": "Note", "runbook_url": "Runbook"}[event.kind], who)
+
+
+def _of_rule(rule: dict[str, Any]) -> SafeString | str:
+    if rule.get("kind") == GroupRuleKind.IGNORE:
+        return format_html("the frame <code>{}</code> is ignored", visible(rule["frame"]))
+    if rule.get("kind") == GroupRuleKind.SPLIT:
+        return f"split by {rule['by']}" if rule["is_about_it"] else f"came out of a split by {rule['by']}"
+    if not rule.get("is_about_it"):
+        return "merged into another group"
+    n = rule["groups"]
+    return f"{number(n)} {'group' if n == 1 else 'groups'} merged into this one"
+
+
+def _until(event: Event) -> SafeString | str:
+    if event.what != GroupState.MUTED or not event.told:
+        return ""
+    try:
+        until = datetime.fromisoformat(event.told["muted_until"]) if event.told.get("muted_until") else None
+    except (TypeError, ValueError):
+        until = None
+    count = event.told.get("muted_until_count")
+    if until:
+        return format_html("until {}", clock(until))
+    return f"until {number(count)} have failed in all" if isinstance(count, int) else muted_until(Group())

@@ -1,0 +1,127 @@
+"""People's rules of grouping: seen first, saved, listed with how far they are, taken back."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.groups.rules import screens as screen
+from dashboard.groups.views import why_page
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import config, failures
+from jobs_admin.groups import group_rules
+from jobs_admin.groups.group_rules import RuleRefused
+from jobs_admin.models.access import OPERATOR, VIEWER
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    return _index(request)
+
+
+def _index(request: HttpRequest, *, frame: str = "", refused: str = "", status: int = 200) -> HttpResponse:
+    may_act = request.viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    rows = group_rules.listing(request.viewer)
+    context = {
+        "lines": screen.lines(rows, may_act),
+        "may_act": may_act,
+        "self_url": reverse("group-rules"),
+        "frame": frame,
+        "refused": refused,
+    }
+    return render_page(request, "groups/rules.html", context, part="rules", status=status)
+
+
+@require_POST
+@can(OPERATOR)
+def preview(request: HttpRequest) -> HttpResponse:
+    """What the rule would do. Nothing is changed, and nothing kept."""
+    asked = _asked(request.POST)
+    try:
+        found = group_rules.preview(request.viewer, **asked)
+    except RuleRefused as refused:
+        return _asked_again(request, asked, refused) or _preview(
+            request, asked, None, refused=refused.message, status=422
+        )
+    return _preview(request, asked, found)
+
+
+def _asked_again(request: HttpRequest, asked: dict[str, object], refused: RuleRefused) -> HttpResponse | None:
+    """The page that asked, with the sentence at the field that is to blame; None where that page is not known."""
+    if refused.field == "frame":
+        return _index(request, frame=str(asked["frame"]), refused=refused.message, status=422)
+    names = asked["groups"]
+    if refused.field not in ("groups", "by") or not names:
+        return None
+    try:
+        group = failures.group_named(request.viewer, names[0])
+    except failures.NoSuchGroup:
+        return None
+    return why_page(request, group, asked=asked, refused=refused, status=422)
+
+
+@require_POST
+@can(OPERATOR)
+def save(request: HttpRequest) -> HttpResponse:
+    asked = _asked(request.POST)
+    try:
+        rule = group_rules.save(request.viewer, **asked, note=request.POST.get("note", ""))
+    except RuleRefused as refused:
+        return _preview(request, asked, None, refused=refused.message, status=409)
+    undo = reverse("group-rule-withdraw", args=[rule.pk])
+    say(request, "The rule is in force; what is known already follows within minutes.", undo=undo)
+    return go(request, reverse("group-rules"))
+
+
+@require_POST
+@can(OPERATOR)
+def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
+    # What the viewer does not see in the list is not there for them.
+    row = group_rules.row(request.viewer, pk)
+    if row is None:
+        raise Http404("There is no such rule, or none that you may see.")
+    back = links.back(request, otherwise=reverse("group-rules"))
+    try:
+        group_rules.withdraw(request.viewer, row.rule)
+    except RuleRefused as refused:
+        say(request, refused.message, level="error")
+        return go(request, back)
+    say(request, "The rule was taken back; what it had moved follows within minutes.")
+    return go(request, back)
+
+
+def _asked(given: QueryDict) -> dict[str, object]:
+    names = [name.strip() for text in given.getlist("groups") for name in text.replace("\n", ",").split(",")]
+    return {
+        "kind": given.get("kind", ""),
+        "groups": [
+            name.rstrip("/").rpartition("/")[2] for name in names if name
+        ],  # an address of a group is its name too
+        "by": given.get("by", ""),
+        "frame": given.get("frame", ""),
+    }
+
+
+def _preview(
+    request: HttpRequest,
+    asked: dict[str, object],
+    found: group_rules.Preview | None,
+    *,
+    refused: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    names = asked["groups"]
+    context = {
+        "asked": asked,
+        "title": screen.title(str(asked["kind"]), str(asked["frame"])),
+        "found": found,
+        "rows": screen.becoming(found) if found else [],
+        "refused": refused,
+        "back_url": links.group_page(names[0]) if names else reverse("group-rules"),
+    }
+    return render_page(request, "groups/rule_preview.html", context, part="preview", status=status)

@@ -1,0 +1,241 @@
+"""Is it one thing or many? New or known? Whom does it hit?"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from dashboard.groups import breakdown as group_by
+from dashboard.groups import explanation as group_why
+from dashboard.groups import listing as group_list
+from dashboard.groups import page as group_page
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.figures import ago
+from dashboard.web.htmx import render_page
+from dashboard.web.pictures import state
+from dashboard.web.text import parted
+from jobs_admin import config, failures
+from jobs_admin.core.fingerprint import SPLITS
+from jobs_admin.core.text import whole_number
+from jobs_admin.db import rules_in_force
+from jobs_admin.failures import open_by
+from jobs_admin.groups import group_places, group_story
+from jobs_admin.groups.group_numbers import days
+from jobs_admin.groups.group_rules import RuleRefused
+from jobs_admin.models import Group
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.queues import rates
+from jobs_admin.rights import people
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    if request.GET.get("by") in open_by.FIELDS:
+        return _by(request, request.GET["by"])
+    viewer, now = request.viewer, timezone.now()
+    asked = group_list.asked(request.GET)
+    me = request.user.get_username()
+    page = failures.groups(
+        viewer,
+        asked.text,
+        order=asked.order,
+        after=request.GET.get("after"),
+        states=asked.states,
+        assignee=me if asked.assigned == "me" else asked.assigned,
+        now=now,
+    )
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    context = {
+        "page": page,
+        "asked": asked,
+        "state_chips": group_list.state_chips(asked, page),
+        "people_chips": group_list.people_chips(asked, page),
+        "rows": group_list.rows(page.rows, all_dead=page.all_dead, now=now, may_act=may_act),
+        "headings": group_list.headings(asked),
+        "may_act": may_act,
+        "people": people.names(request.viewer) if may_act and not request.htmx else [],
+        "self_url": request.get_full_path(),
+        "next_url": asked.url(after=page.next) if page.next else "",
+        "first_url": asked.url() if request.GET.get("after") else "",
+        "open_url": asked.url(state="", assigned=None),
+        "all_url": asked.url(state=group_list.ALL, assigned=None),
+    }
+    return render_page(request, "groups/list.html", context, part="groups")
+
+
+def _by(request: HttpRequest, name: str) -> HttpResponse:
+    """The same failures, by whom they hit."""
+    now = timezone.now()
+    found = open_by.open_by(request.viewer, name, now=now)
+    context = {
+        "found": found,
+        "by": name,
+        "lines": group_by.lines(found, name, now),
+        "capped": f"Counted over the newest {found.open:,} open failures: there are more of each, and there may be more {name}s."
+        if found.counted_over
+        else "",
+        "title": {"queue": "Queue", "tenant": "Tenant", "release": "Release"}[name],
+        "self_url": f"{reverse('group-list')}?by={name}",
+    }
+    return render_page(request, "groups/by.html", context, part="by")
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    try:
+        found = failures.group(viewer, fingerprint, example=_example(request), now=now)
+    except failures.NoSuchGroup as error:
+        return _parts(request, fingerprint, now) or _not_found(error)
+    group, shown = found.group, found.representative
+    name = group.fingerprint
+    is_days = request.GET.get("trend") == group_page.DAYS
+    counts = days(viewer, group, now=now) if is_days else found.trend
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    kept = {"trend": group_page.DAYS if is_days else "", "example": _example(request)}
+    context = {
+        "found": found,
+        "rate_window": rates.WINDOW,
+        "rate_minutes": rates.OVER_MIN,
+        "group": group,
+        "standing": group_page.standing(group, now),
+        "states": group_page.states(found.jobs_by_state, name),
+        "dead_url": links.failures_of(group=name, state="dead"),
+        "failures_url": links.failures_of(group=name),
+        "replay_url": links.replay_of(group=name) if viewer.may_anywhere(OPERATOR) and found.dead else "",
+        "policy_url": links.policy_of(source=shown.source, queue=shown.queue, task=shown.task) if shown else "",
+        "spreads": group_page.spreads(found),
+        "trend": group_page.trend(
+            counts,
+            now,
+            is_days=is_days,
+            urls=tuple(group_page.page_url(name, **kept | {"trend": over}) for over in ("", group_page.DAYS)),
+        ),
+        "shown": shown,
+        "shown_url": reverse("failure-detail", args=[shown.pk]) if shown else "",
+        "older_url": group_page.page_url(name, **kept | {"example": found.older}) if found.older else "",
+        "newer_url": group_page.page_url(name, **kept | {"example": found.newer}) if found.newer else "",
+        "trace": group_page.trace(shown),
+        "may_act": may_act,
+        "people": people.names(request.viewer) if may_act else [],
+        "acts_stand": group_page.stands(group.state, group.assignee_id),
+        "note_stands": group_page.stands(group.note, group.runbook_url),
+        "story_url": reverse("group-story", args=[name]),
+        "why_url": reverse("group-why", args=[name]) + (f"?example={_example(request)}" if _example(request) else ""),
+        "self_url": group_page.page_url(name, **kept),
+    }
+    return render_page(request, "groups/detail.html", context, part="group")
+
+
+def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpResponse | None:
+    """Where the failures of a group went that was split: its link leads on."""
+    split = group_story.parts_of(request.viewer, fingerprint)
+    if split is None:
+        return None
+    by, names = split
+    query = f"group:{','.join(names)}"
+    page = failures.groups(request.viewer, query, order="dead", now=now)
+    context = {
+        "fingerprint": fingerprint,
+        "by": by,
+        "count": page.count,
+        "rows": group_list.rows(page.rows, now=now),
+        "list_url": f"{reverse('group-list')}?{urlencode({'q': query, 'state': group_list.ALL})}",
+        "self_url": links.group_page(fingerprint),
+    }
+    return render_page(request, "groups/parts.html", context, part="parts")
+
+
+def _not_found(error: failures.NoSuchGroup) -> HttpResponse:
+    raise Http404(NO_SUCH_GROUP) from error
+
+
+@require_safe
+@can(VIEWER)
+def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
+    """What happened to a group and which are like it: below the fold of its page, and a page of its own."""
+    viewer, now = request.viewer, timezone.now()
+    group = named(request, fingerprint)
+    events, is_more = group_story.story(viewer, group)
+    context = {
+        "group": group,
+        "told": group_page.story(events, group, now),
+        "is_more": is_more,
+        "most": group_story.MOST_EVENTS,
+        "alike": [
+            {
+                "url": links.group_page(one.fingerprint),
+                "error": one.error_type,
+                "message": one.message,
+                "state": state(one.state),
+                "why": {"place": "same place in the code", "type": "same type"}[why],
+                "last_seen": ago(one.last_seen, now),
+            }
+            for one, why in group_story.alike(viewer, group)
+        ],
+    }
+    return render_page(request, "groups/story.html", context, part="story")
+
+
+@require_safe
+@can(VIEWER)
+def why(request: HttpRequest, fingerprint: str) -> HttpResponse:
+    """Why these failures are one group, and what a person can do about it."""
+    return why_page(request, named(request, fingerprint))
+
+
+def why_page(
+    request: HttpRequest,
+    group: Group,
+    *,
+    asked: dict[str, Any] | None = None,
+    refused: RuleRefused | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """`refused`: a rule that was `asked` for from here, which stands as it was filled in, with why."""
+    viewer, given = request.viewer, asked or {}
+    shown = failures.group(viewer, group.fingerprint, example=_example(request)).representative
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    alike = [one for one, _ in group_story.alike(viewer, group)] if may_act else []
+    of_rules = sorted(group_story.rules(viewer, group), key=lambda event: event.at, reverse=True)
+    places = group_places.of(alike, viewer) if alike else {}
+    chosen = [name for name in given.get("groups", ()) if name != group.fingerprint]
+    context = {
+        "group": group,
+        "shown": shown,
+        "shown_url": reverse("failure-detail", args=[shown.pk]) if shown else "",
+        "why": group_why.why(shown, rules_in_force.current()) if shown else None,
+        "rules": group_page.story(of_rules, group, timezone.now()),
+        "splits": SPLITS,
+        "alike": [(one, *parted(one.message), places[one.pk]) for one in alike],
+        "may_act": may_act,
+        "ticked": chosen,
+        "typed": ", ".join(name for name in chosen if name not in {one.fingerprint for one in alike}),
+        "by": given.get("by", ""),
+        "refused": refused.message if refused else "",
+        "refused_at": given.get("kind", ""),
+    }
+    return render_page(request, "groups/why.html", context, part="why", status=status)
+
+
+def named(request: HttpRequest, fingerprint: str) -> Group:
+    try:
+        return failures.group_named(request.viewer, fingerprint)
+    except failures.NoSuchGroup as error:
+        raise Http404(NO_SUCH_GROUP) from error
+
+
+def _example(request: HttpRequest) -> int | None:
+    return whole_number(request.GET.get("example"))
+
+
+NO_SUCH_GROUP = "No group has this fingerprint, or none that you may see."

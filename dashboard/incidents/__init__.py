@@ -1,0 +1,1 @@
+"""An incident, as a page, as a file and as a call."""

@@ -1,0 +1,88 @@
+"""The call for an incident: what its page tells, as one document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import Http404, HttpRequest
+from django.utils import timezone
+from ninja import Schema
+
+from dashboard.incidents import document as texts
+from dashboard.web.access import needs
+from dashboard.web.api.base import REFUSALS, api
+from dashboard.web.api.errors import CallRefused
+from jobs_admin import incidents
+from jobs_admin.incidents import BadSpan, NoSuchPlace
+from jobs_admin.models.access import VIEWER
+
+
+class Moment(Schema):
+    at: str
+    kind: str  # failing, calm, back, alert, release, policy, replay, group
+    what: str  # began, over, fired, acknowledged, resolved, started, held, done …
+    words: str
+    who: str  # "": nobody, or the engine
+    why: str
+    url: str | None
+
+
+class Act(Schema):
+    at: str
+    who: str
+    act: str
+    object: str
+    reason: str
+    allowed: bool
+
+
+class Tenant(Schema):
+    tenant: str  # "" of jobs that name none
+    jobs: int
+
+
+class Counts(Schema):
+    attempts_failed: int
+    times_died: int
+    attempts_recovered: int
+    jobs: dict[str, int]  # by state now, of those that were first heard of meanwhile
+    jobs_are_capped: bool
+    dead_most: int | None  # at once; null: no sample is kept, or no queue is named
+
+
+class Incident(Schema):
+    source: str
+    queue: str  # "": every queue of the source
+    since: str
+    until: str
+    is_going_on: bool
+    url: str
+    failures_url: str
+    failing_since: str | None
+    failing_until: str | None
+    last_back_at: str | None  # when no more jobs lay dead than at the beginning
+    counts: Counts
+    tenants: list[Tenant]
+    more_tenants: int
+    tenants_counted_over: int  # jobs, the newest
+    timeline: list[Moment]  # the oldest first
+    step_s: int
+    series: list[tuple[str, int, int, int | None]]  # time, attempts failed, attempts recovered, dead
+    acts: list[Act] | None  # null: the audit is read by admins of the source
+
+
+@api.get("/incident", response={200: Incident, **REFUSALS}, tags=["alerts"])
+@needs(VIEWER)
+def one_incident(request: HttpRequest, source: str = "", queue: str = "", since: str = "", until: str = "") -> Any:
+    """One outage from its first failure to the last job that came back; without times the last one there."""
+    now = timezone.now()
+    given = {"source": source, "queue": queue, "since": since, "until": until}
+    try:
+        where = texts.asked(request.auth, given, now)
+    except NoSuchPlace:
+        raise Http404 from None
+    except BadSpan as error:
+        raise CallRefused(422, "invalid", f"{error.message} Nothing was read.", error.field) from None
+    if where is None:
+        raise Http404
+    return texts.document(incidents.incident(request.auth, where, now))

@@ -1,0 +1,237 @@
+"""How an incident is asked for in an address, where its moments lead, and how it is written down: JSON and Markdown.
+
+For pages and API alike. The played incident of the demo is another thing (`dashboard/demo/incident.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from dashboard.web import links, moments
+from dashboard.web.figures import duration, number
+from jobs_admin import config, incidents
+from jobs_admin.core.clock import clock
+from jobs_admin.core.text import marked
+from jobs_admin.incidents import BadSpan, Incident, Moment, Ref, Span
+from jobs_admin.models.access import Viewer
+
+LONGEST_NAME = 200
+
+
+def asked(viewer: Viewer, given: Mapping[str, str], now: datetime) -> Span | None:
+    """The span that `source`, `queue`, `since` and `until` of an address name. Raises BadSpan and NoSuchPlace."""
+    source, queue = given.get("source", "").strip(), given.get("queue", "").strip()
+    if "\0" in source + queue or max(len(source), len(queue)) > LONGEST_NAME:
+        raise incidents.NoSuchPlace
+    since, until = _moment(given, "since"), _moment(given, "until")
+    return incidents.span(viewer, now, source=source, queue=queue, since=since, until=until)
+
+
+def _moment(given: Mapping[str, str], name: str) -> datetime | None:
+    text = given.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        # A blank where a plus was: whoever wrote the address did not quote it.
+        read = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        return moments.sane(read if read.tzinfo else read.replace(tzinfo=UTC))
+    except ValueError:
+        raise BadSpan(f"{name} is no time: write 2026-11-21T02:07Z.", name) from None
+
+
+def address(where: Span, form: str = "") -> str:
+    """The page of just this span, or its file: `markdown` or `json`."""
+    asked = {"source": where.source, "queue": where.queue, "since": iso(where.since), "until": iso(where.until)}
+    page = reverse("incident-text", args=[form]) if form else reverse("incident")
+    return f"{page}?{urlencode({name: value for name, value in asked.items() if value})}"
+
+
+def page_of(ref: Ref | None) -> str:
+    """The page that a moment is about; "" for none."""
+    if ref is None:
+        return ""
+    if ref.kind in ("alert", "replay"):
+        return reverse(f"{ref.kind}-detail", args=[int(ref.name)])
+    if ref.kind == "policy":
+        return links.policy_version(ref.name)
+    return links.group_page(ref.name) if ref.kind == "group" else links.failures_of(release=ref.name, state="any")
+
+
+def failures(where: Span, state: str = "any") -> str:
+    """The list of what failed in the span."""
+    place = {"source": where.source, "queue": where.queue, "state": state}
+    named = links.query_for(**{name: value for name, value in place.items() if value})
+    return links.list_url(f"{named} since:{iso(where.since)} until:{iso(where.until)}")
+
+
+def iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def name_of(where: Span) -> str:
+    return f"{where.queue} of {where.source}" if where.queue else where.source
+
+
+def sentence(told: Incident) -> str:
+    """What it came to, in one sentence without its place."""
+    n, seen = told.counts, told.seen
+    parts = [f"{number(n.failed)} attempt{'' if n.failed == 1 else 's'} failed", f"{number(n.died)} times a job died"]
+    if n.of_jobs:
+        capped = " or more" if n.jobs_are_capped else ""
+        back, dead = n.jobs["recovered"], n.open
+        parts.append(f"of {number(n.of_jobs)}{capped} jobs {number(back)} ran well since, {number(dead)} still wait")
+    begins = clock(seen.first_at, told.where.since) if seen.first_at else ""
+    ends = ", and still do" if told.where.is_going_on else ""
+    if seen.calm_at:
+        ends = f" until {clock(seen.calm_at, told.where.since)}"
+    return f"{'; '.join(parts)}{f' (failing since {begins}{ends})' if begins else ''}."
+
+
+# -- JSON ---------------------------------------------------------------------------------------------------------
+
+
+def document(told: Incident) -> dict[str, Any]:
+    """All that the page tells, with absolute addresses."""
+    where, n, seen = told.where, told.counts, told.seen
+    return {
+        "source": where.source,
+        "queue": where.queue,
+        "since": iso(where.since),
+        "until": iso(where.until),
+        "is_going_on": where.is_going_on,
+        "url": config.page_url(address(where)),
+        "failures_url": config.page_url(failures(where)),
+        "failing_since": _or_none(seen.first_at),
+        "failing_until": _or_none(seen.calm_at),
+        "last_back_at": _or_none(seen.back_at),
+        "counts": {
+            "attempts_failed": n.failed,
+            "times_died": n.died,
+            "attempts_recovered": n.recovered,
+            "jobs": n.jobs,
+            "jobs_are_capped": n.jobs_are_capped,
+            "dead_most": seen.dead_most,
+        },
+        "tenants": [{"tenant": name, "jobs": jobs} for name, jobs in n.tenants],
+        "more_tenants": n.more_tenants,
+        "tenants_counted_over": n.looked_at,
+        "timeline": [_as_row(one) for one in told.timeline],
+        "step_s": seen.step_s,
+        "series": [[iso(p.at), p.failed, p.recovered, p.dead] for p in seen.points],
+        "acts": None if told.acts is None else [_as_act(one) for one in told.acts],
+    }
+
+
+def _or_none(at: datetime | None) -> str | None:
+    return iso(at) if at else None
+
+
+def _as_row(one: Moment) -> dict[str, Any]:
+    page = page_of(one.ref)
+    url = config.page_url(page) if page else None
+    return {
+        "at": iso(one.at), "kind": one.kind, "what": one.what, "words": one.words, "who": one.who, "why": one.why,
+        "url": url,
+    }  # fmt: skip
+
+
+def _as_act(one: incidents.Act) -> dict[str, Any]:
+    return {
+        "at": iso(one.at), "who": one.who, "act": one.act, "object": one.object, "reason": one.reason,
+        "allowed": one.is_allowed,
+    }  # fmt: skip
+
+
+# -- Markdown -----------------------------------------------------------------------------------------------------
+
+_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+# Where a program would make a mention or a number of an issue of it. The word joiner shows as nothing.
+_CALLS = re.compile(r"([@#])(?=\w)")
+
+
+def plain(text: object, longest: int = 500) -> str:
+    """Text of jobs and people as text of a Markdown page, in a line or a cell: nothing in it is markup, link or mention."""
+    words = marked(" ".join(str(text).split()))
+    words = words if len(words) <= longest else f"{words[: longest - 1]}…"
+    # CommonMark: a backslash before any of ASCII's punctuation makes it itself (0.31.2, section 2.4).
+    return _CALLS.sub("\\1\u2060", _PUNCTUATION.sub(r"\\\1", words))
+
+
+def markdown(told: Incident) -> str:
+    """A beginning for a post-mortem: what the desk knows, and headings for what only people know."""
+    where, n, seen = told.where, told.counts, told.seen
+    rows = [
+        ("Failing", _from_to(seen.first_at, seen.calm_at, told.where)),
+        ("No more dead than before", _at(seen.back_at) or "not yet, or not known"),
+        ("Attempts that failed", number(n.failed)),
+        ("Times a job died", number(n.died)),
+        ("Most jobs dead at once", number(seen.dead_most)),
+        *((f"Jobs now {state}", number(count)) for state, count in n.jobs.items() if count),
+        ("Tenants hit", _tenants(told)),
+    ]
+    lines = [
+        f"# Incident: {plain(name_of(where))}, {where.since:%Y-%m-%d %H:%M} to {clock(where.until, where.since)} UTC",
+        "",
+        plain(sentence(told)),
+        "",
+        f"[On the desk]({config.page_url(address(where))}) · [what failed]({config.page_url(failures(where))})",
+        "",
+        "## In numbers",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {plain(value)} |" for name, value in rows),
+        "",
+        "## Timeline",
+        "",
+        "All times are UTC.",
+        "",
+        "| when | what | who | why |",
+        "|---|---|---|---|",
+        *(_line(one) for one in told.timeline),
+    ]
+    if told.acts is not None:
+        lines += ["", "## Who did what", "", "| when | who | act | object | reason |", "|---|---|---|---|---|"]
+        lines += [_act_line(one) for one in told.acts]
+        if told.has_more_acts:
+            lines += ["", f"The newest {len(told.acts)} acts of the audit."]
+    lines += ["", "## Cause", "", "", "## What went well, and what did not", "", "", "## What we will change", "", ""]
+    return "\n".join(lines)
+
+
+def _line(one: Moment) -> str:
+    page = page_of(one.ref)
+    words = plain(one.words)
+    said = f"[{words}]({config.page_url(page)})" if page else words
+    return f"| {one.at:%Y-%m-%d %H:%M:%S} | {said} | {plain(one.who, 150)} | {plain(one.why)} |"
+
+
+def _act_line(one: incidents.Act) -> str:
+    act = plain(one.act) if one.is_allowed else f"{plain(one.act)} (refused)"
+    return f"| {one.at:%Y-%m-%d %H:%M:%S} | {plain(one.who, 150)} | {act} | {plain(one.object)} | {plain(one.reason)} |"
+
+
+def _at(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}" if at else ""
+
+
+def _from_to(since: datetime | None, until: datetime | None, where: Span) -> str:
+    if since is None:
+        return "no more than mostly"
+    if until is None:
+        return f"since {clock(since, where.since)}{', still' if where.is_going_on else ''}"
+    return f"{clock(since, where.since)} to {clock(until, where.since)} ({duration(until - since)})"
+
+
+def _tenants(told: Incident) -> str:
+    n = told.counts
+    named = [f"{name or '(none named)'} {jobs}" for name, jobs in n.tenants]
+    more = f" and {n.more_tenants} more" if n.more_tenants else ""
+    capped = f" (among the newest {number(n.looked_at)} jobs)" if n.looked_at < n.of_jobs else ""
+    return f"{', '.join(named)}{more}{capped}" if named else "none"

@@ -1,0 +1,280 @@
+"""An incident as its page shows it: what it came to, two pictures over one time, the timeline, who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from dashboard.audit.undo import page_of as page_of_object
+from dashboard.incidents import document as texts
+from dashboard.web.figures import duration, number
+from dashboard.web.pictures import share
+from jobs_admin.core.clock import clock
+from jobs_admin.incidents import Act, Incident, Moment, OverTime, Span
+
+WIDE, TALL = 960, 100
+MOST_ROWS = 200  # of the table behind the pictures
+_SPACED = 4  # words below a picture
+
+# Kind of a moment -> its look, and what it is called in the legend.
+_LOOKS = {
+    "failing": ("dead", "failures"),
+    "group": ("dead", "groups"),
+    "alert": ("retrying", "alerts"),
+    "policy": ("quarantined", "policies"),
+    "release": ("discarded", "releases"),
+    "replay": ("replaying", "replays"),
+    "calm": ("recovered", "recovery"),
+    "back": ("recovered", "recovery"),
+}
+_BAD = {("replay", "held"), ("replay", "stopped")}
+_GOOD = {("alert", "resolved"), ("replay", "done"), ("group", "resolved")}
+_STATES = ("dead", "quarantined", "retrying", "replaying", "recovered", "discarded", "gone")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A line of the timeline."""
+
+    moment: Moment
+    look: str
+    url: str
+    after: str  # how long after the first failures
+
+
+@dataclass(frozen=True, slots=True)
+class Upright:
+    x: str
+    look: str
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    bars: str  # path: attempts that failed, in each step
+    back: str  # path: attempts that ran well after a failure, over these
+    top: str
+    unit: str
+    dead: str  # path of a line; "" where nobody knows
+    dead_area: str
+    dead_top: str
+    marks: list[Upright]
+    legend: list[tuple[str, str]]  # look, name
+    times: list[datetime]
+    until: datetime
+    rows: list[tuple[datetime, int, int, int | None]]
+    has_more_rows: bool
+    words: str
+    dead_words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    count: str
+    part: str
+    url: str
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActLine:
+    act: Act
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    where: Span
+    title: str
+    sentence: str
+    facts: list[tuple[str, str, str]]  # name, value, what else
+    picture: Picture
+    steps: list[Step]
+    jobs: list[Row]
+    tenants: list[Row]
+    tenants_words: str
+    acts: list[ActLine] | None
+    more_acts: bool
+    url: str
+    markdown_url: str
+    json_url: str
+    failures_url: str
+    found: str  # how it was found
+
+
+def report(told: Incident, now: datetime) -> Report:
+    where, seen = told.where, told.seen
+    return Report(
+        where,
+        texts.name_of(where),
+        texts.sentence(told),
+        _facts(told),
+        _picture(where, seen, told.timeline),
+        [_step(one, seen.first_at) for one in told.timeline],
+        _jobs(told),
+        _tenants(told),
+        _tenants_words(told),
+        None if told.acts is None else [ActLine(act, page_of_object(act.object)) for act in told.acts],
+        told.has_more_acts,
+        texts.address(where),
+        texts.address(where, "markdown"),
+        texts.address(where, "json"),
+        texts.failures(where),
+        {"alert": "The newest alert and what surrounds it.", "counters": "Found by its failures: no alert fired."}.get(
+            where.found_by, ""
+        ),
+    )
+
+
+def asked(given: Mapping[str, str], where: Span | None) -> dict[str, str]:
+    """What stands in the form: what was typed, else what was found."""
+    if where is None:
+        return {name: given.get(name, "")[:200] for name in ("source", "queue", "since", "until")}
+    return {
+        "source": where.source,
+        "queue": where.queue,
+        "since": where.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
+        # Up, so that what is shown is in it.
+        "until": (where.until + timedelta(seconds=59)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M"),
+    }
+
+
+def _facts(told: Incident) -> list[tuple[str, str, str]]:
+    n, seen = told.counts, told.seen
+    first = seen.first_at
+
+    def since(at: datetime | None, otherwise: tuple[str, str]) -> tuple[str, str]:
+        if at is None:
+            return otherwise
+        if first is None:
+            return "–", clock(at, told.where.since)
+        return (duration(at - first) if at >= first else "before it"), clock(at, told.where.since)
+
+    lasted, until = since(seen.calm_at, ("–", "never much more than usual"))
+    if first is not None and seen.calm_at is None:
+        lasted, until = "still" if told.where.is_going_on else "to the end of what is shown", ""
+    facts = [("Failing for", lasted, f"{clock(first, told.where.since)} to {until}" if first and until else until)]
+    for what, name, nothing in (
+        ("fired", "Alert after", "no alert"),
+        ("acknowledged", "Acknowledged after", "by nobody"),
+        ("started", "Replay after", "no replay"),
+    ):
+        at = next((one.at for one in told.timeline if one.what == what), None)
+        facts.append((name, *since(at, (nothing, ""))))
+    facts.append(("All back after", *since(seen.back_at, _not_back(seen, told.where))))
+    return [
+        *facts,
+        # Jobs are told to the second: on the edges of the time the two need not agree.
+        ("Attempts failed", number(n.failed), f"in steps of {duration(seen.step_s)}"),
+        ("Times a job died", number(n.died), ""),
+        ("Dead at once, most", "not known" if seen.dead_most is None else number(seen.dead_most), ""),
+    ]
+
+
+def _not_back(seen: OverTime, where: Span) -> tuple[str, str]:
+    """Why nobody can say when no more jobs lay dead than before."""
+    if seen.dead_before is None or seen.dead_most is None:
+        return "not known", "nobody looked at its depth" if where.queue else "told of one queue"
+    if seen.dead_most <= seen.dead_before:
+        return "never more dead", f"than the {number(seen.dead_before)} before"
+    return "not yet" if where.is_going_on else "not by then", f"{number(seen.dead_before)} lay dead before"
+
+
+def _step(one: Moment, first: datetime | None) -> Step:
+    look = _LOOKS[one.kind][0]
+    place = (one.kind, one.what)
+    look = "dead" if place in _BAD else "recovered" if place in _GOOD else look
+    after = f"+{duration(one.at - first)}" if first and one.at > first else ""
+    return Step(one, look, texts.page_of(one.ref), after)
+
+
+# -- pictures -----------------------------------------------------------------------------------------------------
+
+
+def _picture(where: Span, seen: OverTime, timeline: Sequence[Moment]) -> Picture:
+    points = seen.points
+    begin = points[0].at
+    end = points[-1].at + timedelta(seconds=seen.step_s)
+    span = (end - begin).total_seconds()
+    top = max((max(p.failed, p.recovered) for p in points), default=0) or 1
+    dead_top = max((p.dead for p in points if p.dead is not None), default=0) or 1
+
+    def x(at: datetime) -> float:
+        return min(max((at - begin).total_seconds() / span, 0), 1) * WIDE
+
+    def bars(values: list[int]) -> str:
+        width = WIDE / len(values)
+        # A single failure is a visible one.
+        talls = [max(value / top * TALL, 2) if value else 0 for value in values]
+        return "".join(
+            f"M{n * width:.1f} {TALL}V{TALL - tall:.1f}h{width:.1f}V{TALL}z" for n, tall in enumerate(talls) if tall
+        )
+
+    lines, areas = _runs([(x(p.at), p.dead) for p in points], dead_top)
+    kinds = dict.fromkeys(one.kind for one in timeline)
+    minutes = seen.step_s // 60
+    rows = [(p.at, p.failed, p.recovered, p.dead) for p in points if p.failed or p.recovered or p.dead]
+    known = [p.dead for p in points if p.dead is not None]
+    return Picture(
+        bars([p.failed for p in points]),
+        bars([p.recovered for p in points]),
+        number(top),
+        "a minute" if minutes == 1 else f"in {minutes} min" if minutes < 60 else "an hour",
+        lines,
+        areas,
+        number(dead_top),
+        [Upright(f"{x(one.at):.1f}", _LOOKS[one.kind][0], one.kind, one.words) for one in timeline],
+        list(dict.fromkeys(_LOOKS[kind] for kind in kinds)),
+        [begin + (end - begin) * n / _SPACED for n in range(_SPACED)],
+        end,
+        rows[-MOST_ROWS:],
+        len(rows) > MOST_ROWS,
+        f"At most {number(top)} attempts failed or came back in a step of {duration(seen.step_s)}",
+        f"From {number(known[0])} to {number(known[-1])} dead jobs, at most {number(max(known))}" if known else "",
+    )
+
+
+def _runs(points: list[tuple[float, int | None]], top: int) -> tuple[str, str]:
+    """The line, broken where nobody looked, and the area below it."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, value in points:
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((x, TALL - value / top * (TALL - 2)))
+    line = area = ""
+    for run in filter(None, runs):
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in run)
+        line += f"M{path}"
+        area += f"M{run[0][0]:.1f} {TALL}L{path}L{run[-1][0]:.1f} {TALL}z"
+    return line, area
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
+
+
+def _jobs(told: Incident) -> list[Row]:
+    counts = told.counts.jobs
+    most = max(counts.values(), default=0)
+    return [
+        Row(state, number(counts[state]), share(counts[state], most), texts.failures(told.where, state), _look(state))
+        for state in _STATES
+        if counts.get(state)
+    ]
+
+
+def _look(state: str) -> str:
+    return "discarded" if state == "gone" else state
+
+
+def _tenants(told: Incident) -> list[Row]:
+    most = max((jobs for _, jobs in told.counts.tenants), default=0)
+    return [Row(name, number(jobs), share(jobs, most), "", "dead") for name, jobs in told.counts.tenants]
+
+
+def _tenants_words(told: Incident) -> str:
+    n = told.counts
+    return f"among the newest {number(n.looked_at)} jobs" if n.looked_at < n.of_jobs else ""

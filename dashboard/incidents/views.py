@@ -1,0 +1,61 @@
+"""What happened, from the first failure to the last job that came back? And the same as a file."""
+
+from __future__ import annotations
+
+import json
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from dashboard.incidents import document as texts
+from dashboard.incidents import report as incident_report
+from dashboard.web.access import can
+from dashboard.web.htmx import render_page
+from jobs_admin import incidents
+from jobs_admin.incidents import BadSpan, NoSuchPlace
+from jobs_admin.models.access import VIEWER
+
+_TYPES = {"markdown": ("md", "text/markdown; charset=utf-8"), "json": ("json", "application/json")}
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    now, refusal, where = timezone.now(), None, None
+    try:
+        where = texts.asked(request.viewer, request.GET, now)
+    except NoSuchPlace:
+        raise Http404 from None
+    except BadSpan as error:
+        refusal = error
+    told = incidents.incident(request.viewer, where, now) if where else None
+    context = {
+        "report": incident_report.report(told, now) if told else None,
+        "asked": incident_report.asked(request.GET, where),
+        "refusal": refusal,
+        "is_of_place": bool(request.GET.get("source")),
+        "has_times": bool(request.GET.get("since") or request.GET.get("until")),
+    }
+    return render_page(request, "incidents/report.html", context, part="incident", status=400 if refusal else 200)
+
+
+@require_safe
+@can(VIEWER)
+def as_text(request: HttpRequest, form: str) -> HttpResponse:
+    """Nothing leaves the desk that the page does not show."""
+    now = timezone.now()
+    try:
+        where = texts.asked(request.viewer, request.GET, now)
+    except NoSuchPlace:
+        raise Http404 from None
+    except BadSpan as error:
+        return HttpResponse(f"{error.message} Nothing was read.", status=400, content_type="text/plain; charset=utf-8")
+    if where is None:
+        return HttpResponse("There was no incident.", status=404, content_type="text/plain; charset=utf-8")
+    told = incidents.incident(request.viewer, where, now)
+    body = texts.markdown(told) if form == "markdown" else json.dumps(texts.document(told), indent=1)
+    ending, content_type = _TYPES[form]
+    response = HttpResponse(body, content_type=content_type)
+    response.headers["Content-Disposition"] = f'attachment; filename="incident-{where.since:%Y%m%dT%H%MZ}.{ending}"'
+    return response

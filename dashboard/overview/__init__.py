@@ -1,0 +1,1 @@
+"""The overview, and what the command palette offers."""

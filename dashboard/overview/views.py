@@ -1,0 +1,219 @@
+"""What is broken now, and is it getting worse?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from dashboard.alerts import listing as alert_list
+from dashboard.alerts.channels import silent as silent_channels
+from dashboard.groups import listing as group_list
+from dashboard.overview import dead_picture
+from dashboard.queues.sources import signing as source_signing
+from dashboard.replays import page as replay_page
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.htmx import render_page
+from jobs_admin import alerts
+from jobs_admin.db.policy_marks import PolicyMark
+from jobs_admin.desk import overview
+from jobs_admin.models import Replay, Unfiled
+from jobs_admin.models.access import ADMIN, EVERY_SOURCE, VIEWER
+from jobs_admin.models.replay import ReplayState
+from jobs_admin.queues import liveness, rates
+
+ALERTS_SHOWN = 5
+HELD_SHOWN = 3  # replays
+MOST_ALERTS = 50  # looked at, of those that fire
+LATE_SAMPLE_S = 60  # an older look at a source is said
+MOST_UNFILED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLine:
+    queue: str
+    source: str
+    count: int
+    url: str
+    part: float  # 0 to 100, of the fullest
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    row: overview.SourceRow
+    state: str
+    url: str  # of its dead jobs
+    is_late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayLine:
+    replay: Replay
+    url: str
+    settled: int
+    to_go: int  # jobs that were or will be sent: all but the excluded
+    parts: list[replay_page.Part]
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    watched, board = liveness.watched(now), overview.board(viewer, now)
+    sentence, series = board.sentence, board.series
+    names, rows = _hours(series)
+    held = [replay for replay in board.replays if replay.state == ReplayState.HELD]
+    firing = alerts.firing(viewer, limit=MOST_ALERTS)
+    firing_lines = alert_list.lines(firing, now, alert_list.may_act(viewer, firing), is_folded=True)
+    context = {
+        "alerts": firing_lines[:ALERTS_SHOWN],
+        "more_alerts": len(firing) - sum(1 + line.others for line in firing_lines[:ALERTS_SHOWN]),
+        "has_most_alerts": len(firing) == MOST_ALERTS,
+        "back": reverse("overview"),
+        "now": now,
+        "sentence": sentence,
+        "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
+        "rate_words": f"A job may fail several attempts. Over {rates.WINDOW}; before: the {rates.BEFORE_MIN} minutes before those.",
+        "stale": watched.stale,
+        "silent": silent_channels.silent(board.silent, sees=viewer.may(ADMIN, EVERY_SOURCE)),
+        "sources": [_source_line(row) for row in board.sources],
+        "more_sources": board.more_sources,
+        "first_worker_of": overview.source_without_workers(board.sources),
+        "findings": overview.findings(viewer, board.sources, watched.findings),
+        "chart": _chart(series, board.policies),
+        "chart_words": _chart_words(series),
+        "picture": _picture(series),
+        "changes": _changes(series, board.policies) if series.queues else [],
+        "dead_picture": dead_picture.drawn(board.depth),
+        "chart_names": names,
+        "chart_rows": rows,
+        "dead": _dead(board.dead),
+        "more_dead": board.more_dead,
+        "rows": group_list.rows(board.loudest, now=now),
+        "replays": [_replay_line(replay) for replay in board.replays],
+        "held": [_replay_line(replay) for replay in held[:HELD_SHOWN]],
+        "more_held": len(held[HELD_SHOWN:]),
+        "uncaptured": board.uncaptured,
+        "signing": source_signing.lines(viewer, board.signing, now),
+        "unfiled": Unfiled.objects.filter(cause="").order_by()[: MOST_UNFILED + 1].count(),
+        "most_unfiled": MOST_UNFILED,
+        # Django's admin lets in members of staff only.
+        "may_see_unfiled": viewer.may(ADMIN, EVERY_SOURCE) and request.user.is_staff,
+    }
+    return render_page(request, "overview/index.html", context, part="overview")
+
+
+def _dead(rows: list[tuple[str, str, int]]) -> list[DeadLine]:
+    most = max((n for *_, n in rows), default=1)
+    return [
+        DeadLine(
+            queue, source, n, links.failures_of(source=source, queue=queue, state="dead"), round(n / most * 100, 1)
+        )
+        for source, queue, n in rows
+    ]
+
+
+def _source_line(row: overview.SourceRow) -> SourceLine:
+    if row.reachable:
+        state = "reachable"
+    else:
+        state = "unknown" if row.reachable is None else "unreachable"
+    is_late = row.age_s is not None and row.age_s > LATE_SAMPLE_S
+    return SourceLine(row, state, links.failures_of(source=row.name, state="dead"), is_late)
+
+
+def _replay_line(replay: Replay) -> ReplayLine:
+    to_go = replay.total - replay.cancelled
+    url = reverse("replay-detail", args=[replay.pk])
+    return ReplayLine(replay, url, replay.settled, to_go, replay_page.parts(replay))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLine:
+    """A change of a policy, as a line in the picture and a link below it."""
+
+    at: datetime
+    x: str  # in the picture, which is 960 wide
+    policy: str
+    words: str
+    url: str
+
+
+def _changes(series: overview.Series, marks: list[PolicyMark]) -> list[ChangeLine]:
+    first, wide = series.times[0], len(series.times) * series.step_s
+    return [
+        ChangeLine(
+            mark.at,
+            f"{(mark.at.timestamp() - first) / wide * 960:.4g}",
+            mark.version.replace("@", " v"),
+            _change_words(mark),
+            links.policy_version(mark.version),
+        )
+        for mark in marks
+    ]
+
+
+def _change_words(mark: PolicyMark) -> str:
+    return {"enforce": "in force", "observe": "observes"}.get(mark.mode, "withdrawn")
+
+
+def _chart(series: overview.Series, marks: list[PolicyMark]) -> str:
+    """For charts.js; empty where there is nothing to draw."""
+    if not series.queues:
+        return ""
+    lines = [{"name": name, "state": "dead", "y": y} for name, y in series.queues.items()]
+    told = [round(mark.at.timestamp()) for mark in marks]
+    return json.dumps(
+        {"x": series.times, "series": lines, "kind": "bars", "stacked": True, "height": 208, "marks": told}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The picture as the page brings it: bars on each other, the first series on top. A script makes it one to ask."""
+
+    top: int  # the highest bar
+    parts: list[tuple[str, int, str, str]]  # name, sum, look, path
+    marks: list[datetime]  # below it, from left to right
+
+
+def _picture(series: overview.Series) -> Picture | None:
+    if not series.queues:
+        return None
+    heights = [sum(step) for step in zip(*series.queues.values(), strict=True)]
+    top, wide = max(heights) or 1, 960 / len(heights)
+    below, parts = [0] * len(heights), []
+    for n, (name, y) in reversed(list(enumerate(series.queues.items()))):
+        bars = [
+            f"M{at * wide:g} {100 - low / top * 100:.4g}v-{count / top * 100:.4g}h{wide * 0.86:.4g}v{count / top * 100:.4g}z"
+            for at, (count, low) in enumerate(zip(y, below, strict=True))
+            if count
+        ]
+        below = [low + count for low, count in zip(below, y, strict=True)]
+        parts.append((name, sum(y), f"tint-{min(n, 4)}", "".join(bars)))
+    marks = [datetime.fromtimestamp(at, UTC) for at in series.times[:: max(1, len(heights) // 4)]]
+    return Picture(top, parts[::-1], marks)
+
+
+def _chart_words(series: overview.Series) -> str:
+    totals = ", ".join(f"{name} {sum(y):,}" for name, y in series.queues.items())
+    return f"Failed attempts of the last 24 h by queue: {totals}"
+
+
+def _hours(series: overview.Series) -> tuple[list[str], list[tuple[datetime, list[int]]]]:
+    """The picture as a table: a row an hour, the latest first."""
+    named = series.queues
+    by_hour: dict[int, list[int]] = {}
+    for place, at in enumerate(series.times):
+        row = by_hour.setdefault(at // 3600, [0] * len(named))
+        for column, y in enumerate(named.values()):
+            row[column] += y[place]
+    rows = [(datetime.fromtimestamp(hour * 3600, UTC), row) for hour, row in sorted(by_hour.items(), reverse=True)]
+    return list(named), rows

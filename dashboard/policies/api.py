@@ -1,0 +1,163 @@
+"""The calls for policies."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from django.http import HttpRequest
+from django.utils import timezone
+from ninja import Path, Query, Status
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+
+from dashboard.policies import api_shapes as policy_shapes
+from dashboard.web.access import needs
+from dashboard.web.api import shapes
+from dashboard.web.api.base import REFUSALS, After, Limit, Moment, Number, Reason, Text, api
+from jobs_admin import policies
+from jobs_admin.core.text import representable
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+
+Name = Annotated[str, Path(max_length=63), AfterValidator(representable)]
+Why = Annotated[str, Query(max_length=500), AfterValidator(representable)]
+Expected = Annotated[StrictInt, Field(ge=0, lt=2**31)] | None
+# What a policy is answered with beside its own fields, so that it can be sent back as it came.
+_ANSWERED = (
+    "version", "is_published", "published_at", "published_by", "ended_at", "reverts_to", "workers", "url",
+)  # fmt: skip
+
+
+class Draft(BaseModel):  # not ninja's Schema, which loses what it does not know
+    """The policy's fields stand in the body itself, or under `policy`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def document(self) -> object:
+        said = {name: value for name, value in (self.model_extra or {}).items() if name not in _ANSWERED}
+        return said["policy"] if set(said) == {"policy"} else said
+
+
+class Previewed(Draft):
+    jobs: StrictInt = policies.JOBS  # that fail together
+
+
+class Backtested(Draft):
+    since: Moment | None = None
+
+
+class Published(Draft):
+    expected_version: Expected = None  # the version in force that the edit began from; null or 0: none is
+    reason: Text = Field("", max_length=500)
+
+
+class PutBack(Reason):
+    expected_version: Expected = None
+
+
+@api.get("/policies", response={200: shapes.Listed[policy_shapes.PolicyItem], **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def list_policies(request: HttpRequest) -> Any:
+    """The policies in force, by name."""
+    found = policies.published(request.auth)
+    running = policies.in_force(request.auth, found)
+    return shapes.listed(found, lambda row: policy_shapes.policy(row, running[row.name]), next=None, count=len(found))
+
+
+@api.post("/policies/preview", response={200: policy_shapes.Preview, **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def preview_policy(request: HttpRequest, body: Previewed) -> Any:
+    """What a policy comes to, beside the one of its name in force. Changes nothing."""
+    draft = policies.read(body.document())
+    return policies.preview(request.auth, draft, _current(request.auth, draft.name), body.jobs)
+
+
+@api.post("/policies/backtest", response={200: policy_shapes.Backtest, **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def backtest_policy(request: HttpRequest, body: Backtested) -> Any:
+    """What would have become of the failures of the last day, or since then. Changes nothing."""
+    since = body.since or timezone.now() - timedelta(days=1)
+    return policy_shapes.backtest(policies.backtest(request.auth, policies.read(body.document()), since))
+
+
+@api.get("/policies/{name}", response={200: policy_shapes.PolicyItem, **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def one_policy(request: HttpRequest, name: Name) -> Any:
+    """The version in force, and who runs it."""
+    return _shown(request.auth, policies.get(request.auth, name))
+
+
+@api.put(
+    "/policies/{name}",
+    response={200: policy_shapes.PolicyItem, 201: policy_shapes.PolicyItem, **REFUSALS},
+    tags=["policies"],
+)
+@needs(OPERATOR)
+def publish_policy(request: HttpRequest, name: Name, body: Published) -> Any:
+    """Put it in force: workers have it within two seconds. 201 where none of this name was in force."""
+    made = policies.publish(
+        request.auth, name, body.document(), expected_version=body.expected_version, reason=body.reason
+    )
+    return Status(200 if body.expected_version else 201, _shown(request.auth, made))
+
+
+@api.delete("/policies/{name}", response={204: None, **REFUSALS}, tags=["policies"])
+@needs(OPERATOR)
+def withdraw_policy(
+    request: HttpRequest,
+    name: Name,
+    expected_version: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
+    reason: Why = "",
+) -> Any:
+    """Take it out of force. Its versions stay, and can be put back."""
+    policies.withdraw(request.auth, name, expected_version=expected_version, reason=reason)
+    return Status(204, None)
+
+
+@api.get("/policies/{name}/observed", response={200: policy_shapes.Observed, **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def observed_by_policy(request: HttpRequest, name: Name) -> Any:
+    """What the version in force would have changed, as far as it only observed."""
+    row = policies.get(request.auth, name)
+    return policy_shapes.observed(row, policies.observed(request.auth, row))
+
+
+@api.get("/policies/{name}/budget", response={200: policy_shapes.Budget, **REFUSALS}, tags=["policies"])
+@needs(VIEWER)
+def policy_budget(request: HttpRequest, name: Name) -> Any:
+    """How many retries could be made at once, now."""
+    found = policies.get(request.auth, name)
+    return policy_shapes.budget(found, policies.budget(request.auth, found))
+
+
+@api.get(
+    "/policies/{name}/versions",
+    response={200: shapes.Listed[policy_shapes.VersionItem], **REFUSALS},
+    tags=["policies"],
+)
+@needs(VIEWER)
+def list_versions(request: HttpRequest, name: Name, after: After = None, limit: Limit = 50) -> Any:
+    """All that was ever in force under the name, the newest first."""
+    page = policies.versions(request.auth, name, after=after, limit=limit)
+    return shapes.listed(page.rows, policy_shapes.version, next=page.next, count=page.count)
+
+
+@api.post(
+    "/policies/{name}/versions/{version}/put-back",
+    response={201: policy_shapes.PolicyItem, **REFUSALS},
+    tags=["policies"],
+)
+@needs(OPERATOR)
+def put_back_policy(request: HttpRequest, name: Name, version: Number, body: PutBack) -> Any:
+    """What this version said, in force again, as the next version."""
+    made = policies.put_back(request.auth, name, version, expected_version=body.expected_version, reason=body.reason)
+    return Status(201, _shown(request.auth, made))
+
+
+def _current(viewer: Viewer, name: str) -> Any:
+    found = policies.readable(one for one in policies.published(viewer) if one.name == name)
+    return found[0] if found else None
+
+
+def _shown(viewer: Viewer, row: PolicyVersion) -> dict[str, Any]:
+    return policy_shapes.policy(row, policies.in_force(viewer, [row])[row.name])

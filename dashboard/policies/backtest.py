@@ -1,0 +1,78 @@
+"""What would have become of the failures that are kept, in words and as shares of a bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.web.figures import number
+
+_REASONS = {
+    "permanent": "dead at once: the error is permanent",
+    "exhausted": "dead: out of attempts",
+    "budget": "dead: the budget was spent",
+    "retry-after": "dead: asked to wait for longer than allowed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    words: str
+    look: str  # the state whose colour and shape it has
+    count: int
+    x: str
+    width: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    title: str
+    sentence: str
+    parts: list[Part]
+    words: str
+    retries: str
+    untold: list[str]
+
+
+def told(found: Any) -> Told:
+    """`found`: a `policies.Backtest`."""
+    if not found.looked_at:
+        return Told("No job failed that it would decide about.", "", [], "", "", [])
+    jobs = f"{number(found.looked_at)} job{'' if found.looked_at == 1 else 's'}"
+    of = f"the newest {jobs}" if found.is_cut else jobs
+    title = f"Of {of} that failed and it would decide about, {number(found.died_then)} died."
+    parts = _parts(_counts(found), found.looked_at)
+    words = ", ".join(f"{number(part.count)} {part.words}" for part in parts)
+    retries = f"{number(found.retries)} retries under it; there were {number(found.retries_then)}."
+    return Told(title, _sentence(found), parts, words, retries, found.untold)
+
+
+def _sentence(found: Any) -> str:
+    said = []
+    if found.outlive:
+        said.append(
+            f"{number(found.outlive)} of these would have had a try after the error was last seen: they might have run."
+        )
+    if found.lost:
+        said.append(f"{number(found.lost)} that ran well in the end would have died.")
+    return " ".join(said) or ("Nothing else would have come of them." if not found.open else "")
+
+
+def _counts(found: Any) -> list[tuple[str, str, int]]:
+    return [
+        ("died, and would have had a try after the error", "recovered", found.outlive),
+        ("ran well, and would have", "recovered", found.well),
+        ("would still be tried", "retrying", found.open),
+        *((_REASONS.get(reason, f"dead: {reason}"), "dead", count) for reason, count in found.dead.most_common()),
+        ("not judged: the message itself could not be run", "discarded", found.unjudged),
+    ]
+
+
+def _parts(counts: list[tuple[str, str, int]], whole: int) -> list[Part]:
+    parts, at = [], 0.0
+    for words, look, count in counts:
+        if count:
+            wide = count / whole * 100
+            parts.append(Part(words, look, count, f"{at:.2f}%", f"{wide:.2f}%"))
+            at += wide
+    return parts

@@ -1,0 +1,45 @@
+"""What differs between two policies, part by part, in the words of the editor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.policies.fields import LABELS
+from dashboard.policies.forms import EXPIRES_AT, KINDS
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    values: tuple[str, ...]  # before, after; of a stale edit: begun from, in force, yours
+
+
+def lines(changes: Iterable[Any], *names: str) -> list[Line]:
+    """`changes` carry a dotted `field` and a value under each of `names`."""
+    return [Line(label(one.field), tuple(shown(one.field, getattr(one, name)) for name in names)) for one in changes]
+
+
+def label(path: str) -> str:
+    if path in LABELS:
+        whole, _, part = path.partition(".")
+        return f"{LABELS[whole]}: {LABELS[path].lower()}" if part and whole in LABELS else LABELS[path]
+    return path
+
+
+def shown(path: str, value: Any) -> str:
+    """A value of a document as the editor would write it."""
+    if value is None or value == "" or value == []:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if path == EXPIRES_AT:
+        return str(value).replace("T", " ").removesuffix("Z").removesuffix(":00") + " UTC"
+    if path in KINDS:
+        return KINDS[path].write(value)
+    if path == "classes":
+        return "; ".join(f"{one.get('error')}: {str(one.get('as')).replace('_', ' ')}" for one in value)
+    return str(value)

@@ -1,0 +1,313 @@
+"""Retry policies, edited: what an edit would do is shown while it is typed, and it is in force when it is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.policies import backtest as policy_backtest
+from dashboard.policies import changes as policy_changes
+from dashboard.policies import fields as policy_fields
+from dashboard.policies import listing as policy_list
+from dashboard.policies import outlook as policy_outlook
+from dashboard.policies import words as policy_words
+from dashboard.policies.drawn import drawable, merged
+from dashboard.policies.forms import AT, SPANS_OF_EXPIRY, Draft
+from dashboard.web import links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import policies
+from jobs_admin.core import policy as core
+from jobs_admin.core.matching import chosen
+from jobs_admin.core.presets import PRESETS
+from jobs_admin.core.text import whole_number
+from jobs_admin.failures import completing
+from jobs_admin.lint import linting
+from jobs_admin.models import PolicyVersion
+from jobs_admin.models.access import OPERATOR, VIEWER
+
+NEW = "new"  # in an address: what has no name yet
+MOST_REASON = 500
+MOST_SEEN = 100
+JUDGED = timedelta(days=7)  # failures of so long are judged
+
+
+@dataclass(slots=True)
+class Edit:
+    """An edit under way."""
+
+    draft: Draft
+    current: PolicyVersion | None = None  # in force under its name
+    begun: int = 0  # the version that it began from; 0: there was none
+    name: str = ""  # "" while it is new
+    jobs: int = policy_outlook.DEFAULT_JOBS
+    reason: str = ""
+    stale: dict[str, Any] = field(default_factory=dict)
+
+
+@require_safe
+@can(VIEWER)
+def new(request: HttpRequest) -> HttpResponse:
+    """From a preset, or for the task, queue and source that a link names."""
+    begins = request.GET.get("preset", "")
+    preset = PRESETS.get(begins) or PRESETS["standard"]
+    match = {name: given for name in ("task", "queue", "source") if (given := request.GET.get(name, "")[:200])}
+    draft = Draft.of({**preset.document, "match": match})
+    draft.texts["name"] = policy_words.name_for(match.get("task", ""), preset.name)
+    return page(request, Edit(draft), preset=begins or ("standard" if match else ""), given=match)
+
+
+@require_safe
+@can(VIEWER)
+def of_job(request: HttpRequest) -> HttpResponse:
+    """On to the policy that decides about jobs of a source, queue and task; where none does, to a new one for the task."""
+    source, queue, task = (request.GET.get(name, "")[:200] for name in ("source", "queue", "task"))
+    decides = chosen(policies.readable(policies.published(request.viewer)), source, queue, task)
+    if decides:
+        return go(request, reverse("policy-detail", args=[decides.name]))
+    given = {name: text for name, text in (("task", task), ("source", source)) if text}
+    return go(request, f"{reverse('policy-new')}?{urlencode(given)}")
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, name: str) -> HttpResponse:
+    """The version in force in its editor; `from` another one's document, `mode` already set to another."""
+    try:
+        current = policies.get(request.viewer, name)
+    except policies.NoSuchPolicy:
+        return _not_in_force(request, name)
+    if request.htmx and not request.htmx.history_restore_request:
+        return render_page(request, "policies/edit.html", _standing(request, current), part="in_force")
+    document = current.document
+    if number := whole_number(request.GET.get("from")):
+        # Until when it was to be in force has nothing to do with now.
+        document = _version(request, name, number).document | {"expires_at": None}
+    draft = Draft.of(document)
+    if request.GET.get("mode") in core.MODES:
+        draft.texts["mode"] = request.GET["mode"]
+    return page(request, Edit(draft, current, current.version, name))
+
+
+def _not_in_force(request: HttpRequest, name: str) -> HttpResponse:
+    """What was withdrawn has its history; what never was is not there."""
+    try:
+        policies.versions(request.viewer, name, limit=1)
+    except policies.NoSuchPolicy as error:
+        raise Http404(NO_SUCH_POLICY) from error
+    return go(request, reverse("policy-versions", args=[name]))
+
+
+@require_POST
+@can(VIEWER)
+def preview(request: HttpRequest, name: str) -> HttpResponse:
+    """What it would do. Nothing is changed, and nothing kept."""
+    edit = _edit(request, name)
+    if request.POST.get("step") == "merge" and edit.current and (was := whole_number(request.POST.get("was"))):
+        before = _version(request, name, was).document
+        draft = Draft.of(merged(before, edit.current.document, edit.draft.document(timezone.now())))
+        edit.draft = draft
+    return page(request, edit)
+
+
+@require_POST
+@can(VIEWER)
+def backtest(request: HttpRequest, name: str) -> HttpResponse:
+    """What would have become of stored failures. Nothing is changed, and nothing kept."""
+    return page(request, _edit(request, name), part="backtest", is_judged=True)
+
+
+@require_POST
+@can(OPERATOR)
+def publish(request: HttpRequest, name: str) -> HttpResponse:
+    edit = _edit(request, name)
+    named = edit.name or edit.draft.texts.get("name", "")
+    document = edit.draft.document(timezone.now()) | {"name": named}
+    try:
+        made = policies.publish(
+            request.viewer, named, document, expected_version=edit.begun or None, reason=edit.reason
+        )
+    except policies.StaleEdit as stale:
+        if edit.name:
+            return _stale(request, edit, stale)
+        taken = f"{named} is in force already. Edit that one, or choose another name."
+        edit.draft.refuse([core.Problem("name", taken)])
+        return page(request, edit, status=409)
+    except policies.PolicyRefused as refused:
+        edit.draft.refuse(refused.problems or [core.Problem(refused.field or "", refused.message)])
+        return page(request, edit, status=422 if refused.code in {"invalid", "equal_match", "taken"} else 403)
+    if edit.begun and made.version == edit.begun:
+        say(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
+    else:
+        _say_published(request, made, edit.current)
+    return go(request, reverse("policy-detail", args=[made.name]))
+
+
+def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVersion | None) -> None:
+    what = (
+        "It decides now" if made.mode == core.ENFORCE else "It decides nothing yet, and records what it would have done"
+    )
+    undo = (
+        reverse("policy-put-back", args=[made.name, before.version])
+        if before
+        else reverse("policy-withdraw", args=[made.name])
+    )
+    say(
+        request,
+        f"Published {made.name} v{made.version}. {what}; workers have it within two seconds.",
+        undo=undo,
+        undo_fields=[("begun", made.version), ("reason", f"Version {made.version} taken back.")],
+    )
+
+
+def _stale(request: HttpRequest, edit: Edit, stale: policies.StaleEdit) -> HttpResponse:
+    """The edit as it stands, over what is in force now, with what somebody else changed meanwhile."""
+    was, now = edit.begun, stale.current
+    edit.stale = {
+        "message": stale.message,
+        "was": was,
+        "lines": policy_changes.lines(stale.changes, "was", "now", "yours"),
+        "now": now.version if now else 0,
+        "can_merge": bool(was and now),
+    }
+    edit.current, edit.begun = now, now.version if now else 0
+    return page(request, edit, status=409)
+
+
+def _edit(request: HttpRequest, name: str) -> Edit:
+    given: QueryDict = request.POST
+    edit = Edit(Draft.given(given), name="" if name == NEW else name, begun=whole_number(given.get("begun")) or 0)
+    edit.reason = given.get("reason", "").strip()[:MOST_REASON]
+    edit.jobs = min(max(whole_number(given.get("jobs")) or policy_outlook.DEFAULT_JOBS, 1), policy_outlook.MOST_JOBS)
+    if edit.name:
+        edit.draft.texts["name"] = name
+        try:
+            edit.current = policies.get(request.viewer, name)
+        except policies.NoSuchPolicy:
+            if not edit.begun:
+                raise Http404(NO_SUCH_POLICY) from None
+    return edit
+
+
+def _version(request: HttpRequest, name: str, number: int) -> PolicyVersion:
+    try:
+        return policies.version(request.viewer, name, number)
+    except policies.NoSuchPolicy as error:
+        raise Http404(f"There is no version {number} of this policy, or you may not see it.") from error
+
+
+def page(
+    request: HttpRequest,
+    edit: Edit,
+    *,
+    part: str = "outlook",
+    status: int = 200,
+    is_judged: bool = False,
+    preset: str = "",
+    given: dict[str, str] | None = None,
+) -> HttpResponse:
+    viewer, now, draft = request.viewer, timezone.now(), edit.draft
+    was_refused = bool(draft.errors)
+    held = edit.current.document if edit.current else {}
+    drawn, document, is_whole = drawable(draft, edit.name or "draft", viewer, now, held=held, is_told=was_refused)
+    current = next(iter(policies.readable([edit.current])), None) if edit.current else None
+    usual = core.document(drawn)
+    address = edit.name or NEW
+    in_force = f"v{edit.current.version}" if edit.current else ""
+    context = {
+        "edit": edit,
+        "draft": draft,
+        "scope": policy_fields.scope(draft, usual),
+        "name_field": policy_fields.of(draft, usual, "name"),
+        "delays": policy_fields.delays(draft, usual),
+        "folds": policy_fields.folds(draft, usual),
+        "retry_after_refused": draft.errors.get("retry_after.respect", []),
+        "retry_after": policy_fields.retry_after(draft, usual),
+        "file_lost_refused": draft.errors.get("file_lost", []),
+        "rows": policy_fields.rows(draft),
+        "class_words": policy_fields.CLASS_WORDS.items(),
+        "warnings": linting.attempts_given(viewer, drawn, now),
+        "outlook": policy_outlook.outlook(
+            drawn, current, edit.jobs, linting.findings_of(viewer, drawn, now), in_force=in_force
+        ),
+        "changes": _changes(edit, document),
+        "is_refused": bool(draft.errors),
+        "is_whole": is_whole,
+        "slots": policy_fields.slots(draft, is_new=not edit.name) if request.htmx else [],
+        "unplaced": draft.errors.get("", []),
+        "mode": drawn.mode,
+        "spans": _spans(draft),
+        "seen": [] if request.htmx else _seen(request),
+        "at": AT,
+        "may_publish": policies.may_publish(viewer, drawn.match.source),
+        "presets": policy_list.presets(preset, given or {}) if not edit.name and request.method == "GET" else [],
+        "next_version": _next_version(request, edit.name) if edit.name else 1,
+        "backtest": policy_backtest.told(policies.backtest(viewer, drawn, now - JUDGED, now)) if is_judged else None,
+        "backtest_url": reverse("policy-backtest", args=[address]),
+        "preset": preset,
+        "preview_url": reverse("policy-preview", args=[address]),
+        "publish_url": reverse("policy-publish", args=[address]),
+        "self_url": reverse("policy-detail", args=[edit.name]) if edit.name else reverse("policy-new"),
+    }
+    if edit.current:
+        context |= _standing(request, edit.current)
+    return render_page(request, "policies/edit.html", context, part=part, status=status)
+
+
+def _standing(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
+    """How the version in force stands: the line that refreshes itself."""
+    told = policies.in_force(request.viewer, [current])
+    left = policies.budget(request.viewer, current)
+    match = core.Match(current.match_source, current.match_queue, current.match_task)
+    return {
+        "current": current,
+        "fleet": policy_words.fleet(told.get(current.name), current.version),
+        "matches": policy_words.matches(match),
+        "budget": policy_words.budget_left(left) if left else "",
+        "observed": policy_words.observed(policies.observed(request.viewer, current))
+        if current.mode == core.OBSERVE
+        else None,
+        "decided_url": links.failures_of(policy=str(current), state="any"),
+        "self_url": reverse("policy-detail", args=[current.name]),
+    }
+
+
+def _next_version(request: HttpRequest, name: str) -> int:
+    """The number that a publication would have: one more than the latest that the viewer sees."""
+    try:
+        return policies.versions(request.viewer, name, limit=1).rows[0].version + 1
+    except policies.NoSuchPolicy:
+        return 1
+
+
+def _changes(edit: Edit, document: dict[str, Any]) -> list[policy_changes.Line]:
+    """What publishing it would change; the whole of it is new where nothing is in force."""
+    if edit.current is None:
+        return []
+    return policy_changes.lines(policies.difference(edit.current.document, document), "before", "after")
+
+
+def _seen(request: HttpRequest) -> list[tuple[str, list[str]]]:
+    """Values that failures had, to choose from while one types."""
+    return [
+        (name, [one.text for one in islice(completing.values(request.viewer, name, ""), MOST_SEEN)])
+        for name in policy_fields.SEEN.values()
+    ]
+
+
+def _spans(draft: Draft) -> list[tuple[str, str, bool]]:
+    words = {"": "never", "1h": "in 1 hour", "4h": "in 4 hours", "1d": "in 1 day", "7d": "in 7 days", AT: "at a time …"}
+    assert words.keys() == {"", *SPANS_OF_EXPIRY, AT}
+    return [(value, said, value == draft.expires) for value, said in words.items()]
+
+
+NO_SUCH_POLICY = "No policy is called so, or none that you may see."

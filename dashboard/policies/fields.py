@@ -1,0 +1,253 @@
+"""The inputs of the editor: what each is called, what it holds, and what counts while it is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dashboard.policies.forms import KINDS, PLACES, Draft, Row
+from jobs_admin.core.policy import BACKOFFS, JITTERS, PERMANENT, RATE_LIMITED, TRANSIENT
+from jobs_admin.core.policy.shape import BACKOFF_FIELDS, JITTER_FIELDS
+
+SPARE_ROWS = 2
+
+LABELS = {
+    "name": "Name",
+    "match.task": "Task",
+    "match.queue": "Queue",
+    "match.source": "Source",
+    "mode": "Mode",
+    "max_attempts": "Attempts in all",
+    "backoff": "Backoff",
+    "backoff.kind": "Delays grow",
+    "backoff.first_delay_s": "First delay",
+    "backoff.factor": "Factor",
+    "backoff.power": "To the power of",
+    "backoff.plus_s": "And always",
+    "backoff.delays_s": "The delays",
+    "cap_s": "Never longer than",
+    "jitter": "Jitter",
+    "jitter.kind": "Spread by",
+    "jitter.fraction": "Share",
+    "jitter.seconds": "At most",
+    "retry_after": "Retry-After",
+    "retry_after.respect": "Wait as long as a server asks",
+    "retry_after.jitter": "Up to so much longer",
+    "retry_after.cap_s": "Give up where it asks for more than",
+    "classes": "Errors",
+    "budget": "Budget",
+    "budget.per_minute": "Retries a minute",
+    "budget.burst": "In one burst",
+    "budget.group": "Shared under the name",
+    "poison": "Poison pills",
+    "poison.crashes": "Quarantine after",
+    "poison.window_s": "Within",
+    "concurrency": "At the same time",
+    "concurrency.key": "At the same time, for each",
+    "concurrency.limit": "No more than",
+    "rate_limit": "Rate limit",
+    "rate_limit.max": "Start no more than",
+    "rate_limit.per_s": "In every",
+    "exhausted": "When it gives up",
+    "retries": "Retries",
+    "file_lost": "Files jobs that vanish with their worker",
+    "native": "Celery’s own retries",
+    "expires_at": "Expires",
+    "note": "What it is for",
+}
+_CHOICES = {
+    "backoff.kind": dict(
+        zip(
+            BACKOFFS,
+            (
+                "exponentially",
+                "by the same again (linear)",
+                "not at all (fixed)",
+                "as listed (table)",
+                "by a power (polynomial)",
+                "from the one before (decorrelated)",
+            ),
+            strict=True,
+        )
+    ),
+    "jitter.kind": dict(
+        zip(
+            JITTERS,
+            (
+                "nothing: all at the same moment",
+                "from 0 to the delay (full)",
+                "from half the delay to all of it (equal)",
+                "up to a share earlier (BullMQ)",
+                "a share to both sides",
+                "up to so much later",
+                "Celery’s: full, in whole seconds",
+                "Sidekiq’s: up to 9 s × attempt later",
+            ),
+            strict=True,
+        )
+    ),
+    "exhausted": {"dead": "dead", "escalate": "dead, and a person is told"},
+    "native": {"replace": "replaced by this policy", "after": "first, then this policy"},
+}
+_UNITS = {
+    "max_attempts": "the first one too",
+    "jitter.fraction": "%",
+    "retry_after.jitter": "%",
+    "poison.crashes": "crashes of its worker",
+    "concurrency.limit": "jobs",
+    "rate_limit.max": "jobs",
+}
+_EMPTY = {
+    "match.task": "* (every task)",
+    "match.queue": "* (every queue)",
+    "match.source": "* (every source)",
+    "cap_s": "30 d",
+    "backoff.delays_s": "1 s, 5 s, 30 s, 2 min",
+    "jitter.fraction": "10",
+    "jitter.seconds": "10 s",
+    "budget.per_minute": "no budget",
+    "budget.burst": "a tenth of that",
+    "budget.group": "its own",
+    "concurrency.key": "tenant, kwargs.customer_id …",
+    "concurrency.limit": "no limit",
+    "rate_limit.max": "no limit",
+    "rate_limit.per_s": "1 s",
+    "poison.crashes": "never",
+    "poison.window_s": "5 min",
+    "name": "webhooks",
+}
+# What was seen of these is offered while they are typed: input -> qualifier of the search.
+SEEN = {"match.task": "task", "match.queue": "queue", "match.source": "source", "classes": "error"}
+_LONG = {"match.task", "match.queue", "match.source", "concurrency.key", "budget.group", "backoff.delays_s", "name"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    path: str
+    label: str
+    unit: str
+    value: str
+    usual: str  # what counts while it is empty
+    errors: list[str]
+    choices: list[tuple[str, str]] = field(default_factory=list)
+    of: str = ""  # the kinds in which it means something, between blanks; "": always
+    is_long: bool = False
+    seen: str = ""  # the list of values that were seen
+
+    @property
+    def id(self) -> str:
+        return slot(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    title: str
+    fields: list[Field]
+    is_open: bool = True
+    hint: str = ""
+
+
+def slot(path: str) -> str:
+    """A part's name as an id: no dot, which would be a class to a selector."""
+    return "p-" + path.replace(".", "-").replace("_", "-")
+
+
+def slots(draft: Draft, *, is_new: bool) -> list[tuple[str, list[str]]]:
+    """What is refused beside every input, also where that is nothing any more. Only a new policy has one for its name."""
+    return [(slot(path), draft.errors.get(path, [])) for path in PLACES if is_new or path != "name"]
+
+
+def of(draft: Draft, usual: Mapping[str, Any], path: str) -> Field:
+    """`usual`: the normal form of the policy that is drawn."""
+    value = draft.texts.get(path, "")
+    choices = list(_CHOICES.get(path, {}).items())
+    if choices and value not in dict(choices):
+        standing = _found(usual, path)
+        value = value or str(standing or choices[0][0])
+        choices += [] if value in dict(choices) else [(value, value)]  # refused, and to be seen
+    return Field(
+        path,
+        LABELS[path],
+        _UNITS.get(path, ""),
+        value,
+        _EMPTY.get(path) or _written(usual, path),
+        draft.errors.get(path, []),
+        choices,
+        _kinds_of(path),
+        path in _LONG,
+        SEEN.get(path, ""),
+    )
+
+
+def _found(document: Mapping[str, Any], path: str) -> Any:
+    found: Any = document
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _written(document: Mapping[str, Any], path: str) -> str:
+    value = _found(document, path)
+    return "" if value is None else KINDS[path].write(value)
+
+
+def _kinds_of(path: str) -> str:
+    part, _, name = path.partition(".")
+    kinds = {"backoff": BACKOFF_FIELDS, "jitter": JITTER_FIELDS}.get(part, {})
+    return "" if name == "kind" else " ".join(kind for kind, fields in kinds.items() if name in fields)
+
+
+def scope(draft: Draft, usual: Mapping[str, Any]) -> list[Field]:
+    return [of(draft, usual, path) for path in ("match.task", "match.queue", "match.source")]
+
+
+def delays(draft: Draft, usual: Mapping[str, Any]) -> list[Field]:
+    names = [f"backoff.{name}" for name in ("kind", "first_delay_s", "factor", "power", "plus_s", "delays_s")]
+    jitter = [f"jitter.{name}" for name in ("kind", "fraction", "seconds")]
+    return [of(draft, usual, path) for path in ("max_attempts", *names, "cap_s", *jitter)]
+
+
+_FOLDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "Budget and limits",
+        "Over all workers. A retry above the budget is dead with the reason budget; a job above a limit waits, and holds no worker.",
+        (
+            "budget.per_minute", "budget.burst", "budget.group", "concurrency.key", "concurrency.limit",
+            "rate_limit.max", "rate_limit.per_s",
+        ),
+    ),
+    (
+        "Poison pills",
+        "A job that so many times started and never ended in order is quarantined.",
+        ("poison.crashes", "poison.window_s"),
+    ),
+    ("The end, and Celery’s own retries", "", ("exhausted", "native")),
+)  # fmt: skip
+
+
+def folds(draft: Draft, usual: Mapping[str, Any]) -> list[Place]:
+    """What most policies leave as it is: open where something is set or refused."""
+    found = []
+    for title, hint, paths in _FOLDS:
+        is_set = any(_is_set(draft, path) for path in paths)
+        found.append(Place(title, [of(draft, usual, path) for path in paths], is_set, hint))
+    return found
+
+
+def _is_set(draft: Draft, path: str) -> bool:
+    value = draft.texts.get(path, "")
+    return path in draft.errors or bool(value and value != next(iter(_CHOICES.get(path, {})), ""))
+
+
+def retry_after(draft: Draft, usual: Mapping[str, Any]) -> Place:
+    fields = [of(draft, usual, f"retry_after.{name}") for name in ("jitter", "cap_s")]
+    return Place("What a server asks for (Retry-After)", fields, draft.refused_in("retry_after"))
+
+
+def rows(draft: Draft) -> list[Row]:
+    """The classes of errors, and some that are free."""
+    return [*draft.rows, *(Row() for _ in range(SPARE_ROWS))]
+
+
+CLASS_WORDS = {name: name.replace("_", " ") for name in (PERMANENT, RATE_LIMITED, TRANSIENT)}

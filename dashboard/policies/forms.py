@@ -1,0 +1,181 @@
+"""A retry policy while somebody edits it: a text for each part of its document, and what is refused beside it.
+
+An input is called as the part is in the document (`backoff.first_delay_s`), and so is what the engine refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.http import QueryDict
+
+from dashboard.web.quantities import NUMBER, SECONDS, SHARE, SPANS, TEXT, Kind
+from jobs_admin.core.policy import PERMANENT, Backoff
+from jobs_admin.core.policy.shape import BACKOFF_FIELDS, JITTER_FIELDS, OF_RETRIES
+
+KINDS: dict[str, Kind] = {
+    "name": TEXT,
+    "match.task": TEXT,
+    "match.queue": TEXT,
+    "match.source": TEXT,
+    "mode": TEXT,
+    "max_attempts": NUMBER,
+    "backoff.kind": TEXT,
+    "backoff.first_delay_s": SECONDS,
+    "backoff.factor": NUMBER,
+    "backoff.power": NUMBER,
+    "backoff.plus_s": SECONDS,
+    "backoff.delays_s": SPANS,
+    "cap_s": SECONDS,
+    "jitter.kind": TEXT,
+    "jitter.fraction": SHARE,
+    "jitter.seconds": SECONDS,
+    "retry_after.jitter": SHARE,
+    "retry_after.cap_s": SECONDS,
+    "budget.per_minute": NUMBER,
+    "budget.burst": NUMBER,
+    "budget.group": TEXT,
+    "poison.crashes": NUMBER,
+    "poison.window_s": SECONDS,
+    "concurrency.key": TEXT,
+    "concurrency.limit": NUMBER,
+    "rate_limit.max": NUMBER,
+    "rate_limit.per_s": SECONDS,
+    "exhausted": TEXT,
+    "native": TEXT,
+    "note": TEXT,
+}
+RESPECT = "retry_after.respect"
+FILE_LOST = "file_lost"
+RETRIES, LEAVES_RETRIES = "retries", "leaves_retries"  # the field of a document, and the input
+EXPIRES, EXPIRES_AT = "expires", "expires_at"
+# What may be chosen for the end of a policy, and how long it is from now.
+SPANS_OF_EXPIRY = {"1h": timedelta(hours=1), "4h": timedelta(hours=4), "1d": timedelta(days=1), "7d": timedelta(days=7)}
+AT = "at"
+# Parts that mean something only in some kinds: what another kind left in its input is no part of the policy.
+_OF_KIND = {"backoff": BACKOFF_FIELDS, "jitter": JITTER_FIELDS}
+_LONGEST = 4_000
+_INDEX = re.compile(r"\.\d+")
+_ROW = re.compile(r"classes\.(\d+)")
+MOST_ROWS = 60
+
+
+@dataclass(slots=True)
+class Row:
+    """Errors of one name, and what they are."""
+
+    error: str = ""
+    as_: str = PERMANENT
+
+
+@dataclass(slots=True)
+class Draft:
+    """What stands in the inputs. `document` is what it says; `errors` what was refused, by input."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    respects: bool = True  # what a server asks for
+    files_lost: bool = False  # keeps jobs that are acknowledged early while they run
+    leaves_retries: bool = False  # to the task: what the inputs about them hold is no part of the policy
+    expires: str = ""  # a key of SPANS_OF_EXPIRY, "at", or "": never
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Draft:
+        """A document as inputs."""
+        texts = {path: kind.write(value) for path, kind in KINDS.items() if (value := _at(document, path)) is not None}
+        if ends := document.get(EXPIRES_AT):
+            texts[EXPIRES_AT] = str(ends)[:19].removesuffix(":00")
+        rows = [Row(str(one.get("error", "")), str(one.get("as", ""))) for one in document.get("classes") or ()]
+        respects = _at(document, RESPECT) is not False
+        leaves = document.get(RETRIES) is False
+        return cls(texts, rows, respects, document.get(FILE_LOST) is True, leaves, AT if ends else "")
+
+    @classmethod
+    def given(cls, given: QueryDict) -> Draft:
+        """What a browser sent."""
+        texts = {path: given.get(path, "")[:_LONGEST].strip() for path in (*KINDS, EXPIRES_AT)}
+        pairs = zip(given.getlist("class.error"), given.getlist("class.as"), strict=False)
+        rows = [Row(error[:_LONGEST].strip(), as_) for error, as_ in pairs]
+        named = [row for row in rows if row.error][:MOST_ROWS]
+        return cls(
+            texts, named, RESPECT in given, FILE_LOST in given, LEAVES_RETRIES in given, given.get(EXPIRES, "")
+        )
+
+    def document(self, now: datetime) -> dict[str, Any]:
+        """Return the policy as the API takes it, without empty fields. An end that was chosen as a span begins `now`."""
+        found: dict[str, Any] = {}
+        for path, kind in KINDS.items():
+            text = self.texts.get(path, "")
+            if text and self._means_something(path):
+                _put(found, path, kind.read(text))
+        if self.leaves_retries:
+            found[RETRIES] = False
+        elif self.rows:
+            found["classes"] = [{"error": row.error, "as": row.as_} for row in self.rows]
+        if not self.leaves_retries:
+            _put(found, RESPECT, self.respects)
+        if self.files_lost:
+            found[FILE_LOST] = True
+        if self.expires in SPANS_OF_EXPIRY:
+            ends = now + SPANS_OF_EXPIRY[self.expires] + timedelta(seconds=59)  # the next whole minute
+            found[EXPIRES_AT] = ends.replace(second=0).isoformat(timespec="seconds")
+        elif self.expires == AT:
+            found[EXPIRES_AT] = self.texts.get(EXPIRES_AT, "")
+        return found
+
+    def _means_something(self, path: str) -> bool:
+        part, _, name = path.partition(".")
+        if self.leaves_retries and part in OF_RETRIES:
+            return False
+        if part not in _OF_KIND or name in ("", "kind"):
+            return True
+        kind = self.texts.get(f"{part}.kind") or (Backoff.kind if part == "backoff" else "")
+        return name in _OF_KIND[part].get(kind, ())
+
+    def refuse(self, problems: Iterable[Any]) -> None:
+        """Put each problem (`field`, `message`) beside its input; what has none stands under `""`."""
+        for problem in problems:
+            row = _ROW.match(problem.field)
+            if row and int(row[1]) < len(self.rows):
+                said = f"{self.rows[int(row[1])].error}: {_sentence(problem)}"
+                self.errors.setdefault("classes", []).append(said)
+                continue
+            path = _INDEX.sub("", problem.field)
+            place = path if path in PLACES else _FALLS_TO.get(path, "")
+            self.errors.setdefault(place, []).append(_sentence(problem) if place else problem.message)
+
+    def refused_in(self, *paths: str) -> bool:
+        """Whether something under these paths is refused: its fold stands open then."""
+        return any(name.startswith(paths) for name in self.errors if name)
+
+
+# Where a refusal can stand.
+PLACES = (*KINDS, RESPECT, FILE_LOST, RETRIES, EXPIRES_AT, "classes")
+# A part that is refused as a whole -> the input that is to blame.
+_FALLS_TO = {"backoff": "backoff.kind", "jitter": "jitter.kind", "match": "match.task", "budget": "budget.per_minute"}
+_FALLS_TO |= {"concurrency": "concurrency.key", "rate_limit": "rate_limit.max", "poison": "poison.crashes"}
+
+
+def _sentence(problem: Any) -> str:
+    """Its label says which it is: `backoff.factor must be …` -> `This must be …`."""
+    said = problem.message.removeprefix(f"{problem.field} ")
+    return problem.message if said == problem.message else f"This {said}"
+
+
+def _at(document: Mapping[str, Any], path: str) -> Any:
+    found: Any = document
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    *parts, name = path.split(".")
+    for part in parts:
+        document = document.setdefault(part, {})
+    document[name] = value

@@ -1,0 +1,132 @@
+"""The page of lint: findings rule by rule, and the check of exponential backoff."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from django.urls import NoReverseMatch, reverse
+
+from dashboard.web.links import failures_of, is_web
+from jobs_admin.core import lint
+from jobs_admin.core.lint import Check, Finding, Verdict, Where
+from jobs_admin.lint.linting import Report
+
+MOST_PLACES = 25  # of one rule
+MOST_VERDICTS = 200
+# Severities and verdicts, by what colour and shape say everywhere else.
+LOOKS = {
+    lint.HIGH: "dead", lint.MEDIUM: "retrying", lint.LOW: "discarded",
+    "pass": "recovered", "fail": "dead", "not applicable": "discarded", "cannot tell": "quarantined",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    where: Where
+    url: str
+    evidence: str
+    quoted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One rule at one severity, and where it is broken."""
+
+    id: str
+    title: str
+    severity: str
+    look: str
+    why: str
+    fix: str
+    known_from: tuple[tuple[str, str], ...]  # (words, address or "")
+    places: tuple[Place, ...]
+    count: int
+
+    @property
+    def more(self) -> int:
+        return self.count - len(self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    verdict: Verdict
+    look: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The check of exponential backoff: what was judged, what cannot be, and the counts."""
+
+    lines: tuple[Line, ...]
+    aside: tuple[Line, ...]  # not applicable
+    more: int
+    counts: tuple[tuple[str, str, int], ...]  # (verdict, look, how many)
+    kinds: tuple[tuple[str, int], ...]
+    verdict: str  # of all together
+    says: str
+
+    @property
+    def look(self) -> str:
+        return LOOKS[self.verdict]
+
+
+def broken(report: Report) -> list[Broken]:
+    return [_broken(list(some)) for _, some in groupby(report.findings, key=lambda one: (one.severity, one.id))]
+
+
+def _broken(found: list[Finding]) -> Broken:
+    first = found[0]
+    return Broken(
+        first.id,
+        first.title,
+        first.severity,
+        LOOKS[first.severity],
+        lint.RULES[first.id].why,
+        first.fix,
+        tuple((part, part if is_web(part) else "") for part in first.source.split("; ")),
+        tuple(Place(one.where, _url(one.where), one.evidence, one.quoted) for one in found[:MOST_PLACES]),
+        len(found),
+    )
+
+
+def severities(report: Report) -> list[tuple[str, str, int]]:
+    return [(name, LOOKS[name], n) for name in lint.SEVERITIES if (n := report.count(name))]
+
+
+def table(check: Check) -> Table:
+    lines = [Line(one, LOOKS[one.verdict], _url(one.where)) for one in check.verdicts]
+    judged = [line for line in lines if line.verdict.verdict != "not applicable"]
+    aside = [line for line in lines if line.verdict.verdict == "not applicable"]
+    shown = judged[:MOST_VERDICTS], aside[:MOST_VERDICTS]
+    return Table(
+        tuple(shown[0]),
+        tuple(shown[1]),
+        len(lines) - sum(map(len, shown)),
+        tuple((verdict, LOOKS[verdict], check.count(verdict)) for verdict in lint.VERDICTS),
+        tuple(check.kinds.items()),
+        *_says(check),
+    )
+
+
+def _says(check: Check) -> tuple[str, str]:
+    if failed := check.count("fail"):
+        return "fail", f"It fails: {failed:,} of {_retried(check):,} configurations of retries break it."
+    if check.count("pass"):
+        return "pass", "It passes: no configuration of retries breaks it."
+    return "not applicable", "Not applicable: nothing here is retried at a pace of its own."
+
+
+def _retried(check: Check) -> int:
+    return sum(check.kinds.values())
+
+
+def _url(where: Where) -> str:
+    """The policy's own page, else the failures of the task; "" for what has neither."""
+    if where.policy:
+        try:
+            return reverse("policy-detail", args=[where.policy])
+        except NoReverseMatch:
+            return ""
+    return failures_of(source=where.source, task=where.task) if where.task else ""

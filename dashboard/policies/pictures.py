@@ -1,0 +1,284 @@
+"""What a policy does, as pictures: the wait after each attempt, when the attempts run, and the herd. In front the policy
+as it is edited, behind it the one in force, on one scale.
+
+Shapes are placed in per cent of the width, so that a picture is as wide as its place and its words are not stretched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from dashboard.web.figures import duration, number
+from jobs_admin.core import herd as herds
+from jobs_admin.core.backoff import Step
+
+HIGH = 132  # of a picture, in px
+LANE = 22
+MOST_DRAWN = 120  # attempts; of more every second, third …
+MOST_LABELS = 6  # a phone has room for no more
+_WIDEST = 10.0  # per cent, of a bar
+MOST_ROWS = 40  # of a table
+MOST_BUSY = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A wait. Surely as long as `sure`; up to `longest` perhaps. Heights in px."""
+
+    x: str
+    width: str
+    sure_y: float
+    sure: float
+    top_y: float
+    band: float
+    mean_y: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The wait of the policy in force, behind a bar."""
+
+    x: str
+    end: str
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    x: str
+    words: str
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    bars: list[Bar]
+    levels: list[Level]
+    labels: list[Label]
+    top: str
+    words: str
+    is_spread: bool  # whether a wait may be of several lengths
+    rows: list[tuple[str, ...]]
+    more: int  # rows that are not in the table
+
+
+def delays(edited: Sequence[Step], current: Sequence[Step] = ()) -> Delays | None:
+    """`schedule` of both. None where nothing is ever tried again."""
+    if not edited:
+        return None
+    columns = max(len(edited), len(current))
+    top = _nice_s(max([*(one.longest_s for one in edited), *(one.mean_s for one in current)]))
+    width = 100 / columns
+    every = math.ceil(columns / MOST_DRAWN)
+    bars = [_bar(n, one, width, every, top) for n, one in enumerate(edited) if n % every == 0]
+    levels = [
+        Level(_x(n * width), _x((n + every) * width), _y(one.mean_s, top))
+        for n, one in enumerate(current)
+        if n % every == 0
+    ]
+    skip = math.ceil(columns / MOST_LABELS)
+    middle = min(every, columns) / 2
+    labels = [Label(_x((n + middle) * width), brief(one.mean_s)) for n, one in enumerate(edited) if n % skip == 0]
+    first, last = edited[0], edited[-1]
+    words = f"{brief(first.mean_s)} after the first attempt"
+    if len(edited) > 1:
+        words += f", {brief(last.mean_s)} after attempt {last.attempt:,}, the last but one"
+    rows = [
+        (f"{one.attempt:,}", *map(duration, (one.shortest_s, one.mean_s, one.longest_s)))
+        + ((duration(current[n].mean_s) if n < len(current) else "–",) if current else ())
+        for n, one in enumerate(edited[:MOST_ROWS])
+    ]
+    is_spread = any(one.longest_s > one.shortest_s for one in edited)
+    return Delays(bars, levels, labels, brief(top), words, is_spread, rows, max(0, len(edited) - MOST_ROWS))
+
+
+def _bar(n: int, one: Step, width: float, every: int, top: float) -> Bar:
+    sure, longest = _y(one.shortest_s, top), _y(one.longest_s, top)
+    wide = width * every
+    drawn = min(wide * 0.72, _WIDEST) if wide > 2 else wide
+    said = duration(one.shortest_s)
+    if one.longest_s > one.shortest_s:
+        said += f" to {duration(one.longest_s)}"
+    return Bar(
+        _x(n * width + (wide - drawn) / 2),
+        _x(drawn),
+        sure,
+        round(HIGH - sure, 1),
+        longest,
+        max(round(sure - longest, 1), 0.0),
+        _y(one.mean_s, top),
+        f"after attempt {one.attempt:,}: {said}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An attempt on the time axis: where it may run, and where it does on average."""
+
+    x: str
+    width: str
+    at: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    name: str
+    look: str  # edited, current
+    y: int
+    marks: list[Mark]
+    end: str  # where the last attempt surely was
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    lanes: list[Lane]
+    ticks: list[Label]
+    high: int
+    words: str
+    rows: list[tuple[str, ...]]
+    more: int
+
+
+def runs(edited: Sequence[Step], current: Sequence[Step] = (), *, name: str = "") -> Runs | None:
+    """When the attempts run, from the first failure on. `name`: of the policy in force."""
+    if not edited:
+        return None
+    both = [("edited" if current else "attempts", "edited", edited)]
+    if current:
+        both.append((name or "in force", "current", current))
+    whole = max(sum(one.longest_s for one in steps) for _, _, steps in both) or 1.0
+    lanes = [_lane(title, look, n * (LANE + 8), steps, whole) for n, (title, look, steps) in enumerate(both)]
+    times = _times(edited)
+    rows = [
+        (f"{one.attempt + 1:,}", *map(duration, at))
+        for one, at in zip(edited[:MOST_ROWS], times[:MOST_ROWS], strict=True)
+    ]
+    words = f"{len(edited) + 1} attempts, the last {duration(times[-1][1])} after the first failure on average"
+    ticks = [Label(_x(at / whole * 100), brief(at), _anchor(at / whole)) for at in _ticks(whole)]
+    return Runs(lanes, ticks, len(both) * (LANE + 8) - 8, words, rows, max(0, len(edited) - MOST_ROWS))
+
+
+def _lane(title: str, look: str, y: int, steps: Sequence[Step], whole: float) -> Lane:
+    times = _times(steps)
+    every = math.ceil(len(times) / MOST_DRAWN)
+    marks = [
+        Mark(
+            _x(first / whole * 100),
+            _x((last - first) / whole * 100),
+            _x(mean / whole * 100),
+            f"attempt {n + 2:,}: {duration(mean)} after the first failure",
+        )
+        for n, (first, mean, last) in enumerate(times)
+        if n % every == 0 or n == len(times) - 1
+    ]
+    return Lane(title, look, y, marks, _x(times[-1][2] / whole * 100))
+
+
+def _times(steps: Sequence[Step]) -> list[tuple[float, float, float]]:
+    """(earliest, mean, latest) of attempts 2, 3 …, in seconds from the first failure."""
+    waits = [(one.shortest_s, one.mean_s, one.longest_s) for one in steps]
+    return list(zip(*map(accumulate, zip(*waits, strict=True)), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """Retries in each step of time after many jobs failed in the same moment."""
+
+    edited: str  # points of a filled outline, in a box of 100 × 100
+    current: str
+    ticks: list[Label]
+    step: str  # what a step is, in words
+    top: str
+    peak: str  # in the busiest second
+    peak_of_current: str  # empty without one
+    jobs: str
+    rows: list[tuple[str, ...]]
+
+
+def herd(edited: herds.Herd, current: herds.Herd | None, jobs: int) -> Herd | None:
+    """Both in one step. None where no job is tried again."""
+    if not edited.points:
+        return None
+    before = current.points if current else []
+    step = edited.step_s
+    whole = max(at for at, _ in (*edited.points, *before)) + step
+    top = max(starts for _, starts in (*edited.points, *before))
+    busiest = sorted(sorted(edited.points, key=lambda point: -point[1])[:MOST_BUSY])
+    return Herd(
+        _outline(edited.points, whole, step, top),
+        _outline(before, whole, step, top) if before else "",
+        [Label(_x(at / whole * 100), brief(at), _anchor(at / whole)) for at in _ticks(whole)],
+        "second" if step == 1 else brief(step),
+        number(math.ceil(top)),
+        number(math.ceil(edited.peak_per_s)),
+        number(math.ceil(current.peak_per_s)) if current else "",
+        number(jobs),
+        [(f"from {brief(at)} on", number(round(starts, 1))) for at, starts in busiest],
+    )
+
+
+def _outline(points: Sequence[tuple[int, float]], whole: float, step: int, top: float) -> str:
+    """As steps: down to nothing where a step is left out."""
+    found, end = ["0,100"], 0.0
+    for at, starts in points:
+        left, right = at / whole * 100, (at + step) / whole * 100
+        if left > end:
+            found += [f"{end:.2f},100", f"{left:.2f},100"]
+        y = 100 - starts / top * 97
+        found += [f"{left:.2f},{y:.1f}", f"{right:.2f},{y:.1f}"]
+        end = right
+    return " ".join([*found, f"{end:.2f},100"])
+
+
+# ---------- scales ----------
+
+_STEPS = [
+    *(size * unit for unit in (0.001, 0.01, 0.1, 1) for size in (1, 2, 5)), 10, 15, 20, 30,
+    *(60 * n for n in (1, 2, 5, 10, 15, 20, 30)), *(3600 * n for n in (1, 2, 3, 6, 12)),
+    *(86_400 * n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)),
+]  # fmt: skip
+
+
+def _ticks(whole_s: float) -> list[float]:
+    """Round times from 0 on, five at most."""
+    step = next((step for step in _STEPS if whole_s / step <= 4.6), whole_s)
+    return [n * step for n in range(int(whole_s / step) + 1)]
+
+
+def _nice_s(value: float) -> float:
+    """A round time a little above."""
+    if value <= 0:
+        return 1.0
+    step = next((step for step in _STEPS if value / step <= 4), value)
+    return math.ceil(value / step * 1.0001) * step
+
+
+def _anchor(part: float) -> str:
+    return "start" if part < 0.03 else "end" if part > 0.96 else "middle"
+
+
+def _x(per_cent: float) -> str:
+    return f"{per_cent:.2f}%"
+
+
+def _y(seconds: float, top: float) -> float:
+    return round(HIGH - seconds / top * HIGH, 1)
+
+
+_BRIEF = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
+
+
+def brief(seconds: float) -> str:
+    """A time in one unit, to stand under a bar: 150 -> 2.5 min."""
+    if not seconds:
+        return "0"
+    # 80 s is no 1.3 min, and 1.5 s no 1,500 ms.
+    fits = ((size, unit) for size, unit in _BRIEF if seconds >= size * (2 if size > 1 else 0.9995) or seconds == size)
+    size, unit = next(fits, (0.001, "ms"))
+    value = seconds / size
+    return f"{value:.1f}".removesuffix(".0") + f" {unit}" if value < 9.95 else f"{value:,.0f} {unit}"

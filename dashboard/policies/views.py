@@ -1,0 +1,109 @@
+"""Retry policies: what is in force for which task and who runs it, the history of one, and the way back."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.policies import history as policy_history
+from dashboard.policies import listing as policy_list
+from dashboard.policies.editor_views import MOST_REASON, NO_SUCH_POLICY
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import config, policies
+from jobs_admin.core.text import whole_number
+from jobs_admin.models.access import OPERATOR, VIEWER
+
+VERSIONS = 50
+MOST_TASKS = 200
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    found = policies.published(viewer)
+    tasks = policies.by_task(viewer, now)
+    may_act = viewer.may_anywhere(OPERATOR) and not config.is_read_only()
+    context = {
+        "lines": policy_list.lines(found, policies.in_force(viewer, found, now)),
+        "tasks": policy_list.tasks(tasks[:MOST_TASKS]),
+        "more_tasks": max(0, len(tasks) - MOST_TASKS),
+        "presets": [] if found else policy_list.presets(),
+        "may_act": may_act,
+        "lint_url": reverse("policy-lint"),
+    }
+    return render_page(request, "policies/list.html", context, part="policies")
+
+
+@require_safe
+@can(VIEWER)
+def versions(request: HttpRequest, name: str) -> HttpResponse:
+    """All that was ever in force under a name, newest first, each with what it changed."""
+    viewer = request.viewer
+    try:
+        found = policies.versions(viewer, name, after=request.GET.get("after"), limit=VERSIONS + 1)
+    except policies.NoSuchPolicy as error:
+        raise Http404(NO_SUCH_POLICY) from error
+    current = next((one for one in policies.published(viewer) if one.name == name), None)
+    context = {
+        "name": name,
+        "current": current,
+        "lines": policy_history.lines(found.rows[:VERSIONS], found.rows, current, viewer),
+        "next": str(found.rows[VERSIONS - 1].version) if len(found.rows) > VERSIONS else "",
+        "is_first": "after" not in request.GET,
+        "compared": _compared(request, name, current),
+    }
+    return render_page(request, "policies/versions.html", context, part="versions")
+
+
+def _compared(request: HttpRequest, name: str, current: object) -> dict | None:
+    """Two versions beside each other, where the address names them."""
+    left, right = (whole_number(request.GET.get(side)) for side in ("left", "right"))
+    if not left or not right:
+        return None
+    try:
+        one, other = (policies.version(request.viewer, name, number) for number in (left, right))
+    except policies.NoSuchPolicy as error:
+        raise Http404("There is no such version of this policy, or you may not see it.") from error
+    return {"left": one, "right": other, "lines": policy_history.changes(one, other)}
+
+
+@require_POST
+@can(OPERATOR)
+def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
+    try:
+        made = policies.put_back(request.viewer, name, version, **_said(request))
+    except policies.NoSuchPolicy as error:
+        raise Http404(NO_SUCH_POLICY) from error
+    except policies.PolicyRefused as refused:
+        return _refused(request, name, refused)
+    say(request, f"Version {version} of {name} is in force again, as v{made.version}.")
+    return go(request, reverse("policy-detail", args=[name]))
+
+
+@require_POST
+@can(OPERATOR)
+def withdraw(request: HttpRequest, name: str) -> HttpResponse:
+    try:
+        ended = policies.withdraw(request.viewer, name, **_said(request))
+    except policies.NoSuchPolicy as error:
+        raise Http404(NO_SUCH_POLICY) from error
+    except policies.PolicyRefused as refused:
+        return _refused(request, name, refused)
+    undo = reverse("policy-put-back", args=[name, ended.version])
+    say(request, f"{name} is no longer in force.", undo=undo, undo_fields=[("reason", "The withdrawal taken back.")])
+    return go(request, reverse("policy-versions", args=[name]))
+
+
+def _said(request: HttpRequest) -> dict:
+    begun = whole_number(request.POST.get("begun"))
+    return {"expected_version": begun or None, "reason": request.POST.get("reason", "").strip()[:MOST_REASON]}
+
+
+def _refused(request: HttpRequest, name: str, refused: policies.PolicyRefused) -> HttpResponse:
+    say(request, refused.message, level="error")
+    return go(request, reverse("policy-versions", args=[name]))

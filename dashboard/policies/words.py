@@ -1,0 +1,233 @@
+"""What a policy does, in words: how it waits, when it gives up, which outage it survives."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.web.figures import duration, number
+from dashboard.web.quantities import in_seconds, plain
+from jobs_admin import policies
+from jobs_admin.core.policy import Backoff, Jitter, Match, Policy
+from jobs_admin.core.totals import Totals, totals
+from jobs_admin.models import PolicyVersion
+
+_TINY = 0.05  # of the time: what is less apart is the same
+
+
+def curve(policy: Policy) -> str:
+    """`5 s, doubling, at most 10 min, ± 10 %`."""
+    if not policy.retries:
+        return "retries left to the task’s own code"
+    said = [_backoff(policy.backoff)]
+    if policy.cap_s is not None and policy.backoff.kind != "fixed":
+        said.append(f"at most {in_seconds(policy.cap_s)}")
+    if policy.backoff.kind != "decorrelated":
+        said.append(_jitter(policy.jitter))
+    return ", ".join(said)
+
+
+def _backoff(backoff: Backoff) -> str:
+    first = in_seconds(backoff.first_delay_s)
+    match backoff.kind:
+        case "exponential" if backoff.factor == 2:
+            return f"{first}, doubling"
+        case "exponential":
+            return f"{first}, × {plain(backoff.factor)} each time"
+        case "linear":
+            return f"{first} more each time"
+        case "fixed":
+            return f"always {first}"
+        case "table":
+            shown = ", ".join(map(in_seconds, backoff.delays_s[:5]))
+            return shown + (" …" if len(backoff.delays_s) > 5 else "")
+        case "polynomial":
+            plus = f" + {in_seconds(backoff.plus_s)}" if backoff.plus_s else ""
+            return f"(n − 1)^{plain(backoff.power)} × {first}{plus}"
+        case _:
+            return f"decorrelated from {first}"
+
+
+def _jitter(jitter: Jitter) -> str:
+    part = f"{plain(round(jitter.fraction * 100, 4))} %"
+    return {
+        "none": "no jitter",
+        "full": "full jitter",
+        "equal": "equal jitter",
+        "down": f"up to {part} earlier",
+        "plus_minus": f"± {part}",
+        "additive": f"up to {in_seconds(jitter.seconds)} later",
+        "celery": "full jitter in whole seconds",
+        "sidekiq": "Sidekiq’s jitter",
+    }[jitter.kind]
+
+
+def attempts(count: int) -> str:
+    return "1 attempt, no retry" if count == 1 else f"{count:,} attempts"
+
+
+def gives_up(found: Totals) -> str:
+    """`after 4 min` or `after 4 min on average, 2 min to 6 min`."""
+    if found.longest_s == 0:
+        return "at once"
+    middle = duration(found.p50_s)
+    if _is_same(found.shortest_s, found.longest_s):
+        return f"after {middle}"
+    return f"after {middle} as a rule, {duration(found.shortest_s)} at the earliest, {duration(found.longest_s)} at the latest"
+
+
+def outage(found: Totals) -> str:
+    """The outage that jobs outlive, and the one that none does. Times are what passes between the attempts."""
+    surely, nearly, longest = _below(found.shortest_s), _below(found.p1_s), _above(found.longest_s)
+    if found.longest_s == 0:
+        return "Survives no outage: it never waits."
+    if _is_same(found.shortest_s, found.longest_s):
+        return f"Survives an outage of {duration(surely)}, not a longer one."
+    if surely >= nearly * 0.8:
+        return f"Survives an outage of {duration(surely)}, not of {duration(longest)}."
+    return f"99 of 100 jobs survive an outage of {duration(nearly)}, none one of {duration(longest)}."
+
+
+def _is_same(shortest: float, longest: float) -> bool:
+    return longest - shortest <= longest * _TINY / 10
+
+
+def _below(seconds: float) -> float:
+    """Rounded to what is said, and never more than it is."""
+    step = _step(seconds)
+    return math.floor(seconds / step + 1e-9) * step
+
+
+def _above(seconds: float) -> float:
+    step = _step(seconds)
+    return math.ceil(seconds / step - 1e-9) * step
+
+
+def _step(seconds: float) -> float:
+    return next(step for bound, step in ((2, 0.1), (120, 1), (600, 5), (7200, 60), (math.inf, 600)) if seconds < bound)
+
+
+def matches(match: Match) -> str:
+    """`shop.deliver on webhooks of shop`; what is left open is said once."""
+    task = "every task" if match.task == "*" else match.task
+    queue = "" if match.queue == "*" else f" on {match.queue}"
+    source = "" if match.source == "*" else f" of {match.source}"
+    return f"{task}{queue}{source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Who runs a version: a sentence, and whether all that live do."""
+
+    words: str
+    is_all: bool
+    more: str = ""  # who runs something else, and who is held back
+
+
+def fleet(told: Any, version: int) -> Fleet:
+    """`told`: as `policies.in_force` answers for one name; None where it says nothing of it."""
+    if told is None or not told.is_known:
+        return Fleet("workers not known: the store does not answer", False)
+    if not told.of:
+        return Fleet("no guarded worker lives that it is for", False)
+    on = told.on.get(version, 0)
+    others = [
+        f"{count:,} {'without it' if number is None else f'on v{number}'}"
+        for number, count in sorted(told.on.items(), key=lambda one: (one[0] is None, one[0] or 0))
+        if number != version and count
+    ]
+    held = [
+        f"{count:,} only {mode}, by REDRIVE_MODE or `manage.py drain`"
+        for mode, count in told.held_back.items()
+        if count
+    ]
+    workers = f"{told.of:,} worker{'' if told.of == 1 else 's'}"
+    words = f"{workers} on v{version}" if on == told.of else f"{on:,} of {workers} on v{version}"
+    refused = [f"{name} refuses it: {why}" for name, why in told.refused.items()]
+    unseen = [
+        f"{count:,} job{'' if count == 1 else 's'} started {how}"
+        for count, how in (
+            (told.uncounted, "uncounted: the store did not answer"),
+            (told.unkept, "without being kept: had their worker died, they would not be filed as lost"),
+            (told.unplaced, "without any policy: it is not sure which queue they came from"),
+        )
+        if count
+    ]
+    if told.overrun:
+        unseen.append(
+            f"a limit was exceeded by {told.overrun:,} job{'' if told.overrun == 1 else 's'}: "
+            "a worker did not answer for 30 s, so its places were given to other jobs"
+        )
+    if told.shared_out:
+        retries = f"{told.shared_out:,} retr{'y' if told.shared_out == 1 else 'ies'}"
+        unseen.append(f"{retries} made from the workers’ shares of the budget, because the store did not answer in time")
+    return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *unseen]))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    words: str
+    more: str  # what it would have done instead
+
+
+def observed(found: policies.Observed) -> Observed:
+    """What a policy that observes would have changed, for the line of what is in force."""
+    if not found.attempts:
+        return Observed("has judged no failed attempt yet", "")
+    seen = f"the newest {found.attempts:,} failed attempts" if found.is_capped else _counted(found.attempts)
+    more = [
+        f"{count:,} {words}"
+        for count, words in (
+            (found.tried_again, "tried again instead of dead"),
+            (found.given_up, "dead instead of tried again"),
+            (found.waited_otherwise, "tried again at another time"),
+        )
+        if count
+    ]
+    return Observed(f"would have changed {found.changed:,} of {seen}", ", ".join(more))
+
+
+def _counted(attempts: int) -> str:
+    return f"{attempts:,} failed attempt{'' if attempts == 1 else 's'}"
+
+
+def budget(policy: Policy) -> str:
+    """How many retries its budget lets through in the worst minute; "" without one."""
+    if policy.budget is None:
+        return ""
+    if not policy.budget.per_minute:
+        return "no retry at all: its budget is empty"
+    return f"at most {number(math.ceil(policy.budget.most_in(60)))} retries of all its jobs in any minute"
+
+
+def budget_left(left: Any) -> str:
+    """`left`: a `policies.BudgetLeft`."""
+    if not left.is_known:
+        return "budget not known: the store does not answer"
+    if left.least is None:
+        return f"budget of {number(left.per_minute)} retries a minute"
+    where = "" if len(left.left) < 2 else " where least is"
+    return f"{number(left.least)} retries left of its budget{where}, {number(left.per_minute)} more a minute"
+
+
+def in_brief(version: PolicyVersion) -> tuple[str, str]:
+    """How it waits, and how often and how long it tries."""
+    readable = policies.readable([version])
+    if not readable:
+        return "written by a newer Redrive or by hand: no worker takes it", "cannot be read"
+    policy = readable[0]
+    if not policy.retries:
+        return curve(policy), "limits only"
+    over = totals(policy).p50_s
+    return curve(policy), f"{attempts(policy.max_attempts)}{f' over {duration(over)}' if over else ''}"
+
+
+_NOT_IN_NAME = re.compile(r"[^a-z0-9_]+")
+
+
+def name_for(task: str, otherwise: str) -> str:
+    """A name that a policy for this task might have: `shop.tasks.deliver` -> `deliver`."""
+    last = task.rpartition(".")[2].lower()
+    return _NOT_IN_NAME.sub("-", last).strip("-_")[:63] or otherwise

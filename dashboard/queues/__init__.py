@@ -1,0 +1,1 @@
+"""Pages of queues: the list, and one queue with its depth over time."""

@@ -1,0 +1,1 @@
+"""Depth of a queue over time: the picture and the call."""

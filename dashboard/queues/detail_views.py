@@ -1,0 +1,240 @@
+"""One queue: what waits, runs and lies dead now, and how that came about."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.views.decorators.http import require_POST, require_safe
+
+from dashboard.queues.depth import picture as depth_picture
+from dashboard.queues.views import LATE_SAMPLE_S, durability_words, unguarded
+from dashboard.web import links, moments
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import queues
+from jobs_admin.db import abilities
+from jobs_admin.desk import overview
+from jobs_admin.fleet import durability, stranded
+from jobs_admin.fleet.durability import Grade
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+from jobs_admin.queues import depths, liveness, rates
+from jobs_admin.queues.depths.marking import MOST_OF_A_KIND
+from jobs_admin.queues.depths.thresholds import of_queue, thresholds
+
+SPANS = {"1h": 1, "6h": 6, "24h": 24, "7d": 7 * 24, "14d": 14 * 24, "90d": 90 * 24, "400d": 400 * 24}
+_USUAL = ("1h", "6h", "24h")  # the first that holds all looks of a new queue
+_SHORTEST = timedelta(minutes=2)
+_POINTS, _ROWS = 700, 24  # of a picture, and of its table
+_LINES = {
+    "dead": ("Dead", [("dead", "dead")]),
+    "depth": ("Waiting, active, delayed", [("waiting", "waiting"), ("active", "active"), ("delayed", "delayed")]),
+    "rates": ("Attempts per minute", [("succeeded_per_min", "ran well"), ("failed_per_min", "failed")]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is looked at. `name` is one of SPANS, or "" for a stretch that somebody chose."""
+
+    since: datetime
+    until: datetime
+    name: str
+    hidden: tuple[str, ...]
+
+    def query(self, **changes: Any) -> str:
+        said = {"span": self.name} if self.name else {"since": _text(self.since), "until": _text(self.until)}
+        if changes:
+            said = changes
+        return "?" + urlencode({**said, **({"hide": ",".join(self.hidden)} if self.hidden else {})})
+
+    def shifted(self, part: float) -> str:
+        by = (self.until - self.since) * part
+        return self.query(since=_text(self.since + by), until=_text(self.until + by))
+
+    def wider(self, now: datetime) -> str:
+        """Twice as long, as far as something may be kept; "" where it is that already."""
+        by = (self.until - self.since) / 2
+        until = min(self.until + by, now)
+        since = max(until - 4 * by, now - timedelta(hours=SPANS["400d"]))
+        return self.query(since=_text(since), until=_text(until)) if until - since > 2 * by + _SHORTEST else ""
+
+    def narrower(self) -> str:
+        """The later half of it; "" where it is as short as can be."""
+        by = (self.until - self.since) / 2
+        return self.query(since=_text(self.since + by), until=_text(self.until)) if by >= _SHORTEST else ""
+
+    def toggled(self, line: str) -> str:
+        hidden = tuple(one for one in self.hidden if one != line) if line in self.hidden else (*self.hidden, line)
+        return Window(self.since, self.until, self.name, hidden).query()
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
+    viewer, now = request.viewer, timezone.now()
+    try:
+        depths.must_see(viewer, source, queue)
+    except depths.NoSuchQueue as error:
+        raise Http404 from error
+    window = _window(request, now, depths.watched_since(source, queue))
+    history = depths.history(viewer, source, queue, window.since, window.until, most=_POINTS, now=now)
+    found = depths.marks(viewer, source, queue, window.since, window.until)
+    address = reverse("queue-detail", args=[source, queue])
+    context = {
+        "source": source,
+        "queue": queue,
+        "now": now,
+        "stale": liveness.stale(now),
+        "is_over": window.until < now - timedelta(seconds=LATE_SAMPLE_S),
+        "self_url": address + window.query(),
+        **_now(viewer, source, queue, now),
+        **_drawn(viewer, source, queue, window, history, address),
+        "marks": depth_picture.uprights(history, found),
+        "is_capped": any(sum(mark.kind == kind for mark in found) >= MOST_OF_A_KIND for kind in depth_picture.LETTERS),
+        "most_marks": MOST_OF_A_KIND,
+        "window": window,
+        "spans": [(name, f"{address}{window.query(span=name)}", name == window.name) for name in SPANS],
+        "earlier_url": address + window.shifted(-0.5),
+        "later_url": address + window.shifted(0.5) if window.until < now - _SHORTEST else "",
+        "narrower_url": address + narrower if (narrower := window.narrower()) else "",
+        "wider_url": address + wider if (wider := window.wider(now)) else "",
+    }
+    return render_page(request, "queues/detail.html", context, part="queue")
+
+
+@require_POST
+@can(OPERATOR)
+def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
+    """Return the jobs that a dead worker had fetched to their queues."""
+    if not request.viewer.may(VIEWER, source):
+        raise Http404
+    try:
+        count = stranded.return_now(request.viewer, source, boot)
+    except stranded.StrandedRefused as refused:
+        say(request, refused.message, level="error")
+    else:
+        say(
+            request,
+            f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}.",
+        )
+    queue = request.POST.get("queue", "")
+    return go(request, reverse("queue-detail", args=[source, queue]) if queue else reverse("queue-list"))
+
+
+def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list[stranded.Stranded]:
+    """Return the jobs of this queue that dead workers hold. Reads the store only where `sample` found some."""
+    return stranded.of_queue(source, queue) if known is not None and stranded.is_found(known.findings) else []
+
+
+def _now(viewer: Viewer, source: str, queue: str, now: datetime) -> dict[str, Any]:
+    row = queues.one(viewer, source, queue, now)
+    known = overview.source(viewer, source, now)
+    words, title = durability_words(row)
+    grade = Grade(row.durability, row.fetch_window)
+    can_replay = (
+        known is not None and known.is_configured and not (known.read_only or abilities.lacks(source, "replay"))
+    )
+    age = (now - row.sampled_at).total_seconds() if row.sampled_at else None
+    return {
+        "row": row,
+        "known": known,
+        "stranded": _stranded(known, source, queue),
+        "may_act": viewer.may(OPERATOR, source),
+        "is_late": age is None or age > LATE_SAMPLE_S,
+        "durability": words,
+        "durability_words": title,
+        "at_stake": _at_stake(durability.at_stake(source, queue, grade, now)) if words else "",
+        "unguarded": unguarded(row, known),
+        "rate_minutes": rates.OVER_MIN,
+        "dead_url": links.failures_of(source=source, queue=queue, state="dead"),
+        "retrying_url": links.failures_of(source=source, queue=queue, state="retrying"),
+        "replay_url": links.replay_of(source=source, queue=queue, state="dead")
+        if row.dead and viewer.may(OPERATOR, source) and can_replay
+        else "",
+    }
+
+
+def _at_stake(found: durability.AtStake) -> str:
+    """What is gone should every guarded worker of the queue be killed now."""
+    if not found.workers:
+        return ""
+    all_of = "its guarded worker" if found.workers == 1 else f"all {found.workers:,} guarded workers"
+    if found.running is None:
+        lost = ["every job that they run"]
+    else:
+        jobs = f"up to {found.running:,} job{'' if found.running == 1 else 's'} that run"
+        lost = [f"{jobs} (filed where a policy keeps them)"] if found.running else []
+    if found.fetched:
+        lost.append(f"up to {found.fetched:,} message{'' if found.fetched == 1 else 's'} just handed out")
+    return f"Should {all_of} be killed now: {' and '.join(lost) or 'nothing'} would be lost."
+
+
+def _drawn(
+    viewer: Viewer, source: str, queue: str, window: Window, history: depths.History, address: str
+) -> dict[str, Any]:
+    levels = of_queue(thresholds(viewer), source, queue)
+    frame = depth_picture.Frame(history)
+    pictures = [
+        depth_picture.picture(
+            key,
+            title,
+            frame,
+            [(name, words, name not in window.hidden, address + window.toggled(name)) for name, words in lines],
+            levels if key == "dead" else (),
+        )
+        for key, (title, lines) in _LINES.items()
+    ]
+    few = depths.history(viewer, source, queue, window.since, window.until, most=_ROWS)
+    return {
+        "pictures": pictures if history.points else [],
+        "ticks": depth_picture.ticks(history),
+        "holes": depth_picture.holes(history),
+        "values": json.dumps(depth_picture.values(history), separators=(",", ":")),
+        "step_s": history.step_s,
+        "is_folded": history.step_s > depths.LOOK_S,
+        "rows": depth_picture.rows(few),
+        "row_step_s": few.step_s,
+    }
+
+
+def _window(request: HttpRequest, now: datetime, watched_since: datetime | None) -> Window:
+    """What the address asks for; what it cannot mean is a day, or less where nobody has watched for so long."""
+    asked = request.GET
+    known = [name for _, lines in _LINES.values() for name, _ in lines]
+    hidden = tuple(name for name in dict.fromkeys(asked.get("hide", "").split(",")) if name in known)
+    since, until = _moment(asked.get("since", "")), _moment(asked.get("until", "")) or now
+    if since is not None and since < now - _SHORTEST:
+        since = max(since, now - 2 * timedelta(hours=SPANS["400d"]))
+        return Window(since, min(max(until, since + _SHORTEST), now), "", hidden)
+    name = asked.get("span", "")
+    if name not in SPANS:
+        age = now - watched_since if watched_since is not None else timedelta.max
+        name = next((one for one in _USUAL if age <= timedelta(hours=SPANS[one])), _USUAL[-1])
+    return Window(now - timedelta(hours=SPANS[name]), now, name, hidden)
+
+
+def _moment(text: str) -> datetime | None:
+    if text.isascii() and text.isdigit() and len(text) <= 11:  # as the script says it
+        at: datetime | None = datetime.fromtimestamp(int(text), UTC)
+    else:
+        try:
+            at = parse_datetime(text)
+        except ValueError:
+            return None
+    try:
+        return None if at is None else moments.sane(at if at.tzinfo else at.replace(tzinfo=UTC))
+    except ValueError:
+        return None
+
+
+def _text(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

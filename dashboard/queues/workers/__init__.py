@@ -1,0 +1,1 @@
+"""The calls for workers that are gone."""

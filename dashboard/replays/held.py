@@ -1,0 +1,102 @@
+"""Why a replay is held, as its page tells it: the numbers, the errors, and what can be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+
+from dashboard.web import links
+from dashboard.web.figures import duration, number, percent
+from jobs_admin.models import Replay
+from jobs_admin.models.replay import ReplayState
+
+_MEND = (
+    "Fix the cause of the error below, then resume: the replay restarts with a few jobs. "
+    "If only some groups still fail, tick those groups and resume without them. "
+    "Otherwise cancel: the remaining jobs stay dead and nothing is lost."
+)
+_WORKERS = (
+    "Look whether workers take jobs from these queues. When they do, resume: it begins again with a few jobs. "
+    "What was sent waits in its queue; cancelling takes it back where the source can."
+)
+_TO_DO = {"canary": _MEND, "failing": _MEND, "new_groups": _MEND}
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A group that first attempts of this replay failed in."""
+
+    title: str
+    culprit: str
+    count: int
+    group_url: str
+    failures_url: str
+    fingerprint: str
+    what: str  # whether they died of it before
+    planned: int | None  # jobs not sent yet that died of it; None where they are too many to be counted
+    leaves_some: bool  # without it there is still something to send: else it would be to cancel the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    facts: list[tuple[str, str]]
+    to_do: str
+    groups: list[Failing]
+    is_all: bool  # that failed again so far
+
+    @property
+    def leaves_some(self) -> bool:
+        return any(one.leaves_some for one in self.groups)
+
+
+def held(replay: Replay, groups: list[tuple[Any, int, int | None]]) -> Held | None:
+    """`groups`: those that first attempts failed in, how many did, and how many planned jobs died of each before."""
+    if replay.state != ReplayState.HELD:
+        return None
+    evidence = replay.evidence or {}
+    told = {row["group"]: row for row in evidence.get("groups", ())}
+    # Those of this hold; what failed before an earlier one was resumed is told further down.
+    rows = [_failing(replay, *one, told.get(one[0].pk, {})) for one in groups if one[0].pk in told or not told]
+    rows.sort(key=lambda row: -row.count)
+    return Held(
+        _facts(replay, evidence),
+        _TO_DO.get(evidence.get("kind", ""), _MEND if rows else _WORKERS),
+        rows,
+        len(rows) == len(groups),
+    )
+
+
+def _facts(replay: Replay, evidence: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the numbers that it was held for, and those of now where jobs have been settled since."""
+    found = []
+    if judged := evidence.get("judged"):
+        found.append(("Failed again", f"{number(evidence.get('failed', 0))} of the last {number(judged)}"))
+        found.append(("It stops above", f"clearly {percent(evidence.get('limit', 0))}"))
+    if queues := evidence.get("queues"):
+        found.append(("Without a worker", ", ".join(str(queue) for _, queue in queues)))
+    if evidence.get("unsettled"):
+        found.append(("Sent, not settled", number(replay.sent + replay.running)))
+    succeeded, failed = replay.since_hold or (0, 0)
+    if succeeded or failed:
+        found.append(("Since then", f"{number(succeeded)} succeeded, {number(failed)} failed again"))
+    elif seconds := evidence.get("seconds"):
+        found.append(("Without news for", duration(seconds)))
+    return found
+
+
+def _failing(replay: Replay, group: Any, count: int, planned: int | None, told: dict[str, Any]) -> Failing:
+    same = told.get("same", 0)
+    what = "new in this replay" if told.get("is_new") else f"{number(same)} died of it before" if same else ""
+    return Failing(
+        str(group),
+        group.culprit,
+        count,
+        reverse("group-detail", args=[group.name]),
+        links.list_url(f"replay:{replay.pk} group:{group.name} state:any"),
+        group.fingerprint,
+        what,
+        planned,
+        planned is None or 0 < planned < replay.planned,
+    )

@@ -1,0 +1,142 @@
+"""What a replay would do over time: its picture beside the last hour, its end, and what failures would change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from dashboard.replays import paces as replay_paces
+from dashboard.web.figures import duration, number
+
+# The picture's own units; the page stretches it.
+WIDE, HIGH = 360, 120
+_LONGEST = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Starts a second over time beside the jobs that ran well in the last hour, on one scale."""
+
+    past: str  # points of a filled line; empty where nothing is known
+    future: str
+    top: float  # jobs a second at the upper edge
+    median: str  # of the last hour, in words; empty where nothing is known
+    times: str  # how many times that the replay sends, where it is more
+    median_y: float
+    canary_x: float | None  # where the canary ends
+    duration: str
+    table: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ends when so many fail again."""
+
+    title: str
+    words: str
+    end: datetime | None = None
+
+
+def picture(preview: Any, per_minute: list[int]) -> Picture:
+    """`per_minute`: jobs of these queues that ran well, a value a minute of the last hour, oldest first."""
+    planned = preview.simulation.as_planned
+    past = [count / 60 for count in per_minute]
+    usual = preview.throughput_per_s
+    top = _nice(max([planned.peak_per_second, *(rate for _, rate in planned.starts), *past, 0.001]))
+    whole_s = _whole_s(planned)
+    line = " ".join(
+        f"{n * WIDE / len(past):.1f},{_y(rate, top)} {(n + 1) * WIDE / len(past):.1f},{_y(rate, top)}"
+        for n, rate in enumerate(past)
+    )
+    peak = preview.peak_per_second
+    return Picture(
+        past=f"0,{HIGH} {line} {WIDE},{HIGH}" if any(past) else "",
+        future=_outline(planned.starts, whole_s, top),
+        top=top,
+        median=replay_paces.rate_in_words(usual) if usual else "",
+        times=f"{peak / usual:,.0f}" if usual and peak >= 2 * usual + 1 else "",  # whole jobs: one more than the rate
+        median_y=float(_y(usual or median(past or [0]), top)),
+        canary_x=_canary_x(preview.pace, planned.starts, whole_s),
+        duration=duration(whole_s),
+        table=_table(planned, usual, past),
+    )
+
+
+def endings(preview: Any) -> list[Ending]:
+    """As planned first, then with some and with half of them failing again."""
+    return [_ending(preview, one) for one in preview.simulation.outlooks]
+
+
+def _ending(preview: Any, one: Any) -> Ending:
+    title = f"{one.failing:.0%} fail again".replace("%", " %") if one.failing else "Takes"
+    if one.held_after_s is not None:
+        why = one.held_because.sentence() if one.held_because else ""
+        return Ending(title, f"held after about {number(one.sent)} jobs, {duration(one.held_after_s)} in: {why}")
+    if one.ends_after_s is None:
+        return Ending(title, "it does not come to an end at this pace")
+    if timedelta(seconds=min(one.ends_after_s, 1e9)) > _LONGEST:
+        return Ending(title, duration(one.ends_after_s))
+    end = preview.starts_at + timedelta(seconds=one.ends_after_s)
+    words = duration(one.ends_after_s) if one.ends_after_s >= 1 else "less than a second"
+    return Ending(title, words, end)
+
+
+def _whole_s(planned: Any) -> float:
+    """What the axis spans: until the last start."""
+    if len(planned.starts) < 2:
+        return planned.ends_after_s or planned.held_after_s or 1.0
+    width = planned.starts[1][0] - planned.starts[0][0]
+    return planned.starts[-1][0] + width
+
+
+def _outline(starts: Any, whole_s: float, top: float) -> str:
+    points = [f"0,{HIGH}"]
+    for n, (at, rate) in enumerate(starts):
+        until = starts[n + 1][0] if n + 1 < len(starts) else whole_s
+        points += [f"{at / whole_s * WIDE:.1f},{_y(rate, top)}", f"{until / whole_s * WIDE:.1f},{_y(rate, top)}"]
+    return " ".join([*points, f"{WIDE},{HIGH}"])
+
+
+def _canary_x(pace: dict[str, Any], starts: Any, whole_s: float) -> float | None:
+    """Where the jobs of the canary have all been started; None without one."""
+    jobs = (pace.get("canary") or {}).get("jobs")
+    if not jobs:
+        return None
+    gone = 0.0
+    for n, (at, rate) in enumerate(starts):
+        until = starts[n + 1][0] if n + 1 < len(starts) else whole_s
+        gone += rate * (until - at)
+        if gone >= jobs - 0.5:
+            return round(until / whole_s * WIDE, 1)
+    return None
+
+
+def _table(planned: Any, usual: float | None, past: list[float]) -> list[tuple[str, str]]:
+    found = [
+        ("Starts a second, at most", _rate(planned.peak_per_second)),
+        ("Waits in the queue, at most", duration(planned.longest_wait_s)),
+    ]
+    if usual is not None:
+        found += [
+            ("Ran well a second, median of the last hour", _rate(usual)),
+            ("The most in one minute", _rate(max(past, default=0))),
+        ]
+    every = max(1, len(planned.starts) // 12)
+    return found + [(f"{duration(at)} in", f"{_rate(rate)} a second") for at, rate in planned.starts[::every]]
+
+
+def _y(rate: float, top: float) -> str:
+    return f"{HIGH - rate / top * HIGH:.1f}"
+
+
+def _nice(value: float) -> float:
+    """A round number a little above."""
+    size = 10 ** math.floor(math.log10(value))
+    return next(step * size for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15) if step * size >= value * 1.08)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:,.2g}"

@@ -1,0 +1,107 @@
+"""A pace in words, and made faster or slower."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dashboard.web.figures import duration, percent
+from jobs_admin.core import pacing
+
+
+def rate_in_words(rate: float) -> str:
+    """Jobs a second, or a minute where that reads better."""
+    return f"{_rate(rate)} a second" if rate >= 1 else f"{_rate(rate * 60)} a minute"
+
+
+def in_words(pace: dict[str, Any]) -> str:
+    """A pace as a heading says it: `50 a second`, `careful, up to 12 a second`."""
+    words = _spread(pace)
+    if key := (pace.get("per_key") or {}).get("key"):
+        words += f", {_per_key(pace['per_key'])} for each {key}"
+    return words
+
+
+def _spread(pace: dict[str, Any]) -> str:
+    if pace.get("style") == "at_once":
+        return "all at once"
+    if to := (pace.get("ramp") or {}).get("to"):
+        return f"careful, up to {_step(to)}" if pace.get("style") == "careful" else f"rising to {_step(to)}"
+    if pace.get("style") == "careful":
+        return "careful"
+    if pace.get("over"):
+        return f"spread over {duration(pace['over'])}"
+    if pace.get("every"):
+        return f"one every {duration(pace['every'])}"
+    return _step(pace.get("rate") or 50)
+
+
+def _step(rate: float) -> str:
+    return f"{_rate(rate)} a second" if rate >= 1 else f"one every {duration(1 / rate)}"
+
+
+def _per_key(limit: dict[str, Any]) -> str:
+    at_once, rate = limit.get("concurrency"), limit.get("rate")
+    parts = ([f"{at_once:,} at once"] if at_once else []) + ([rate_in_words(rate)] if rate else [])
+    return " and ".join(parts)
+
+
+def careful_in_words(pace: dict[str, Any], *, is_of_last_hour: bool) -> str:
+    """What Careful does, with its numbers. `pace` has one for everything (`core.pacing.settled`)."""
+    canary, ramp = pace.get("canary") or {}, pace.get("ramp") or {}
+    words = ""
+    if canary:
+        jobs = canary["jobs"]
+        first = "1 job" if jobs == 1 else f"{jobs:,} jobs"
+        words = f"{first} first. If {percent(canary['success'])} run well, "
+    words += f"then from {rate_in_words(ramp['from'])} up to {rate_in_words(ramp['to'])}"
+    words += ", what these queues managed in the last hour (median). " if is_of_last_hour else ". "
+    if stop := pace.get("stop"):
+        words += pacing.stop_rule(stop["failed"])
+    return words[0].upper() + words[1:]
+
+
+def scaled(pace: dict[str, Any], by: float) -> dict[str, Any] | None:
+    """The same pace, so many times as fast; None where there is no rate to scale, or it would leave its bounds."""
+    changed = dict(pace)
+    if ramp := pace.get("ramp"):
+        if not ramp.get("to"):
+            return None
+        to = _rounded(ramp["to"] * by)
+        changed["ramp"] = {**ramp, "to": to} | ({"from": min(ramp["from"], to)} if ramp.get("from") else {})
+        rate = to
+    elif pace.get("every"):
+        changed["every"] = _rounded(pace["every"] / by)
+        rate = 1 / changed["every"]
+    elif pace.get("rate"):
+        changed["rate"] = rate = _rounded(pace["rate"] * by)
+    else:
+        return None
+    return changed if pacing.SLOWEST <= rate <= pacing.FASTEST else None
+
+
+def amount(pace: dict[str, Any]) -> str:
+    """Its rate, jobs a second, as it stands in a field; of a ramp where it ends."""
+    rate = (pace.get("ramp") or {}).get("to") or pace.get("rate") or (1 / pace["every"] if pace.get("every") else None)
+    return "" if rate is None else f"{rate:.4g}" if rate < 1000 else f"{rate:.0f}"
+
+
+def at_rate(pace: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """The same pace at the rate that was typed; of a ramp that is where it ends. Its limits stay."""
+    rate = asked["rate"] if "rate" in asked else _rounded(1 / asked["every"]) if asked.get("every") else None
+    ramp = pace.get("ramp")
+    if rate is None:
+        return asked
+    if ramp:
+        return {**pace, "ramp": {**ramp, "to": rate} | ({"from": min(ramp["from"], rate)} if ramp.get("from") else {})}
+    kept = {name: value for name, value in pace.items() if name not in {"style", "rate", "every", "over"}}
+    return {**kept, **asked}
+
+
+def _rounded(value: float) -> float:
+    """To three digits, so that pressing twice reads as it looks."""
+    number = float(f"{value:.3g}")
+    return int(number) if number == int(number) else number
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:,.2g}"

@@ -1,0 +1,452 @@
+"""A replay as a page shows it: its state in a sentence, its bar, its picture over time, what can be done with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.urls import reverse
+from django.utils import timezone
+
+from dashboard.replays import accepted as replay_accepted
+from dashboard.replays import forms as replay_forms
+from dashboard.replays import paces as replay_paces
+from dashboard.replays import picture as replay_picture
+from dashboard.web import links
+from dashboard.web.figures import duration
+from jobs_admin import replays
+from jobs_admin.core import query as language
+from jobs_admin.core import untrusted
+from jobs_admin.core.clock import clock
+from jobs_admin.models import Replay
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.models.replay import ENDED, SENDING, ItemState, ReplayState
+from jobs_admin.replays import learned_limit
+from jobs_admin.replays.taken_silently import SentWhileOff
+from jobs_admin.replays.unattended import Unattended
+
+STEP = 1.5  # of one press
+_HELD_BACK = 0.5  # of its rate, and less: a replay is as fast as the workers let it be
+_MOST_QUEUES = 3  # named in a sentence
+_LONGEST_ADDRESS = 4_000  # characters of a form that is sent within an address
+FAST_UP_TO = 100_000  # jobs: a page of more costs too much to be asked for every second
+BY = {"slower": 1 / STEP, "faster": STEP}
+
+# In the order of the bar: what is settled first, what waits last.
+PARTS = (
+    ("succeeded", "succeeded", "recovered"),
+    ("failed_again", "failed again", "dead"),
+    ("running", "running", "replaying"),
+    ("sent", "sent, waiting for a worker", "replaying"),
+    ("uncertain", "uncertain", "quarantined"),
+    ("planned", "not sent yet", "discarded"),
+    ("cancelled", "cancelled", "discarded"),
+)
+_CLIMBS_FIRST = (ReplayState.AWAITING_APPROVAL, ReplayState.RAMPING)  # nothing has slowed it down
+_SLOWED = ("backed_off", "slower")  # kinds of evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the progress bar."""
+
+    state: str
+    words: str
+    look: str
+    count: int
+    x: float  # 0..100
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A replay on the list."""
+
+    replay: Replay
+    url: str
+    scope: str
+    parts: list[Part]
+    settled: int
+    sent_none: bool
+    drafted_jobs: int | None  # of a draft; None where it was started
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """One press: the pace times 1.5, or by it."""
+
+    name: str
+    words: str  # the pace that it makes
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    sentence: str
+    look: str
+    parts: list[Part]
+    settled: int
+    percent: int
+    rate_now: float | None  # measured, see `progress.rates_now`; None when nothing is being sent
+    pace_words: str
+    picture: replay_picture.Picture | None
+    is_live: bool
+    is_moving: bool  # asked for every second: something is being sent, or on its way home
+    can_pause: bool
+    can_resume: bool
+    can_cancel: bool
+    can_pace: bool
+    can_approve: bool
+    steps: list[Faster]
+    amount: str  # what the field for another pace holds
+    is_ramp: bool
+    patch: str
+    how: list[tuple[str, str]]  # how its jobs are sent, where it is not as usual
+    remaining: str  # how long the rest takes at the pace, in words
+    scope: str
+    scope_url: str
+    sent_none: bool  # it ended, and every job of it was left out or refused
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A group that jobs of this replay failed again in."""
+
+    title: str
+    culprit: str  # where in the code: groups of one title are told apart by it
+    count: int
+    group_url: str
+    failures_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    state: str
+    words: str
+    count: int
+    url: str
+    is_on: bool
+
+
+def parts(replay: Replay) -> list[Part]:
+    found, x = [], 0.0
+    for state, words, look in PARTS:
+        count = getattr(replay, state)
+        width = count / replay.total * 100 if replay.total else 0
+        if count:
+            found.append(Part(state, _called(replay, state, words), look, count, round(x, 3), round(width, 3)))
+        x += width
+    return found
+
+
+def _called(replay: Replay, state: str, words: str) -> str:
+    # Only of a cancelled replay are jobs cancelled; else they are excluded, refused, or not fit to be sent any more.
+    if state != ItemState.CANCELLED or replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
+        return words
+    return "not sent" if replay.state == ReplayState.DONE else "will not be sent"
+
+
+def row(replay: Replay) -> Row:
+    return Row(
+        replay,
+        reverse("replay-detail", args=[replay.pk]),
+        scope(replay),
+        parts(replay),
+        replay.settled,
+        _sent_none(replay),
+        _drafted_jobs(replay) if replay.state == ReplayState.DRAFT else None,
+    )
+
+
+def scope(replay: Replay) -> str:
+    """What it was asked to replay, in words."""
+    if replay.seen_sources is not None:
+        return "jobs of several sources; only those of sources that you may see are shown"
+    if replay.selection:
+        return (
+            "1 job chosen by hand" if len(replay.selection) == 1 else f"{len(replay.selection):,} jobs chosen by hand"
+        )
+    return language.reading(language.parse(replay.query))
+
+
+def shown(replay: Replay, over_time, phases, *, may_act: bool, may_approve: bool) -> Shown:
+    sending = replay.state in {s.value for s in SENDING}
+    over = replay.state in ENDED
+    paused = replay.state in {ReplayState.PAUSED, ReplayState.HELD}
+    waits = replay.sent + replay.running
+    can_pace = may_act and not over and replay.planned > 0 and replay.state != ReplayState.AWAITING_APPROVAL
+    # A cancelled replay is still alive while what it sent has not come home; of one that is done nothing more comes.
+    return Shown(
+        sentence=sentence(replay),
+        look=_look(replay),
+        parts=parts(replay),
+        settled=replay.settled,
+        percent=int(replay.settled_percent),
+        rate_now=over_time.rate_now if sending and replay.planned else None,
+        pace_words=replay_paces.in_words(replay.pace),
+        picture=replay_picture.picture(over_time, phases),
+        is_live=not over or (waits > 0 and replay.state != ReplayState.DONE),
+        is_moving=sending and replay.total <= FAST_UP_TO,
+        can_pause=may_act and sending and replay.planned > 0,
+        can_resume=may_act and paused,
+        can_cancel=may_act and not over and replay.planned > 0,
+        can_pace=can_pace,
+        can_approve=may_act and may_approve,
+        steps=steps(replay) if can_pace else [],
+        amount=replay_paces.amount(replay.pace),
+        is_ramp=bool(replay.pace.get("ramp")),
+        patch=json.dumps(replay.patch, indent=2, ensure_ascii=False) if replay.patch else "",
+        how=how(replay),
+        remaining=remaining(replay, over_time.rate_now),
+        scope=scope(replay),
+        scope_url="" if replay.selection and replay.seen_sources is None else _scope_url(replay),
+        sent_none=_sent_none(replay),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft: its number of jobs, and the form that opens it as a preview."""
+
+    jobs: int  # that matched, less those left out
+    url: str
+    fields: list[tuple[str, str]]  # of the form that opens it: scope, pace, options, groups, reason
+    method: str  # get, or post where the fields are too long for an address
+
+
+def draft(replay: Replay, left_out: Collection[str]) -> Draft | None:
+    """Return the draft; None where the replay is none. `left_out`: the fingerprints of the groups that it goes without."""
+    if replay.state != ReplayState.DRAFT:
+        return None
+    fields = [("reason", replay.reason), ("draft", str(replay.pk)), *replay_forms.Pace.fields_of(replay.pace)]
+    fields += replay_forms.Options.fields_of(replays.Options.of(replay), left_out)
+    if replay.selection:
+        fields.append(("selection", ",".join(map(str, replay.selection))))
+    else:
+        fields.append(("q", replay.query))
+    is_long = sum(len(value) for _, value in fields) > _LONGEST_ADDRESS
+    return Draft(_drafted_jobs(replay), reverse("replay-new"), fields, "post" if is_long else "get")
+
+
+def _drafted_jobs(replay: Replay) -> int:
+    return max(0, replay.matched - sum(row["count"] for row in replay.blocked))
+
+
+def waits(found: Unattended | None, viewer: Viewer) -> str:
+    """That nobody takes its jobs, and where, as far as the viewer sees it; "" where somebody does."""
+    if found is None:
+        return ""
+    queues = [f"{queue or 'no queue'} of {source}" for source, queue in found.queues if viewer.may(VIEWER, source)]
+    named, more = ", ".join(queues[:_MOST_QUEUES]) or "its queues", len(queues) - _MOST_QUEUES
+    others = f" and {more:,} more" if more > 0 else ""
+    return f"Nobody has taken a job of it since {clock(found.since, timezone.now())} UTC. See whether a worker takes from {named}{others}."
+
+
+def guard_off(found: SentWhileOff | None) -> str:
+    """Return that outcomes were not reported because the guard was off, and what to do; "" where that is not so."""
+    if found is None:
+        return ""
+    now, count = timezone.now(), found.items.count()
+    since = clock(found.off.since, now)
+    jobs = "1 job" if count == 1 else f"{count:,} jobs"
+    if found.off.until is None:
+        when, which = f"The guard has been off since {since} UTC", "are not reported. Switch it on: manage.py on"
+    else:
+        when = f"The guard was off from {since} to {clock(found.off.until, now)} UTC"
+        which = "were not reported"
+    then = "When their queue is empty, these jobs move to Uncertain within minutes: record there whether each ran."
+    return f"{when}: outcomes of {jobs} {which}. {then}"
+
+
+def _sent_none(replay: Replay) -> bool:
+    return replay.state == ReplayState.DONE and 0 < replay.total == replay.cancelled
+
+
+def _look(replay: Replay) -> str:
+    if replay.state == ReplayState.DONE and replay.failed_again:
+        return "dead" if replay.failed_again > replay.succeeded else "retrying"
+    return replay.state
+
+
+def remaining(replay: Replay, rate_now: float) -> str:
+    """Return how long the rest takes to be sent, in words; "" where that is unknown. `rate_now`: measured, in jobs a second."""
+    if not replay.planned or not replay.rate or replay.state in ENDED:
+        return ""
+    if replay.state == ReplayState.CANARY:
+        return "as long as the first jobs will tell"
+    which = "the present rate" if replay.state in SENDING else "its starting rate"
+    at_present = f"about {_roughly(replay.planned / (min(rate_now, replay.rate) or replay.rate))} at {which}"
+    if rate_now and rate_now < _HELD_BACK * replay.rate:
+        return at_present  # the workers are slower than the pace
+    ramp, every = replay.pace.get("ramp") or {}, replay.pace.get("every")
+    # A steady pace, too, climbs back to its rate after a hold.
+    to = ramp.get("to") or replay.pace.get("rate") or (1 / every if every else 0)
+    learned = learned_limit(replay)
+    limit = min(to, learned[0]) if learned else to
+    if replay.rate >= limit:
+        return duration(replay.planned / replay.rate)
+    if learned:
+        return f"{at_present}, {_roughly(replay.planned / limit)} at the learned limit"
+    if replay.state not in _CLIMBS_FIRST:
+        return at_present  # it was slowed down: how fast it climbs again is not known
+    begins = min(ramp.get("from") or replay.rate, replay.rate)
+    soonest = _climbing_s(replay.planned, replay.rate, to, to - begins)
+    return f"{at_present}, {duration(soonest)} at the soonest"
+
+
+def _roughly(seconds: float) -> str:
+    """Return a duration in words, in whole minutes from five minutes up."""
+    return duration(round(seconds / 60) * 60 if seconds >= 300 else seconds)
+
+
+def _slowed_down(replay: Replay) -> str:
+    """Return when and why a replay that is sending goes slower than before; "" where it does not."""
+    evidence = replay.evidence or {}
+    before = untrusted.number(evidence.get("rate"))
+    if replay.state not in SENDING or evidence.get("kind") not in _SLOWED or not before:
+        return ""
+    if not replay.planned or not replay.rate or replay.rate >= before:
+        return ""
+    at = clock(datetime.fromisoformat(evidence["at"]), timezone.now())
+    return f"at {at} UTC. {evidence['sentence']}"
+
+
+def _climbing_s(jobs: int, rate: float, to: float, whole: float) -> float:
+    """Seconds in which `jobs` go if the rate climbs on as fast as it may (docs/replays.md, Climb)."""
+    seconds, left = 0, float(jobs)
+    while rate < to and left > 0:
+        left -= rate
+        rate = min(to, rate + min(rate / 10, whole / 45))
+        seconds += 1
+    return seconds + max(0.0, left) / rate
+
+
+def _scope_url(replay: Replay) -> str:
+    """What it was asked for; once its jobs are laid out, those of them that are its own."""
+    own = "" if replay.state == ReplayState.AWAITING_APPROVAL else f"replay:{replay.pk}"
+    return links.list_url(f"{replay.query} {own}".strip())
+
+
+def sentence(replay: Replay) -> str:
+    """Its state in a sentence."""
+    total, waits = replay.total, replay.sent + replay.running
+    jobs = "1 job" if total == 1 else f"{total:,} jobs"
+    ran = f"{replay.succeeded:,} ran well"
+    if replay.failed_again:
+        ran += f", {replay.failed_again:,} failed again"
+    home = f"{waits:,} sent and not home yet"
+    if replay.state == ReplayState.DRAFT:
+        jobs = max(0, replay.matched - sum(row["count"] for row in replay.blocked))
+        return f"A draft of {jobs:,} job{'' if jobs == 1 else 's'}. Nothing was sent."
+    if replay.state == ReplayState.AWAITING_APPROVAL:
+        return f"{jobs[0].upper()}{jobs[1:]} wait for another operator's approval. Nothing was sent."
+    if replay.state == ReplayState.WAITING:
+        return f"Waiting for its hours: {replay.planned:,} of {jobs} are not sent yet" + (
+            f"; {ran}." if waits or replay.settled else "."
+        )
+    if replay.state == ReplayState.DONE:
+        if replay.failed_again == 0 and replay.succeeded == total:
+            return "It ran well." if total == 1 else f"All {jobs} ran well."
+        if _sent_none(replay):
+            return "It was not sent." if total == 1 else f"None of {jobs} was sent."
+        uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+        never = f" {replay.cancelled:,} were never sent and stay dead." if replay.cancelled else ""
+        if replay.sent:
+            told = "" if replay.sent == total else f" Of {jobs}, {ran}.{uncertain}{never}"
+            return f"{replay.sent:,} of {jobs} sent: their source does not report how a job ends.{told}"
+        return f"Of {jobs}, {ran}.{uncertain}{never}"
+    if replay.state in (ReplayState.CANCELLED, ReplayState.STOPPED):
+        never = f"{replay.cancelled:,} were never sent and stay dead"
+        return f"{replay.get_state_display()}: {never}; {ran}." + (f" {home}." if waits else "")
+    if replay.state == ReplayState.PAUSED:
+        return f"Paused: {replay.planned:,} of {jobs} are not sent yet; {ran}." + (f" {home}." if waits else "")
+    if replay.state == ReplayState.HELD:
+        return f"Held: {replay.held_because_now or 'no reason was kept'}"
+    if replay.planned and replay.state == ReplayState.CANARY:
+        return f"Canary: {replay.sent_in_all:,} of {total:,} sent; {ran}. It goes on when they run well."
+    if replay.planned and replay.state == ReplayState.RAMPING:
+        return f"Ramping up: {replay.sent_in_all:,} of {total:,} sent; {ran}."
+    if replay.planned:
+        return f"Sending: {replay.sent_in_all:,} of {total:,} sent; {ran}."
+    if waits or replay.uncertain:
+        uncertain = f" Of {replay.uncertain:,} it is not known." if replay.uncertain else ""
+        rest = (
+            f"{replay.sent_in_all:,} of {total:,} sent, the rest is excluded"
+            if replay.cancelled
+            else "Everything is sent"
+        )
+        return f"{rest}; {ran}." + (f" {home}." if waits else "") + uncertain
+    return f"Of {jobs}, {ran}."
+
+
+def steps(replay: Replay) -> list[Faster]:
+    """Faster and slower, with what each comes to."""
+    found = []
+    for name, by in BY.items():
+        if (pace := replay_paces.scaled(replay.pace, by)) is not None:
+            words = replay_paces.in_words(pace).removeprefix("careful, ")
+            found.append(Faster(name.capitalize(), words, name))
+    return found
+
+
+def how(replay: Replay) -> list[tuple[str, str]]:
+    """How its jobs are sent, where it is not as usual."""
+    found = []
+    if replay.attempts == "kept":
+        found.append(("Attempts", "those that each had left"))
+    elif replay.attempts != "reset":
+        found.append(("Attempts", f"{replay.attempts} for each job"))
+    if replay.to_queue:
+        found.append(("To the queue", replay.to_queue))
+    if replay.same_job_id:
+        found.append(("Job id", "the one that each job had"))
+    if replay.accepted:
+        found.append(("Accepted", ", ".join(replay_accepted.which(name) for name in replay.accepted)))
+    if slowed_down := _slowed_down(replay):
+        found.append(("Slowed down", slowed_down))
+    if replay.planned and replay.state not in ENDED and (learned := learned_limit(replay)):
+        limit, failed_at = map(replay_paces.rate_in_words, learned)
+        found.append(("Learned limit", f"{limit}: jobs failed at {failed_at}. Change the pace to lift the limit."))
+    return found
+
+
+def again(replay: Replay, found) -> Again:
+    group, count = found
+    title = str(group) if group else "An error that was not grouped"
+    text = f"replay:{replay.pk}" + (f" group:{group.name}" if group else "")
+    return Again(
+        title,
+        group.culprit if group else "",
+        count,
+        reverse("group-detail", args=[group.name]) if group else "",
+        links.list_url(text),
+    )
+
+
+def tabs(replay: Replay, on: str) -> list[Tab]:
+    url = reverse("replay-detail", args=[replay.pk])
+    found = [Tab("", "All", replay.total, f"{url}#items", on == "")]
+    for state, words, _ in PARTS:
+        count = getattr(replay, state)
+        if count or on == state:
+            found.append(
+                Tab(
+                    state,
+                    _called(replay, state, words),
+                    count,
+                    f"{url}?items={ItemState(state).value}#items",
+                    on == state,
+                )
+            )
+    return found
+
+
+def numbers(text: str) -> dict[str, int]:
+    """The numbers that a form carried; nothing where they are not numbers."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, int)} if isinstance(found, dict) else {}

@@ -1,0 +1,416 @@
+"""New replay, list of replays, one replay while it runs, and the acts on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from dashboard.replays import changes as replay_changes
+from dashboard.replays import excluded_groups as replay_groups
+from dashboard.replays import forms as replay_forms
+from dashboard.replays import held as replay_held
+from dashboard.replays import outlook as replay_outlook
+from dashboard.replays import paces as replay_paces
+from dashboard.replays import page as replay_page
+from dashboard.replays import preview as replay_preview
+from dashboard.web import forms, links
+from dashboard.web.access import can
+from dashboard.web.htmx import go, render_page
+from dashboard.web.toasts import say
+from jobs_admin import replays
+from jobs_admin.groups import group_places
+from jobs_admin.models import Replay
+from jobs_admin.models.access import OPERATOR, VIEWER
+from jobs_admin.models.replay import ItemState, ReplayState
+from jobs_admin.replays import ReplayRefused, progress, refused_outcomes, spread
+from jobs_admin.replays.taken_silently import sent_while_off
+from jobs_admin.replays.unattended import unattended
+from jobs_admin.rights import people
+
+ITEMS = 50
+
+
+@require_safe
+@can(VIEWER)
+def index(request: HttpRequest) -> HttpResponse:
+    found = replays.listing(request.viewer, after=request.GET.get("after"), limit=ITEMS)
+    context = {
+        "rows": [replay_page.row(replay) for replay in found.rows],
+        "next": found.next,
+        "is_first": "after" not in request.GET,
+        "may_act": request.viewer.may_anywhere(OPERATOR),
+    }
+    return render_page(request, "replays/list.html", context, part="replays")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@can(OPERATOR)
+def new(request: HttpRequest) -> HttpResponse:
+    """What would it do? Looking (GET, or POST with a long selection) changes nothing; `step=start` starts it."""
+    given = request.POST if request.method == "POST" else request.GET
+    scope = forms.Scope(given)
+    if not scope.is_valid():
+        say(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
+        return go(request, reverse("failure-list"))
+    what = scope.cleaned_data
+    # No search at all is not "everything": that must be asked for, by an empty `q`.
+    if not what["selection"] and "q" not in given:
+        return render_page(request, "replays/new.html", {"is_unscoped": True}, part="preview")
+    if what["selection"]:
+        what["q"] = ""
+    asked = _Asked(replay_forms.Pace(given), replay_forms.Options(given))
+    if request.method == "POST" and given.get("step") == "start" and asked.is_valid():
+        return _start(request, what, asked)
+    is_refused = given.get("step") == "start" and not asked.is_valid()
+    return _preview_page(request, what, asked, status=422 if is_refused else 200)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """How fast, and how its jobs are sent, as somebody typed it."""
+
+    pace: replay_forms.Pace
+    options: replay_forms.Options
+
+    def is_valid(self) -> bool:
+        return self.pace.is_valid() and self.options.is_valid()
+
+    @property
+    def in_words(self) -> dict[str, Any]:
+        """For the engine. Raises ReplayRefused."""
+        return {"pace": self.pace.asked, "options": replays.Options.read(self.options.asked)}
+
+    def refuse(self, refused: ReplayRefused) -> bool:
+        """Put what the engine refuses beside its field; whether that was the pace or an option."""
+        field = refused.field or ""
+        if refused.code == "bad_pace":
+            self.pace.refuse(field.removeprefix("pace."), refused.message)
+        elif refused.code == "bad_option":
+            self.options.refuse(field, refused.message)
+        return refused.code in {"bad_pace", "bad_option"}
+
+
+def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
+    saw = replay_page.numbers(request.POST.get("seen", ""))
+    is_at_once = (asked.pace.asked or {}).get("style") == "at_once"
+    form = replay_forms.Start(request.POST, jobs=saw.get("replayable", 2), is_at_once=is_at_once)
+    if not form.is_valid():
+        return _preview_page(request, what, asked, form=form, status=422)
+    try:
+        started = replays.launch(
+            request.viewer,
+            query=what["q"],
+            selection=what["selection"],
+            reason=form.cleaned_data["reason"],
+            snapshot=form.cleaned_data["snapshot"],
+            idempotency_key=form.cleaned_data["idempotency_key"] or None,
+            **asked.in_words,
+        )
+        if opened := request.POST.get("draft", ""):
+            _discard_opened(request, opened)
+    except ReplayRefused as refused:
+        if asked.refuse(refused):
+            return _preview_page(request, what, asked, form=form, status=422)
+        return _preview_page(request, what, asked, form=form, refused=refused, status=409)
+    return go(request, reverse("replay-detail", args=[started.pk]))
+
+
+def _preview_page(
+    request: HttpRequest,
+    what: dict,
+    asked: _Asked,
+    *,
+    form: replay_forms.Start | None = None,
+    refused: ReplayRefused | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    given = request.POST if request.method == "POST" else request.GET
+    # What was looked at stays what it is while the pace is tried out; "anew" and a refusal look at what is there now.
+    snapshot = "" if refused or given.get("step") == "anew" else given.get("snapshot", "")
+    try:
+        preview = _previewed(request, what, asked, snapshot)
+    except ReplayRefused as why:
+        context = {"refused": refused or why, "q": what["q"], "back_url": links.list_url(what["q"])}
+        return render_page(request, "replays/new.html", context, part="preview", status=422)
+    queues = [queue for queue, _ in preview.by_queue]
+    listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
+    listed += [one.fingerprint for one in preview.choices[: replay_preview.MOST_PLACED]]
+    places = group_places.named(list(dict.fromkeys(listed)), request.viewer)
+    context = replay_preview.plan(preview, asked.pace, asked.options) | {
+        "q": preview.query,
+        "reading": replay_preview.reading(preview.query),
+        "selection": ",".join(map(str, what["selection"])),
+        "selected": len(what["selection"]),
+        "preview": preview,
+        "columns": replay_preview.columns(preview, places),
+        "choices": replay_preview.choices(preview, places),
+        "draft": given.get("draft", ""),
+        "picture": replay_outlook.picture(preview, progress.succeeded_per_minute(request.viewer, queues)),
+        "form": form,
+        "reason": given.get("reason", ""),
+        "refused": refused,
+        "changed": replay_preview.changed_since(request.POST.get("seen", ""), preview) if refused else [],
+        "idempotency_key": uuid.uuid4().hex,
+        "back_url": links.list_url(what["q"]),
+    }
+    if asked.options.asked.get("patch") and not asked.options.errors:
+        context |= _changes(request, what, asked, preview)
+    return render_page(request, "replays/new.html", context, part="preview", status=status)
+
+
+def _changes(request: HttpRequest, what: dict, asked: _Asked, preview: replays.Preview) -> dict[str, Any]:
+    """What the patch makes of each job that goes, page by page."""
+    options = asked.in_words["options"]
+    after = request.POST.get("changes_after") or None
+    scope = replays.Scope(preview.query, tuple(what["selection"]))
+    page = replays.patched(request.viewer, scope, options.patch, after=after, limit=10, options=options)
+    return {"changes": replay_changes.changes(page), "changes_next": page.next, "changes_first": after is None}
+
+
+def _previewed(request: HttpRequest, what: dict, asked: _Asked, snapshot: str) -> replays.Preview:
+    """The plan as it was asked for; with what is refused beside its field, the plan without it."""
+    given: dict[str, Any] = {"query": what["q"], "selection": what["selection"], "snapshot": snapshot}
+    try:
+        return replays.preview(request.viewer, **given, **asked.in_words)
+    except ReplayRefused as why:
+        if why.code == "changed":  # the snapshot is of something else
+            return _previewed(request, what, asked, "")
+        if not asked.refuse(why):
+            raise
+        style = asked.pace.cleaned_data.get("style")
+        return replays.preview(
+            request.viewer, **given, pace={"style": style} if style and why.field != "pace" else None
+        )
+
+
+def _discard_opened(request: HttpRequest, opened: str) -> None:
+    """Discard the draft that this start was opened from."""
+    with suppress(ValueError, OverflowError, Replay.DoesNotExist, ReplayRefused):
+        replays.discard(request.viewer, replays.find(request.viewer, int(opened)), "Started as a replay.")
+
+
+def found(request: HttpRequest, pk: int) -> Replay:
+    try:
+        return replays.find(request.viewer, pk)
+    except Replay.DoesNotExist as error:
+        raise Http404(f"There is no replay {pk}, or you have no role on its source.") from error
+
+
+@require_safe
+@can(VIEWER)
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    return page(request, found(request, pk))
+
+
+def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: object) -> HttpResponse:
+    """The replay's page, or its live part; acts answer with it too."""
+    state = request.GET.get("items", "")
+    state = state if state in ItemState.values else ""
+    after = request.GET.get("after")
+    items = replays.items(request.viewer, replay, state=state or None, after=after, limit=ITEMS)
+    uncertain = []
+    if replay.uncertain:
+        uncertain = replays.items(request.viewer, replay, state=ItemState.UNCERTAIN, limit=ITEMS).rows
+    again = replays.failed_again_groups(request.viewer, replay) if replay.failed_again else []
+    failing = replays.failing_groups(request.viewer, replay) if replay.state == ReplayState.HELD else []
+    aside = replays.groups_aside(request.viewer, replay)
+    approval = _approval(request, replay)
+    # Of a held one its panel tells more.
+    nobody = None if replay.state == ReplayState.HELD else unattended(replay, timezone.now())
+    context = {
+        "replay": replay,
+        "held": replay_held.held(replay, failing),
+        "aside": replay_groups.aside(replay, request.viewer, aside),
+        "draft": replay_page.draft(replay, [one.group.name for one in aside]),
+        "approval": approval,
+        "shown": replay_page.shown(
+            replay,
+            progress.over_time(replay),
+            progress.phases(replay),
+            may_act=request.viewer.may_anywhere(OPERATOR),
+            may_approve=approval is not None and not approval.why_not,
+        ),
+        "guard_off": replay_page.guard_off(sent_while_off(replay)) if replay.sent or replay.uncertain else "",
+        "refused_outcomes": refused_outcomes.warnings(request.viewer, [replay], timezone.now()).get(replay.pk, []),
+        "nobody": replay_page.waits(nobody, request.viewer),
+        "again": [replay_page.again(replay, one) for one in again],
+        "uncertain": uncertain,
+        "items": items.rows,
+        "items_state": state,
+        "pruned": progress.pruned(replay),
+        "items_next": items.next,
+        "items_first": after is None,
+        "may_act": request.viewer.may_anywhere(OPERATOR),
+        "tabs": replay_page.tabs(replay, state),
+        "here": request.get_full_path() if request.method == "GET" else reverse("replay-detail", args=[replay.pk]),
+        **more,
+    }
+    return render_page(request, "replays/detail.html", context, part="replay", status=status)
+
+
+@dataclass(frozen=True, slots=True)
+class _Approval:
+    names: list[str]  # who may approve it, beside the one who started it
+    why_not: str  # why the viewer may not
+    columns: list[replay_preview.Column]  # what it holds
+
+
+def _approval(request: HttpRequest, replay: Replay) -> _Approval | None:
+    """None where it does not wait for one."""
+    if replay.state != ReplayState.AWAITING_APPROVAL:
+        return None
+    sources = replays.sources_of(replay)
+    names = people.operators(sources, only_admins=replays.needs_admin(replay))
+    why_not = replays.why_not_by(request.viewer, replay, sources)
+    return _Approval([name for name in names if name != replay.actor], why_not, _columns(request, replay))
+
+
+def _columns(request: HttpRequest, replay: Replay) -> list[replay_preview.Column]:
+    held = spread.of_frozen(request.viewer, replay)
+    listed = [name for name, _, _ in held.groups[: replay_preview.MOST_VALUES]]
+    return replay_preview.columns(held, group_places.named(listed, request.viewer))
+
+
+@require_POST
+@can(OPERATOR)
+def pause(request: HttpRequest, pk: int) -> HttpResponse:
+    return _act(request, pk, replays.pause, "Paused. What was sent already still runs.")
+
+
+@require_POST
+@can(OPERATOR)
+def resume(request: HttpRequest, pk: int) -> HttpResponse:
+    """Go on, and without the groups that are named: their jobs are left out, and free again."""
+    groups, query = request.POST.getlist("without_groups"), request.POST.get("without", "")
+    act = partial(replays.resume, without_groups=groups, without=query)
+    which = f"{len(groups)} groups" if len(groups) > 1 else "that group" if groups else "these jobs"
+    return _act(request, pk, act, f"Resumed without {which}: they stay dead." if groups or query else "Replay resumed.")
+
+
+@require_POST
+@can(OPERATOR)
+def bring_back(request: HttpRequest, pk: int) -> HttpResponse:
+    """Send the jobs of groups that were set aside."""
+    act = partial(replays.bring_back, groups=request.POST.getlist("group"))
+    return _act(request, pk, act, "Group brought back. Its jobs are sent with the others.")
+
+
+@require_POST
+@can(OPERATOR)
+def discard(request: HttpRequest, pk: int) -> HttpResponse:
+    """Discard a draft."""
+    replay = found(request, pk)
+    try:
+        replays.discard(request.viewer, replay)
+    except ReplayRefused as refused:
+        return page(request, replay, status=409, refused=refused.message)
+    say(request, f"Draft #{pk} discarded. No job was changed.")
+    return go(request, reverse("replay-list"))
+
+
+@require_POST
+@can(OPERATOR)
+def approve(request: HttpRequest, pk: int) -> HttpResponse:
+    """The second person's yes."""
+    return _act(request, pk, replays.approve, "Approved: it is sent now.")
+
+
+@require_POST
+@can(OPERATOR)
+def cancel(request: HttpRequest, pk: int) -> HttpResponse:
+    return _act(request, pk, replays.cancel, "Cancelled. What a worker has already still runs; the rest stays dead.")
+
+
+def _act(request: HttpRequest, pk: int, act: Callable[..., Replay], done: str) -> HttpResponse:
+    replay = found(request, pk)
+    form = forms.Reason(request.POST)
+    if not form.is_valid():
+        return page(request, replay, status=422, refused="; ".join(form.errors["reason"]))
+    return _answer(request, replay, done, lambda: act(request.viewer, replay, reason=form.cleaned_data["reason"]))
+
+
+@require_POST
+@can(OPERATOR)
+def pace(request: HttpRequest, pk: int) -> HttpResponse:
+    """Faster or slower while it runs: by one press, or to what is typed."""
+    replay = found(request, pk)
+    if step := replay_page.BY.get(request.POST.get("step", "")):
+        changed = replay_paces.scaled(replay.pace, step)
+    else:
+        form = replay_forms.Pace(request.POST)
+        if not form.is_valid():
+            said = "; ".join(text for texts in form.errors.values() for text in texts)
+            return page(request, replay, status=422, pace_refused=f"{said} Nothing was changed.")
+        changed = replay_paces.at_rate(replay.pace, form.asked or {})
+    if changed is None:
+        return page(request, replay, status=409, pace_refused="It cannot go further that way. Nothing was changed.")
+    return _answer(
+        request,
+        replay,
+        f"Going on at {replay_paces.in_words(changed)}.",
+        lambda: replays.change_pace(request.viewer, replay, changed),
+        beside="pace_refused",
+    )
+
+
+@require_POST
+@can(OPERATOR)
+def resolve(request: HttpRequest, pk: int, n: int) -> HttpResponse:
+    """What became of a job of which nothing is known: it ran, or it was lost."""
+    replay = found(request, pk)
+    as_ = request.POST.get("as", "")
+    if as_ not in {"ran", "lost"}:
+        return page(request, replay, status=422, refused="Say whether it ran or was lost. Nothing was changed.")
+    done = f"Job {n:,} counts as {'run' if as_ == 'ran' else 'lost: it is dead again'}."
+    return _answer(request, replay, done, lambda: replays.resolve_item(request.viewer, replay, n, as_=as_))
+
+
+@require_POST
+@can(OPERATOR)
+def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
+    """Settle all uncertain jobs, or those that match a search, after they were counted.
+
+    `as=preview` counts them and changes nothing; so does an act on another search than `counted`.
+    """
+    replay, as_, query = found(request, pk), request.POST.get("as", ""), request.POST.get("q", "").strip()
+    if as_ == "preview" or (as_ in {"ran", "lost"} and request.POST.get("counted") != query):
+        try:
+            count = replays.uncertain(request.viewer, replay, query).count()
+        except ReplayRefused as refused:
+            return page(request, replay, status=409, refused=refused.message)
+        return page(request, replay, resolving={"query": query, "count": count})
+    if as_ not in {"ran", "lost"}:
+        return page(request, replay, status=422, refused="Say whether they ran or were lost. Nothing was changed.")
+    try:
+        count = replays.resolve_all(request.viewer, replay, as_, query)
+    except ReplayRefused as refused:
+        return page(request, found(request, pk), status=409, refused=refused.message)
+    jobs = "1 job" if count == 1 else f"{count:,} jobs"
+    if as_ == "ran":
+        say(request, f"{jobs} recorded as run.")
+    else:
+        again = links.new_replay(f"replay:{pk} state:dead")
+        say(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay them")
+    if request.htmx:
+        return page(request, found(request, pk))
+    return go(request, reverse("replay-detail", args=[pk]))
+
+
+def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str = "refused") -> HttpResponse:
+    try:
+        act()
+    except ReplayRefused as refused:
+        return page(request, found(request, replay.pk), status=409, **{beside: refused.message})
+    say(request, done)
+    if request.htmx:
+        return page(request, found(request, replay.pk))
+    return go(request, reverse("replay-detail", args=[replay.pk]))

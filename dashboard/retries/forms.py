@@ -1,0 +1,80 @@
+"""How retries are to wait instead, as somebody types it; what the engine refuses stands beside its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from dashboard.web.quantities import number, seconds, share
+
+CURVE, MOMENT, KEEP = "curve", "moment", "keep"
+USUAL = {"how": CURVE, "kind": "exponential", "first_delay_s": "30", "factor": "2", "jitter": "none"}
+KINDS = (("exponential", "Exponential"), ("linear", "Linear"), ("fixed", "Always the same"))
+JITTERS = (
+    ("none", "None"),
+    ("full", "Full: from nought to the wait"),
+    ("equal", "Equal: from half of it"),
+    ("plus_minus", "Plus and minus 20 %"),
+)
+_FRACTION = {"plus_minus": share("20")}
+# Where the engine names a part of the document that is no input of ours.
+_INPUTS = {
+    "curve.backoff.first_delay_s": "first_delay_s",
+    "curve.backoff.factor": "factor",
+    "curve.backoff.kind": "kind",
+    "curve.cap_s": "cap_s",
+    "curve.jitter.kind": "jitter",
+    "due_at": "due_at",
+    "max_attempts": "max_attempts",
+    "reason": "reason",
+}
+
+
+class Change(forms.Form):
+    """What is asked for: `asked` in the words of core.rescheduling."""
+
+    how = forms.ChoiceField(choices=((CURVE, ""), (MOMENT, ""), (KEEP, "")), required=False)
+    kind = forms.ChoiceField(choices=KINDS, required=False)
+    first_delay_s = forms.CharField(required=False, max_length=40)
+    factor = forms.CharField(required=False, max_length=40)
+    cap_s = forms.CharField(required=False, max_length=40)
+    jitter = forms.ChoiceField(choices=JITTERS, required=False)
+    due_at = forms.CharField(required=False, max_length=40)
+    max_attempts = forms.CharField(required=False, max_length=10)
+    reason = forms.CharField(required=False, max_length=500, strip=True)
+
+    def __init__(self, given: Any) -> None:
+        # What was not asked at all is as it is usually.
+        said = {name: given.get(name, USUAL.get(name, "")) for name in self.base_fields}
+        super().__init__(said)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """A document, as far as the form is valid."""
+        self.is_valid()
+        said = self.cleaned_data
+        change: dict[str, Any] = {}
+        if said.get("how") == MOMENT:
+            change["due_at"] = said.get("due_at") or "now"
+        elif said.get("how") == CURVE:
+            backoff = {
+                "kind": said.get("kind") or "exponential",
+                "first_delay_s": seconds(said.get("first_delay_s") or "30"),
+            }
+            if backoff["kind"] == "exponential":
+                backoff["factor"] = number(said.get("factor") or "2")
+            kind = said.get("jitter") or "none"
+            jitter = {"kind": kind} | ({"fraction": _FRACTION[kind]} if kind in _FRACTION else {})
+            change["curve"] = {"backoff": backoff, "jitter": jitter}
+            if said.get("cap_s"):
+                change["curve"]["cap_s"] = seconds(said["cap_s"])
+        if said.get("max_attempts"):
+            change["max_attempts"] = number(said["max_attempts"])
+        return change
+
+    def refuse(self, field: str | None, message: str) -> None:
+        self.add_error(_INPUTS.get(field or ""), message)
+
+    def value(self, name: str) -> str:
+        return str(self.data.get(name, ""))

@@ -1,0 +1,124 @@
+"""What a page says of retries that are to wait otherwise: before it is done, and while it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.web import links
+from dashboard.web.figures import duration, number
+from jobs_admin.models import Reschedule
+from jobs_admin.models.reschedule import RescheduleState
+from jobs_admin.retries.rescheduling import Herd, Preview
+
+_KINDS = {"exponential": "exponential", "linear": "linear", "fixed": "always the same"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    attempts: str
+    jobs: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Both herds, over each other on one scale: points of two polygons in a box of 100 by 100."""
+
+    before: str
+    after: str
+    end: str
+    words: str
+
+
+def rows(preview: Preview) -> list[Row]:
+    return [
+        Row(f"{line.attempts:,}", number(line.jobs), _range(line.before), _range(line.after)) for line in preview.lines
+    ]
+
+
+def _range(waits: tuple[float, float] | None) -> str:
+    if waits is None:
+        return "–"
+    least, most = (duration(max(0.0, round(wait))) for wait in waits)
+    return least if least == most else f"{least} to {most}"
+
+
+def picture(preview: Preview) -> Picture:
+    top = max([1, *preview.before.counts, *preview.after.counts])
+    said = f"now {_herd(preview.before)}; then {_herd(preview.after)}"
+    return Picture(_points(preview.before, top), _points(preview.after, top), duration(round(preview.span_s)), said)
+
+
+def _herd(herd: Herd) -> str:
+    due = f"{number(herd.at_once)} due already" if herd.at_once else "none due already"
+    return f"{due}, at most {number(herd.busiest)} in one second"
+
+
+def _points(herd: Herd, top: int) -> str:
+    wide = 100 / len(herd.counts)
+    points = ["0,100"]
+    for n, count in enumerate(herd.counts):
+        high = f"{100 - count / top * 100:.1f}"
+        points += [f"{n * wide:.2f},{high}", f"{(n + 1) * wide:.2f},{high}"]
+    return " ".join([*points, "100,100"])
+
+
+def herds(preview: Preview) -> tuple[str, str]:
+    return _herd(preview.before), _herd(preview.after)
+
+
+def in_words(change: dict[str, Any]) -> str:
+    """What was asked for, in a sentence without its end."""
+    said = []
+    if change.get("due_at"):
+        said.append("all due at one moment")
+    if curve := change.get("curve"):
+        backoff, jitter = curve.get("backoff") or {}, (curve.get("jitter") or {}).get("kind", "none")
+        kind, first = backoff.get("kind", "exponential"), backoff.get("first_delay_s")
+        said.append(
+            f"waits {_KINDS.get(kind, kind)}"
+            + (f" from {duration(first)}" if isinstance(first, int | float) else "")
+            + (f", at most {duration(curve['cap_s'])}" if isinstance(curve.get("cap_s"), int | float) else "")
+            + (f", jitter {jitter.replace('_', ' ')}" if jitter != "none" else "")
+        )
+    if most := change.get("max_attempts"):
+        said.append(f"at most {most:,} attempts")
+    return "; ".join(said) or "as they were before"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    sentence: str
+    scope: str
+    scope_url: str
+    change: str
+    is_live: bool
+    may_undo: bool
+
+
+def shown(planned: Reschedule, *, may_act: bool, undone: bool) -> Shown:
+    jobs = number(planned.changed)
+    if planned.state == RescheduleState.PLANNED:
+        sentence = f"{jobs} of {number(planned.matched)} retries wait otherwise so far"
+    elif planned.state == RescheduleState.STOPPED:
+        sentence = f"Stopped, after {jobs} of {number(planned.matched)} retries"
+    else:
+        sentence = f"{jobs} retr{'y waits' if planned.changed == 1 else 'ies wait'} otherwise"
+    if planned.undo_of_id is not None:
+        sentence = sentence.replace("otherwise", "as before")
+    chosen = len(planned.selection)
+    return Shown(
+        sentence,
+        f"{number(chosen)} chosen by hand" if chosen else planned.query or "everything that waits",
+        "" if chosen else links.list_url(_with(planned.query, f"source:{planned.source}", "state:retrying")),
+        in_words(planned.change),
+        planned.state == RescheduleState.PLANNED,
+        may_act and bool(planned.changed) and planned.undo_of_id is None and not undone,
+    )
+
+
+def _with(query: str, *terms: str) -> str:
+    words = query.split()
+    return " ".join([query, *(term for term in terms if term not in words)]).strip()

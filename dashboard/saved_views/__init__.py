@@ -1,0 +1,1 @@
+"""Saved views: the page, the tabs and the calls."""

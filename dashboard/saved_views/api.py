@@ -1,0 +1,78 @@
+"""The calls for saved views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Status
+from pydantic import Field
+
+from dashboard.saved_views import api_shapes as view_shapes
+from dashboard.web.access import needs
+from dashboard.web.api import shapes
+from dashboard.web.api.base import REFUSALS, Body, Number, Text, api
+from dashboard.web.links import list_url
+from jobs_admin import config
+from jobs_admin.failures import saved_views
+from jobs_admin.models import SavedView
+from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
+
+
+class NewView(Body):
+    name: Text = Field(min_length=1, max_length=saved_views.LONGEST_NAME)
+    q: Text = ""
+    is_shared: bool = True
+
+
+class ViewChange(Body):
+    name: Text | None = Field(None, min_length=1, max_length=saved_views.LONGEST_NAME)
+    q: Text | None = None
+    is_shared: bool | None = None
+
+
+def _shown(viewer: Viewer, view: SavedView) -> dict[str, Any]:
+    held = saved_views.count(viewer, view)
+    return {
+        "id": view.pk,
+        "name": view.name,
+        "q": view.query,
+        "owner": view.owner.get_username() if view.owner else None,
+        "is_shared": view.is_shared,
+        "count": held.count,
+        "count_is_capped": held.is_capped,
+        "url": config.page_url(list_url(view.query)),
+    }
+
+
+@api.get("/views", response={200: shapes.Listed[view_shapes.ViewItem], **REFUSALS}, tags=["views"])
+@needs(VIEWER)
+def list_views(request: HttpRequest) -> Any:
+    """The views that are shared, with what each holds now."""
+    viewer: Viewer = request.auth
+    views = saved_views.listing(viewer)
+    return {"items": [_shown(viewer, view) for view in views], "next": None, "count": len(views)}
+
+
+@api.post("/views", response={201: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
+@needs(OPERATOR)
+def save_view(request: HttpRequest, body: NewView) -> Any:
+    """Keep a search under a name, for everyone on the desk."""
+    made = saved_views.save(request.auth, name=body.name, query=body.q, is_shared=body.is_shared)
+    return Status(201, _shown(request.auth, made))
+
+
+@api.patch("/views/{view_id}", response={200: view_shapes.ViewItem, **REFUSALS}, tags=["views"])
+@needs(OPERATOR)
+def change_view(request: HttpRequest, view_id: Number, body: ViewChange) -> Any:
+    given = body.model_dump(exclude_unset=True, exclude_none=True)
+    changes = {("query" if name == "q" else name): value for name, value in given.items()}
+    view = saved_views.get(request.auth, view_id)
+    return _shown(request.auth, saved_views.change(request.auth, view, changes))
+
+
+@api.delete("/views/{view_id}", response={204: None, **REFUSALS}, tags=["views"])
+@needs(OPERATOR)
+def delete_view(request: HttpRequest, view_id: Number) -> Any:
+    saved_views.delete(request.auth, saved_views.get(request.auth, view_id))
+    return Status(204, None)

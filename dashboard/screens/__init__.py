@@ -1,1 +1,0 @@
-"""What each screen shows, as named values: the templates only place them."""

@@ -1,0 +1,295 @@
+"""From a bare Python to a command that runs: finds Python 3.11, makes `.venv`, installs the locked requirements.
+
+Standard library only, and only syntax that Python 3.7 can read, so that an old one is told in a sentence.
+Inside an active virtual environment that satisfies the requirements nothing is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / ".venv"
+OLDEST = (3, 11)
+NEWER = ("python3.14", "python3.13", "python3.12", "python3.11")
+
+# Set for the processes that we start: their environment was checked a moment ago.
+CHECKED = "REDRIVE_BOOTSTRAPPED"
+
+
+class CannotStart(SystemExit):
+    """Something is missing that only the reader can supply. Nothing was started."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command of `argv` (with the program's name) in an environment that has what it needs. Its exit code."""
+    need_python(argv)
+    if argv[1:2] == ["worker-wheel"]:  # needs nothing that would have to be installed, and no settings
+        from jobs_admin.management import wheel
+
+        return wheel.main(argv[2:])
+    if argv[1:2] == ["node-package"]:  # as little
+        from jobs_admin.management import node_package
+
+        return node_package.main(argv[2:])
+    is_test = argv[1:2] == ["test"]
+    strict = is_test and "--strict" in argv
+    locks = [ROOT / "requirements.txt"] + ([ROOT / "requirements-test.txt"] if strict else [])
+    enter_environment(argv, locks)
+    if is_test:
+        return run_tests(argv[2:])
+    from dashboard.setup import command_line
+
+    if argv[1:2] == ["up"] and not command_line.asks_for_help(argv):
+        from dashboard.setup import first_run
+
+        first_run.prepare(argv[2:])
+    command_line.run(argv)
+    return 0
+
+
+def need_python(argv: list[str]) -> None:
+    """Go on only with Python 3.11 or newer: an older one hands over to a newer one on PATH."""
+    if sys.version_info >= OLDEST:
+        return
+    for name in NEWER:
+        found = shutil.which(name)
+        # A version manager's shim is on PATH also where its Python is not: ask it first.
+        if found and subprocess.run([found, "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0:
+            os.execv(found, [found, *argv])
+    raise CannotStart(
+        f"Redrive needs Python 3.11 or newer and this is {sys.version_info[0]}.{sys.version_info[1]}; no newer one is "
+        "on PATH. Install one, then run the same command with it."
+    )
+
+
+def enter_environment(argv: list[str], locks: list[Path]) -> None:
+    """Return inside a virtual environment that satisfies the locks; may install, and may replace this process."""
+    here = Path(sys.prefix)
+    if os.environ.get(CHECKED) == _checked(here, locks):
+        return
+    if sys.prefix != sys.base_prefix:
+        ours = here == VENV.resolve() or here == VENV
+        if (ours and _is_stamped(locks)) or _satisfies(locks if ours else [_wanted(lock) for lock in locks]):
+            os.environ[CHECKED] = _checked(here, locks)
+            return
+    if not _is_stamped(locks):
+        _install(locks)
+    python = _python()
+    if here != VENV:
+        os.environ[CHECKED] = _checked(VENV, locks)
+        os.execv(str(python), [str(python), *argv])
+
+
+def _python() -> Path:
+    return VENV / "bin" / "python"
+
+
+def _wanted(lock: Path) -> Path:
+    """The ranges that a lock was made from: what somebody else's environment has to satisfy."""
+    return lock.with_suffix(".in")
+
+
+def _digest(lock: Path) -> str:
+    version = "{}.{}".format(*_venv_version())
+    return hashlib.sha256(lock.read_bytes() + version.encode()).hexdigest()
+
+
+def _checked(prefix: Path, locks: list[Path]) -> str:
+    return ":".join([str(prefix), *(hashlib.sha256(lock.read_bytes()).hexdigest()[:16] for lock in locks)])
+
+
+def _stamp(lock: Path) -> Path:
+    return VENV / (lock.stem + ".stamp")
+
+
+def _is_stamped(locks: list[Path]) -> bool:
+    """Whether `.venv` holds exactly what the locks say, as far as we installed it ourselves."""
+    if not _python().exists():
+        return False
+    try:
+        return all(_stamp(lock).read_text() == _digest(lock) for lock in locks)
+    except OSError:
+        return False
+
+
+def _venv_version() -> tuple[int, int]:
+    """The Python that `.venv` was made with; (0, 0) where there is none."""
+    try:
+        for line in (VENV / "pyvenv.cfg").read_text().splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() in {"version", "version_info"}:
+                major, minor = value.strip().split(".")[:2]
+                return int(major), int(minor)
+    except (OSError, ValueError):
+        pass
+    return (0, 0)
+
+
+def _satisfies(files: list[Path]) -> bool:
+    """Whether the running interpreter has every requirement of these files, in a version they allow."""
+    from importlib import metadata
+
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:  # it comes with celery[redis]: without it something is missing for sure
+        return False
+    for file in files:
+        for line in file.read_text().splitlines():
+            text = line.partition("#")[0].strip().rstrip("\\").strip()
+            if not text or text.startswith("-"):
+                continue
+            wanted = Requirement(text)
+            if wanted.marker is not None and not wanted.marker.evaluate():
+                continue
+            try:
+                if not wanted.specifier.contains(metadata.version(wanted.name), prereleases=True):
+                    return False
+            except metadata.PackageNotFoundError:
+                return False
+    return True
+
+
+def _install(locks: list[Path]) -> None:
+    """Make `.venv` and install the locks into it. Two at once take turns; one that was cut short starts afresh."""
+    try:
+        VENV.mkdir(exist_ok=True)
+        lock_file = (VENV / ".lock").open("w")
+    except OSError as error:
+        raise CannotStart(
+            f"Redrive installs what it needs into {VENV}, which cannot be written: {error.strerror}. Clone it into a "
+            "folder of yours, or activate a virtual environment that has requirements.txt."
+        ) from error
+    with lock_file, _turn(lock_file):
+        if _is_stamped(locks):  # the one that we waited for did it
+            return
+        unfinished = VENV / ".unfinished"
+        if unfinished.exists() or not _works():
+            _clear()
+            unfinished.touch()
+            _say(f"Making {VENV.name} with Python {sys.version_info[0]}.{sys.version_info[1]} …")
+            _run(
+                [sys.executable, "-m", "venv", "--without-pip", str(VENV)],
+                "The virtual environment could not be made",
+            )
+        unfinished.touch()
+        installer = _installer()
+        started = time.monotonic()
+        for lock in locks:
+            if _is_stamped([lock]):
+                continue
+            count = sum("==" in line for line in lock.read_text().splitlines())
+            _say(f"Installing {count} locked packages from {lock.name} …")
+            _run(
+                [*installer, "--require-hashes", "--only-binary", ":all:", "-r", str(lock)],
+                f"{lock.name} could not be installed",
+            )
+            _stamp(lock).write_text(_digest(lock))
+        unfinished.unlink()
+        _say(f"Installed in {time.monotonic() - started:.0f} s.")
+
+
+@contextlib.contextmanager
+def _turn(lock_file):
+    import fcntl
+
+    try:
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _say("Another command is installing into .venv: waiting for it …")
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+    yield
+
+
+def _works() -> bool:
+    """Whether `.venv` has an interpreter that runs and is new enough."""
+    if _venv_version() < OLDEST or not _python().exists():
+        return False
+    return subprocess.run([str(_python()), "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def _clear() -> None:
+    """Empty `.venv` but for the lock that is held."""
+    for entry in VENV.iterdir():
+        if entry.name == ".lock":
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _installer() -> list[str]:
+    """The start of a command line that installs into `.venv`: uv where it is on PATH, else a pip."""
+    uv = shutil.which("uv")
+    if uv:
+        return [uv, "pip", "install", "--quiet", "--python", str(_python())]
+    options = ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    if _quietly([str(_python()), "-m", "pip", "--version"]):
+        return [str(_python()), "-m", "pip", *options]
+    # pip 22.3 and newer install into another environment: that spares `.venv` a pip of its own, and the seconds.
+    if _quietly([sys.executable, "-m", "pip", "--python", str(_python()), "--version"]):
+        return [sys.executable, "-m", "pip", "--python", str(_python()), *options]
+    if _quietly([str(_python()), "-m", "ensurepip", "--default-pip"]):
+        return [str(_python()), "-m", "pip", *options]
+    raise CannotStart(
+        "This Python has neither pip nor ensurepip, and uv is not on PATH: nothing could be installed. Install one "
+        "(Debian and Ubuntu: apt install python3-venv), then run the same command again."
+    )
+
+
+def _quietly(command: list[str]) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _run(command: list[str], what_failed: str) -> None:
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        tail = "\n".join(done.stdout.strip().splitlines()[-15:])
+        raise CannotStart(
+            f"{tail}\n{what_failed} (exit {done.returncode}). Nothing was started; run it again to go on."
+        )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def run_tests(arguments: list[str]) -> int:
+    """Run the tests by pytest: the whole suite, or what the arguments select. Return pytest's exit code.
+
+    Several processes share the work unless the arguments name a file or folder of tests, or a number of processes.
+    Three options are Redrive's own: `--strict` fails what would be skipped, `--endurance` adds the long tests,
+    and `--database postgresql` runs the engine's tests on a PostgreSQL that the suite starts.
+    """
+    options = argparse.ArgumentParser(prog="manage.py test", add_help=False, allow_abbrev=False)
+    options.add_argument("--strict", action="store_true")
+    options.add_argument("--endurance", action="store_true")
+    options.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    given, arguments = options.parse_known_args(arguments)
+    for name, value in (
+        ("REDRIVE_STRICT", given.strict and "1"),
+        ("REDRIVE_ENDURANCE", given.endurance and "1"),
+        ("REDRIVE_TEST_DATABASE", given.database != "sqlite" and given.database),
+    ):
+        if value:
+            os.environ[name] = value
+    names_tests = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
+    if not names_tests and not any(argument.startswith("-n") for argument in arguments):
+        # Whole files to a process, because what they start (a desk, a worker) is shared within one; in the order that
+        # tests/conftest.py gives them.
+        processes = str(min(4, os.cpu_count() or 1))
+        arguments = ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder", *arguments]
+    # Hundreds of processes are started, and each would compile the same modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.chdir(ROOT)
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])

@@ -1,0 +1,637 @@
+"""What is wrong with this installation: each check looks at one part and says what to do."""
+
+from __future__ import annotations
+
+import http.client
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from urllib.parse import urlsplit
+
+import redis
+from axes.models import AccessAttempt
+from celery import Celery
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import Error as DatabaseError
+
+from dashboard.setup.connections import about_database
+from dashboard.web import login_limits
+from jobs_admin import config, trust
+from jobs_admin.core import store_version, untrusted, worker_acl
+from jobs_admin.core.clock import dated
+from jobs_admin.db import abilities, audit_anchor
+from jobs_admin.desk import key_rotation
+from jobs_admin.fleet import heartbeats, worker_store
+from jobs_admin.ingest import uncaptured
+from jobs_admin.models import Channel, Failure, RefusedReports, Source, Unfiled, Worker
+from jobs_admin.models.access import ENGINE
+from jobs_admin.notices import heartbeat
+from jobs_admin.queues import liveness, refused_reports, sampling
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import Finding, SourceError, SourceRefused
+from jobs_admin.sources.base import Source as Adapter
+from jobs_admin.trust import admission
+from jobs_admin.worker.versions import GUARD_VERSION
+
+HIGH, WARNING, INFO = "high", "warning", "info"
+
+_BODY_WAIT_S = 2.0  # within which a request without its body is answered where nothing holds it back
+HEARD_WITHIN = timedelta(seconds=30)
+READ_WITHIN = timedelta(minutes=2)
+PING_S = 1.5
+FAILED_TRIES = 5  # in a row, of a channel that is worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One part, and what was found there. `text` says what was looked at; no findings: all is well."""
+
+    part: str
+    text: str
+    findings: list[Finding]
+    is_usable: bool = True  # whether checks that read this part can run; independent of the severity of its findings
+
+    @property
+    def severity(self) -> str:
+        found = {finding.severity for finding in self.findings}
+        return next((severity for severity in (HIGH, WARNING, INFO) if severity in found), "ok")
+
+
+def results(now: datetime | None = None) -> Iterator[Result]:
+    """Every check, in order. A check that reads a part which cannot be used is skipped, and its part is reported once."""
+    now = now or datetime.now(UTC)
+    database = check_database()
+    yield database
+    store = check_store()
+    yield store
+    if store.is_usable:
+        yield _attempt("watch", lambda: check_watch(now))
+        yield _attempt("shared keys", lambda: check_shared_keys(now))
+    yield from check_sources(now, reads_database=database.is_usable)
+    if database.is_usable:
+        yield _attempt("reports", lambda: check_reports(is_store_known=store.is_usable))
+        yield _attempt("payload keys", lambda: check_payload_keys(now))
+        yield _attempt("signatures", lambda: check_signatures(now))
+        yield _attempt("channels", check_channels)
+        yield _attempt("logins", check_logins)
+        yield _attempt("audit", check_audit)
+
+
+def _attempt(part: str, check: Callable[[], Result]) -> Result:
+    """The check's result, or a severe finding where the database or the store failed during the check."""
+    try:
+        return check()
+    except (redis.RedisError, DatabaseError) as error:
+        what = "The store" if isinstance(error, redis.RedisError) else "The database"
+        why = _line(error) if isinstance(error, redis.RedisError) else about_database(error)
+        text = f"This part was not checked. {what} failed during the check: {why}."
+        return Result(part, "", [Finding("not-checked", HIGH, text, "Run `doctor` again.")])
+
+
+def check_database() -> Result:
+    found = []
+    try:
+        connection.ensure_connection()
+        executor = MigrationExecutor(connection)
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            found.append(
+                Finding("migrations", HIGH, "The tables are older than the code.", "Run `python3 manage.py migrate`.")
+            )
+    except DatabaseError as error:
+        found.append(
+            Finding(
+                "database",
+                HIGH,
+                f"The database cannot be used: {about_database(error)}.",
+                "Look at DATABASE_URL, and whether it runs.",
+            )
+        )
+    return Result("database", connection.vendor, found, is_usable=not found)
+
+
+def check_store() -> Result:
+    """Redrive's own Redis: that it answers, and that nothing it holds can vanish."""
+    try:
+        client = config.store()
+        client.ping()
+        source = connect("store", "celery", settings.REDRIVE_REDIS_URL)
+    except config.BadConfiguration as error:
+        found = Finding("store", HIGH, str(error), "Nothing can be captured without it.")
+        return Result("store", "", [found], is_usable=False)
+    except (redis.RedisError, SourceError, OSError) as error:
+        return _without_store(error)
+    try:
+        product, version = _version_of(client)
+        found = [*_about_the_guard(), *_about_the_store(source), *about_its_scripts(product, version)]
+        return Result("store", f"{product} {version}" if version else "version unknown", found)
+    except redis.RedisError as error:
+        return _without_store(error)
+    finally:
+        source.close()
+
+
+def _without_store(error: BaseException) -> Result:
+    fix = "Check REDRIVE_REDIS_URL and that the store is running. Until then, workers keep their reports on disk."
+    found = Finding("store", HIGH, f"The store does not answer: {_line(error)}.", fix)
+    return Result("store", "", [found], is_usable=False)
+
+
+def _version_of(client: redis.Redis) -> tuple[str, str]:
+    """Return the product and its version; an empty version where this user may not ask for it."""
+    try:
+        server = client.info("server")
+    except redis.ResponseError:
+        return store_version.REDIS, ""
+    if valkey := server.get("valkey_version"):
+        return store_version.VALKEY, str(valkey)
+    return store_version.REDIS, str(server.get("redis_version", ""))
+
+
+def about_its_scripts(product: str, version: str) -> list[Finding]:
+    """Return a warning where scripts of workers can take a store of this product and version over."""
+    least = store_version.least_fixed_version(product, version)
+    if least is None:
+        return []
+    text = (
+        f"{product} {version} has known faults in Lua scripts (CVE-2025-49844 and others): a worker, which may run scripts, can take "
+        "the store over."
+    )
+    fix = (
+        f"Upgrade it to {product} {least} or later, unless your distribution has fixed {version} under its old number."
+    )
+    return [Finding("store-version", WARNING, text, fix)]
+
+
+def _about_the_store(source: Adapter) -> list[Finding]:
+    """What the adapter says of a broker, in the words of a store: reports wait there, not jobs."""
+    try:
+        findings = source.findings()
+    except SourceError as error:
+        config.store().ping()  # raises where it does not answer any more
+        text = f"The store answers, but its settings cannot be read: {_line(error)}."
+        return [Finding("settings-unknown", WARNING, text, "Allow INFO and CONFIG GET to this user.")]
+    return [sampling.finding_of_the_store(found) for found in findings]
+
+
+def _about_the_guard() -> list[Finding]:
+    stands = liveness.guard_stands()
+    if stands == "off":
+        return [Finding("guard-off", HIGH, "The guard is off: nothing is recorded.", "`python3 manage.py on`.")]
+    if stands == "drain":
+        text = "Workers are held to recording (`manage.py drain`): no retry policy decides."
+        return [Finding("guard-held", WARNING, text, "`python3 manage.py on`, unless Redrive is being taken out.")]
+    return []
+
+
+def check_watch(now: datetime) -> Result:
+    found = []
+    stale = liveness.stale(now)
+    if stale is not None:
+        found.append(Finding("watch", HIGH, stale.text, "Start `python3 manage.py watch`, or look at its log."))
+    fix = "Look at the log of `watch`; run a second one for ingest: `manage.py watch --only ingest`."
+    found += [Finding("ingest-lag", WARNING, text, fix) for text in liveness.late_sources(now).values()]
+    for name, why in liveness.unjudged_rules().items():
+        text = f"The rule “{name}” cannot be judged, it fires no alert: {why}"
+        found.append(Finding("rule-unjudged", HIGH, text, "Change the rule, or look at the log of `watch`."))
+    return Result("watch", ", ".join(sorted(liveness.steps(now))), found)
+
+
+def check_shared_keys(now: datetime) -> Result:
+    """Whether any worker still writes to the keys that all sources share, as guards of the version before do."""
+    workers = heartbeats.sharing_keys(now)
+    if not workers:
+        return Result("shared keys", "no worker writes them", [])
+    text = f"Workers with an older guard write to keys that all sources share: {key_rotation.names(workers)}."
+    fix = "Upgrade their guard. They cannot sign, so their reports are refused once unsigned reports have ended (docs/trust.md)."
+    count = "1 worker writes them" if len(workers) == 1 else f"{len(workers):,} workers write them"
+    return Result("shared keys", count, [Finding("keys-shared", INFO, text, fix)])
+
+
+def check_sources(now: datetime, *, reads_database: bool = True) -> Iterator[Result]:
+    try:
+        sources = config.sources()
+    except config.BadConfiguration as error:
+        yield Result(
+            "sources", "", [Finding("sources", HIGH, str(error), "Correct the file that REDRIVE_SOURCES names.")]
+        )
+        return
+    if not sources:
+        fix = "Set CELERY_BROKER_URL, or REDRIVE_SOURCES to a file of them (docs/operations.md)."
+        yield Result("sources", "", [Finding("no-source", WARNING, "No source is configured.", fix)])
+    for name, source in sources.items():
+        check = partial(check_source, name, source, now, reads_database=reads_database)
+        yield _attempt(f"source {name}", check)
+
+
+def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads_database: bool = True) -> Result:
+    part = f"source {name}"
+    try:
+        adapter = config.adapter(name)
+        queues = adapter.depths()
+        found = adapter.findings()
+    except SourceRefused as error:
+        fix = f"Correct {_set_by(name, source, all_of_it=True)}."
+        return Result(part, "", [Finding("refused", HIGH, str(error), fix)])
+    except SourceError as error:
+        fix = f"Look at {_set_by(name, source)}, and whether it runs."
+        return Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
+    counted = f"{abilities.system(source.backend)}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
+    if reads_database and adapter.can.holds_dead:
+        read, about_reading = check_reading(name, now)
+        counted, found = f"{counted}, {read}", found + about_reading
+    elif reads_database and source.backend == "celery":
+        workers, about_workers = check_workers(name, source.url, now)
+        counted, found = f"{counted}, {workers}", found + about_workers
+    return Result(part, counted, found)
+
+
+def _set_by(name: str, source: config.SourceConfig, *, all_of_it: bool = False) -> str:
+    """Where its URL stands; `all_of_it`: where its other options stand too."""
+    if source.is_demo:
+        return "REDRIVE_DEMO_BROKER_URL, which `up` sets"
+    if not settings.REDRIVE_SOURCES:
+        return "CELERY_BROKER_URL"
+    it = f"[sources.{name}] in the file that REDRIVE_SOURCES names"
+    return f"what {it} says" if all_of_it else f"the url of {it}"
+
+
+def check_reading(source: str, now: datetime) -> tuple[str, list[Finding]]:
+    """Whether the dead jobs of a system that keeps them are being read."""
+    known = Source.objects.filter(name=source).first()
+    stall = liveness.stalled_reader(known, now) if known is not None else None
+    if stall is not None and known is not None and (known.pulled_at or known.why_not_pulled):
+        text = f"Its dead jobs have not been read since {dated(stall.since, now)} UTC: {stall.why.rstrip('.')}."
+        fix = "New failures are not seen. Fix the cause named above, or read the log of `manage.py watch`."
+        return "not read", [Finding("not-read", HIGH, text, fix)]
+    if known is None or known.pulled_at is None:
+        text = "Its dead jobs were not read yet, or not all of them."
+        return "not read yet", [
+            Finding("not-read-yet", WARNING, text, "See that `manage.py watch` runs, then look again.")
+        ]
+    age = now - known.pulled_at
+    if age > READ_WITHIN:
+        text = f"Its dead jobs were last read at {dated(known.pulled_at, now)} UTC."
+        return "read long ago", [Finding("read-late", WARNING, text, "See that `manage.py watch` runs.")]
+    return f"read {max(0, age.total_seconds()):.0f} s ago", []
+
+
+def check_workers(source: str, url: str, now: datetime) -> tuple[str, list[Finding]]:
+    """Whom we hear from, against who answers on the broker: the difference is not guarded, or reports elsewhere."""
+    heard = list(Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN))
+    names = {worker.name for worker in heard}
+    found = []
+    silent = sorted(_answering(url) - names)
+    if silent and liveness.stale(now) is not None:
+        # What they said since then is in no table yet.
+        found.append(
+            Finding(
+                "workers-unknown",
+                WARNING,
+                f"Whether {len(silent)} of its workers report here is not known: nobody files what they say.",
+                "Start `manage.py watch`, and look again.",
+            )
+        )
+    elif silent:
+        found += _about_the_silent(source, silent, now)
+    elif liveness.stale(now) is None and not _has_reported(source):
+        fix = (
+            f"Put install(app, source={source!r}) where your Celery app is made, give its workers the REDRIVE_REDIS_URL "
+            "of Redrive, and start them."
+        )
+        found.append(Finding("workers-none", WARNING, "No worker has reported yet: no failure of it is recorded.", fix))
+    for lost in uncaptured.lately(ENGINE, now, source):
+        text = (
+            f"{lost.count} reports of host {lost.host} could not be captured since {dated(lost.since, now)} UTC: "
+            "neither Redrive's store nor the spool on its disk took them."
+        )
+        found.append(
+            Finding(
+                "uncaptured",
+                HIGH,
+                text,
+                "See that the store answers and watch runs; give it or the spool more room. Told for seven days after it began.",
+            )
+        )
+    for worker in heard:
+        if worker.spooled:
+            text = f"{worker.name} keeps {worker.spooled} reports on its disk."
+            found.append(
+                Finding("spooled", WARNING, text, "It could not reach Redrive's store; they are sent when it can.")
+            )
+    found += _about_signing(source, now)
+    found += _about_copies(source, now) + _about_guards(source, now)
+    if not config.sources()[source].is_demo:
+        found += _about_store_users(source, now)
+    return f"{len(heard)} guarded {'worker' if len(heard) == 1 else 'workers'}", found
+
+
+def _has_reported(source: str) -> bool:
+    return any(kind.objects.filter(source=source).exists() for kind in (Worker, Failure, RefusedReports))
+
+
+def _about_the_silent(source: str, silent: list[str], now: datetime) -> list[Finding]:
+    """Return what the desk knows of workers that answer on the broker and of which no heartbeat is heard: those that report as
+    another source, those that were heard before, and those that never were.
+    """
+    elsewhere = _sources_of(silent, source, now)
+    found = [_about_another_name(source, other, elsewhere[other]) for other in sorted(elsewhere)]
+    left = sorted(set(silent) - {name for names in elsewhere.values() for name in names})
+    heard = dict(Worker.objects.filter(source=source, name__in=left).values_list("name", "seen_at"))
+    # Before the first guarded worker, as when one is brought in step by step, nothing is out of order.
+    was_guarded = Worker.objects.filter(source=source).exists()
+    is_none_heard = not Worker.objects.filter(source=source, seen_at__gte=now - HEARD_WITHIN).exists()
+    severity = HIGH if was_guarded and is_none_heard else WARNING
+    fix = (
+        "Read the start of their log (`-l INFO`) for the line “Redrive's guard …”: records (give them the REDRIVE_REDIS_URL of "
+        "this desk), is off (REDRIVE_MODE=off), or is not installed, with the reason. Without such a line they are not guarded: "
+        f"put install(app, source={source!r}) where the app is made."
+    )
+    if quiet := [name for name in left if name in heard]:
+        text = (
+            f"{len(quiet)} of its workers answer on the broker, and their heartbeats have stopped: {', '.join(quiet[:5])}. "
+            f"The latest came at {dated(max(heard.values()), now)} UTC."
+        )
+        found.append(Finding("workers-quiet", severity, text, fix))
+    if never := [name for name in left if name not in heard]:
+        text = (
+            f"{len(never)} of its workers answer on the broker, and this store has never had a heartbeat of them: "
+            f"{', '.join(never[:5])}."
+        )
+        found.append(Finding("workers-silent", severity, text, fix))
+    return found
+
+
+def _sources_of(names: Collection[str], source: str, now: datetime) -> dict[str, list[str]]:
+    """Return the other sources, known or not, as which workers of these names report now, each with the names."""
+    store, found = config.store(), defaultdict(set)
+    for (other, name), text in worker_store.fields(
+        store, "workers", worker_store.all_sources(store), all_shared=True
+    ).items():
+        at = untrusted.moment(untrusted.read_object(text).get("at"))
+        if other != source and name in names and at is not None and now - at < HEARD_WITHIN:
+            found[other].add(name)
+    fresh = Worker.objects.filter(name__in=names, seen_at__gte=now - HEARD_WITHIN).exclude(source=source)
+    for other, name in fresh.values_list("source", "name"):
+        found[other].add(name)
+    return {other: sorted(some) for other, some in found.items()}
+
+
+def _about_another_name(source: str, other: str, names: list[str]) -> Finding:
+    """Return that workers report under another source's name."""
+    is_known = other in trust.current().sources
+    text = (
+        f"{len(names)} of its workers report as source {other}{'' if is_known else ', which is not accepted'}: "
+        f"{', '.join(names[:5])}."
+    )
+    fix = f"Give install() source={source!r}, or call the source {other} here."
+    return Finding("workers-renamed", HIGH, text, fix)
+
+
+def _about_signing(source: str, now: datetime) -> list[Finding]:
+    """Workers that do not sign although they should, or with a key that is not in force."""
+    known = trust.read()
+    why = known.why_not_unsigned(source, now)
+    has_key = any(known.keys[key_id].source == source for key_id in known.keys_in_force)
+    try:
+        told = heartbeats.told(now, sources=[source])
+    except redis.RedisError:
+        return []
+    found = []
+    if (has_key or why) and (unsigned := sorted(one.name for one in told if not one.key)):
+        text = (
+            f"{len(unsigned)} of its workers do not sign reports{', although the source has a key' if has_key else ''}: "
+            f"{', '.join(unsigned[:5])}."
+        )
+        fix = "Set REDRIVE_SOURCE_KEY for them and restart them: a day after the first signed report unsigned ones are refused."
+        if why:
+            text += f" Their reports are refused: {why}."
+            fix = refused_reports.fix(source, known, now, needs_key=True)
+            fix = f"{fix[0].upper()}{fix[1:]}. Workers take the key from REDRIVE_SOURCE_KEY when they start."
+        found.append(Finding("workers-unsigned", HIGH if why else WARNING, text, fix))
+    unreadable = known.unreadable_keys  # named among signatures
+    if other := sorted(
+        one.name for one in told if one.key and one.key not in unreadable and not known.has_key(one.key, source)
+    ):
+        text = f"{len(other)} of its workers sign with a key that is not in force: {', '.join(other[:5])}. Their reports are refused."
+        fix = (
+            f"Set a key of {source} that is in force for them, and restart them: `manage.py source-key list` shows those. If none of them "
+            f"is at hand, `manage.py source-key create {source}` makes another."
+        )
+        found.append(Finding("workers-key", HIGH, text, fix))
+    return found
+
+
+def _about_copies(source: str, now: datetime) -> list[Finding]:
+    """What its workers say of replayed jobs whose messages may have come twice."""
+    try:
+        told = [one for one in heartbeats.told(now) if one.source == source]
+    except redis.RedisError:
+        return []  # that the store is away is said elsewhere
+    dropped, unasked = sum(one.repeated for one in told), sum(one.unasked for one in told)
+    found = []
+    if dropped:
+        text = f"Second copies of replayed jobs came from the broker ({dropped:,}); its workers did not run them."
+        found.append(Finding("copies-dropped", INFO, text, "Nothing is to be done: each of these jobs ran once."))
+    if unasked:
+        text = f"Replayed jobs ({unasked:,}) started while the store did not say whether a first copy ran already."
+        fix = "A job of which the broker had two copies may have run twice then. Look why the store did not answer."
+        found.append(Finding("copies-unasked", WARNING, text, fix))
+    return found
+
+
+def _about_guards(source: str, now: datetime) -> list[Finding]:
+    """Workers whose guard is of another version than this desk: no fault, but nothing that should stay so unseen."""
+    try:
+        told = [one.guard for one in heartbeats.told(now) if one.source == source]
+    except redis.RedisError:
+        return []
+    others = sorted({guard or "unknown" for guard in told} - {GUARD_VERSION})
+    if not others:
+        return []
+    count = sum(guard != GUARD_VERSION for guard in told)
+    return [
+        Finding(
+            "guard-version",
+            INFO,
+            f"{count} of its workers have a guard of another version ({', '.join(others[:5])}) than Redrive ({GUARD_VERSION}).",
+            "The version before and after are understood. `manage.py worker-wheel` builds the one that belongs to this Redrive.",
+        )
+    ]
+
+
+def _about_store_users(source: str, now: datetime) -> list[Finding]:
+    """Workers whose user may do more in the store than its own source needs."""
+    store = config.store()
+    try:
+        told = [one.store_user for one in heartbeats.told(now) if one.source == source and one.store_user]
+        wide = sorted(user for user in set(told) if _may_do_more(store, user, source))
+    except redis.RedisError:
+        return []
+    if not wide:
+        return []
+    count = sum(user in wide for user in told)
+    text = f"{count} of its workers connect to the store as {', '.join(wide[:5])}, which may write for every source."
+    fix = f"Bind them to their source: `manage.py worker-acl {source} --apply` makes a user for them (docs/trust.md)."
+    return [Finding("store-user", INFO, text, fix)]
+
+
+def _may_do_more(store: redis.Redis, user: str, source: str) -> bool:
+    """Return whether the store allows this user more than a worker of the source needs."""
+    try:
+        return any(
+            store.execute_command("ACL DRYRUN", user, *command) == b"OK" for command in worker_acl.beyond(source)
+        )
+    except redis.ResponseError:  # a server before Redis 7, or no right to ask
+        return user == "default"
+
+
+def _answering(url: str) -> set[str]:
+    """The workers that answer a ping on the broker; empty too where the broker has no such channel."""
+    app = Celery(broker=url, set_as_current=False)
+    app.conf.update(broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5})
+    try:
+        return {name for reply in app.control.ping(timeout=PING_S) for name in reply}
+    except (redis.RedisError, app.connection().connection_errors):  # it went away since we looked
+        return set()
+    finally:
+        app.close()
+
+
+def check_reports(*, is_store_known: bool = True) -> Result:
+    count = Unfiled.objects.filter(cause="").count()
+    found = []
+    if count:
+        text = f"{count} {'report' if count == 1 else 'reports'} could not be filed and {'is' if count == 1 else 'are'} kept as they came."
+        found.append(Finding("unfiled", WARNING, text, "See why in the admin, under Unfiled."))
+    told = "all filed" if not count else f"{count} unfiled"
+    return Result(
+        "reports",
+        told if is_store_known else f"not known: the store does not answer; of those that came, {told}",
+        found,
+    )
+
+
+def check_payload_keys(now: datetime) -> Result:
+    """Which payload keys are used: none may be missing, and those behind the first are there to be taken out."""
+    rotation = key_rotation.rotation(now)
+    found = []
+    for use in rotation.missing:
+        if use.rows:
+            key = "their key" if use.id == key_rotation.UNKNOWN else f"key {use.id}"
+            text = f"{key_rotation.in_words(use.rows)} cannot be decrypted: {key} is not in REDRIVE_PAYLOAD_KEYS."
+            fix = "Put that key back behind the first, and restart watch and web. `manage.py rotate-keys --status` lists keys by id."
+            found.append(Finding("key-missing", HIGH, text, fix))
+        if use.workers:
+            which = "other keys" if use.id == key_rotation.UNKNOWN else f"key {use.id}"
+            named = key_rotation.names(use.workers)
+            text = f"Workers report that they encrypt for {which}, not in REDRIVE_PAYLOAD_KEYS: {named}. Heartbeats are not signed."
+            fix = "Give them the key that `manage.py public_key` prints, or put that key back: their reports are stored raw until then."
+            found.append(Finding("key-missing-workers", WARNING, text, fix))
+    for use in rotation.older:
+        why, reported = rotation.must_stay(use), rotation.reported(use)
+        if why:
+            text = f"The old key {use.id} is still needed: {' '.join([*why, *reported])}"
+            found.append(Finding("key-old", INFO, text, "`watch` re-encrypts; `manage.py rotate-keys` shows how far."))
+        elif reported:
+            text = f"Only workers need the old key {use.id}: {' '.join(reported)} {key_rotation.OVERRULE}"
+            fix = "Give workers that encrypt for it the key that `manage.py public_key` prints (REDRIVE_PUBLIC_KEY)."
+            found.append(Finding("key-old-workers", INFO, text, fix))
+        else:
+            text = f"The old key {use.id} is not needed any more."
+            fix = "Take it out of REDRIVE_PAYLOAD_KEYS, and keep it as long as backups from before the rotation."
+            found.append(Finding("key-unused", INFO, text, fix))
+    count = len(rotation.older) + 1
+    return Result("payload keys", f"{count} {'key' if count == 1 else 'keys'}, the first is {rotation.first.id}", found)
+
+
+def check_signatures(now: datetime) -> Result:
+    """Which sources sign their reports, which reports were refused, which sources are to be accepted."""
+    found = admission.findings(admission.state(ENGINE, now), now)
+    known = trust.read()
+    for key_id in known.unreadable_keys:
+        text = f"The key {key_id} cannot be opened: its payload key is not in REDRIVE_PAYLOAD_KEYS. Reports signed with it are refused."
+        found.append(Finding("source-key", HIGH, text, "Put the payload key back, or make a new key of that source."))
+    count, until = len(known.keys_in_force), known.unsigned_until
+    ends = f"until {dated(until, now)} UTC" if until and now < until else "no longer"
+    return Result("signatures", f"{count} {'key' if count == 1 else 'keys'}, unsigned reports accepted {ends}", found)
+
+
+def check_channels() -> Result:
+    """Whom the desk tells: that it may, and that it is heard. Looks up the host of the heartbeat."""
+    found = []
+    try:
+        config.webhook_allow()
+        if why := heartbeat.why_refused():
+            text = f"No heartbeat is sent (REDRIVE_HEARTBEAT_URL): {why}"
+            found.append(Finding("heartbeat", WARNING, text, "Correct it, or name its host in REDRIVE_WEBHOOK_ALLOW."))
+    except config.BadConfiguration as error:
+        text = "Until then nothing is delivered to any channel."
+        found.append(Finding("webhook-allow", HIGH, str(error), text))
+    channels = list(Channel.objects.order_by("name"))
+    for one in channels:
+        if one.disabled_at is not None:
+            text = f"The channel {one.name} is disabled: {one.why_disabled}"
+            found.append(Finding("channel-disabled", HIGH, text, "Put it right, send a test, then enable it."))
+        elif one.failures >= FAILED_TRIES:
+            text = f"The last {one.failures} tries at the channel {one.name} failed."
+            found.append(Finding("channel-failing", WARNING, text, "Look at its deliveries, and send a test."))
+    return Result("channels", f"{len(channels)} {'channel' if len(channels) == 1 else 'channels'}", found)
+
+
+def forwards_unread_bodies(url: str) -> bool:
+    """Return whether what answers at `url` passes a request on before its body; False too where nothing answers."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    asked = kind(parts.hostname or "", parts.port, timeout=_BODY_WAIT_S)
+    try:
+        asked.putrequest("POST", f"{parts.path.rstrip('/')}{settings.FORCE_SCRIPT_NAME or ''}/healthz")
+        asked.putheader("Content-Length", "10")
+        asked.endheaders()
+        return asked.getresponse().status == 405  # a proxy that buffers waits for the ten bytes
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        asked.close()
+
+
+def check_logins() -> Result:
+    """Whether wrong passwords are counted for the client's address, as far as settings and recent attempts show it."""
+    trusted = settings.REDRIVE_TRUSTED_PROXIES
+    host = urlsplit(settings.REDRIVE_URL).hostname or ""
+    address = login_limits.parse_address(host)
+    is_local = host == "localhost" or (address is not None and address.is_loopback)
+    found = []
+    if not trusted and not is_local:
+        text = (
+            f"No proxy is trusted, and REDRIVE_URL names {host}. Behind a proxy all clients share one address, so ten wrong "
+            "passwords from anywhere lock an account for everyone."
+        )
+        fix = "Set REDRIVE_TRUSTED_PROXIES to the addresses of your proxy, such as 127.0.0.1 (docs/operations.md)."
+        found.append(Finding("trusted-proxies", WARNING, text, fix))
+    if not is_local and forwards_unread_bodies(settings.REDRIVE_URL):
+        text = f"{host} forwards requests whose body has not arrived, so slow clients reach the desk."
+        fix = "Put a proxy that buffers in front (nginx: proxy_request_buffering on; docs/operations.md)."
+        found.append(Finding("proxy-unbuffered", WARNING, text, fix))
+    hidden = [at for at in AccessAttempt.objects.values_list("ip_address", flat=True)[:1000] if trusted and at]
+    if count := sum(login_limits.is_shared(at) for at in hidden):
+        text = (
+            f"{count} failed login{'' if count == 1 else 's'} counted for the address of a trusted proxy: "
+            "the proxy does not send the client's address."
+        )
+        found.append(Finding("client-unknown", WARNING, text, "Configure the proxy to send X-Forwarded-For."))
+    count = len(trusted)
+    return Result("logins", f"{count} trusted {'proxy' if count == 1 else 'proxies'}" if count else "no proxy", found)
+
+
+def check_audit() -> Result:
+    """The audit's chain, and its end against the anchor in the store."""
+    found = [Finding("audit", HIGH, text, fix) for text, fix in audit_anchor.findings()]
+    return Result("audit", "the chain holds" if not found else "", found)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,122 @@
+"""The command line around Django's: our commands are listed first, and what goes wrong outside them is one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from dashboard.setup import environment
+from dashboard.setup.environment import Misconfigured
+
+OURS = {
+    "up": "Start the whole desk: engine, database, watch, web, and a demo shop (--no-demo: without it).",
+    "test": "Run the test suite on real servers.",
+    "doctor": "Check store, database, sources, workers and watch; say what to do.",
+    "failures": "Search failures: `failures queue:emails error:Timeout`.",
+    "replay": "Send all that a search matches back to its queues, at a pace.",
+    "replays": "Replays that are not over: list them, bring back groups, discard drafts.",
+    "policies": "Retry policies: list, show, publish, put back, withdraw, lint.",
+    "drain": "Send waiting retries now, or to dead, and say when install() may be removed.",
+    "off": "Silence the guard in all workers within two seconds.",
+    "on": "Let the guard in all workers record again.",
+    "workers": "Workers that are gone with jobs in hand: list them, return their jobs.",
+    "rotate-keys": "Re-encrypt with the first payload key, and say which other may be taken out.",
+    "public_key": "Print the public key with which workers encrypt raw messages.",
+    "source-key": "Keys with which workers sign their reports: create, list, revoke.",
+    "unsigned-reports": "Until when reports without a signature are accepted.",
+    "sources": "Unknown sources and refused reports: list, accept, file, discard.",
+    "worker-acl": "The store user of a source's workers: its rights as ACL rules, or made.",
+    "worker-wheel": "Build the guard as a package for the environments of workers.",
+    "node-package": "Build the piece for BullMQ workers as an npm package.",
+    "token": "Keys to the API: create, list, revoke.",
+    "audit": "Verify the audit's chain and its end, or accept the end after a restored backup.",
+    "prune": "Remove what is over, by age and size; --dry-run says what would go.",
+    "reindex": "Make the search index anew, where it is of an older version.",
+    "watch": "Read reports, sample depths, send and settle replays (`up` runs it).",
+}
+# These read tables at once; `doctor` says itself what is missing.
+_NEED_TABLES = {
+    "audit", "drain", "failures", "replay", "off", "on", "token", "prune", "reindex", "rotate-keys", "source-key", "sources",
+    "unsigned-reports", "watch", "worker-acl", "workers",
+}  # fmt: skip
+_DJANGO = (
+    "core/management",
+    "contrib/auth/management",
+    "contrib/sessions/management",
+    "contrib/staticfiles/management",
+)
+
+
+def run(argv: list[str]) -> None:
+    """Run the command of `argv`. Raises Misconfigured with a sentence, naming the variable, where it cannot."""
+    command = argv[1] if argv[1:] else "help"
+    if (command == "help" and not argv[2:]) or command in {"--help", "-h"}:
+        sys.stdout.write(listing())
+        return
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+    if asks_for_help(argv):
+        environment.use_defaults()
+    elif command in _NEED_TABLES:
+        need_desk()
+    # Django is there only after the environment was entered.
+    from django.core.management import execute_from_command_line
+    from django.db.utils import OperationalError, ProgrammingError
+
+    if command in OURS:
+        argv = [argv[0], command.replace("-", "_"), *argv[2:]]  # as its module is called
+    try:
+        try:
+            execute_from_command_line(argv)
+        finally:
+            sys.stdout.flush()  # at the interpreter's end it would be too late to answer for a reader that has left
+    except (OperationalError, ProgrammingError) as error:
+        if command not in OURS:
+            raise
+        raise Misconfigured(_about(error)) from error
+    except BrokenPipeError:  # `doctor | head`: who read has seen enough, and nothing more can be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+
+
+def asks_for_help(argv: list[str]) -> bool:
+    """Return whether the command only prints help, which needs neither a desk nor valid settings."""
+    return argv[1:2] == ["help"] or bool({"--help", "-h"} & set(argv[1:]))
+
+
+def listing() -> str:
+    """Our commands with a line each, then the names of Django's. Needs no settings."""
+    import django
+    from django.core.management import find_commands
+
+    found = {name for part in _DJANGO for name in find_commands(str(Path(django.__file__).parent / part))}
+    lines = ["Redrive's commands (`python3 manage.py COMMAND --help` tells more):", ""]
+    lines += [f"  {name:<18}{what}" for name, what in OURS.items()]
+    lines += ["", "Django's:", "", "  " + ", ".join(sorted(found - OURS.keys())), ""]
+    return "\n".join(lines)
+
+
+def need_desk() -> None:
+    """Raises Misconfigured where nothing was ever started here: asking would only make an empty database."""
+    if environment.get("DATABASE_URL"):
+        return
+    folder = environment.data_folder()
+    if not (folder / "redrive.sqlite3").exists():
+        raise Misconfigured(_no_desk(folder))
+
+
+def _no_desk(folder: Path) -> str:
+    where = folder.relative_to(environment.ROOT) if folder.is_relative_to(environment.ROOT) else folder
+    return f"There is no desk in {where} yet: run `python3 manage.py up`, or set REDRIVE_DATA to the folder of one."
+
+
+def _about(error: Exception) -> str:
+    from dashboard.setup.connections import about_database
+
+    text = str(error)
+    if "no such table" in text or ("does not exist" in text and "relation" in text):
+        if environment.get("DATABASE_URL"):
+            return "The database of DATABASE_URL has no tables yet: run `python3 manage.py up` or `migrate`."
+        return _no_desk(environment.data_folder())
+    name = "DATABASE_URL" if environment.get("DATABASE_URL") else "The database"
+    return f"{name} cannot be used ({about_database(error)}). Look whether it runs."

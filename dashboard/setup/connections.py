@@ -1,0 +1,155 @@
+"""Whether what the settings name can be reached: asked once, at the start, so that a wrong URL is one sentence."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import redis
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.db.utils import Error as DatabaseError
+
+from dashboard.setup import environment
+from dashboard.setup.environment import Misconfigured
+from jobs_admin import config
+from jobs_admin.config import SourceConfig
+from jobs_admin.core.address import Unreadable, shown
+from jobs_admin.core.redis_url import for_redis_py
+from jobs_admin.sources import connect
+from jobs_admin.sources.base import SourceError, SourceUnreachable
+
+OLDEST_REDIS = (6, 2)
+TIMEOUT_S = 4.0
+
+
+def check_given() -> list[str]:
+    """What is to be said before a start that goes on: a sentence for each source of the file that nobody reaches now.
+
+    Raises Misconfigured, naming the variable, for the first of the others that is set and cannot be used.
+    """
+    for name in ("REDRIVE_REDIS_URL", "REDIS_URL"):
+        if environment.is_given(name):
+            check_redis(name, environment.get(name))
+            break
+    if environment.is_given("CELERY_BROKER_URL"):
+        check_broker(SourceConfig("celery", "celery", environment.get("CELERY_BROKER_URL")))
+    away = check_sources()
+    check_payload_keys()
+    check_database()
+    return away
+
+
+def check_sources() -> list[str]:
+    """A sentence for each source of the file that is not reached: one system that is down keeps no desk from showing the others.
+
+    Raises Misconfigured for all of them together that cannot be used as they are written down.
+    """
+    path = environment.get("REDRIVE_SOURCES")
+    if not path:
+        return []
+    try:
+        found = [source for source in config.sources().values() if not source.is_demo]
+    except config.BadConfiguration as error:
+        raise Misconfigured(f"{error} Nothing was started.") from error
+    with ThreadPoolExecutor(max_workers=8) as several:  # so that those that hang are waited for together
+        looked = list(several.map(_look_at, found))
+    if refused := [why for why, _ in looked if why]:
+        raise Misconfigured(f"REDRIVE_SOURCES: {' '.join(refused)} Nothing was started.")
+    return [away for _, away in looked if away]
+
+
+def _look_at(source: SourceConfig) -> tuple[str, str]:
+    """Why a source of the file cannot be used, or why it cannot be reached: a sentence each, or ""."""
+    named = f"[sources.{source.name}]"
+    try:
+        adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
+        try:
+            adapter.findings()
+        finally:
+            adapter.close()
+        if source.backend == "celery" and source.url.startswith(("redis", "unix")):
+            check_redis(f"the url of {named}", source.url)
+    except SourceUnreachable as error:
+        why = f"{shown(source.url)}: {without_secrets(error)}"
+        text = f"Source {source.name} cannot be reached ({why}). The desk starts, shows it so, and reads it once it answers."
+        return "", text
+    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
+        why = without_secrets(error).removeprefix(f"Source {source.name}: ")
+        return f"{named} ({shown(source.url)}) cannot be used: {why}.", ""
+    except Misconfigured as error:
+        return str(error).removesuffix(" Nothing was started."), ""
+    return "", ""
+
+
+def check_payload_keys() -> None:
+    try:
+        config.payload_keys()
+    except ValueError as error:
+        raise Misconfigured(
+            "REDRIVE_PAYLOAD_KEYS: one of them is not a Fernet key (32 bytes, url-safe base64). Nothing was started."
+        ) from error
+
+
+def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
+    """That the adapter takes it and its server answers: whoever starts also works."""
+    try:
+        adapter = connect(source.name, source.backend, source.url, source.queues, source.options)
+        try:
+            adapter.findings()
+        finally:
+            adapter.close()
+    except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
+        why = without_secrets(error).removeprefix(f"Source {source.name}: ")
+        raise Misconfigured(f"{name} cannot be used: {shown(source.url)} ({why}). Nothing was started.") from error
+    if source.backend == "celery" and source.url.startswith(("redis", "unix")):
+        check_redis(name, source.url)
+
+
+def check_redis(name: str, url: str) -> None:
+    """A single Redis or Valkey, 6.2 or newer, that lets us in."""
+    try:
+        with redis.Redis.from_url(
+            for_redis_py(url), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        ) as client:
+            client.ping()
+            answers = client.info()
+    except (redis.RedisError, ValueError, TypeError, OSError) as error:
+        raise Misconfigured(
+            f"{name} cannot be used: {shown(url)} ({without_secrets(error)}). Nothing was started."
+        ) from error
+    if answers.get("cluster_enabled"):
+        raise Misconfigured(
+            f"{name} is a Redis Cluster ({shown(url)}), which neither Celery nor Redrive can use: give a single "
+            "server. Nothing was started."
+        )
+    version = str(answers.get("redis_version", "0.0"))
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
+        raise Misconfigured(
+            f"{name} is Redis {version} ({shown(url)}): Redrive needs 6.2 or newer. Nothing was started."
+        )
+
+
+def check_database() -> None:
+    connection = connections["default"]
+    try:
+        connection.ensure_connection()
+    except (DatabaseError, ImproperlyConfigured, ValueError) as error:
+        given = environment.get("DATABASE_URL")
+        what = f"DATABASE_URL cannot be used: {shown(given)}" if given else "The database cannot be opened"
+        raise Misconfigured(f"{what} ({about_database(error)}). Nothing was started.") from error
+
+
+def without_secrets(error: BaseException) -> str:
+    """The first line of what it says, if that cannot repeat what the URL said; else only its kind.
+
+    Errors of a URL's parts (ValueError, TypeError) quote the part that they stumbled over.
+    """
+    said = isinstance(error, (Unreadable, SourceError, redis.RedisError, OSError))
+    text = (str(error).strip().splitlines() or [""])[0].rstrip(".") if said else ""
+    return text or type(error).__name__
+
+
+def about_database(error: BaseException) -> str:
+    """What the database's driver says, unless it quotes the password or an option of DATABASE_URL."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return type(error).__name__ if environment.is_secret_in(text) else text

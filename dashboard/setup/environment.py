@@ -1,0 +1,300 @@
+"""What the environment says, read once. Standard library only: the start-up code uses it before Django exists.
+
+Each name may also be given as `NAME_FILE`, the path of a file that holds the value. What `up` made for
+itself (secrets, the address of the engine it runs), and what it was told for this run, stands in `<data>/up.json` and
+counts as given where the environment does not say otherwise, so that a second terminal's `manage.py` finds the same
+desk. A new `up` does not read what the last run was told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from functools import cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+from jobs_admin.core import address, public_address
+from jobs_admin.core import web_address as web_addresses
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Misconfigured(SystemExit):
+    """A setting that cannot be used. Nothing was started. Its text names the variable and what to do."""
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("REDRIVE_DATA") or ROOT / "var").resolve()
+
+
+# What a run is told beside its own addresses. `up` keeps it in `up.json` under `run`.
+OF_A_RUN = (
+    "SECRET_KEY", "REDRIVE_PAYLOAD_KEYS", "DATABASE_URL", "REDRIVE_REDIS_URL", "REDIS_URL", "CELERY_BROKER_URL",
+    "REDRIVE_SOURCES", "REDRIVE_READ_ONLY", "REDRIVE_URL", "REDRIVE_URL_PREFIX", "REDRIVE_APPROVE_ABOVE",
+    "REDRIVE_DANGEROUS_TASKS", "REDRIVE_WEBHOOK_ALLOW", "REDRIVE_HEARTBEAT_URL", "EMAIL_URL", "EMAIL_FROM",
+    "REDRIVE_TRUSTED_PROXIES", "REDRIVE_SECURITY_CONTACT",
+)  # fmt: skip
+# Set for `up` and, by it, for all that it starts: they were told everything themselves.
+IN_RUN = "REDRIVE_IN_RUN"
+
+
+@cache
+def _made_by_up() -> dict[str, str]:
+    try:
+        made = json.loads((data_folder() / "up.json").read_text())
+        run = made.pop("run", {})
+        return made if os.environ.get(IN_RUN) else made | run
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Misconfigured(
+            f"{data_folder() / 'up.json'} cannot be read ({error}). Restore it, or start with another --data."
+        ) from error
+
+
+def forget() -> None:
+    """Read what `up` made anew, after it was changed."""
+    _made_by_up.cache_clear()
+
+
+def use_defaults() -> None:
+    """Ignore every setting of this process and every desk, so that `--help` needs neither."""
+    for name in list(os.environ):
+        if name.removesuffix("_FILE") in OF_A_RUN or name.startswith("REDRIVE_"):
+            del os.environ[name]
+    os.environ["SECRET_KEY"] = secrets.token_urlsafe(50)
+    _made_by_up.cache_clear()
+    # No folder of that name is made: nothing is opened.
+    os.environ["REDRIVE_DATA"] = str(ROOT / "var" / "of-no-desk")
+
+
+def get(name: str, default: str = "") -> str:
+    """The value of `name`: from the environment, from `NAME_FILE`, from what `up` made, or the default."""
+    return _from(os.environ, name) or _from(_made_by_up(), name) or default
+
+
+def _from(place: Mapping[str, str], name: str) -> str:
+    if place.get(name):
+        return place[name]
+    path = place.get(f"{name}_FILE")
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise Misconfigured(f"{name}_FILE cannot be read: {error}. Nothing was started.") from error
+
+
+def told() -> dict[str, str]:
+    """What the environment tells this run, for `up.json`: values as they are, files by their whole path."""
+    names = [name for name in OF_A_RUN if os.environ.get(name)]
+    files = [f"{name}_FILE" for name in OF_A_RUN if name not in names and os.environ.get(f"{name}_FILE")]
+    kept = {name: os.environ[name] for name in names} | {name: str(Path(os.environ[name]).resolve()) for name in files}
+    if "REDRIVE_SOURCES" in kept:
+        kept["REDRIVE_SOURCES"] = str(Path(kept["REDRIVE_SOURCES"]).resolve())
+    return kept
+
+
+def is_given(name: str) -> bool:
+    """Whether the environment itself sets `name`, as opposed to what `up` made."""
+    return bool(os.environ.get(name) or os.environ.get(f"{name}_FILE"))
+
+
+def get_list(name: str, default: str = "") -> list[str]:
+    return [part.strip() for part in get(name, default).split(",") if part.strip()]
+
+
+def get_bool(name: str) -> bool:
+    value = get(name).lower()
+    if value in {"", "0", "false", "no", "off"}:
+        return False
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    raise Misconfigured(f"{name} must be 1 or 0, not {value!r}. Nothing was started.")
+
+
+# What may follow the `?` of a PostgreSQL URL: libpq's words for TLS, time-outs and who we are. Others are refused by
+# name, because one that is dropped (sslmode!) would be believed to hold.
+_LIBPQ = frozenset(
+    {
+        "application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode",
+        "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "krbsrvname",
+        "options", "passfile", "require_auth", "service", "sslcert", "sslcrl", "sslkey", "sslmode",
+        "sslnegotiation", "sslpassword", "sslrootcert", "target_session_attrs", "tcp_user_timeout",
+    }
+)  # fmt: skip
+
+
+def database(url: str) -> dict[str, object]:
+    """Django's settings for `DATABASE_URL`: `sqlite:///path` or `postgresql://user:password@host:port/name?sslmode=…`."""
+    try:
+        parts = address.split(url)
+        port = str(parts.port or "")
+    except address.Unreadable as error:
+        raise Misconfigured(f"DATABASE_URL is not a URL that can be used: {error}. Nothing was started.") from error
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "sqlite":
+        return _sqlite(unquote(parts.path[1:]), options)
+    if parts.scheme in {"postgres", "postgresql"}:
+        # A socket's folder cannot stand before the path: libpq takes `?host=/run/postgresql`.
+        host = options.pop("host", "") or unquote(parts.hostname or "")
+        _refuse(options, _LIBPQ)
+        if not parts.path[1:] and "service" not in options:
+            raise Misconfigured("DATABASE_URL names no database: write postgresql://…/name. Nothing was started.")
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": unquote(parts.path[1:]),
+            "USER": unquote(parts.username or ""),
+            "PASSWORD": unquote(parts.password or ""),
+            "HOST": host,
+            "PORT": port,
+            "OPTIONS": options,
+            "CONN_MAX_AGE": None,
+            "CONN_HEALTH_CHECKS": True,
+        }
+    scheme = address.scheme_of(url)
+    raise Misconfigured(
+        f"DATABASE_URL must begin with sqlite:/// or postgresql://{f', not {scheme}:' if scheme else ''}. "
+        "Nothing was started."
+    )
+
+
+def _sqlite(path: str, options: Mapping[str, str]) -> dict[str, object]:
+    """sqlite:///relative and sqlite:////absolute, as everywhere else."""
+    _refuse(options, frozenset())
+    if not path:
+        raise Misconfigured("DATABASE_URL names no file: write sqlite:////absolute/path. Nothing was started.")
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(Path(path)),
+        # Writers queue for the lock at BEGIN; a read that turned into a write half-way would fail instead.
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": (
+                f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-{_sqlite_cache_kb()}; "
+                # A checkpoint each 16 MB: at SQLite's 4 MB every batch of reports would wait for one.
+                "PRAGMA temp_store=MEMORY; PRAGMA journal_size_limit=67108864; PRAGMA wal_autocheckpoint=4000"
+            ),
+        },
+        "CONN_MAX_AGE": None,
+    }
+
+
+def _sqlite_cache_kb() -> int:
+    """What each connection may keep of the file. Ingest needs room; the web process has a connection a thread."""
+    given = get("REDRIVE_SQLITE_CACHE_KB", "20000")
+    if not given.isascii() or not given.isdigit() or not 100 <= int(given) <= 10**7:
+        raise Misconfigured("REDRIVE_SQLITE_CACHE_KB must be a number from 100 to 10000000. Nothing was started.")
+    return int(given)
+
+
+def _refuse(options: Mapping[str, str], known: Collection[str]) -> None:
+    unknown = sorted(options.keys() - set(known))
+    if not unknown:
+        return
+    # Only what is written as an option is named: a stray part of a password may stand there too.
+    names = [name for name in unknown if options[name] and re.fullmatch("[a-z_]{3,24}", name)]
+    which = f": {', '.join(names)}" if len(names) == len(unknown) else ""
+    raise Misconfigured(f"DATABASE_URL has options that are not understood{which}. Nothing was started.")
+
+
+# How mail is sent, by the scheme of EMAIL_URL: its usual port, TLS from the start, TLS after STARTTLS.
+_MAIL = {"smtp": (25, False, False), "smtps": (465, True, False), "smtp+tls": (587, False, True)}
+
+
+def mail(url: str) -> dict[str, object]:
+    """Django's settings for `EMAIL_URL`: `smtps://user:password@host:465`, `smtp+tls://…` (STARTTLS) or `smtp://…` (plain)."""
+    if not url:
+        return {}
+    try:
+        parts = address.split(url)
+        port = parts.port
+    except address.Unreadable as error:
+        raise Misconfigured(f"EMAIL_URL is not a URL that can be used: {error}. Nothing was started.") from error
+    if parts.scheme not in _MAIL or not parts.hostname or parts.path not in ("", "/") or parts.query:
+        raise Misconfigured(
+            "EMAIL_URL must be smtps://user:password@host:port, smtp+tls://… or smtp://…, and end there. Nothing was started."
+        )
+    usual, ssl, starttls = _MAIL[parts.scheme]
+    return {
+        "EMAIL_HOST": parts.hostname,
+        "EMAIL_PORT": port or usual,
+        "EMAIL_HOST_USER": unquote(parts.username or ""),
+        "EMAIL_HOST_PASSWORD": unquote(parts.password or ""),
+        "EMAIL_USE_SSL": ssl,
+        "EMAIL_USE_TLS": starttls,
+    }
+
+
+def allowances(name: str) -> list[str]:
+    """Hosts and networks."""
+    found = get_list(name)
+    try:
+        public_address.allowed(found)
+    except public_address.BadAllowance as error:
+        raise Misconfigured(
+            f"{name}: {error}. Write such as 10.2.0.0/16, hooks.internal. Nothing was started."
+        ) from error
+    return found
+
+
+def networks(name: str) -> list[IPv4Network | IPv6Network]:
+    """Networks and single addresses."""
+    found = []
+    for part in get_list(name):
+        try:
+            network = ip_network(part, strict=False)
+        except ValueError as error:
+            raise Misconfigured(
+                f"{name}: {part!r} is neither an address nor a network. Write such as 127.0.0.1, 10.2.0.0/16. "
+                "Nothing was started."
+            ) from error
+        if network.prefixlen == 0:
+            raise Misconfigured(
+                f"{name}: {part} is every address, so that any client could name any other. Name your proxies alone. "
+                "Nothing was started."
+            )
+        found.append(network)
+    return found
+
+
+def web_address(name: str) -> str:
+    """A URL that is asked; empty where none is set."""
+    url = get(name)
+    try:
+        return str(web_addresses.parse(url)) if url else ""
+    except web_addresses.BadAddress as error:
+        raise Misconfigured(f"{name} cannot be used: {error} Nothing was started.") from error
+
+
+_CONTACT = re.compile(r"mailto:[^\s@,]+@[^\s@,]+|https://[^\s/,]+\S*|tel:\+?[0-9][0-9-]+")
+
+
+def contacts(name: str) -> list[str]:
+    """Contacts as RFC 9116 writes them: `mailto:`, `https:` and `tel:` URIs. A bare mail address becomes a `mailto:`."""
+    found = []
+    for part in get_list(name):
+        contact = f"mailto:{part}" if "@" in part and ":" not in part else part
+        if not _CONTACT.fullmatch(contact):
+            raise Misconfigured(
+                f"{name}: {part!r} is no contact. Write such as security@example.com, https://example.com/report. "
+                "Nothing was started."
+            )
+        found.append(contact)
+    return found
+
+
+def is_secret_in(text: str) -> bool:
+    """Whether the password of DATABASE_URL, or the value of one of its options, stands in `text`."""
+    try:
+        parts = address.split(get("DATABASE_URL"))
+    except address.Unreadable:
+        return True
+    secrets = [parts.password, unquote(parts.password or ""), *dict(parse_qsl(parts.query)).values()]
+    return any(secret and secret in text for secret in secrets)

@@ -1,1 +1,0 @@
-"""How values look on every page; `{% load redrive %}` gives it to templates."""

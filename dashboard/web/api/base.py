@@ -1,0 +1,85 @@
+"""The API itself, and the types of arguments that its calls share. Each call does one thing of a service."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from django.http import HttpRequest
+from django.urls import reverse
+from ninja import NinjaAPI, Path, Query, Schema
+from ninja.operation import Operation
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field
+
+from dashboard.web import moments
+from dashboard.web.api import errors, shapes
+from dashboard.web.api.tokens import Token
+from jobs_admin import config
+from jobs_admin.core.text import representable, whole_number
+from jobs_admin.models.access import Viewer
+
+
+class _Api(NinjaAPI):
+    """Describes itself once for each address that it stands at: that takes half a second of a processor."""
+
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """Return the call's name. No two calls have the same, and it stays when a module moves."""
+        name: str = operation.view_func.__name__
+        return name
+
+    def get_openapi_schema(self, *, path_prefix: str | None = None, path_params: dict[str, Any] | None = None) -> Any:
+        prefix = self.get_root_path(path_params or {}) if path_prefix is None else path_prefix
+        described = self.__dict__.setdefault("_described", {})
+        if prefix not in described:
+            described[prefix] = super().get_openapi_schema(path_prefix=prefix)
+        return described[prefix]
+
+
+api = _Api(
+    title="Redrive",
+    version="1",
+    description="The failure desk for background jobs. Every call needs `Authorization: Bearer TOKEN`.",
+    auth=Token(),
+    urls_namespace="api",
+    docs_url=None,  # its page loads scripts from elsewhere, which our Content-Security-Policy refuses
+    openapi_url="/openapi.json",
+)
+errors.install(api)
+
+Text = Annotated[str, AfterValidator(representable)]
+Moment = Annotated[AwareDatetime, AfterValidator(moments.sane)]
+Limit = Annotated[int, Query(ge=1, le=500)]
+Number = Annotated[int, Path(ge=1, lt=2**63)]
+NO_CURSOR = "This is no cursor: hand over `next` of the page before, as it came"
+
+
+def _cursor(text: str | None) -> str | None:
+    """Anything else would silently be page one, and a program would leaf through it for ever."""
+    if text and whole_number(text) is None:
+        raise ValueError(NO_CURSOR)
+    return text
+
+
+After = Annotated[str | None, Query(max_length=100), AfterValidator(_cursor)]
+AfterQueue = Annotated[str | None, Query(max_length=400)]
+
+
+class Body(Schema):
+    model_config = ConfigDict(extra="forbid")  # a misspelt field would silently do something else
+
+
+class Reason(Body):
+    reason: Text = Field("", max_length=500)
+
+
+REFUSALS = dict.fromkeys((401, 403, 404, 409, 422), shapes.Error)
+
+
+def viewer_of(request: HttpRequest) -> Viewer:
+    """Return the viewer of the token; the door has let it in by what the call `@needs`."""
+    viewer: Viewer = request.auth
+    return viewer
+
+
+def page_of(name: str, *args: object) -> str:
+    """The address of a page, as the desk is reached from outside."""
+    return config.page_url(reverse(name, args=args))

@@ -1,0 +1,245 @@
+"""Every refusal in one shape: `{"error": {"code", "message", "field"?}}`, with the status that fits."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.operation import Operation, PathView
+
+from dashboard.web import limits
+from dashboard.web.api.tokens import viewer_of_request
+from jobs_admin import failures
+from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
+from jobs_admin.db import audit
+from jobs_admin.failures.saved_views import ViewRefused
+from jobs_admin.failures.triage import TriageRefused
+from jobs_admin.fleet.stranded import StrandedRefused
+from jobs_admin.groups import group_changes, group_rules
+from jobs_admin.models import Failure, Replay, ReplayItem, Reschedule, SavedView
+from jobs_admin.models.access import RANK, Viewer
+from jobs_admin.notices import ChannelRefused, NoSuchChannel, NoSuchDelivery
+from jobs_admin.policies import EqualMatch, NoSuchPolicy, PolicyRefused, StaleEdit
+from jobs_admin.replays import AlreadyOpen, ReplayRefused
+from jobs_admin.retries.rescheduling import RescheduleRefused
+from jobs_admin.trust.admission import NotAllowed
+
+log = logging.getLogger(__name__)
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+# What a refusal means for the caller. Whatever is not named here is the caller's input: 422.
+_STATUS = {
+    "forbidden": 403,
+    "read_only": 403,
+    "already_open": 409,
+    "changed": 409,
+    "conflict": 409,
+    "wrong_state": 409,
+    "taken": 409,
+    "in_use": 409,
+    "stale": 409,
+    "equal_match": 409,
+    "key_reused": 409,
+    "not_gone": 409,
+    "unreachable": 503,
+}
+
+
+class CallRefused(Exception):
+    """The API's own refusals."""
+
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.field = status, code, message, field
+
+
+def answer(status: int, code: str, message: str, field: str | None = None, **more: object) -> JsonResponse:
+    error = {"code": code, "message": message, **({"field": field} if field else {}), **more}
+    return JsonResponse({"error": error}, status=status)
+
+
+def note_refusal(request: HttpRequest, viewer: Viewer, why: str, *, source: str = "") -> None:
+    """Write down that a changing call was refused, as pages do; the services write down what they refuse themselves."""
+    if request.method in READS:
+        return
+    name = request.resolver_match.view_name if request.resolver_match else request.path
+    with transaction.atomic():
+        audit.record(viewer, name, request.path, source=source, reason=why, allowed=False)
+
+
+def install(api: NinjaAPI) -> None:
+    api.exception_handler(AuthenticationError)(_no_token)
+
+    @api.exception_handler(ValidationError)
+    def _(request: HttpRequest, error: ValidationError) -> HttpResponse:
+        first = error.errors[0] if error.errors else {}
+        # ("body", "body", "pace", "rate") but ("query", "limit"): what the caller named comes after our own names.
+        place = [str(part) for part in first.get("loc", ())[1:]]
+        place = place[1:] if first.get("loc", ("",))[0] == "body" else place
+        said = str(first.get("msg", "Not understood")).removeprefix("Value error, ")
+        return answer(422, "invalid", f"{said}. Nothing was changed.", ".".join(place) or None)
+
+    @api.exception_handler(HttpError)
+    def _(request: HttpRequest, error: HttpError) -> HttpResponse:
+        code = "bad_json" if error.status_code == 400 else "refused"
+        return answer(error.status_code, code, f"{error}. Nothing was changed.")
+
+    @api.exception_handler(CallRefused)
+    def _(request: HttpRequest, error: CallRefused) -> HttpResponse:
+        return answer(error.status, error.code, error.message, error.field)
+
+    @api.exception_handler(ReplayRefused)
+    def _(request: HttpRequest, error: ReplayRefused) -> HttpResponse:
+        more: dict[str, object] = {}
+        if isinstance(error, AlreadyOpen):
+            more = {"replay": error.replay_id, "by": error.actor, "since": error.since.isoformat()}
+        if error.accept:
+            more = {"accept": list(error.accept)}
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
+
+    @api.exception_handler(AlertRefused)
+    def _(request: HttpRequest, error: AlertRefused) -> HttpResponse:
+        more: dict[str, object] = {"problems": error.problems} if error.problems else {}
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
+
+    @api.exception_handler(PolicyRefused)
+    def _(request: HttpRequest, error: PolicyRefused) -> HttpResponse:
+        more: dict[str, object] = {"problems": [asdict(one) for one in error.problems]} if error.problems else {}
+        if isinstance(error, StaleEdit):
+            more = _stale(error)
+        elif isinstance(error, EqualMatch):
+            more = {"policy": error.other}
+        return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field, **more)
+
+    @api.exception_handler(PermissionDenied)
+    def _(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
+        return answer(403, "forbidden", str(error) or "This token may not do that.")
+
+    @api.exception_handler(Exception)
+    def _(request: HttpRequest, error: Exception) -> HttpResponse:
+        if late := limits.sentence(error):
+            return answer(503, "took_too_long", late)
+        log.exception("%s %s failed", request.method, request.path, exc_info=error)
+        message = "Redrive could not answer, and wrote why into its log. Look at what was changed before asking again."
+        return answer(500, "failed", message)
+
+    for plain in (
+        NotAllowed,
+        StrandedRefused,
+        TriageRefused,
+        RescheduleRefused,
+        ChannelRefused,
+        ViewRefused,
+        group_rules.RuleRefused,
+        group_changes.ChangeRefused,
+    ):
+        api.exception_handler(plain)(_refused)
+    for missing in (
+        Http404,
+        SavedView.DoesNotExist,
+        Failure.DoesNotExist,
+        Replay.DoesNotExist,
+        ReplayItem.DoesNotExist,
+        Reschedule.DoesNotExist,
+        failures.NoSuchGroup,
+        NoSuchPolicy,
+        NoSuchAlert,
+        NoSuchRule,
+        NoSuchRunbook,
+        NoSuchSilence,
+        NoSuchChannel,
+        NoSuchDelivery,
+    ):
+        api.exception_handler(missing)(_not_found)
+
+
+def _refused(request: HttpRequest, error: Any) -> HttpResponse:
+    """By one of the services, in its own words: with a code, and perhaps the field to blame."""
+    return answer(_STATUS.get(error.code, 422), error.code, error.message, error.field)
+
+
+def _stale(error: StaleEdit) -> dict[str, object]:
+    """What is in force instead (null: nothing), and the fields that differ."""
+    now = error.current
+    stands = now and {"version": now.version, "by": now.published_by, "at": now.published_at.isoformat()}
+    return {"current": stands, "difference": [asdict(one) for one in error.changes]}
+
+
+def _no_token(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
+    response = answer(401, "unauthorized", "Send a token that is in force: Authorization: Bearer TOKEN.")
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _not_found(request: HttpRequest, error: Exception | None = None) -> HttpResponse:
+    return answer(404, "not_found", "There is no such thing, or this token may not see it.")
+
+
+def unknown_address(request: HttpRequest) -> HttpResponse:
+    return answer(404, "not_found", f"There is no call at {request.path}. All calls: /api/openapi.json.")
+
+
+def door(
+    view: Callable[..., HttpResponse], calls: dict[str, Callable[..., HttpResponse]] | None = None
+) -> Callable[..., HttpResponse]:
+    """A view of the API as the site's middleware sees it: no login page, no CSRF token, errors in our shape.
+
+    Without a token it tells nothing: neither which methods it knows, nor the description of all calls. With one, each
+    call is let in by the right that it declares (`@needs`); one that declares none is closed to everybody.
+    `guarded.calls` has them by method; of a view that is not the library's they are to be given.
+    """
+    calls = calls or {method: op.view_func for op in _operations(view) for method in op.methods}
+
+    @csrf_exempt
+    @login_not_required
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        viewer = viewer_of_request(request)
+        if viewer is None and view is not unknown_address:
+            response = _no_token(request)
+        elif viewer is not None and not _may(viewer, calls, request.method):
+            response = _too_weak(request, viewer, getattr(calls[request.method], "right", "that nobody has"))
+        else:
+            response = view(request, *args, **kwargs)
+        if response.status_code == 405:
+            allowed = response.headers.get("Allow", "")
+            response = answer(405, "method_not_allowed", f"{request.method} is not known here. Known: {allowed}.")
+            response.headers["Allow"] = allowed
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    guarded.is_call = True
+    guarded.calls = calls
+    # What is no call: the description of all of them, for whoever holds a token, and the answer for other addresses.
+    guarded.right = "anyone" if view is unknown_address else "viewer"
+    return guarded
+
+
+def _operations(view: Callable[..., HttpResponse]) -> list[Operation]:
+    """The calls at the view's address: the library keeps them where only its view's closure knows."""
+    held = inspect.getclosurevars(view).nonlocals.get("self") if inspect.isfunction(view) else None
+    return held.operations if isinstance(held, PathView) else []
+
+
+def _may(viewer: Viewer, calls: dict[str, Callable], method: str) -> bool:
+    if method not in calls:
+        return True  # no such call, which the view says itself
+    right = getattr(calls[method], "right", None)
+    return right in RANK and viewer.may_anywhere(right)
+
+
+def _too_weak(request: HttpRequest, viewer: Viewer, role: str) -> HttpResponse:
+    message = f"This call needs a token with the role {role}. Nothing was changed."
+    note_refusal(request, viewer, message)
+    return answer(403, "forbidden", message)

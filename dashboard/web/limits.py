@@ -1,0 +1,135 @@
+"""How long the database may work for one request: a bound for each statement and for all of them, and an end when the client left.
+
+SQLite asks us every few thousand steps, and what counts is the processor time of the page's thread: on a machine that is busy
+with other work nothing ends early. PostgreSQL has `statement_timeout`, and is told to cancel. Only requests that come through
+the gateway are bounded, not commands and `watch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.signals import connection_created
+from django.db.utils import DatabaseError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.urls import get_resolver
+
+_STEPS = 5_000  # of SQLite, between two looks at the clock: well below a millisecond
+_here = threading.local()
+
+
+class TimeIsUp(OperationalError):
+    """The request's time is over, or its client left: no further statement is begun."""
+
+
+class Work:
+    """The database time of one request, in seconds. `stop` may be called from any thread."""
+
+    def __init__(self, statement_s: float, whole_s: float) -> None:
+        self.statement_s, self.whole_s = statement_s, whole_s
+        self.is_stopped = False
+        self._ends_at = self._statement_ends_at = float("inf")
+        self._now: Callable[[], float] = time.monotonic
+        self._connection: Any = None  # of psycopg, while a thread works on it
+        self._lock = threading.Lock()
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_stopped or self._now() > min(self._ends_at, self._statement_ends_at)
+
+    def begin_statement(self, connection: Any) -> None:
+        """Raises TimeIsUp where there is no time left."""
+        now = self._now()
+        if self.is_stopped or now > self._ends_at:
+            raise TimeIsUp("the request's time is over")
+        self._statement_ends_at = now + self.statement_s
+        if connection.vendor == "postgresql":
+            self._connection = connection.connection
+
+    def stop(self) -> None:
+        """End the statement that runs, and begin no other. Waits for the server's answer, at most two seconds."""
+        self.is_stopped = True
+        with self._lock, contextlib.suppress(Exception):  # the statement has its own bound
+            if self._connection is not None:
+                self._connection.cancel_safe(timeout=2)
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Bound what this thread asks of the database."""
+        # SQLite works in this very thread.
+        self._now = time.thread_time if connections[DEFAULT_DB_ALIAS].vendor == "sqlite" else time.monotonic
+        self._ends_at = self._now() + self.whole_s
+        for connection in connections.all(initialized_only=True):
+            _bound_postgresql(connection, self.statement_s)
+        _here.work = self
+        try:
+            yield
+        finally:
+            _here.work = None
+            with self._lock:  # a cancel on its way must not meet the next request's statement
+                self._connection = None
+
+
+def install() -> None:
+    """Watch every connection that this process makes from now on."""
+    connection_created.connect(_watch, dispatch_uid="dashboard.web.limits")
+
+
+def _current() -> Work | None:
+    return getattr(_here, "work", None)
+
+
+def _watch(connection: Any, **_signal: object) -> None:
+    if connection.vendor == "sqlite":
+        connection.connection.set_progress_handler(_is_over, _STEPS)
+    elif (work := _current()) is not None:
+        _bound_postgresql(connection, work.statement_s)
+    if _before_each not in connection.execute_wrappers:
+        connection.execute_wrappers.append(_before_each)
+
+
+def _bound_postgresql(connection: Any, seconds: float) -> None:
+    if connection.vendor == "postgresql" and connection.connection is not None:
+        with contextlib.suppress(Exception):  # a connection that broke is made again, and bounded then
+            connection.connection.execute(f"SET statement_timeout = {int(seconds * 1000)}")
+
+
+def _before_each(execute: Any, sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+    if (work := _current()) is not None:
+        work.begin_statement(context["connection"])
+    return execute(sql, params, many, context)
+
+
+def _is_over() -> bool:
+    work = _current()
+    return work is not None and work.is_over
+
+
+def sentence(exception: BaseException) -> str:
+    """Return what to tell a viewer whose request ended by its limit; "" for any other exception."""
+    work = _current()
+    if work is None or not isinstance(exception, DatabaseError) or not (work.is_over or isinstance(exception, TimeIsUp)):
+        return ""
+    return (
+        f"This took longer than {work.statement_s:g} s and was stopped; nothing was changed. Narrow the search: name a queue, "
+        "a task or a time (since:1h), or write more letters before a star."
+    )
+
+
+class LimitMiddleware:
+    """Answers what ended by its limit with a sentence. The API does so itself."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        text = sentence(exception)
+        return get_resolver().resolve_error_handler(503)(request, text) if text else None

@@ -1,0 +1,188 @@
+"""What a Prometheus scrape is told: only what the token behind it may see.
+
+Written by hand: prometheus-client keeps counts of its own process, and everything here stands in tables or in Redis already.
+Depths are of the 500 worst queues, since queues' names come from messages; of counters `jobs_admin.db.totals` keeps the bound.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import redis
+
+from dashboard.web.exposition import Metric, Sample
+from jobs_admin import config, policies, queues
+from jobs_admin.db import totals
+from jobs_admin.desk import desk_state
+from jobs_admin.ingest import uncaptured
+from jobs_admin.models.access import VIEWER, Viewer
+from jobs_admin.queues import liveness
+
+
+def text(viewer: Viewer, now: datetime | None = None) -> str:
+    """All metrics in Prometheus' text format. What nobody knows just now is left out: it is not zero."""
+    now = now or datetime.now(UTC)
+    return "".join(f"{line}\n" for metric in _metrics(viewer, now) for line in metric.lines())
+
+
+def _metrics(viewer: Viewer, now: datetime) -> Iterator[Metric]:
+    yield from _of_queues(viewer, now)
+    yield from _counted(viewer)
+    yield from _of_policies(viewer, now)
+    yield from _of_replays_and_alerts(viewer, now)
+    yield from _of_sources(viewer, now)
+    yield from _of_the_store(viewer, now)
+
+
+def _gauge(name: str, help: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Metric:
+    return Metric(name, "gauge", help, [Sample(labels, float(n)) for labels, n in samples if n is not None])
+
+
+def _of_queues(viewer: Viewer, now: datetime) -> Iterator[Metric]:
+    rows = [
+        ({"source": row.source, "queue": row.queue}, row)
+        for row in queues.listing(viewer, limit=queues.LARGEST_PAGE, now=now).rows
+    ]
+    depth = [
+        ({**labels, "state": state}, count)
+        for labels, row in rows
+        for state, count in (("waiting", row.waiting), ("active", row.active), ("delayed", row.delayed))
+    ]
+    yield _gauge("job_queue_depth", "Jobs of a queue, as it was last sampled.", depth)
+    yield _gauge("job_queue_dlq_depth", "Dead letters of a queue.", [(labels, row.dead) for labels, row in rows])
+    oldest = [(labels, row.oldest_dead_age_s or 0) for labels, row in rows if row.dead]
+    yield _gauge("job_queue_oldest_dead_seconds", "Age of a queue's oldest dead letter.", oldest)
+
+
+# Name -> what it is, and its labels in the order of `totals.Counted` from `source` on.
+_OF_QUEUE = ("source", "queue")
+_COUNTERS = {
+    totals.DIED: ("Jobs that died, each time that they did.", ("source", "source_queue", "job_name")),
+    totals.FAILURES: (
+        "Attempts that failed, those that were retried included.",
+        ("source", "queue", "task", "error"),
+    ),
+    totals.RETRIES: ("Attempts that failed and were to be retried.", _OF_QUEUE),
+    totals.RECOVERED: ("Attempts that ran well of jobs that had failed before.", _OF_QUEUE),
+    totals.REFUSED: (
+        "Reports that were not believed and not filed, by cause: unsigned, signature, unknown.",
+        ("source", "cause"),
+    ),
+    totals.COMPLETED: ("Jobs that ran well, as workers with a guard count them.", _OF_QUEUE),
+}
+_DURATION = "job_duration_seconds"
+_OF_DURATION = {totals.BUSY_S: "_sum", totals.ENDED: "_count"}
+
+
+def _counted(viewer: Viewer) -> Iterator[Metric]:
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for counted, value in totals.read(viewer):
+        if counted.metric in _COUNTERS:
+            _, names = _COUNTERS[counted.metric]
+            found[counted.metric].append(Sample(dict(zip(names, counted[1:], strict=False)), value))
+        elif counted.metric in _OF_DURATION:
+            labels = dict(zip(_OF_QUEUE, counted[1:], strict=False))
+            found[_DURATION].append(Sample(labels, value, _OF_DURATION[counted.metric]))
+    for name, (help, _) in _COUNTERS.items():
+        yield Metric(name, "counter", help, found[name])
+    help = "How long attempts took and how many ended, as workers with a guard count them; no quantiles."
+    yield Metric(_DURATION, "summary", help, found[_DURATION])
+
+
+def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
+    published = policies.published(viewer)
+    left = [
+        ({"policy": name, "source": source}, count)
+        for name, budget in policies.budgets(viewer, published).items()
+        for source, count in budget.left.items()
+    ]
+    on = [
+        ({"policy": name, "version": "none" if version is None else str(version)}, count)
+        for name, told in policies.in_force(viewer, published, now).items()
+        for version, count in sorted(told.on.items(), key=lambda one: one[0] or 0)
+    ]
+    yield _gauge("job_retry_budget_remaining", "Retries that a policy could make at once, now, at a source.", left)
+    yield _gauge("redrive_policy_workers", "Live workers that a policy is for, by the version that they run.", on)
+
+
+def _of_replays_and_alerts(viewer: Viewer, now: datetime) -> Iterator[Metric]:
+    def by_state(counted: Mapping[str, int]) -> list[tuple[dict[str, str], int]]:
+        return [({"state": state}, n) for state, n in counted.items()]
+
+    items = desk_state.replay_items(viewer, now)
+    yield _gauge(
+        "redrive_replay_items", "Jobs of replays that are under way or ended within a day, by state.", by_state(items)
+    )
+    yield _gauge("redrive_alerts", "Alerts that are open.", by_state(desk_state.alerts(viewer)))
+    left = desk_state.deliveries(viewer)
+    yield _gauge("redrive_deliveries", "Notices that have not arrived; parked: they are tried no more.", by_state(left))
+
+
+def _of_sources(viewer: Viewer, now: datetime) -> Iterator[Metric]:
+    rows = [({"source": one.name}, one) for one in desk_state.sources(viewer, now)]
+    yield _gauge(
+        "redrive_source_up",
+        "Whether a queue system could be reached when it was last sampled.",
+        [(labels, one.is_reachable) for labels, one in rows],
+    )
+    yield _gauge(
+        "redrive_sample_age_seconds",
+        "How long ago a source was last sampled.",
+        [(labels, _since(one.sampled_at, now)) for labels, one in rows if one.sampled_at],
+    )
+    yield _gauge(
+        "redrive_source_read_age_seconds",
+        "How long ago all dead jobs of a system that keeps them itself were last read.",
+        [(labels, _since(one.pulled_at, now)) for labels, one in rows if one.pulled_at],
+    )
+    yield _gauge("redrive_workers", "Workers with a guard that live.", [(labels, one.workers) for labels, one in rows])
+    yield _gauge(
+        "redrive_spooled_reports",
+        "Reports that wait on disks of workers.",
+        [(labels, one.spooled) for labels, one in rows],
+    )
+    yield _gauge(
+        "redrive_dropped_reports",
+        "Reports that live workers could not keep since they started.",
+        [(labels, one.dropped) for labels, one in rows],
+    )
+    yield Metric(
+        uncaptured.METRIC,
+        "counter",
+        "Reports that workers could not keep, those of dead workers included.",
+        [Sample({"source": source}, value) for source, value in uncaptured.by_source(viewer)],
+    )
+
+
+def _of_the_store(viewer: Viewer, now: datetime) -> Iterator[Metric]:
+    lags: dict[str, float | None] | None = None
+    steps: dict[str, datetime] = {}
+    with suppress(redis.RedisError, config.BadConfiguration):
+        steps, lags = liveness.steps(now), liveness.ingest_lags_s(now)
+    yield _gauge(
+        "redrive_ingest_lag_seconds",
+        "How long the oldest report of a source has waited to be filed.",
+        [
+            ({"source": name}, lag and round(lag, 3))
+            for name, lag in (lags or {}).items()
+            if name and viewer.may(VIEWER, name)
+        ],
+    )
+    yield _gauge(
+        "redrive_store_up",
+        "Whether Redrive's Redis answers: without it budgets, workers, lag and steps are not told.",
+        [({}, lags is not None)],
+    )
+    yield _gauge(
+        "redrive_watch_step_age_seconds",
+        "How long ago a step of `manage.py watch` last ended a round.",
+        [({"step": name}, _since(at, now)) for name, at in sorted(steps.items())],
+    )
+    yield _gauge("redrive_unfiled_reports", "Reports that could not be filed.", [({}, desk_state.unfiled(viewer))])
+
+
+def _since(at: datetime, now: datetime) -> float:
+    return round(max(0.0, (now - at).total_seconds()), 3)

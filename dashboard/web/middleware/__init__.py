@@ -1,0 +1,1 @@
+"""The middleware of `dashboard.settings`."""

@@ -1,0 +1,105 @@
+"""Who asks. For pages that only look, the answer is remembered for a moment; whatever acts is looked up anew.
+
+A page asks the database for its session, its user and their roles before it has shown anything. A desk that refreshes
+itself asks for the same three rows again and again.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import auth
+from django.contrib.auth import get_user_model
+from django.contrib.auth.signals import user_logged_in, user_logged_out
+from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.models import Session
+from django.db.models.signals import post_delete, post_save
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import SimpleLazyObject
+
+from dashboard.web.access import READS
+from jobs_admin.desk import overview
+from jobs_admin.models import Role
+from jobs_admin.models.access import Viewer, viewer_of
+
+# So long may somebody still look who was logged out, or lost a role, by another process than this one.
+REMEMBERED_S = 2.0
+_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Somebody who is logged in, as they were at `at` (monotonic seconds)."""
+
+    at: float
+    session: dict[str, Any]
+    user: Any
+    viewer: Viewer
+
+
+_known: dict[str, Known] = {}  # by the key of the session
+
+
+def forget(**_signal: object) -> None:
+    """Somebody came, went or changed: everyone is looked up anew."""
+    _known.clear()
+
+
+for _changed in (post_save, post_delete):
+    for _model in (Session, Role, get_user_model()):
+        _changed.connect(forget, sender=_model, weak=False)
+for _moved in (user_logged_in, user_logged_out):
+    _moved.connect(forget, weak=False)
+
+
+class IdentityMiddleware:
+    """After Django's own: `request.user`, and `request.known_viewer`, from memory where the request only looks."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.method in READS and request.session.session_key:
+            request.user = SimpleLazyObject(lambda: _recognised(request))
+        response = self.get_response(request)
+        if request.method not in READS:
+            overview.forget()  # who acted sees it
+        return response
+
+
+def _recognised(request: HttpRequest) -> Any:
+    key, now = request.session.session_key, time.monotonic()
+    found = _known.get(key)
+    if found is None or now - found.at > REMEMBERED_S:
+        user = auth.get_user(request)
+        if not user.is_authenticated or request.session.modified:
+            return user
+        # Shown to later requests: what this one does to its session and user is its own.
+        found = Known(now, dict(request.session.items()), copy.copy(user), viewer_of(user))
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[key] = found
+    else:
+        # In place of Django's own reading of the row.
+        request.session._session_cache = dict(found.session)
+        request.session.accessed = True
+        user = copy.copy(found.user)
+    request.known_viewer = found.viewer
+    return user
+
+
+def holder(kind: str, shown: str) -> str:
+    """Return whose `session` or `token` this is (`user 5`, `token 7`), whether or not it still lets anybody in; "" for nobody's."""
+    from dashboard.web.api.tokens import viewer_of_header  # it needs the models
+
+    if kind == "token":
+        viewer = viewer_of_header(shown)
+        if viewer is None:
+            return ""
+        return f"user {viewer.owner_id}" if viewer.owner_id else f"token {viewer.token_id}"
+    user = SessionStore(shown).get(auth.SESSION_KEY)
+    return f"user {user}" if user else ""

@@ -1,0 +1,66 @@
+"""REDRIVE_READ_ONLY: no request changes anything, be it for a page, a form of Django's admin or a call of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+
+from dashboard.web.access import READS
+from jobs_admin import config
+
+# Who comes and goes must be able to; previews and backtests only look, what they are about is too long for an address;
+# an export only reads, and is a POST because it is written down.
+HARMLESS = frozenset(
+    {
+        "login",
+        "logout",
+        "admin:login",
+        "admin:logout",
+        "api:preview_replay",
+        "api:preview_policy",
+        "api:preview_reschedule",
+        "api:preview_alert_rule",
+        "api:backtest_policy",
+        "failure-export",
+        "policy-preview",
+        "policy-backtest",
+        "alert-rule-preview",
+    }
+)
+
+
+class ReadOnlyMiddleware:
+    """Refuses every request that could change something, before its view; the services refuse once more."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., HttpResponse], args: object, kwargs: object
+    ) -> HttpResponse | None:
+        if request.method in READS or not config.is_read_only() or _is_harmless(request):
+            return None
+        if getattr(view, "is_call", False):
+            return _refused_call(request)
+        raise PermissionDenied(config.READ_ONLY)
+
+
+def _is_harmless(request: HttpRequest) -> bool:
+    name = request.resolver_match.view_name
+    return name in HARMLESS or (name in {"replay-new", "reschedule-new"} and request.POST.get("step") != "start")
+
+
+def _refused_call(request: HttpRequest) -> HttpResponse | None:
+    """The refusal in the API's shape; None without a token, which the call itself refuses."""
+    from dashboard.web.api import errors, tokens  # not before the apps are loaded
+
+    viewer = tokens.viewer_of_request(request)
+    if viewer is None:
+        return None
+    errors.note_refusal(request, viewer, config.READ_ONLY)
+    return errors.answer(403, "read_only", config.READ_ONLY)

@@ -1,0 +1,145 @@
+"""Which right each address needs, read from the URLconf: for the page of documentation, for the tests, and for the
+check that lets no address in without one.
+
+A page says it by `@can(role)`, a call of the API by `@needs(role)`, a class of Django's admin by its attributes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.admin import ModelAdmin
+from django.core import checks
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from dashboard.web.access import READS
+from jobs_admin.admin.records import ADMIN_OF_ALL, NOBODY, PERMISSION
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER
+
+ANYONE = "anyone"  # no login
+USER = "user"  # logged in, with or without a role
+STAFF = "staff"  # logged in as staff: Django's admin
+RIGHTS = (ANYONE, USER, VIEWER, OPERATOR, ADMIN, STAFF, ADMIN_OF_ALL, PERMISSION, NOBODY)
+
+# Django's own addresses, which carry no mark of ours.
+_OF_DJANGO = {
+    "login": ANYONE,
+    "logout": USER,
+    "admin:login": ANYONE,
+    "admin:logout": USER,
+    "admin:index": STAFF,
+    "admin:app_list": STAFF,
+    "admin:jsi18n": STAFF,
+    "admin:autocomplete": NOBODY,  # no field of ours asks it
+    "admin:view_on_site": NOBODY,  # no record has a site of its own
+    "admin:password_change": STAFF,
+    "admin:password_change_done": STAFF,
+    "admin:auth_user_password_change": PERMISSION,
+    "admin:": NOBODY,  # what no other address takes
+}
+_TAKEN = {"admin:logout": ("POST",), "admin:login": ("GET", "POST"), "admin:password_change": ("GET", "POST")}
+_TAKEN |= {"admin:auth_user_password_change": ("GET", "POST")}
+# A record's address in Django's admin -> the attribute of its class that says who may.
+_OF_RECORDS = {
+    "changelist": "needs",
+    "history": "needs",
+    "add": "adds",
+    "delete": "deletes",
+    "change": "needs",
+    "": "needs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One address, and of the API one call at it."""
+
+    route: str  # "/failures/<int:pk>/"
+    name: str  # "failure-detail", "admin:jobs_admin_failure_change", "api:one_failure"
+    right: str  # "" where none is declared
+    methods: tuple[str, ...]  # of GET, POST, PATCH …; HEAD goes with GET
+    to_change: str = ""  # of a record in Django's admin: who may send its form
+
+    @property
+    def kind(self) -> str:
+        return "api" if self.name.startswith("api:") else "admin" if self.name.startswith("admin:") else "page"
+
+    def right_to(self, method: str) -> str:
+        return self.to_change if self.to_change and method not in READS else self.right
+
+
+def addresses() -> list[Address]:
+    """Every address of the desk, in the order of the URLconf."""
+    # The API has an entry for each call, and all at one address a view that knows them all.
+    return list(dict.fromkeys(_addresses(get_resolver().url_patterns, "/", "")))
+
+
+def _addresses(patterns: list, before: str, space: str) -> Iterator[Address]:
+    for pattern in patterns:
+        route = before + str(pattern.pattern).removeprefix("^")
+        if isinstance(pattern, URLResolver):
+            inner = f"{pattern.namespace}:" if pattern.namespace else _space_of(pattern) or space
+            yield from _addresses(pattern.url_patterns, route, inner)
+        elif isinstance(pattern, URLPattern):
+            yield from _of(pattern, route, f"{space}{pattern.name or ''}")
+
+
+def _space_of(resolver: URLResolver) -> str:
+    return f"{resolver.app_name}:" if resolver.app_name else ""
+
+
+def _of(pattern: URLPattern, route: str, name: str) -> Iterator[Address]:
+    view = pattern.callback
+    if calls := getattr(view, "calls", None):
+        for method, call in calls.items():
+            yield Address(route, f"api:{call.__name__}", getattr(call, "right", ""), (method,))
+    elif isinstance(record := getattr(view, "model_admin", None), ModelAdmin):
+        yield _of_record(record, route, name)
+    elif getattr(view, "is_call", False):
+        yield Address(route, name, view.right, ("GET",))
+    else:
+        right = _OF_DJANGO.get(name) or getattr(view, "right", "")
+        yield Address(route, name, right, methods(view, name))
+
+
+def _of_record(record: ModelAdmin, route: str, name: str) -> Address:
+    act = name.rpartition("_")[2] if name != "admin:" else ""
+    if not act:
+        return Address(route, name, STAFF, ("GET",))  # where records were before Django 1.9
+    # Classes of other apps know only Django's permissions.
+    unsaid = "" if type(record).__module__.startswith("jobs_admin.") else PERMISSION
+    right = getattr(record, _OF_RECORDS[act], unsaid)
+    to_change = getattr(record, "changes", unsaid) if act == "change" else ""
+    return Address(route, name, right, ("GET",) if act == "history" else ("GET", "POST"), to_change)
+
+
+def methods(view: Callable[..., Any], name: str) -> tuple[str, ...]:
+    """What `require_safe`, `require_POST` … let through; of a class, what it has methods for. None of a call of the API."""
+    if name.startswith("admin:"):
+        return _TAKEN.get(name, ("GET",))
+    if kind := getattr(view, "view_class", None):
+        return tuple(m.upper() for m in ("get", "post") if m in kind.http_method_names and hasattr(kind, m))
+    while view is not None:
+        taken = inspect.getclosurevars(view).nonlocals.get("request_method_list") if inspect.isfunction(view) else None
+        if taken:
+            return tuple(method for method in taken if method != "HEAD")
+        view = getattr(view, "__wrapped__", None)
+    return ()
+
+
+@checks.register(checks.Tags.security)
+def every_address_declares_its_right(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
+    """An address that says nothing of who may use it is refused before the desk starts."""
+    found: list[checks.CheckMessage] = []
+    for address in addresses():
+        where = f"{address.route} ({address.name})"
+        if address.right not in RIGHTS:
+            how = "@can(role) on a page, @needs(role) on a call of the API, needs/adds/changes/deletes on a ModelAdmin."
+            found.append(checks.Error(f"{where} declares no right.", hint=how, id="redrive.E001"))
+        if not address.methods:
+            how = "Put require_safe, require_POST or require_http_methods above @can(role)."
+            found.append(checks.Error(f"{where} says nothing of its methods.", hint=how, id="redrive.E002"))
+    return found

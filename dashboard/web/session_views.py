@@ -1,0 +1,28 @@
+"""Coming in and going out."""
+
+from __future__ import annotations
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from dashboard.web.middleware.entrance import page_at
+
+
+class Login(LoginView):
+    """Where a person says who they are. `next` leads only to pages of this desk that can be looked at."""
+
+    template_name = "registration/login.html"
+    redirect_authenticated_user = True
+
+    def get_redirect_url(self) -> str:
+        return page_at(self.request, super().get_redirect_url())
+
+
+class Logout(LogoutView):
+    """Ends the session; a POST, so that no foreign page can do it."""
+
+
+def locked(request: HttpRequest, response: HttpResponse | None = None, credentials=None) -> HttpResponse:
+    """What axes answers after too many wrong passwords."""
+    return render(request, "registration/locked.html", status=429)

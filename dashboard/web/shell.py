@@ -1,0 +1,104 @@
+"""What surrounds every page: the rail, what the person may do, what is said to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from django.conf import settings
+from django.template.loader import get_template
+from django.urls import get_script_prefix, reverse
+
+from dashboard.web.toasts import toasts as said
+from jobs_admin import config
+from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
+from jobs_admin.queues import liveness
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A page of the rail."""
+
+    name: str
+    url: str
+    icon: str
+    key: str  # pressed after `g`
+    is_here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    places: tuple[Place, ...]
+    is_read_only: bool
+    may_see: bool
+    may_operate: bool
+    may_administer: bool
+
+
+_PLACES = (
+    ("Overview", "overview", "overview", "o", ()),
+    ("Alerts", "alert-list", "warning", "l", ("alert-", "silence-", "channel-", "delivery-", "runbook-")),
+    ("Groups", "group-list", "groups", "u", ("group-",)),
+    ("Failures", "failure-list", "failures", "f", ("failure-", "view-", "search-")),
+    ("Replays", "replay-list", "replays", "r", ("replay-",)),
+    ("Policies", "policy-list", "policies", "p", ("policy-",)),
+    ("Queues", "queue-list", "queues", "q", ("queue-",)),
+    ("Quarantine", "quarantine-list", "quarantine", "k", ("quarantine-",)),
+    ("Audit", "audit-list", "table", "a", ("audit-",)),
+    ("Sources", "source-list", "lock", "s", ("source-",)),
+    ("Demo", "demo", "demo", "d", ("demo",)),
+)
+
+
+def shell(context) -> Shell:
+    """What surrounds every page: the places to go, and what the person may do."""
+    request = context.get("request")
+    here = (request.resolver_match.url_name or "") if request and request.resolver_match else ""
+    viewer = getattr(request, "viewer", None)
+    if viewer is None and request is not None and getattr(request, "user", None) and request.user.is_authenticated:
+        viewer = viewer_of(request.user)
+    sees_demo = bool(settings.REDRIVE_DEMO_BROKER_URL and viewer and viewer.role_on("shop"))
+    is_admin = bool(viewer and viewer.may_anywhere(ADMIN))
+    return Shell(
+        _places(here, sees_demo, is_admin, get_script_prefix()),
+        config.is_read_only(),
+        bool(viewer and viewer.may_anywhere(VIEWER)),
+        bool(viewer and viewer.may_anywhere(OPERATOR)),
+        bool(is_admin and getattr(request, "user", None) and request.user.is_staff),
+    )
+
+
+@lru_cache(maxsize=256)
+def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str) -> tuple[Place, ...]:
+    hidden = {"demo"} if not sees_demo else set()
+    if not is_admin:
+        hidden |= {"audit-list", "source-list"}
+    return tuple(
+        Place(name, reverse(url_name), icon_name, key, here == url_name or here.startswith(prefixes or ("\0",)))
+        for name, url_name, icon_name, key, prefixes in _PLACES
+        if url_name not in hidden
+    )
+
+
+def kept(template_name: str, shell: Shell | None = None):
+    """A part that is the same for everyone with the same shell: rendered once, and kept as text.
+
+    It is given nothing but the shell, so that it cannot show what belongs to one person or one page.
+    """
+    return _kept(template_name, shell, get_script_prefix())
+
+
+@lru_cache(maxsize=512)
+def _kept(template_name: str, shell: Shell | None, prefix: str):
+    return get_template(template_name).render({"shell": shell})
+
+
+def guard_stands() -> str:
+    """What the switch says: `on`, `off` or `drain`."""
+    return liveness.watched().guard
+
+
+def toasts(context):
+    """The messages of this answer (dashboard.web.toasts)."""
+    request = context.get("request")
+    return said(request) if request is not None and hasattr(request, "_messages") else []

@@ -1,0 +1,263 @@
+"""A traceback for reading: the error that ended the job first, what caused it below, library frames folded.
+
+Thousands of failures share a stack, so a stack's HTML is made once and kept, within a bound of memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from threading import Lock
+
+from django.template.loader import render_to_string
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from pygments.lexers import PythonLexer
+from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
+
+from dashboard.web.text import visible
+from jobs_admin.core.traces import frames
+
+MOST_SHOWN = 64 * 1024  # characters, from the end: the error's own frames stand there
+LONGEST_LINE = 1_000  # characters of code that are coloured
+MOST_KEPT = 4 * 1024 * 1024  # characters of HTML that are kept, of all stacks together
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFrame:
+    file: str
+    place: str  # the end of the path, what one reads
+    line: int
+    function: str
+    code: SafeString | str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some frames of one kind in a row, or the words between and after them."""
+
+    is_application: bool = False
+    frames: tuple[ShownFrame, ...] = ()
+    words: str = ""
+    is_open: bool = False  # library frames: only where there is nothing else to read
+
+    @property
+    def last(self) -> ShownFrame:
+        return self.frames[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One exception of a chain, in the order of its own lines."""
+
+    n: int  # from 1: the error that ended the job
+    how: str  # what it has to do with the one above it: "caused by"; "" of the first
+    error: str  # its type, or the first of its words
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    sections: tuple[Section, ...]  # the error that ended the job, then what led to it
+    text: str
+    is_cut: bool
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(piece for section in self.sections for piece in section.pieces)
+
+
+_FRAME = re.compile(r'[ |+-]*File "')
+_AT = "    at "  # a frame of JavaScript
+_OPENING = re.compile(r"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):\s*\Z")
+_BETWEEN = re.compile(
+    r"^(During handling of the above exception, another exception occurred:"
+    r"|The above exception was the direct cause of the following exception:)\s*$",
+    re.MULTILINE,
+)
+
+
+def shown(trace: str) -> Shown:
+    """`trace` in sections, the last exception first. Text that is no traceback is one section of words."""
+    text = trace[-MOST_SHOWN:]
+    parts = _BETWEEN.split(text)  # the first cause, how the next came of it, the next …
+    found = []
+    for n, place in enumerate(range(len(parts) - 1, -1, -2), 1):
+        pieces = _pieces(parts[place])
+        # What led to the error above says so in the words that stand between the two.
+        between = parts[place + 1] if place + 1 < len(parts) else ""
+        how = "" if n == 1 else "while handling" if between.startswith("During") else "caused by"
+        found.append(Section(n, how, _error(pieces), tuple(pieces)))
+    if not any(piece.is_application for section in found for piece in section.pieces):
+        found = [Section(s.n, s.how, s.error, tuple(_opened(p) for p in s.pieces)) for s in found]
+    return Shown(tuple(found), trace, len(trace) > MOST_SHOWN)
+
+
+def _opened(piece: Piece) -> Piece:
+    return Piece(piece.is_application, piece.frames, piece.words, is_open=bool(piece.frames))
+
+
+def _error(pieces: list[Piece]) -> str:
+    said = (pieces[-1].words or pieces[0].words) if pieces else ""
+    return said.split("\n", 1)[0].partition(": ")[0][:120]
+
+
+def _pieces(text: str) -> list[Piece]:
+    if _FRAME.search(text) is None and (own := _of_javascript(text)):
+        return own
+    known = iter(frames(text))
+    upcoming = next(known, None)
+    pieces: list[Piece] = []
+    own: list[ShownFrame] = []
+    own_is_application = False
+    words: list[str] = []
+
+    def close_frames() -> None:
+        if own:
+            pieces.append(Piece(own_is_application, tuple(own)))
+            own.clear()
+
+    def close_words() -> None:
+        said = "\n".join(words).strip("\n")
+        if said:
+            pieces.append(Piece(words=said))
+        words.clear()
+
+    lines = text.split("\n")
+    n = 0
+    while n < len(lines):
+        line = lines[n]
+        n += 1
+        if upcoming is None or not _FRAME.match(line) or upcoming.file not in line:
+            if not _OPENING.match(line):
+                if line.strip():
+                    close_frames()
+                words.append(line)
+            continue
+        close_words()
+        if upcoming.is_application != own_is_application:
+            close_frames()
+            own_is_application = upcoming.is_application
+        body = []
+        while n < len(lines) and lines[n].startswith(("    ", "  |")) and not _FRAME.match(lines[n]):
+            body.append(lines[n])
+            n += 1
+        own.append(
+            ShownFrame(
+                upcoming.file,
+                _place(upcoming.file),
+                upcoming.line,
+                upcoming.function,
+                highlighted(_code(body) or upcoming.code),
+            )
+        )
+        upcoming = next(known, None)
+    close_frames()
+    close_words()
+    return pieces
+
+
+def _of_javascript(text: str) -> list[Piece]:
+    """A stack as V8 writes it: the error first, then its frames, the innermost first. Empty for other text."""
+    known = frames(text)[::-1]
+    lines = text.split("\n")
+    end = next((n for n in range(len(lines), 0, -1) if lines[n - 1].startswith(_AT)), 0)
+    begin = end
+    while begin and lines[begin - 1].startswith(_AT):
+        begin -= 1
+    if not known or end - begin != len(known):  # more of them than are read
+        return []
+    pieces = [Piece(words=said)] if (said := "\n".join(lines[:begin]).strip("\n")) else []
+    for is_application, row in groupby(known, key=lambda frame: frame.is_application):
+        pieces.append(
+            Piece(is_application, tuple(ShownFrame(f.file, _place(f.file), f.line, f.function, "") for f in row))
+        )
+    rest = "\n".join(lines[end:]).strip("\n")
+    return [*pieces, Piece(words=rest)] if rest else pieces
+
+
+def _place(file: str) -> str:
+    return "/".join(file.replace("\\", "/").split("/")[-3:])
+
+
+def _code(body: list[str]) -> str:
+    """The source without what only underlines it."""
+    lines = [line for line in body if line.strip(" ~^|")]
+    indent = min((len(line) - len(line.lstrip()) for line in lines), default=0)
+    return "\n".join(line[indent:] for line in lines)
+
+
+# The kinds of token that have a colour (parts.css); the rest is ink.
+_LOOKS: tuple[tuple[_TokenType, str], ...] = (
+    (Comment, "c"),
+    (Keyword, "k"),
+    (Operator.Word, "k"),
+    (String, "s"),
+    (Number, "n"),
+    (Name.Function, "f"),
+    (Name.Class, "f"),
+    (Name.Builtin, "f"),
+    (Name.Exception, "f"),
+)
+_lexer = PythonLexer(stripnl=False, ensurenl=False)
+
+
+@lru_cache(maxsize=1024)  # different stacks go through the same lines of libraries
+def _highlighted(code: str) -> SafeString:
+    # What has no colour needs no element.
+    pieces = (
+        format_html('<span class="{}">{}</span>', look, visible(text)) if (look := _look(kind)) else visible(text)
+        for kind, text in _lexer.get_tokens(code)
+    )
+    return format_html_join("", "{}", ((piece,) for piece in pieces))
+
+
+def highlighted(code: str) -> SafeString | str:
+    """Python as HTML: each token escaped, coloured by class. A line too long to be read is left as it is."""
+    return _highlighted(code) if len(code) <= LONGEST_LINE else visible(code)
+
+
+def _look(kind: _TokenType) -> str:
+    return next((look for known, look in _LOOKS if kind in known), "")
+
+
+class _Kept:
+    """HTML by the hash of its stack, the least lately used let go first."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.characters = most, 0
+        self.held: OrderedDict[str, SafeString] = OrderedDict()
+        self.lock = Lock()
+
+    def get(self, key: str) -> SafeString | None:
+        with self.lock:
+            found = self.held.get(key)
+            if found is not None:
+                self.held.move_to_end(key)
+            return found
+
+    def keep(self, key: str, html: SafeString) -> None:
+        with self.lock:
+            if key in self.held or len(html) > self.most // 8:
+                return
+            self.held[key] = html
+            self.characters += len(html)
+            while self.characters > self.most:
+                _, gone = self.held.popitem(last=False)
+                self.characters -= len(gone)
+
+
+kept = _Kept(MOST_KEPT)
+
+
+def as_html(sha256: str, text: Callable[[], str]) -> SafeString:
+    """The stack with this hash, ready for a page; `text` is asked for it only where it is not kept."""
+    found = kept.get(sha256)
+    if found is None:
+        found = mark_safe(render_to_string("parts/traceback.html", {"trace": shown(text())}).strip())  # noqa: S308
+        kept.keep(sha256, found)
+    return found
