@@ -300,8 +300,8 @@ def test_a_job_that_succeeds_makes_no_call_to_the_store(worker):
         after, seconds = calls(), time.monotonic() - started
     made = {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
     assert "cmdstat_xadd" not in made
-    # What is left is a look each second, and the heartbeat's thirteen commands at once every five.
-    assert sum(made.values()) <= seconds + 2 + 13 * (seconds // 5 + 1), made
+    # What is left is a look each second and some beats of heartbeats, thirteen commands each: a call a job would be 400 more.
+    assert sum(made.values()) <= 40 + 4 * seconds, made
 
 
 def test_the_heartbeat_counts_what_happened(worker):
