@@ -64,4 +64,4 @@ def _page(
         "typed": typed,
         "errors": {refused.field if refused.field in ("task", "url") else "all": [refused.message]} if refused else {},
     }
-    return render_page(request, "alerts/runbooks.html", context, part="runbooks", status=status)
+    return render_page(request, "redrive/alerts/runbooks.html", context, part="runbooks", status=status)

@@ -110,7 +110,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "self_url": (here := alert_list.address(kept, after=after or "")),
         "back": here,
     }
-    return render_page(request, "alerts/list.html", context, part="alerts")
+    return render_page(request, "redrive/alerts/list.html", context, part="alerts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         ),
         "self_url": reverse("alert-detail", args=[alert.pk]),
     }
-    return render_page(request, "alerts/detail.html", context, part="alert")
+    return render_page(request, "redrive/alerts/detail.html", context, part="alert")
 
 
 def _picture(request: HttpRequest, alert: Alert, since: datetime, until: datetime) -> alert_picture.Picture:

@@ -24,4 +24,4 @@ def index(request: HttpRequest) -> HttpResponse:
         "final": undo_offer.final(act) if isinstance(act, Done) else None,
         "list_url": reverse("failure-list"),
     }
-    return render_page(request, "undo.html", context, part="offer")
+    return render_page(request, "redrive/undo.html", context, part="offer")

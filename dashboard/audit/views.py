@@ -50,7 +50,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "next_url": f"?{urlencode({**chosen, 'after': page.next})}" if page.next else "",
         "first_url": f"?{urlencode(chosen)}",
     }
-    return render_page(request, "audit/list.html", context, part="events")
+    return render_page(request, "redrive/audit/list.html", context, part="events")
 
 
 def _lines(request: HttpRequest, rows: list[AuditEvent]) -> list[Line]:

@@ -183,7 +183,7 @@ def _page(request: HttpRequest) -> HttpResponse:
         context["incident"] = incident_page.shown(story.read(_broker()))
     except control.DemoUnreachable as error:
         context["incident_is_away"] = str(error)
-    return render_page(request, "demo/index.html", context, part="demo")
+    return render_page(request, "redrive/demo/index.html", context, part="demo")
 
 
 def _broker():

@@ -132,7 +132,7 @@ def _edit_page(
         "changes": [{"name": name, "difference": (changes or {}).get(field)} for field, name in _EDITED.items()],
         "changes_nothing": changes is not None and all(change.is_same for change in changes.values()),
     }
-    return render_page(request, "failures/edit.html", context, part="edit", status=status)
+    return render_page(request, "redrive/failures/edit.html", context, part="edit", status=status)
 
 
 @require_POST

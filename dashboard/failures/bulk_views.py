@@ -122,7 +122,7 @@ def _step(request: HttpRequest, under_way: Sweep) -> HttpResponse:
         "words": sweeps.of(under_way),
         "token": signing.dumps(asdict(under_way), salt=_salt(request), compress=True),
     }
-    return render_page(request, "failures/sweep.html", context, part="sweep")
+    return render_page(request, "redrive/failures/sweep.html", context, part="sweep")
 
 
 def _salt(request: HttpRequest) -> str:

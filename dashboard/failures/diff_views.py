@@ -39,7 +39,7 @@ def index(request: HttpRequest, pk: int) -> HttpResponse:
             "sections": failure_diff.sections(failure, left, right),
             "is_one": left.pk == right.pk,
         }
-    return render_page(request, "failures/diff.html", context, part="diff")
+    return render_page(request, "redrive/failures/diff.html", context, part="diff")
 
 
 _ATTEMPT = re.compile(r"(\d{1,9})\.(\d{1,9})|(\d{1,19})", re.ASCII)

@@ -58,7 +58,7 @@ def page(
         "may_act": may_act,
         "group_acts": failure_list.GROUP_ACTS,
     }
-    return render_page(request, "failures/list.html", context, part="results", status=status)
+    return render_page(request, "redrive/failures/list.html", context, part="results", status=status)
 
 
 @require_safe
@@ -76,7 +76,7 @@ def newer(request: HttpRequest) -> HttpResponse:
         "is_capped": count > NEWER_CAP,
         "first_url": links.list_url(text),
     }
-    return render_page(request, "failures/list.html", context, part="newer")
+    return render_page(request, "redrive/failures/list.html", context, part="newer")
 
 
 @require_safe
@@ -93,7 +93,7 @@ def facets(request: HttpRequest) -> HttpResponse:
         "counted_over": failure_list.counted_over_all(spread),
         "list_url": links.list_url(text),
     }
-    return render_page(request, "failures/facets.html", context, part="facets")
+    return render_page(request, "redrive/failures/facets.html", context, part="facets")
 
 
 @require_safe
@@ -103,11 +103,11 @@ def complete(request: HttpRequest) -> HttpResponse:
     text, at = request.GET.get("q", ""), whole_number(request.GET.get("at"))
     found = completing.complete(request.viewer, text, len(text) if at is None else min(at, len(text)))
     context = {"found": found, "options": failure_list.options(found.options)}
-    return render_page(request, "failures/complete.html", context, part="complete")
+    return render_page(request, "redrive/failures/complete.html", context, part="complete")
 
 
 @require_safe
 @can(VIEWER)
 def help_page(request: HttpRequest) -> HttpResponse:
     """The whole search language, with examples to follow."""
-    return render_page(request, "failures/help.html", {"chapters": search_help.chapters()}, part="help")
+    return render_page(request, "redrive/failures/help.html", {"chapters": search_help.chapters()}, part="help")

@@ -92,7 +92,7 @@ def page(
         **told(failure, chosen),
         **more,
     }
-    return render_page(request, "failures/detail.html", context, part="failure", status=status)
+    return render_page(request, "redrive/failures/detail.html", context, part="failure", status=status)
 
 
 def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, object]:
@@ -136,7 +136,7 @@ def attempt(request: HttpRequest, pk: int, attempt_pk: int) -> HttpResponse:
     one = _attempt(failure, attempt_pk)
     if request.htmx and not request.htmx.history_restore_request:
         context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), **told(failure, one)}
-        return render_page(request, "failures/detail.html", context, part="told")
+        return render_page(request, "redrive/failures/detail.html", context, part="told")
     return page(request, failure, chosen=one)
 
 
@@ -161,7 +161,7 @@ def attempts(request: HttpRequest, pk: int) -> HttpResponse:
         "rows": timeline.rows(ended, base),
         "earlier_url": f"{base}?run={run}&before={ended[0].attempt}" if more else "",
     }
-    return render_page(request, "failures/attempts.html", context, part="earlier")
+    return render_page(request, "redrive/failures/attempts.html", context, part="earlier")
 
 
 @require_safe
@@ -180,7 +180,7 @@ def related(request: HttpRequest, pk: int) -> HttpResponse:
         for one in held.alike
     ]
     context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), "kin": held, "alike": alike}
-    return render_page(request, "failures/kin.html", context, part="kin")
+    return render_page(request, "redrive/failures/kin.html", context, part="kin")
 
 
 def _number(request: HttpRequest, name: str, default: str) -> int:
@@ -217,7 +217,7 @@ def opened(request: HttpRequest, pk: int) -> HttpResponse:
                 if words
                 else {"trees": [_branch(one, root, to) for one, root in roots.items()]}
             )
-            return render_page(request, "failures/branch.html", context, part="arguments")
+            return render_page(request, "redrive/failures/branch.html", context, part="arguments")
         piece, names = tree.opened(roots[name], steps)
     except (KeyError, contents.Unreadable) as error:
         why = str(error) if isinstance(error, contents.Unreadable) else f"there is nothing at {at[:200]}"
@@ -225,7 +225,7 @@ def opened(request: HttpRequest, pk: int) -> HttpResponse:
     path = reduce(tree.joined, names, name)
     lines = tree.lines(piece, at, path, start)
     context |= {"path": path, "branch": tree.as_html(lines, to, is_part=bool(start) and bool(request.htmx))}
-    return render_page(request, "failures/branch.html", context, part="branch")
+    return render_page(request, "redrive/failures/branch.html", context, part="branch")
 
 
 _NAMES = {"args": "Arguments", "kwargs": "Keyword arguments"}

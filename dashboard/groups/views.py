@@ -68,7 +68,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "open_url": asked.url(state="", assigned=None),
         "all_url": asked.url(state=group_list.ALL, assigned=None),
     }
-    return render_page(request, "groups/list.html", context, part="groups")
+    return render_page(request, "redrive/groups/list.html", context, part="groups")
 
 
 def _by(request: HttpRequest, name: str) -> HttpResponse:
@@ -85,7 +85,7 @@ def _by(request: HttpRequest, name: str) -> HttpResponse:
         "title": {"queue": "Queue", "tenant": "Tenant", "release": "Release"}[name],
         "self_url": f"{reverse('group-list')}?by={name}",
     }
-    return render_page(request, "groups/by.html", context, part="by")
+    return render_page(request, "redrive/groups/by.html", context, part="by")
 
 
 @require_safe
@@ -133,7 +133,7 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
         "why_url": reverse("group-why", args=[name]) + (f"?example={_example(request)}" if _example(request) else ""),
         "self_url": group_page.page_url(name, **kept),
     }
-    return render_page(request, "groups/detail.html", context, part="group")
+    return render_page(request, "redrive/groups/detail.html", context, part="group")
 
 
 def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpResponse | None:
@@ -152,7 +152,7 @@ def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpRespons
         "list_url": f"{reverse('group-list')}?{urlencode({'q': query, 'state': group_list.ALL})}",
         "self_url": links.group_page(fingerprint),
     }
-    return render_page(request, "groups/parts.html", context, part="parts")
+    return render_page(request, "redrive/groups/parts.html", context, part="parts")
 
 
 def _not_found(error: failures.NoSuchGroup) -> HttpResponse:
@@ -183,7 +183,7 @@ def story(request: HttpRequest, fingerprint: str) -> HttpResponse:
             for one, why in group_story.alike(viewer, group)
         ],
     }
-    return render_page(request, "groups/story.html", context, part="story")
+    return render_page(request, "redrive/groups/story.html", context, part="story")
 
 
 @require_safe
@@ -224,7 +224,7 @@ def why_page(
         "refused": refused.message if refused else "",
         "refused_at": given.get("kind", ""),
     }
-    return render_page(request, "groups/why.html", context, part="why", status=status)
+    return render_page(request, "redrive/groups/why.html", context, part="why", status=status)
 
 
 def named(request: HttpRequest, fingerprint: str) -> Group:

@@ -37,7 +37,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "is_of_place": bool(request.GET.get("source")),
         "has_times": bool(request.GET.get("since") or request.GET.get("until")),
     }
-    return render_page(request, "incidents/report.html", context, part="incident", status=400 if refusal else 200)
+    return render_page(request, "redrive/incidents/report.html", context, part="incident", status=400 if refusal else 200)
 
 
 @require_safe

@@ -26,7 +26,7 @@ MOST_CHARS = 500
 @require_safe
 @can(VIEWER)
 def index(request: HttpRequest) -> HttpResponse:
-    """A part for `parts/keyboard.html`, asked for when the palette is opened, and as words are typed into it (`q`)."""
+    """A part for `redrive/parts/keyboard.html`, asked for when the palette is opened, and as words are typed into it (`q`)."""
     text = request.GET.get("q", "")[:MOST_CHARS]
     words = text.lower().split()
     views = saved_views.listing(request.viewer)
@@ -49,4 +49,4 @@ def index(request: HttpRequest) -> HttpResponse:
             for n, row in enumerate(found)
         ],
     }
-    return render(request, "parts/palette.html", context)
+    return render(request, "redrive/parts/palette.html", context)

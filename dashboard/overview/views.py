@@ -107,7 +107,7 @@ def index(request: HttpRequest) -> HttpResponse:
         # Django's admin lets in members of staff only.
         "may_see_unfiled": viewer.may(ADMIN, EVERY_SOURCE) and request.user.is_staff,
     }
-    return render_page(request, "overview/index.html", context, part="overview")
+    return render_page(request, "redrive/overview/index.html", context, part="overview")
 
 
 def _dead(rows: list[tuple[str, str, int]]) -> list[DeadLine]:

@@ -87,7 +87,7 @@ def detail(request: HttpRequest, name: str) -> HttpResponse:
     except policies.NoSuchPolicy:
         return _not_in_force(request, name)
     if request.htmx and not request.htmx.history_restore_request:
-        return render_page(request, "policies/edit.html", _standing(request, current), part="in_force")
+        return render_page(request, "redrive/policies/edit.html", _standing(request, current), part="in_force")
     document = current.document
     if number := whole_number(request.GET.get("from")):
         # Until when it was to be in force has nothing to do with now.
@@ -260,7 +260,7 @@ def page(
     }
     if edit.current:
         context |= _standing(request, edit.current)
-    return render_page(request, "policies/edit.html", context, part=part, status=status)
+    return render_page(request, "redrive/policies/edit.html", context, part=part, status=status)
 
 
 def _standing(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "may_act": may_act,
         "lint_url": reverse("policy-lint"),
     }
-    return render_page(request, "policies/list.html", context, part="policies")
+    return render_page(request, "redrive/policies/list.html", context, part="policies")
 
 
 @require_safe
@@ -57,7 +57,7 @@ def versions(request: HttpRequest, name: str) -> HttpResponse:
         "is_first": "after" not in request.GET,
         "compared": _compared(request, name, current),
     }
-    return render_page(request, "policies/versions.html", context, part="versions")
+    return render_page(request, "redrive/policies/versions.html", context, part="versions")
 
 
 def _compared(request: HttpRequest, name: str, current: object) -> dict | None:

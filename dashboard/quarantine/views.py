@@ -77,7 +77,7 @@ def _page(request: HttpRequest, after: str, status: int = 200) -> HttpResponse:
         "first_url": _address("") if after else "",
         "next_url": _address(page.next) if page.next else "",
     }
-    return render_page(request, "quarantine/list.html", context, part="quarantine", status=status)
+    return render_page(request, "redrive/quarantine/list.html", context, part="quarantine", status=status)
 
 
 def _address(after: str) -> str:

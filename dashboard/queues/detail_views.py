@@ -108,7 +108,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
         "narrower_url": address + narrower if (narrower := window.narrower()) else "",
         "wider_url": address + wider if (wider := window.wider(now)) else "",
     }
-    return render_page(request, "queues/detail.html", context, part="queue")
+    return render_page(request, "redrive/queues/detail.html", context, part="queue")
 
 
 @require_POST

@@ -96,7 +96,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "rate_window": rates.WINDOW,
         "kept": retention.in_words(),
     }
-    return render_page(request, "queues/list.html", context, part="queues")
+    return render_page(request, "redrive/queues/list.html", context, part="queues")
 
 
 def _address(after: str) -> str:

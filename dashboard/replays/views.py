@@ -49,7 +49,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "is_first": "after" not in request.GET,
         "may_act": request.viewer.may_anywhere(OPERATOR),
     }
-    return render_page(request, "replays/list.html", context, part="replays")
+    return render_page(request, "redrive/replays/list.html", context, part="replays")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -64,7 +64,7 @@ def new(request: HttpRequest) -> HttpResponse:
     what = scope.cleaned_data
     # No search at all is not "everything": that must be asked for, by an empty `q`.
     if not what["selection"] and "q" not in given:
-        return render_page(request, "replays/new.html", {"is_unscoped": True}, part="preview")
+        return render_page(request, "redrive/replays/new.html", {"is_unscoped": True}, part="preview")
     if what["selection"]:
         what["q"] = ""
     asked = _Asked(replay_forms.Pace(given), replay_forms.Options(given))
@@ -140,7 +140,7 @@ def _preview_page(
         preview = _previewed(request, what, asked, snapshot)
     except ReplayRefused as why:
         context = {"refused": refused or why, "q": what["q"], "back_url": links.list_url(what["q"])}
-        return render_page(request, "replays/new.html", context, part="preview", status=422)
+        return render_page(request, "redrive/replays/new.html", context, part="preview", status=422)
     queues = [queue for queue, _ in preview.by_queue]
     listed = [name for name, _, _ in preview.groups[: replay_preview.MOST_VALUES]]
     listed += [one.fingerprint for one in preview.choices[: replay_preview.MOST_PLACED]]
@@ -164,7 +164,7 @@ def _preview_page(
     }
     if asked.options.asked.get("patch") and not asked.options.errors:
         context |= _changes(request, what, asked, preview)
-    return render_page(request, "replays/new.html", context, part="preview", status=status)
+    return render_page(request, "redrive/replays/new.html", context, part="preview", status=status)
 
 
 def _changes(request: HttpRequest, what: dict, asked: _Asked, preview: replays.Preview) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
         "here": request.get_full_path() if request.method == "GET" else reverse("replay-detail", args=[replay.pk]),
         **more,
     }
-    return render_page(request, "replays/detail.html", context, part="replay", status=status)
+    return render_page(request, "redrive/replays/detail.html", context, part="replay", status=status)
 
 
 @dataclass(frozen=True, slots=True)

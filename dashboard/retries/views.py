@@ -26,7 +26,7 @@ def index(request: HttpRequest) -> HttpResponse:
     found = rescheduling.listing(request.viewer, after=request.GET.get("after"))
     lines = [(one, retry_page.shown(one, may_act=False, undone=False)) for one in found.rows]
     context = {"lines": lines, "next": found.next, "is_first": "after" not in request.GET}
-    return render_page(request, "retries/list.html", context, part="retries")
+    return render_page(request, "redrive/retries/list.html", context, part="retries")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -42,7 +42,7 @@ def new(request: HttpRequest) -> HttpResponse:
     selection, query = what["selection"], "" if what["selection"] else what["q"]
     # No search at all is not "everything": that must be asked for, by an empty `q`.
     if not selection and "q" not in given:
-        return render_page(request, "retries/new.html", {"is_unscoped": True}, part="preview")
+        return render_page(request, "redrive/retries/new.html", {"is_unscoped": True}, part="preview")
     if request.method == "POST" and given.get("step") == "start" and change.is_valid():
         try:
             planned = rescheduling.plan(
@@ -107,7 +107,7 @@ def _page(
             "herd_after": after,
             "fitting": preview.matched - preview.beyond,
         }
-    return render_page(request, "retries/new.html", context, part="preview", status=status)
+    return render_page(request, "redrive/retries/new.html", context, part="preview", status=status)
 
 
 def found(request: HttpRequest, pk: int) -> Reschedule:
@@ -134,7 +134,7 @@ def _detail(request: HttpRequest, planned: Reschedule, *, refused: str = "", sta
         ),
         "here": reverse("reschedule-detail", args=[planned.pk]),
     }
-    return render_page(request, "retries/detail.html", context, part="reschedule", status=status)
+    return render_page(request, "redrive/retries/detail.html", context, part="reschedule", status=status)
 
 
 @require_POST

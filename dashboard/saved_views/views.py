@@ -30,7 +30,7 @@ def _page(request: HttpRequest, *, status: int = 200, **more: object) -> HttpRes
         "list_url": links.list_url(),
         **more,
     }
-    return render_page(request, "views/list.html", context, part="views", status=status)
+    return render_page(request, "redrive/views/list.html", context, part="views", status=status)
 
 
 @require_safe
@@ -39,7 +39,7 @@ def tabs(request: HttpRequest) -> HttpResponse:
     """The views as tabs over the list, each with what it holds now: loaded after the rows."""
     here = request.GET.get("q", "").strip()
     context = {"tabs": view_list.tabs(request.viewer, saved_views.listing(request.viewer), here), "q": here}
-    return render_page(request, "views/tabs.html", context, part="tabs")
+    return render_page(request, "redrive/views/tabs.html", context, part="tabs")
 
 
 @require_safe
@@ -47,7 +47,7 @@ def tabs(request: HttpRequest) -> HttpResponse:
 def count(request: HttpRequest, pk: int) -> HttpResponse:
     view = _found(request, pk)
     context = {"line": view_list.line(request.viewer, view), "shown": view_list.count(request.viewer, view)}
-    return render_page(request, "views/count.html", context, part="count")
+    return render_page(request, "redrive/views/count.html", context, part="count")
 
 
 @require_POST

@@ -18,4 +18,4 @@ for drawn in (icon, state, sparkline, share, kept, guard_stands):
     register.simple_tag(drawn)
 for about_the_asker in (shell, toasts):
     register.simple_tag(about_the_asker, takes_context=True)
-register.inclusion_tag("parts/hours.html")(hours)
+register.inclusion_tag("redrive/parts/hours.html")(hours)

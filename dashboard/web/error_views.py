@@ -46,4 +46,4 @@ def forgery(request: HttpRequest, reason: str = "") -> HttpResponse:
 def _answer(request: HttpRequest, status: int, sentence: str) -> HttpResponse:
     if request.headers.get("HX-Request"):
         return HttpResponse(sentence, content_type="text/plain; charset=utf-8", status=status)
-    return render(request, f"{status}.html", {"sentence": sentence}, status=status)
+    return render(request, f"redrive/{status}.html", {"sentence": sentence}, status=status)

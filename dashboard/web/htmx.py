@@ -28,7 +28,7 @@ def render_page(request: HttpRequest, page: str, context: dict, *, part: str, st
     response = HttpResponse(text.encode("utf-8", "backslashreplace"), status=status)
     if swap:
         # Read only now: rendering may have said something.
-        said = render_to_string("parts/messages_out_of_band.html", request=request)
+        said = render_to_string("redrive/parts/messages_out_of_band.html", request=request)
         if said.strip():
             response.write(said)
         elif request.method == "GET" and status == 200:
@@ -39,7 +39,7 @@ def render_page(request: HttpRequest, page: str, context: dict, *, part: str, st
 
 def stay(request: HttpRequest) -> HttpResponse:
     """A refusal, for htmx: what is to be said, and the page with what is chosen and typed in it as it is."""
-    said = render_to_string("parts/messages_out_of_band.html", request=request)
+    said = render_to_string("redrive/parts/messages_out_of_band.html", request=request)
     return HttpResponse(said, status=422, headers={"HX-Reswap": "none"})
 
 

@@ -37,7 +37,7 @@ _CALLED = {"planned": "not sent yet"}
 @lru_cache(maxsize=256)
 def icon(name: str, label: str = ""):
     """A picture of the sprite; decoration unless it has a label."""
-    href = f"{static('icons/sprite.svg')}#{name}"
+    href = f"{static('redrive/icons/sprite.svg')}#{name}"
     if label:
         return format_html('<svg class="icon" role="img" aria-label="{}"><use href="{}"></use></svg>', label, href)
     return format_html('<svg class="icon" aria-hidden="true"><use href="{}"></use></svg>', href)
@@ -47,7 +47,7 @@ def icon(name: str, label: str = ""):
 def state(name: str, words: str = ""):
     """A state: colour, shape and word."""
     look = STATES.get(str(name), "discarded")
-    href = f"{static('icons/sprite.svg')}#state-{look}"
+    href = f"{static('redrive/icons/sprite.svg')}#state-{look}"
     return format_html(
         '<span class="state is-{}"><svg class="shape" aria-hidden="true"><use href="{}"></use></svg>{}</span>',
         look,

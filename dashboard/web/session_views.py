@@ -12,7 +12,7 @@ from dashboard.web.middleware.entrance import page_at
 class Login(LoginView):
     """Where a person says who they are. `next` leads only to pages of this desk that can be looked at."""
 
-    template_name = "registration/login.html"
+    template_name = "redrive/registration/login.html"
     redirect_authenticated_user = True
 
     def get_redirect_url(self) -> str:
@@ -25,4 +25,4 @@ class Logout(LogoutView):
 
 def locked(request: HttpRequest, response: HttpResponse | None = None, credentials=None) -> HttpResponse:
     """What axes answers after too many wrong passwords."""
-    return render(request, "registration/locked.html", status=429)
+    return render(request, "redrive/registration/locked.html", status=429)

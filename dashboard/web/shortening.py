@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-OURS = ("css/", "js/")
+OURS = ("redrive/css/", "redrive/js/")
 _COMMENT_OF_STYLE = re.compile(r"/\*.*?\*/", re.S)
 _COMMENT_OF_SCRIPT = re.compile(r"^\s*//.*$", re.M)
 _AROUND_RULES = re.compile(r" *([{};]) *")

@@ -14,7 +14,7 @@ from whitenoise.storage import CompressedManifestStaticFilesStorage
 from dashboard.web.shortening import OURS, shortened
 
 # What our own pages load. Brotli at its best takes three seconds for the files of Django's admin, at the first start.
-_OF_PAGES = ("css/", "js/", "vendor/", "icons/", "django_htmx/htmx-2.min")
+_OF_PAGES = ("redrive/", "django_htmx/htmx-2.min")
 
 
 class Storage(CompressedManifestStaticFilesStorage):

@@ -258,6 +258,6 @@ def as_html(sha256: str, text: Callable[[], str]) -> SafeString:
     """The stack with this hash, ready for a page; `text` is asked for it only where it is not kept."""
     found = kept.get(sha256)
     if found is None:
-        found = mark_safe(render_to_string("parts/traceback.html", {"trace": shown(text())}).strip())  # noqa: S308
+        found = mark_safe(render_to_string("redrive/parts/traceback.html", {"trace": shown(text())}).strip())  # noqa: S308
         kept.keep(sha256, found)
     return found

@@ -63,20 +63,20 @@ def sent(file: str) -> str:
 def test_a_first_view_is_at_most_40_kilobytes(ann, pages, name):
     document = ann.get(pages[name], headers={"Accept-Encoding": "br"}).content
     files = set(_LOADED.findall(brotli.decompress(document).decode()))
-    assert any(file.endswith("htmx-2.min.js") for file in files) and "icons/sprite.svg" in files
+    assert any(file.endswith("htmx-2.min.js") for file in files) and "redrive/icons/sprite.svg" in files
     sizes = {file: len(brotli.compress(sent(file).encode())) for file in files}
     assert len(document) + sum(sizes.values()) <= MOST, sizes | {"document": len(document)}
 
 
 def test_what_is_cut_away_of_a_script_is_never_part_of_a_text():
-    for script in Path("static/js").glob("*.js"):
+    for script in Path("static/redrive/js").glob("*.js"):
         assert not [line for line in script.read_text().splitlines() if line.count("`") % 2], script
 
 
 def test_a_script_that_is_sent_has_no_comment_and_all_its_lines():
     assert (
-        shortened("js/a.js", "// why\nconst a = 1; // stays\n\n  const b = 2;\n")
+        shortened("redrive/js/a.js", "// why\nconst a = 1; // stays\n\n  const b = 2;\n")
         == "const a = 1; // stays\nconst b = 2;"
     )
-    assert shortened("css/a.css", "/* why\n */\n.a { b: c; }\n") == ".a{b:c;}"
-    assert shortened("vendor/a.js", "// theirs\n") == "// theirs\n"
+    assert shortened("redrive/css/a.css", "/* why\n */\n.a { b: c; }\n") == ".a{b:c;}"
+    assert shortened("redrive/vendor/a.js", "// theirs\n") == "// theirs\n"

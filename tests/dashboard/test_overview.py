@@ -244,7 +244,7 @@ def test_the_picture_is_there_before_any_script_and_the_library_waits_to_be_aske
     fail_now(1234)
     page = ann.get("/").content.decode()
     assert "<strong>1,234</strong>" in page and re.search(r'<path class="tint-0" d="M[\d.]+ 100v-100h', page)
-    assert '<script src="/static/vendor/uplot' not in page and 'data-script="/static/vendor/uplot' in page
+    assert '<script src="/static/redrive/vendor/uplot' not in page and 'data-script="/static/redrive/vendor/uplot' in page
 
 
 def test_many_who_look_at_the_same_sources_ask_the_database_once(ann, vera, watched, django_assert_max_num_queries):

@@ -7,7 +7,7 @@ import json
 from django.conf import settings
 from django.contrib.staticfiles import finders
 
-VENDOR = settings.BASE_DIR / "static" / "vendor"
+VENDOR = settings.BASE_DIR / "static" / "redrive" / "vendor"
 
 
 def test_vendored_files_are_the_published_ones_and_all_are_listed():

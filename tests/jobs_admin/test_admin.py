@@ -169,7 +169,7 @@ def test_what_a_job_says_is_escaped_on_the_confirmation(as_):
 def test_every_page_of_the_records_has_the_icon_of_the_desk(as_):
     client = as_()
     for url in ("/admin/", LIST, "/admin/auth/user/1/password/"):
-        assert 'rel="icon" href="/static/icons/redrive' in client.get(url).text, url
+        assert 'rel="icon" href="/static/redrive/icons/redrive' in client.get(url).text, url
 
 
 def test_a_viewer_sees_only_the_own_source_and_has_no_actions(as_):

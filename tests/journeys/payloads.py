@@ -243,7 +243,7 @@ _TEMPLATES = [
     "{{ %n%|safe }}",
     "{% load static %}{% static 'pwned' %}%n%",
     "{% autoescape off %}<img src=x onerror=pwned(%n%)>{% endautoescape %}",
-    "{% include 'registration/login.html' %}%n%",
+    "{% include 'redrive/registration/login.html' %}%n%",
     "{{ request.user.password }}%n%",
     "{% debug %}%n%",
     "{{ settings.SECRET_KEY }}%n%",

@@ -39,7 +39,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "first_url": f"?{urlencode(chosen)}" if after else "",
         "self_url": f"{reverse('delivery-list')}?{urlencode({**chosen, **({'after': after} if after else {})})}",
     }
-    return render_page(request, "alerts/deliveries.html", context, part="deliveries")
+    return render_page(request, "redrive/alerts/deliveries.html", context, part="deliveries")
 
 
 @require_safe
@@ -47,7 +47,7 @@ def index(request: HttpRequest) -> HttpResponse:
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     """htmx gets how it stands, until nothing more comes by itself."""
     context = {"d": channel_words.delivery(_found(request, pk))}
-    return render_page(request, "alerts/delivery.html", context, part="result")
+    return render_page(request, "redrive/alerts/delivery.html", context, part="result")
 
 
 @require_POST

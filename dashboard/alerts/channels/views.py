@@ -32,7 +32,7 @@ def index(request: HttpRequest) -> HttpResponse:
     rows = notices.channels(viewer)
     lines = channel_words.lines(rows, notices.last_deliveries(viewer), alerts.telling(viewer))
     context = {"lines": lines, "may_change": notices.may_change(viewer), "sees": not any(r.is_masked for r in rows)}
-    return render_page(request, "alerts/channels.html", context, part="channels")
+    return render_page(request, "redrive/alerts/channels.html", context, part="channels")
 
 
 @require_safe
@@ -173,7 +173,7 @@ def _page(
             "recent_waits": any(not one.is_over for one in shown),
             "d": _tested(request, row),
         }
-    return render_page(request, "alerts/channel.html", context, part="channel", status=status)
+    return render_page(request, "redrive/alerts/channel.html", context, part="channel", status=status)
 
 
 _INPUTS = ("url", "secret", "routing_key", "to")

@@ -141,7 +141,7 @@ def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse
     if rule and not request.htmx:
         stands = alerts.standing(viewer, [rule]).get(rule.pk)
         context["line"] = rule_list.line(rule, stands, may_change)
-    return render_page(request, "alerts/rule.html", context, part="outlook", status=status)
+    return render_page(request, "redrive/alerts/rule.html", context, part="outlook", status=status)
 
 
 def _drawn(request: HttpRequest, edit: Edit, *, is_told: bool) -> tuple[rule_picture.Picture | None, str]:

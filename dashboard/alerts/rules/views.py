@@ -45,7 +45,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "next_url": f"?{urlencode({'q': asked, 'after': shown[-1].name})}" if is_more else "",
         "first_url": f"?{urlencode({'q': asked})}" if after else "",
     }
-    return render_page(request, "alerts/rules.html", context, part="rules")
+    return render_page(request, "redrive/alerts/rules.html", context, part="rules")
 
 
 def _key(rule: Rule) -> tuple[str, str]:

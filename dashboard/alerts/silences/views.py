@@ -64,7 +64,7 @@ def _page(request: HttpRequest, given: dict[str, str], *, refused: Any = None, s
         "is_asked": bool(asked),
         **_fitting(request, asked),
     }
-    return render_page(request, "alerts/silences.html", context, part="silences", status=status)
+    return render_page(request, "redrive/alerts/silences.html", context, part="silences", status=status)
 
 
 def _fitting(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _fitting(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
 def fitting(request: HttpRequest) -> HttpResponse:
     """A part of the form: the open alerts that its matchers fit."""
     asked = silence_list.asked(request.GET)
-    return render(request, "alerts/fitting.html", {**_fitting(request, asked), "is_asked": bool(asked)})
+    return render(request, "redrive/alerts/fitting.html", {**_fitting(request, asked), "is_asked": bool(asked)})
 
 
 @require_POST

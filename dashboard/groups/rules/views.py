@@ -34,7 +34,7 @@ def _index(request: HttpRequest, *, frame: str = "", refused: str = "", status: 
         "frame": frame,
         "refused": refused,
     }
-    return render_page(request, "groups/rules.html", context, part="rules", status=status)
+    return render_page(request, "redrive/groups/rules.html", context, part="rules", status=status)
 
 
 @require_POST
@@ -124,4 +124,4 @@ def _preview(
         "refused": refused,
         "back_url": links.group_page(names[0]) if names else reverse("group-rules"),
     }
-    return render_page(request, "groups/rule_preview.html", context, part="preview", status=status)
+    return render_page(request, "redrive/groups/rule_preview.html", context, part="preview", status=status)

@@ -28,4 +28,4 @@ def index(request: HttpRequest) -> HttpResponse:
         "stale_queues": report.lying.stale(report.looked_at),
         "is_empty": not (report.policies or report.tasks or report.options),
     }
-    return render_page(request, "policies/lint.html", context, part="lint")
+    return render_page(request, "redrive/policies/lint.html", context, part="lint")

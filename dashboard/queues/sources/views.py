@@ -23,7 +23,7 @@ from jobs_admin.trust import admission
 @can(ADMIN)
 def index(request: HttpRequest) -> HttpResponse:
     context = source_signing.page(request.viewer, timezone.now())
-    return render_page(request, "sources/list.html", context, part="sources")
+    return render_page(request, "redrive/sources/list.html", context, part="sources")
 
 
 @require_POST
