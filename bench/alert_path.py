@@ -31,7 +31,7 @@ from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from demo.pager import new_secret
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60.0

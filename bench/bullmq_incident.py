@@ -197,8 +197,8 @@ class Incident:
 
     def _bring_up(self, stack: ExitStack) -> None:
         from dashboard.setup.engine import Engine
-        from tests import node
-        from tests.jobs_admin.replays.desk import Desk
+        from tests.kit import node
+        from tests.kit.desks import Desk
 
         engine = Engine(self.folder / "engine").start()
         stack.callback(engine.stop)
@@ -221,7 +221,7 @@ class Incident:
         return redis.Redis.from_url(self.database(number))
 
     def node(self, do: str, number: int = 1, **more: Any) -> Any:
-        from tests import node
+        from tests.kit import node
 
         asked = {"do": do, "url": self.database(number), "queue": QUEUE, **more}
         return node.Script(self.project / "bullmq_incident.mjs", json.dumps(asked)).start()

@@ -22,7 +22,7 @@ from dashboard.setup.engine import Engine
 from jobs_admin.core.envelope import encode
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
-from tests import node
+from tests.kit import node
 
 _QUEUE = "webhooks"
 

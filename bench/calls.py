@@ -34,7 +34,7 @@ from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.ledger import Ledger
 from jobs_admin.worker.policies import Policies
 from jobs_admin.worker.report import Origin, success
-from tests.real_celery import make_app
+from tests.kit.celery import make_app
 
 HELD = 8  # jobs of a worker whose leases one renewal keeps
 MESSAGE = b" " * 1500

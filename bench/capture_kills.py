@@ -154,7 +154,7 @@ class Rig:
 
     @contextlib.contextmanager
     def _desk(self) -> Iterator[Any]:
-        from tests.jobs_admin.replays.desk import Desk
+        from tests.kit.desks import Desk
 
         desk = Desk(self.folder, self.store.url)
         sources = self.folder / "sources.toml"
@@ -180,7 +180,7 @@ class Rig:
             watch.wait()
 
     def _publish(self, how: str) -> None:
-        from tests.jobs_admin.worker.policies import policy, published
+        from tests.kit.policies import policy, published
 
         backoff = {"kind": "fixed", "first_delay_s": 1}
         again = policy("again", told_jobs.AGAIN, max_attempts=told_jobs.TRIES, backoff=backoff)
@@ -299,7 +299,7 @@ def rigs(folder: Path, broker: str = "redis") -> Iterator[Any]:
             stack.callback(engine.stop)
             there: Broker = OnRedis(engine.url)
         else:
-            from tests.rabbitmq import HOW_TO_GET_IT, Node, server
+            from tests.kit.rabbitmq import HOW_TO_GET_IT, Node, server
 
             if server() is None:
                 raise SystemExit(HOW_TO_GET_IT)

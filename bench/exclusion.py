@@ -53,7 +53,7 @@ def main() -> None:
 
 def _measure(folder: Path, jobs: int) -> None:
     from bench.desk import desk
-    from tests import migrated
+    from tests.kit import migrated
 
     (folder / "sources.toml").write_text(SOURCES)
     database = folder / "redrive.sqlite3"

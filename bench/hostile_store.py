@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import redis
     from django.test import Client
 
-    from tests.shapes import Key
-    from tests.store_shapes import Many
+    from tests.rigs.shapes import Key
+    from tests.rigs.store_shapes import Many
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -84,9 +84,9 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
     from django.contrib.auth import get_user_model
 
     from jobs_admin import config
-    from tests.shapes import KEYS as FIRST
-    from tests.shapes import prepare, shapes
-    from tests.store_shapes import FIELDS, KEYS, MANY, PARSERS
+    from tests.rigs.shapes import KEYS as FIRST
+    from tests.rigs.shapes import prepare, shapes
+    from tests.rigs.store_shapes import FIELDS, KEYS, MANY, PARSERS
 
     assert FIRST.keys() <= KEYS.keys()
     browser = Client(raise_request_exception=False)
@@ -159,7 +159,7 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str]]:
     from jobs_admin.models import Unfiled
     from jobs_admin.models.access import ENGINE
     from jobs_admin.trust import source_keys
-    from tests.store_shapes import reports_of
+    from tests.rigs.store_shapes import reports_of
 
     now, seal, failed, filed = datetime.now(UTC), config.payload_keys().encrypt, [], []
     key = source_keys.create(ENGINE, "shop")

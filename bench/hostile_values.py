@@ -2,7 +2,7 @@
 
     python -m bench.hostile_values [--rounds 5]
 
-Each value of `tests/hostile.py` and of its test stands in a real Celery request. Timed is the guard alone: in the child what a
+Each value of `tests/kit/hostile.py` and of its test stands in a real Celery request. Timed is the guard alone: in the child what a
 policy asks an error, in the main process the whole report, to a real store and, where that is too slow, to the spool; what Celery
 itself does with such an error comes before, with and without a guard. The median of the rounds, and the longest. Prints JSON.
 """
@@ -63,8 +63,8 @@ def measured(store: Engine, folder: Path, rounds: int) -> dict[str, dict[str, fl
     from jobs_admin.worker.request import guarded
     from jobs_admin.worker.spool import Spool
     from jobs_admin.worker.store import Store
-    from tests import hostile
-    from tests.real_celery import make_app
+    from tests.kit import hostile
+    from tests.kit.celery import make_app
 
     hostile.StrSleeps.seconds = 0.01  # before the guard is asked, by Celery
     app = make_app("memory://")

@@ -4,7 +4,7 @@
 
 For each seed: a desk with the source `shop` (failures, a replay on its way, a policy, everything that workers write), the
 source `evil`, its key, and its store user with the rules of `manage.py worker-acl`. Writes are drawn from the shapes of
-`tests/hostile_worker.py`, then reports on evil's own stream until as many were taken by the store; then every step of `watch`
+`tests/rigs/hostile_worker.py`, then reports on evil's own stream until as many were taken by the store; then every step of `watch`
 that reads what workers write runs until nothing is left. Prints JSON; ends with 1 where a row or key of another source is not
 as it was.
 """
@@ -82,7 +82,7 @@ def run(url: str, writes: int, reports: int, seed: int) -> dict[str, object]:
     call_command("migrate", verbosity=0)
     logging.disable(logging.CRITICAL)
     from jobs_admin.models import Failure, Unfiled
-    from tests.hostile_worker import EVIL, Victim, connect, differences, forgeries, make_user
+    from tests.rigs.hostile_worker import EVIL, Victim, connect, differences, forgeries, make_user
 
     began = time.monotonic()
     store = redis.Redis.from_url(url)

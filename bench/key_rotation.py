@@ -86,8 +86,8 @@ def main() -> None:
 
     django.setup()
     from dashboard.setup.engine import Engine
-    from tests import postgresql_server
-    from tests.jobs_admin.replays.desk import Desk
+    from tests.kit import postgresql_server
+    from tests.kit.desks import Desk
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-rotation-")))

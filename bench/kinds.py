@@ -26,8 +26,8 @@ import redis
 
 from bench.desk import desk
 from dashboard.setup.engine import Engine
-from tests import garbage, rabbitmq
-from tests.real_celery import RealWorker
+from tests.kit import garbage, rabbitmq
+from tests.kit.celery import RealWorker
 
 ACKS = {False: "early", True: "late"}
 _SETTLED_S = 15.0
@@ -71,7 +71,7 @@ def _tried(folder: Path, engine: Engine, urls: dict[str, str]) -> list[dict[str,
     from jobs_admin import config
     from jobs_admin.models import Failure, Payload, Replay, ReplayItem
     from tests.conftest import forget_configuration
-    from tests.jobs_admin.worker import kinds
+    from tests.rigs import kinds
 
     made = {"redis": kinds.OnRedis, "rabbitmq": kinds.OnRabbitMQ}
     found = []

@@ -39,8 +39,8 @@ from bench.figures import spread
 from bench.machine import machine, versions
 from bench.waiting_retries import HOUR_S, lines, pass_the_hour, send, until
 from jobs_admin.core import keys
-from tests.jobs_admin.worker.policies import policy, published
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.policies import policy, published
 
 ROOT = Path(__file__).resolve().parent.parent
 HOWS = ("drain", "now", "to_dead", "undrained")
@@ -84,7 +84,7 @@ class Leaving:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Leaving]:
-        from tests.jobs_admin.replays.desk import Desk
+        from tests.kit.desks import Desk
 
         self.desk = Desk(self.folder, self.store_url)
         sources = self.folder / "sources.toml"
@@ -241,7 +241,7 @@ _WAYS: dict[str, Callable[[Leaving, list[RealWorker]], None]] = {
 def left(folder: Path, how: str, retries: int, per_second: int, broker: str = "redis", **more: Any) -> dict[str, Any]:
     """One way of leaving, on servers of its own."""
     from dashboard.setup.engine import Engine
-    from tests.rabbitmq import HOW_TO_GET_IT, Node, server
+    from tests.kit.rabbitmq import HOW_TO_GET_IT, Node, server
 
     with contextlib.ExitStack() as stack:
         store = Engine(folder / "store").start()

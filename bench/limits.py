@@ -36,7 +36,7 @@ from bench.machine import machine, versions
 from bench.poison import Fleet, wait
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
-from tests.jobs_admin.worker.policies import policy, published, running
+from tests.kit.policies import policy, published, running
 
 LIMIT = 5
 LARGE, OTHERS = "large", [f"small-{n}" for n in range(11)]

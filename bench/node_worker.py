@@ -26,7 +26,7 @@ from bench.figures import spread
 from bench.machine import machine
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
-from tests import node
+from tests.kit import node
 
 COUNTED = {"poison": {"crashes": 3, "window_s": 300}}
 

@@ -32,7 +32,7 @@ from jobs_admin.sources.base import Letter
 from jobs_admin.worker.broker import Publisher
 from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.later import promote
-from tests.rabbitmq import HOW_TO_GET_IT, Node, server
+from tests.kit.rabbitmq import HOW_TO_GET_IT, Node, server
 
 QUEUE = "emails"
 

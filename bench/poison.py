@@ -38,7 +38,7 @@ from bench.trace import Trace
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
-from tests.jobs_admin.worker.policies import policy, published, running
+from tests.kit.policies import policy, published, running
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS, CHILDREN = 2, 4

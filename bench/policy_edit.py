@@ -28,8 +28,8 @@ from bench.desk import desk
 from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
-from tests import rabbitmq
-from tests.real_celery import RealWorker
+from tests.kit import rabbitmq
+from tests.kit.celery import RealWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 20.0  # for all workers to have made an attempt under a version

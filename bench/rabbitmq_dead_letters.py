@@ -28,7 +28,7 @@ from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
-from tests.rabbitmq import HOW_TO_GET_IT, Node, server
+from tests.kit.rabbitmq import HOW_TO_GET_IT, Node, server
 
 DLQ, QUEUE = "webhooks.dlq", "webhooks"
 HEADERS = {

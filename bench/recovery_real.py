@@ -160,8 +160,8 @@ class Story:
 
     def _bring_up(self, stack: ExitStack) -> None:
         from dashboard.setup.engine import Engine, free_port
-        from tests.jobs_admin.replays.desk import Desk
-        from tests.real_celery import RealWorker
+        from tests.kit.celery import RealWorker
+        from tests.kit.desks import Desk
 
         engine = Engine(self.folder / "engine").start()
         stack.callback(engine.stop)

@@ -316,7 +316,7 @@ def main() -> None:
         django.setup()
         from bench.machine import machine
         from dashboard.setup.engine import Engine
-        from tests.jobs_admin.replays.desk import Desk
+        from tests.kit.desks import Desk
 
         engine = Engine(Path(folder) / "engine").start()
         try:

@@ -52,8 +52,8 @@ class Havoc:
 
     def __enter__(self) -> Havoc:
         from dashboard.setup.engine import Engine, free_port
-        from tests.jobs_admin.replays.desk import Desk
-        from tests.real_celery import RealWorker
+        from tests.kit.celery import RealWorker
+        from tests.kit.desks import Desk
 
         self.random = random.Random(self.seed)
         self.stack = contextlib.ExitStack()
@@ -62,7 +62,7 @@ class Havoc:
         self.port = free_port()
         self.broker = self.engine.url
         if self.on_rabbitmq:
-            from tests.rabbitmq import Node
+            from tests.kit.rabbitmq import Node
 
             node = Node(self.folder / "node").start()
             self.stack.callback(node.stop)

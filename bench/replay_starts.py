@@ -39,8 +39,8 @@ class Starts:
     """A desk, its `watch` and a worker, for one replay."""
 
     def __init__(self, folder: Path, broker_url: str, *, concurrency: int, pool: str) -> None:
-        from tests.jobs_admin.replays.desk import Desk
-        from tests.real_celery import RealWorker
+        from tests.kit.celery import RealWorker
+        from tests.kit.desks import Desk
 
         folder.mkdir()
         self.folder = folder

@@ -2,7 +2,7 @@
 
     python -m bench.sight --pairs 10000 [--seed 1] [--compared 0.3]
 
-Each desk (`tests/dashboard/sights.py`) has three or four sources with a word of their own in every text, merged and split groups, and
+Each desk (`tests/rigs/sights.py`) has three or four sources with a word of their own in every text, merged and split groups, and
 replays, views and alerts of several. 1,000 pairs of a person and an object are drawn on each: answers are searched for words
 out of sight, and a part of the pages is asked again on the same desk without the rows out of sight. Prints JSON; ends with
 1, and prints the question, where an answer tells of another source.
@@ -66,7 +66,7 @@ def run(pairs: int, seed: int, compared: float, folder: Path) -> dict[str, objec
     settings.ALLOWED_HOSTS.append("testserver")
     settings.REDRIVE_TEST_BACKENDS = ("memory",)
     call_command("migrate", verbosity=0)
-    from tests.dashboard import sights
+    from tests.rigs import sights
 
     began, total, words = time.monotonic(), sights.Found(), set()
     for desk in range(-(-pairs // OF_A_DESK)):

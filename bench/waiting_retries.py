@@ -34,8 +34,8 @@ from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.worker.delays import Delays, Head
-from tests.jobs_admin.worker.policies import policy, published
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.policies import policy, published
 
 HOUR_S = 3600
 SINK = "sink"  # a list that no worker reads

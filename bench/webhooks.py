@@ -74,9 +74,9 @@ def forbidden(tries: int) -> dict[str, Any]:
     from jobs_admin.core.public_address import Allowed, allowed
     from jobs_admin.core.web_address import BadAddress, parse
     from jobs_admin.notices import posting
-    from tests.jobs_admin.notices.endpoints import answering, opened
-    from tests.jobs_admin.notices.spellings import ANSWERS, URLS
     from tests.jobs_admin.notices.test_guard import Listener
+    from tests.kit.addresses import ANSWERS, URLS
+    from tests.kit.endpoints import answering, opened
 
     listener = Listener()
     came = Counter()
@@ -131,7 +131,7 @@ def hostile(seconds: int) -> dict[str, Any]:
 
     from jobs_admin.models import Delivery
     from jobs_admin.notices import judging
-    from tests.jobs_admin.notices.endpoints import HOSTILE, answering, hang, opened
+    from tests.kit.endpoints import HOSTILE, answering, hang, opened
 
     with opened(*HOSTILE.values(), hang, answering(204)) as (*bad, hanging, healthy):
         channels = [_channel(name, one.url)[0] for name, one in zip(HOSTILE, bad, strict=True)]
@@ -200,7 +200,7 @@ def kills(count: int) -> dict[str, Any]:
     from standardwebhooks import Webhook
 
     from jobs_admin.models import Delivery
-    from tests.jobs_admin.notices.endpoints import opened
+    from tests.kit.endpoints import opened
 
     def slow(client: Any) -> None:
         time.sleep(random.uniform(0, 0.3))
@@ -241,7 +241,7 @@ def frozen(seconds: int) -> dict[str, Any]:
     from jobs_admin import config
     from jobs_admin.core import keys
     from jobs_admin.models import Delivery
-    from tests.jobs_admin.notices.endpoints import opened
+    from tests.kit.endpoints import opened
 
     def slow(client: Any) -> None:
         time.sleep(random.uniform(0, 0.3))

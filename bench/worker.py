@@ -47,7 +47,7 @@ from bench.road import Road
 from bench.shop_jobs import KWARGS, make_app
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
-from tests.jobs_admin.worker.policies import published
+from tests.kit.policies import published
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_WAY_S = 0.0005

@@ -17,7 +17,7 @@ from django.db import connection
 from hypothesis import settings as generated
 
 from dashboard.setup.engine import Engine
-from tests import migrated, rabbitmq
+from tests.kit import migrated, rabbitmq
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 generated.register_profile("redrive", deadline=None)

@@ -26,7 +26,7 @@ for name in set(os.environ) - {"REDRIVE_DATA", "REDRIVE_STRICT", "REDRIVE_ENDURA
 
 if os.environ.get("REDRIVE_TEST_DATABASE") == "postgresql" and "PYTEST_XDIST_WORKER" not in os.environ:
     # One server a run: the test processes inherit its URL, and each makes a database of its own.
-    from tests import postgresql_server
+    from tests.kit import postgresql_server
 
     _server = contextlib.ExitStack()
     atexit.register(_server.close)

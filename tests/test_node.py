@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dashboard.setup.engine import Engine
-from tests import node
+from tests.kit import node
 
 pytestmark = pytest.mark.server
 

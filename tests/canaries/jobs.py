@@ -13,7 +13,7 @@ from typing import Any
 
 from celery.exceptions import Reject
 
-from tests.real_celery import app
+from tests.kit.celery import app
 
 FOLDER = Path(__file__).parent
 IN_MESSAGE = ("message", "cause", "note", "source", "retry", "reject")  # the job's own text; the rest is sent with it

@@ -26,7 +26,7 @@ from jobs_admin.sources.bullmq import kept as bullmq_kept
 from jobs_admin.sources.bullmq import letters as bullmq_letters
 from jobs_admin.worker.at_start import BEAT, END, START
 from jobs_admin.worker.budget import SCRIPT, arguments
-from tests import node
+from tests.kit import node
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -14,10 +14,10 @@ from jobs_admin import alerts
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, AuditEvent, Rule, Silence
 from jobs_admin.models.access import ENGINE
-from tests.dashboard.alarming import episode, rule, samples, tell
 from tests.dashboard.conftest import HTMX, bury, clock_of, group
-from tests.dashboard.matrix import digest
 from tests.dashboard.test_groups import text_of
+from tests.kit.alerts import episode, rule, samples, tell
+from tests.kit.matrix import digest
 
 pytestmark = pytest.mark.django_db
 

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from jobs_admin.models import ApiToken, Channel, Delivery, Notice
 from jobs_admin.notices import deliver, sealing
-from tests.jobs_admin.notices.endpoints import answering, opened
+from tests.kit.endpoints import answering, opened
 
 pytestmark = pytest.mark.django_db
 

@@ -14,8 +14,8 @@ from django.test.utils import override_script_prefix
 from dashboard.web.middleware.entrance import LOGGED_OUT
 from dashboard.web.rights import ANYONE, addresses
 from tests.dashboard.conftest import HTMX
-from tests.dashboard.matrix import Asker, come, path_of, writes
 from tests.dashboard.test_rights import desk, none_of, of  # noqa: F401  # desk is a fixture
+from tests.kit.matrix import Asker, come, path_of, writes
 
 HERE = "http://testserver"
 PAGE, ACT = {"Referer": f"{HERE}/groups/?q=x"}, {"Referer": f"{HERE}/failures/bulk/"}

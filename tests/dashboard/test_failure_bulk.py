@@ -10,7 +10,7 @@ from dashboard.failures import bulk_views as failure_bulk
 from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Group
 from tests.dashboard.conftest import group
-from tests.dashboard.failing import dead
+from tests.kit.failures import dead
 
 
 def test_a_selection_over_pages_is_discarded_whole_and_undone_whole(ann, shop):

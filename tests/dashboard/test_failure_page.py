@@ -13,7 +13,7 @@ from django.urls import reverse
 from jobs_admin import config
 from jobs_admin.models import Attempt, Failure, Payload, Traceback
 from tests.dashboard.conftest import HTMX, bury
-from tests.dashboard.failing import KWARGS, dead
+from tests.kit.failures import KWARGS, dead
 
 TRACE = 'Traceback (most recent call last):\n  File "/app/{0}.py", line 7, in {0}\n    pay()\n{0}Error: no\n'
 

@@ -11,8 +11,8 @@ from jobs_admin.models import Attempt, AuditEvent, Failure, Replay
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat
 from tests.dashboard.conftest import bury, group
-from tests.dashboard.failing import ARGS, KWARGS, dead
 from tests.dashboard.test_replays_pages import carried
+from tests.kit.failures import ARGS, KWARGS, dead
 
 BOB = Viewer("bob", {"*": OPERATOR})
 

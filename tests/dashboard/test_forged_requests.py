@@ -13,8 +13,8 @@ from django.test import Client
 from dashboard.web.rights import ANYONE, Address
 from jobs_admin.models import ApiToken, Role
 from jobs_admin.models.access import OPERATOR, RANK
-from tests.dashboard.matrix import Asker, come, digest, form_for, keys_of, path_of, token, undone, writes
 from tests.dashboard.test_rights import desk, none_of, of  # noqa: F401  # desk is a fixture
+from tests.kit.matrix import Asker, come, digest, form_for, keys_of, path_of, token, undone, writes
 
 EVERY_METHOD = ("OPTIONS", "TRACE", "PUT", "PATCH", "DELETE", "POST")
 

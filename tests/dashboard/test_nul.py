@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
-from tests.dashboard.failing import dead
+from tests.kit.failures import dead
 
 pytestmark = pytest.mark.django_db
 NUL = "a\x00b"

@@ -16,8 +16,8 @@ from jobs_admin.core.address import Unreadable, shown
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError
-from tests import migrated
-from tests.dashboard.desk import ROOT, SILENT
+from tests.kit import migrated
+from tests.kit.up import ROOT, SILENT
 
 SPELLINGS = [
     "{scheme}://127.0.0.1:1/0?password=hunter2pw",

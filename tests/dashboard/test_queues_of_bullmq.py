@@ -14,10 +14,10 @@ from jobs_admin.models import Alert, Failure, Rule
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.queues import sampling
 from jobs_admin.retries import pulling
-from tests import node
 from tests.conftest import forget_configuration
 from tests.dashboard.test_api import ask  # noqa: F401
 from tests.dashboard.test_metrics import samples
+from tests.kit import node
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 ANN = Viewer("ann", {"*": OPERATOR})

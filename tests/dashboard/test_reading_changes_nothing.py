@@ -11,8 +11,8 @@ from django.test import Client
 from dashboard.web.middleware.read_only import HARMLESS
 from dashboard.web.rights import ANYONE
 from jobs_admin import config
-from tests.dashboard.matrix import Asker, body_of, come, digest, keys_of, token, writes
 from tests.dashboard.test_rights import IN, desk, none_of, of, really  # noqa: F401  # desk is a fixture
+from tests.kit.matrix import Asker, body_of, come, digest, keys_of, token, writes
 
 HOW = {
     "plainly": {},

@@ -15,7 +15,7 @@ from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress
 from tests.conftest import forget_configuration
 from tests.dashboard.conftest import HTMX, group, log_in
-from tests.dashboard.failing import dead
+from tests.kit.failures import dead
 
 BOB = Viewer("bob", {"*": OPERATOR})
 OWN = Viewer("sue", {"shop": OPERATOR})

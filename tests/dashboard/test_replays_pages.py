@@ -36,8 +36,8 @@ from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import previewing, progress, resolving, spread
 from jobs_admin.replays.unattended import Unattended
 from tests.dashboard.conftest import HTMX, group
-from tests.dashboard.failing import dead
 from tests.dashboard.test_groups import text_of
+from tests.kit.failures import dead
 
 BOB = Viewer("bob", {"*": OPERATOR})
 NEW = "/replays/new/"

@@ -13,7 +13,7 @@ from jobs_admin.core.query import parse
 from jobs_admin.models import ApiToken, Failure, Reschedule, Role
 from jobs_admin.retries import pulling
 from tests.conftest import forget_configuration
-from tests.sources.jobs_tables import OnSQLite
+from tests.kit.jobs_tables import OnSQLite
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from dashboard.web.access import can
 from dashboard.web.rights import ANYONE, NOBODY, PERMISSION, STAFF, USER, Address, addresses
 from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.models.access import OPERATOR, RANK
-from tests.dashboard.matrix import (
+from tests.kit.matrix import (
     CANARY,
     NUMBER,
     PEOPLE,

@@ -15,7 +15,7 @@ import pytest
 from django.core.management.base import CommandError
 
 from dashboard.setup import command_line
-from tests.dashboard.desk import ROOT, SILENT, Desk
+from tests.kit.up import ROOT, SILENT, Desk
 
 pytestmark = [pytest.mark.server]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dashboard.web.rights import addresses
-from tests.dashboard import sights
+from tests.rigs import sights
 
 
 def test_no_answer_tells_of_a_source_out_of_sight(watched, settings, tmp_path, db):

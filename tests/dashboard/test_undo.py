@@ -11,7 +11,7 @@ from jobs_admin.db import audit
 from jobs_admin.models import Failure, GroupRule
 from jobs_admin.models.access import viewer_of
 from tests.dashboard.conftest import bury, group
-from tests.dashboard.failing import dead
+from tests.kit.failures import dead
 
 pytestmark = pytest.mark.django_db
 

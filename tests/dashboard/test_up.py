@@ -20,8 +20,8 @@ from dashboard.setup.engine import Engine, free_port
 from dashboard.setup.supervisor import StartFailed
 from jobs_admin.db import audit
 from jobs_admin.models import ApiToken, AuditEvent, Failure
-from tests import migrated
-from tests.dashboard.desk import Desk
+from tests.kit import migrated
+from tests.kit.up import Desk
 
 pytestmark = [pytest.mark.server]
 

@@ -81,7 +81,7 @@ class Alerts(CeleryDesk):
         from django.conf import settings
 
         from jobs_admin.models.access import ADMIN, OPERATOR, Viewer
-        from tests.jobs_admin.notices.endpoints import Endpoint
+        from tests.kit.endpoints import Endpoint
 
         settings.REDRIVE_WEBHOOK_ALLOW = ["127.0.0.0/8"]
         self.ann, self.bob = Viewer("ann", {"*": ADMIN}), Viewer("bob", {"*": OPERATOR})

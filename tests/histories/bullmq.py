@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dashboard.setup.engine import Engine
-from tests import node
 from tests.histories.desk import JobKey
 from tests.histories.kit import act
 from tests.histories.source import PulledWorld
+from tests.kit import node
 
 QUEUES = [f"q{n}" for n in range(20)]
 _NEVER_MS = 10**9

@@ -14,11 +14,11 @@ import redis
 from kombu import Connection
 
 from dashboard.setup.engine import Engine
-from tests import rabbitmq
 from tests.histories.desk import JobKey
 from tests.histories.kit import Divergence, act
 from tests.histories.source import SourceWorld
-from tests.real_celery import RealWorker
+from tests.kit import rabbitmq
+from tests.kit.celery import RealWorker
 
 QUEUES = [f"q{n}" for n in range(20)]
 PARKED = "parked"

@@ -6,7 +6,7 @@ import os
 
 import redis
 
-from tests.real_celery import PartnerDown, app
+from tests.kit.celery import PartnerDown, app
 
 PARKED = "parked"  # nobody consumes this queue
 _plans = redis.Redis.from_url(os.environ["HISTORY_PLANS"], decode_responses=True)

@@ -41,7 +41,7 @@ class Expected:
 def open_desk(folder: Path, sources: str, store_url: str) -> None:
     """Set up Django in this process, once, on an empty desk in `folder`. `sources` is the text of sources.toml."""
     from bench.desk import desk
-    from tests import migrated
+    from tests.kit import migrated
 
     (folder / "sources.toml").write_text(sources)
     shutil.copyfile(migrated.database(), folder / "redrive.sqlite3")
@@ -52,7 +52,7 @@ def empty_desk() -> None:
     """Every table as after the migrations, and nothing remembered of the history before."""
     from django.db import connection
 
-    from tests import migrated
+    from tests.kit import migrated
 
     connection.ensure_connection()
     assert not connection.in_atomic_block

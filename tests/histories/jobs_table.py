@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dashboard.setup.engine import Engine
-from tests import postgresql_server
 from tests.histories.desk import JobKey
 from tests.histories.kit import act
 from tests.histories.source import PulledWorld
-from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite
+from tests.kit import postgresql_server
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite
 
 QUEUES = [f"q{n}" for n in range(20)]
 _INDEXES = ("status, updated_at", "updated_at", "locked_at")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from dashboard.setup.engine import Engine
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
-from tests import rabbitmq
 from tests.histories.desk import JobKey
 from tests.histories.kit import Divergence, act
 from tests.histories.source import PulledWorld
-from tests.sources.rabbit_bus import Bus
+from tests.kit import rabbitmq
+from tests.kit.rabbit_bus import Bus
 
 QUEUES = [f"q{n}" for n in range(20)]
 SOURCES = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import node, rabbitmq
 from tests.histories.kit import Divergence, Step, World, act, run_histories, shrink, sizes_around
+from tests.kit import node, rabbitmq
 
 ROOT = Path(__file__).resolve().parents[2]
 _WITHIN_S = 6  # after which no history begins: a busy machine runs fewer of them

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from jobs_admin.db import audit
 from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ENGINE, Viewer
-from tests import migrated
+from tests.kit import migrated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ANN = Viewer(name="ann", user_id=None, token_id=7)

@@ -17,7 +17,7 @@ from jobs_admin.core.display import shown_json, shown_message, shown_trace
 from jobs_admin.core.envelope import decode
 from jobs_admin.core.redaction import PLACEHOLDER, redact, redact_text
 from tests.canaries.jobs import FOLDER, fail_with, needles, read_set
-from tests.hostile import HostileWorker
+from tests.kit.hostile import HostileWorker
 
 SETS = ["first_set", "second_set"]
 SHOWN = json.loads((FOLDER / "shown.json").read_text())  # label: reason

@@ -12,7 +12,7 @@ from jobs_admin import config, ingest
 from jobs_admin.core import keys, worker_acl
 from jobs_admin.models import Failure
 from tests.conftest import forget_configuration
-from tests.hostile_worker import EVIL, SHOP, Victim, connect, differences, failed, forgeries, make_user, write
+from tests.rigs.hostile_worker import EVIL, SHOP, Victim, connect, differences, failed, forgeries, make_user, write
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

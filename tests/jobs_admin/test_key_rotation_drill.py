@@ -17,8 +17,8 @@ import pytest
 import redis
 from cryptography.fernet import Fernet
 
-from tests import postgresql_server
-from tests.jobs_admin.replays.desk import ROOT, SENDER, Desk
+from tests.kit import postgresql_server
+from tests.kit.desks import ROOT, SENDER, Desk
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -13,18 +13,18 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.lint import linting
 from jobs_admin.models import QueueCounter
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.planted import PLANTED
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.planted import PLANTED
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 
 
 class PlantedWorker(RealWorker):
-    """A worker of one of the apps in tests/planted.py."""
+    """A worker of one of the apps in tests/kit/planted.py."""
 
     def __init__(self, name: str, queues: str, broker_url: str, store_url: str) -> None:
         super().__init__(broker_url, store_url, pool="solo", queues=queues, environment={"PLANTED_BROKER": broker_url})
-        self._command[self._command.index("tests.real_celery:app")] = f"tests.planted:{name}"
+        self._command[self._command.index("tests.kit.celery:app")] = f"tests.kit.planted:{name}"
 
 
 @pytest.fixture

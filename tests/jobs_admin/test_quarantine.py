@@ -14,7 +14,7 @@ from jobs_admin.models import Attempt, Failure, Source
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.worker.at_start import AtStart, Job
 from tests.dashboard.conftest import bury
-from tests.jobs_admin.worker.patience import patient
+from tests.kit.patience import patient
 
 pytestmark = pytest.mark.django_db
 

@@ -12,7 +12,7 @@ from jobs_admin.models import Attempt, Failure, ReplayItem
 from jobs_admin.retries import pulling, rechecking
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
-from tests.sources.rabbit_bus import Queues, broken
+from tests.kit.rabbit_bus import Queues, broken
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 

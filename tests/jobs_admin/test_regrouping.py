@@ -17,10 +17,10 @@ from jobs_admin.desk import retention
 from jobs_admin.failures import exporting, triage
 from jobs_admin.groups import group_detail, group_rules, group_story, regrouping
 from jobs_admin.models import Attempt, Failure, Group, GroupAlias, GroupCounter, GroupRule, Traceback
-from tests.jobs_admin.replays.desk import Desk
 from tests.jobs_admin.test_failure_count import held, recount
 from tests.jobs_admin.test_group_rules import ANN, TRACE, bury, fresh  # noqa: F401
 from tests.jobs_admin.test_ingest import NOW, file, report
+from tests.kit.desks import Desk
 
 pytestmark = pytest.mark.django_db
 

@@ -17,7 +17,7 @@ from jobs_admin.retries import pulling, rescheduling
 from jobs_admin.retries.rescheduling import RescheduleRefused, carrying
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
-from tests.sources.jobs_tables import AS_IT_STANDS, OnSQLite
+from tests.kit.jobs_tables import AS_IT_STANDS, OnSQLite
 
 pytestmark = pytest.mark.django_db
 
@@ -27,7 +27,7 @@ BEN = Viewer(name="ben", roles={"shop": "viewer"})
 
 @pytest.fixture
 def table(settings, tmp_path):
-    """A jobs table as Hectoday's worker has it (tests/sources/jobs_tables.py), and the source `shop` that reads it."""
+    """A jobs table as Hectoday's worker has it (tests/kit/jobs_tables.py), and the source `shop` that reads it."""
     made = OnSQLite(tmp_path / "shop.db")
     file = tmp_path / "sources.toml"
     file.write_text(f'[sources.shop]\nbackend = "jobs_table"\nurl = "{made.url}"\n')

@@ -24,8 +24,8 @@ from jobs_admin.trust import unsealing
 from jobs_admin.worker.sealing import BadPublicKey, sealer
 from jobs_admin.worker.spool import Spool
 from tests.conftest import forget_configuration
-from tests.jobs_admin.worker.policies import obeyed
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.policies import obeyed
 
 pytestmark = [pytest.mark.server]
 

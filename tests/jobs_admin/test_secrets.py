@@ -28,9 +28,9 @@ from jobs_admin.management.commands.token import create
 from jobs_admin.models import Failure, Rule
 from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
-from tests.hostile import HostileWorker
-from tests.known_secrets import FIELDS, SECRETS, field_value, made
-from tests.unseen_secrets import UNSEEN, secrets_in, unmarked
+from tests.kit.hostile import HostileWorker
+from tests.kit.known_secrets import FIELDS, SECRETS, field_value, made
+from tests.kit.unseen_secrets import UNSEEN, secrets_in, unmarked
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -23,7 +23,7 @@ from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.queues import sampling
 from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 

@@ -14,8 +14,8 @@ from jobs_admin.failures import contents, triage
 from jobs_admin.models import Failure, Group
 from jobs_admin.models.failure import Caveat
 from tests.conftest import forget_configuration
-from tests.garbage import CORPUS, element
 from tests.jobs_admin.replays.conftest import ANN
+from tests.kit.garbage import CORPUS, element
 
 pytestmark = pytest.mark.django_db
 

@@ -23,8 +23,8 @@ from jobs_admin.management import wheel
 from jobs_admin.models import Failure, Unfiled, Worker
 from tests.dashboard.conftest import log_in
 from tests.jobs_admin.test_ingest import NOW, report
-from tests.jobs_admin.worker.policies import attempts, policy, published, running
-from tests.real_celery import ROOT, Home, RealWorker
+from tests.kit.celery import ROOT, Home, RealWorker
+from tests.kit.policies import attempts, policy, published, running
 
 _ids = itertools.count(1)
 
@@ -156,8 +156,8 @@ def start(tmp_path):
         home = tmp_path / "home"
         with zipfile.ZipFile(wheel.build(tmp_path, copy).path) as archive:
             archive.extractall(home)
-        (home / "tests").mkdir()
-        shutil.copyfile(ROOT / "tests/real_celery.py", home / "tests/real_celery.py")
+        (home / "tests/kit").mkdir(parents=True)
+        shutil.copyfile(ROOT / "tests/kit/celery.py", home / "tests/kit/celery.py")
         made = RealWorker(broker_url, store_url, home=Home(Path(sys.executable), home))
         made.environment["DJANGO_SETTINGS_MODULE"] = ""  # the app of a user, who has none
         started.append(made)

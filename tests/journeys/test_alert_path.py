@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 
 from demo.pager import new_secret
 from tests.journeys.conftest import complaints_of
-from tests.journeys.looking import expect
+from tests.kit.looking import expect
 
 pytestmark = [pytest.mark.server]
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.journeys.looking import SIZES, expect, faults
+from tests.kit.looking import SIZES, expect, faults
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

@@ -20,9 +20,9 @@ from jobs_admin.models import Alert, AlertEvent, Replay, Rule, Silence
 from jobs_admin.models.access import Viewer
 from jobs_admin.queues import sampling
 from tests.conftest import forget_configuration
-from tests.dashboard.alarming import episode, rule
 from tests.dashboard.conftest import bury, group, log_in
-from tests.journeys.looking import SIZES, expect, faults, opened
+from tests.kit.alerts import episode, rule
+from tests.kit.looking import SIZES, expect, faults, opened
 
 pytestmark = [pytest.mark.browser]
 

@@ -16,7 +16,7 @@ from jobs_admin.trust import source_keys
 from tests.dashboard.conftest import group, shop, watched  # noqa: F401
 from tests.dashboard.test_replays_pages import held, moved, running
 from tests.jobs_admin.test_trust import end_unsigned, entry, file, forged
-from tests.journeys.looking import faults, opened
+from tests.kit.looking import faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

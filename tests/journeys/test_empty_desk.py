@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs_admin.models import Source
-from tests.journeys.looking import SIZES, faults, opened, pages
+from tests.kit.looking import SIZES, faults, opened, pages
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

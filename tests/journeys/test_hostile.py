@@ -57,9 +57,9 @@ from jobs_admin.models import (
     Worker,
 )  # fmt: skip
 from jobs_admin.models.access import ADMIN, Viewer
-from tests.dashboard.matrix import Rows, lay_policy, path_of, token
 from tests.journeys.conftest import is_complaint, is_mistake
-from tests.journeys.payloads import PAYLOADS
+from tests.kit.matrix import Rows, lay_policy, path_of, token
+from tests.kit.payloads import PAYLOADS
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from demo import control
-from tests.journeys.looking import faults, opened
+from tests.kit.looking import faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

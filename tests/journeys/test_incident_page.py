@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.journeys.looking import SIZES, faults, opened
+from tests.kit.looking import SIZES, faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 

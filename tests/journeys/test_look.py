@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from tests.dashboard.matrix import Rows, path_of
 from tests.journeys.conftest import ROOT, WITHIN_S
-from tests.journeys.looking import SIZES, faults, first_link, opened, pages
+from tests.kit.looking import SIZES, faults, first_link, opened, pages
+from tests.kit.matrix import Rows, path_of
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

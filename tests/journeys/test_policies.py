@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.journeys.looking import SIZES, expect, faults, opened
+from tests.kit.looking import SIZES, expect, faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 

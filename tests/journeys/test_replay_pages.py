@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.journeys.looking import SIZES, expect, faults
+from tests.kit.looking import SIZES, expect, faults
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]  # the first one starts the desk
 

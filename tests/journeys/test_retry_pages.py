@@ -13,8 +13,8 @@ from jobs_admin import config
 from jobs_admin.models import Failure
 from jobs_admin.retries import pulling
 from tests.conftest import forget_configuration
-from tests.journeys.looking import SIZES, expect, faults, opened
-from tests.sources.jobs_tables import OnSQLite
+from tests.kit.jobs_tables import OnSQLite
+from tests.kit.looking import SIZES, expect, faults, opened
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import postgresql_server
+from tests.kit import postgresql_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

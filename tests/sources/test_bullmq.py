@@ -12,7 +12,7 @@ import redis
 from dashboard.setup.engine import Engine, free_port
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref
-from tests import node
+from tests.kit import node
 from tests.sources.pulled_contract import PulledContract, read, ref
 
 pytestmark = pytest.mark.server

@@ -12,7 +12,7 @@ import redis
 from jobs_admin.core import lint
 from jobs_admin.sources.bullmq import options as bullmq_options
 from jobs_admin.sources.bullmq.options import OptionsSurvey, read_job
-from tests import node
+from tests.kit import node
 
 pytestmark = pytest.mark.server
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests import bullmq_scripts, node
+from tests.kit import bullmq_scripts, node
 
 
 @pytest.mark.parametrize("name", bullmq_scripts.NAMES)

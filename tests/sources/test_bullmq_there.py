@@ -10,7 +10,7 @@ import pytest
 from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Ref, SourceRefused
-from tests import node
+from tests.kit import node
 from tests.sources.contract import SourceContract
 from tests.sources.pulled_contract import PulledContract, read, read_until, ref
 from tests.sources.test_bullmq import Bull, bull, client, server, wait  # noqa: F401

@@ -14,7 +14,7 @@ from celery import Celery, chain, chord, group
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import SourceError, SourceRefused, SourceUnreachable
 from jobs_admin.sources.celery import message as celery_message
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 from tests.sources.contract import RecallContract, SourceContract, recalled
 
 pytestmark = pytest.mark.server

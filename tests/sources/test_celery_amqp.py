@@ -16,11 +16,11 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.amqp.management import Management
 from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 from jobs_admin.worker.report import raw_message
-from tests import rabbitmq
-from tests.real_celery import make_app
-from tests.road import Road
+from tests.kit import rabbitmq
+from tests.kit.celery import make_app
+from tests.kit.network import Road
+from tests.kit.rabbit_bus import be_patient, until
 from tests.sources.contract import SourceContract
-from tests.sources.rabbit_bus import be_patient, until
 
 pytestmark = pytest.mark.server
 

@@ -11,7 +11,7 @@ import redis
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 from tests.sources.contract import recalled
 
 pytestmark = pytest.mark.server

@@ -14,8 +14,8 @@ import pytest
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Ref, Rescheduled, SourceRefused, SourceUnreachable
 from jobs_admin.sources.jobs_table import sql
-from tests import postgresql_server
-from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
+from tests.kit import postgresql_server
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
 from tests.sources.pulled_contract import PulledContract
 
 ROOT = Path(__file__).resolve().parents[2]

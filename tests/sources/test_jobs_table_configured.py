@@ -7,7 +7,7 @@ import pytest
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref, Rescheduled, SourceRefused
 from jobs_admin.sources.jobs_table.names import read as names_of
-from tests.sources.jobs_tables import OnSQLite
+from tests.kit.jobs_tables import OnSQLite
 
 
 @pytest.mark.parametrize(

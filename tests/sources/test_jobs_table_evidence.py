@@ -14,7 +14,7 @@ from jobs_admin.sources.jobs_table.names import read as names_of
 from jobs_admin.sources.jobs_table.place import Stand
 from jobs_admin.sources.jobs_table.rows import Job, kind
 from jobs_admin.sources.jobs_table.sql import Standing
-from tests.sources.jobs_tables import OnSQLite
+from tests.kit.jobs_tables import OnSQLite
 
 FOUND = Standing("file 7", (12, 40), is_sure=True)
 BEFORE = Stand("file 7", (12, 40), "ledger 1", ("a", "b"))

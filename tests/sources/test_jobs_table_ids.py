@@ -9,8 +9,8 @@ import pytest
 from jobs_admin.core.envelope import Lineage
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter, Ref
-from tests import postgresql_server
-from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite
+from tests.kit import postgresql_server
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite
 
 _numbers = itertools.count()
 

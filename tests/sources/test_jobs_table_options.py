@@ -12,7 +12,7 @@ from jobs_admin.sources.jobs_table.options import UNKNOWN, found, recognised
 @pytest.mark.parametrize(
     ("seen", "curve"),
     [
-        ({1: 30, 2: 60, 3: 91}, ("linear", 30)),  # `failJob` of tests/sources/jobs_tables.py
+        ({1: 30, 2: 60, 3: 91}, ("linear", 30)),  # `failJob` of tests/kit/jobs_tables.py
         ({2: 60, 3: 90}, ("linear", 30)),
         ({1: 10, 2: 20, 3: 40, 5: 161}, ("exponential", 10)),
         ({1: 60, 2: 60, 4: 61}, ("fixed", 60)),

@@ -8,8 +8,8 @@ import pytest
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.jobs_table import reading as jobs_table_reading
-from tests import postgresql_server
-from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite
+from tests.kit import postgresql_server
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite
 
 pytestmark = pytest.mark.server
 PAGE = jobs_table_reading._ROWS_AT_ONCE

@@ -9,8 +9,8 @@ import pytest
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Letter, Ref, SourceRefused
-from tests import postgresql_server
-from tests.sources.jobs_tables import OnPostgreSQL
+from tests.kit import postgresql_server
+from tests.kit.jobs_tables import OnPostgreSQL
 
 ROLES = {'de"sk': "SELECT, UPDATE", "looker": "SELECT", "reader": "SELECT, UPDATE"}
 

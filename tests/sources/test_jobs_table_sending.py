@@ -16,8 +16,8 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref, SourceRefused
 from jobs_admin.sources.jobs_table import sql
 from jobs_admin.sources.jobs_table.ledger import Ledger
-from tests import postgresql_server
-from tests.sources.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
+from tests.kit import postgresql_server
+from tests.kit.jobs_tables import OnPostgreSQL, OnSQLite, letter, pulled, refs, told
 
 ROOT = Path(__file__).resolve().parents[2]
 _numbers = itertools.count()

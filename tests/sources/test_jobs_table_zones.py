@@ -10,8 +10,8 @@ import pytest
 
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import READ_ONLY, Letter, Ref, SourceRefused
-from tests import postgresql_server
-from tests.sources.jobs_tables import POSTGRESQL, OnPostgreSQL
+from tests.kit import postgresql_server
+from tests.kit.jobs_tables import POSTGRESQL, OnPostgreSQL
 
 _numbers = itertools.count()
 FAR = ["America/Los_Angeles", "Asia/Tokyo"]

@@ -8,9 +8,9 @@ import amqp
 import pytest
 
 from jobs_admin.sources.rabbitmq import letter as rabbitmq_letter
+from tests.kit.rabbit_bus import Queues, broken, until
 from tests.sources.contract import SourceContract
 from tests.sources.pulled_contract import PulledContract, name, read, ref
-from tests.sources.rabbit_bus import Queues, broken, until
 
 pytestmark = pytest.mark.server
 

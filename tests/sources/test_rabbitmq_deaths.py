@@ -15,10 +15,10 @@ from jobs_admin.sources import connect
 from jobs_admin.sources.amqp import fields as amqp_fields
 from jobs_admin.sources.amqp.frames import Written, handler
 from jobs_admin.sources.base import Letter, SourceRefused, SourceUnreachable
-from tests import rabbitmq
-from tests.road import Road
+from tests.kit import rabbitmq
+from tests.kit.network import Road
+from tests.kit.rabbit_bus import Bus, Queues, broken, until
 from tests.sources.pulled_contract import name, read, ref
-from tests.sources.rabbit_bus import Bus, Queues, broken, until
 
 pytestmark = pytest.mark.server
 

@@ -17,9 +17,9 @@ from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.sources.rabbitmq.death import Found, name_of
 from jobs_admin.sources.rabbitmq.reading import Numbering
-from tests.road import Road
+from tests.kit.network import Road
+from tests.kit.rabbit_bus import Queues, until
 from tests.sources.pulled_contract import name, read, ref
-from tests.sources.rabbit_bus import Queues, until
 
 pytestmark = pytest.mark.server
 

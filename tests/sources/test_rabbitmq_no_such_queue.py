@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sources.rabbit_bus import Queues
+from tests.kit.rabbit_bus import Queues
 
 pytestmark = pytest.mark.server
 

@@ -8,8 +8,8 @@ import pytest
 
 from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
 from jobs_admin.sources.rabbitmq import source as rabbitmq_source
+from tests.kit.rabbit_bus import Queues, until
 from tests.sources.pulled_contract import read
-from tests.sources.rabbit_bus import Queues, until
 
 pytestmark = pytest.mark.server
 PAGES = {"mirror": rabbitmq_source._PAGE, "drain": rabbitmq_reading._DRAINED_AT_ONCE}

@@ -16,9 +16,9 @@ from dashboard.setup.engine import Engine
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from jobs_admin.sources.celery import message as celery_message
-from tests import rabbitmq
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.real_celery import RealWorker
+from tests.kit import rabbitmq
+from tests.kit.celery import RealWorker
 
 pytestmark = pytest.mark.server
 

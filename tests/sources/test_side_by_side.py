@@ -13,8 +13,8 @@ import signal
 import pytest
 
 from dashboard.setup.engine import Engine
-from tests import node, rabbitmq
-from tests.sources.side_by_side import Bull, Desk, Rabbit, Shop, Table
+from tests.kit import node, rabbitmq
+from tests.rigs.side_by_side import Bull, Desk, Rabbit, Shop, Table
 
 pytestmark = [pytest.mark.sqlite, pytest.mark.server]
 

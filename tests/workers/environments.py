@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jobs_admin.management import wheel
-from tests.real_celery import ROOT, Home
+from tests.kit.celery import ROOT, Home
 
 LOCKS = ROOT / "tests/workers"
 _KEPT = ROOT / ".pytest_cache" / "environments"
@@ -49,7 +49,7 @@ class Environments(dict[str, Home]):
 
 
 def _make(lock: Path, packed: Path) -> Home:
-    apps = ["tests/real_celery.py", *(path.relative_to(ROOT) for path in sorted(LOCKS.glob("*_app.py")))]
+    apps = ["tests/kit/celery.py", *(path.relative_to(ROOT) for path in sorted(LOCKS.glob("*_app.py")))]
     seen = hashlib.sha256(f"{sys.executable} {sys.version}".encode())
     for file in (Path(__file__), lock, packed, *(ROOT / app for app in apps)):
         seen.update(file.read_bytes())

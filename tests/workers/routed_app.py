@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kombu import Exchange, Queue, binding
 
-from tests.real_celery import app
+from tests.kit.celery import app
 
 _SHOP, _PAID, _MEDIA = Exchange("shop", type="topic"), Exchange("paid", type="direct"), Exchange("media", type="direct")
 

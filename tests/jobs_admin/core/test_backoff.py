@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from jobs_admin.core import backoff
 from jobs_admin.core.policy import LONGEST_S, parse
-from tests.jobs_admin.core.documents_of_policies import CASES, DRAWN_POLICIES, GROWING_POLICIES, POLICIES
+from tests.kit.policy_documents import CASES, DRAWN_POLICIES, GROWING_POLICIES, POLICIES
 
 ATTEMPTS = some.one_of(some.integers(1, 40), some.integers(1, 10**9), some.sampled_from([10**9, 10**18, 10**400]))
 DRAWS = some.one_of(some.floats(0, 1, exclude_max=True), some.sampled_from([0.0, math.nextafter(1, 0)]))

@@ -17,7 +17,7 @@ from jobs_admin.core.display import (
     shown_trace,
 )
 from jobs_admin.core.redaction import PLACEHOLDER
-from tests.jobs_admin.core import canaries
+from tests.kit import canaries
 
 
 def nested(depth: int) -> object:

@@ -10,8 +10,7 @@ import pytest
 from jobs_admin.core import frames
 from jobs_admin.core.frames import redact_trace
 from jobs_admin.core.redaction import PLACEHOLDER, redact_text
-from tests import clean_values, known_secrets
-from tests.jobs_admin.core import canaries
+from tests.kit import canaries, clean_values, known_secrets
 
 CODE = [
     "return self.pool.urlopen(method, url)",

@@ -10,7 +10,7 @@ from jobs_admin.core import backoff
 from jobs_admin.core.herd import collisions, herd, lost_capacity_s
 from jobs_admin.core.law import MOST_RETRIES, laws
 from jobs_admin.core.policy import parse
-from tests.jobs_admin.core.documents_of_policies import CASES, POLICIES
+from tests.kit.policy_documents import CASES, POLICIES
 
 DOUBLING = {"kind": "exponential", "first_delay_s": 2, "factor": 2}
 

@@ -8,7 +8,7 @@ from celery.utils.time import get_exponential_backoff_interval
 from jobs_admin.core import backoff
 from jobs_admin.core.policy import parse
 from jobs_admin.core.presets import PRESETS
-from tests.jobs_admin.core.documents_of_policies import CASES
+from tests.kit.policy_documents import CASES
 
 VECTORS = {vector["name"]: vector for vector in CASES["vectors"]}
 

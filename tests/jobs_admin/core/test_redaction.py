@@ -10,9 +10,8 @@ import pytest
 
 from jobs_admin.core.redaction import PLACEHOLDER, redact, redact_text
 from jobs_admin.core.secret_names import is_secret_name
-from tests import clean_values, unseen_secrets
-from tests.jobs_admin.core import canaries
-from tests.known_secrets import FIELDS, SECRETS, field_value
+from tests.kit import canaries, clean_values, unseen_secrets
+from tests.kit.known_secrets import FIELDS, SECRETS, field_value
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA7bq\nc2VjcmV0\n-----END RSA PRIVATE KEY-----"

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from jobs_admin.core import named_secrets
 from jobs_admin.core import secret_looks as looks
 from jobs_admin.core.redaction import redact, redact_text
-from tests import clean_values, known_secrets
 from tests.canaries.jobs import read_set
-from tests.jobs_admin.core import canaries
+from tests.kit import canaries, clean_values, known_secrets
 
 KNOWN = [secret.text for secret in known_secrets.SECRETS] + list(canaries.TEXT.values())
 KNOWN += [

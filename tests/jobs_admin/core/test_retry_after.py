@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from jobs_admin.core import retry_after
 from jobs_admin.core.retry_after import asked, seconds
-from tests import hostile
+from tests.kit import hostile
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC).timestamp()
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from jobs_admin.core import backoff
 from jobs_admin.core.policy import parse
 from jobs_admin.core.totals import survives, totals
-from tests.jobs_admin.core.documents_of_policies import CASES, POLICIES
+from tests.kit.policy_documents import CASES, POLICIES
 
 DOUBLING = {"kind": "exponential", "first_delay_s": 2, "factor": 2}
 

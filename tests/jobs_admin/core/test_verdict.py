@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from jobs_admin.core.policy import parse
 from jobs_admin.core.verdict import REASONS, Again, Dead, Ended, judge
-from tests.jobs_admin.core.documents_of_policies import WHOLE_POLICIES
+from tests.kit.policy_documents import WHOLE_POLICIES
 
 POLICY = parse(
     {

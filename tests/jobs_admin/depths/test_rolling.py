@@ -20,7 +20,7 @@ from jobs_admin.desk import retention
 from jobs_admin.models import DepthSample
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import rolling
-from tests import migrated
+from tests.kit import migrated
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)

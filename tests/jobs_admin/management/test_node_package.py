@@ -12,7 +12,7 @@ import pytest
 
 from jobs_admin.management import node_package
 from jobs_admin.worker.versions import GUARD_VERSION
-from tests import node
+from tests.kit import node
 
 ROOT = node_package.ROOT
 COMMAND = [sys.executable, "-E", "-S", str(ROOT / "manage.py"), "node-package"]  # -S: without what is installed

@@ -13,7 +13,7 @@ from django.urls import set_script_prefix
 from jobs_admin.management import replay_text
 from jobs_admin.models import AuditEvent, Replay
 from tests.jobs_admin.replays.conftest import bury, shop  # noqa: F401
-from tests.jobs_admin.replays.desk import ROOT, Desk
+from tests.kit.desks import ROOT, Desk
 
 pytestmark = pytest.mark.django_db
 

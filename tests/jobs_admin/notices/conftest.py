@@ -12,7 +12,7 @@ from jobs_admin import notices
 from jobs_admin.models import Channel, Delivery, Notice
 from jobs_admin.models.access import Viewer
 from jobs_admin.notices import delivering
-from tests.jobs_admin.notices.endpoints import Endpoint, opened
+from tests.kit.endpoints import Endpoint, opened
 
 ANN = Viewer(name="ann", roles={"*": "admin"})
 OTTO = Viewer(name="otto", roles={"shop": "operator"})

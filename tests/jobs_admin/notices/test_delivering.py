@@ -15,7 +15,7 @@ from jobs_admin import notices
 from jobs_admin.models import AuditEvent, Channel, Delivery
 from jobs_admin.notices import delivering, judging, posting, routing
 from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice, webhook
-from tests.jobs_admin.notices.endpoints import HOSTILE, IN_THREE_HOURS, answering, certified, hang, opened, reset
+from tests.kit.endpoints import HOSTILE, IN_THREE_HOURS, answering, certified, hang, opened, reset
 
 pytestmark = pytest.mark.django_db
 

@@ -18,8 +18,8 @@ from jobs_admin.models import Channel, Delivery
 from jobs_admin.notices import ChannelRefused, guard, posting, sealing
 from jobs_admin.notices.posting import Request
 from tests.jobs_admin.notices.conftest import ANN, deliver, notice, webhook
-from tests.jobs_admin.notices.endpoints import answering
-from tests.jobs_admin.notices.spellings import ANSWERS, URLS
+from tests.kit.addresses import ANSWERS, URLS
+from tests.kit.endpoints import answering
 
 NOTHING = Allowed()
 

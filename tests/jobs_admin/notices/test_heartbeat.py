@@ -14,7 +14,7 @@ from jobs_admin.core import keys
 from jobs_admin.notices import heartbeat
 from jobs_admin.queues import liveness
 from tests.jobs_admin.notices.conftest import deliver
-from tests.jobs_admin.notices.endpoints import answering
+from tests.kit.endpoints import answering
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 

@@ -16,7 +16,7 @@ from jobs_admin import config, notices
 from jobs_admin.models import Alert, Channel, Delivery, Rule
 from jobs_admin.notices import sealing
 from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice
-from tests.jobs_admin.notices.endpoints import answering
+from tests.kit.endpoints import answering
 
 pytestmark = pytest.mark.django_db
 

@@ -12,7 +12,7 @@ import pytest
 
 from jobs_admin import notices
 from tests.jobs_admin.notices.conftest import ANN, deliver, notice, webhook
-from tests.jobs_admin.notices.endpoints import answering
+from tests.kit.endpoints import answering
 
 pytestmark = pytest.mark.django_db
 

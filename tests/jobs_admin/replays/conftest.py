@@ -15,7 +15,7 @@ from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.failure import Caveat
 from jobs_admin.replays import sending
 from tests.conftest import forget_configuration
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 
 ANN = Viewer("ann", {"*": OPERATOR})
 BOB = Viewer("bob", {"shop": OPERATOR})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.bullmq_incident import Incident
-from tests import node
+from tests.kit import node
 
 pytestmark = [pytest.mark.server, pytest.mark.sqlite, pytest.mark.django_db]
 JOBS = 300

@@ -8,7 +8,7 @@ import time
 import pytest
 import redis
 
-from tests.jobs_admin.replays.desk import SENDER, Desk
+from tests.kit.desks import SENDER, Desk
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -16,11 +16,11 @@ from jobs_admin.core import keys
 from jobs_admin.failures import triage
 from jobs_admin.models import DepthSample, Failure, Replay
 from jobs_admin.queues import sampling
-from tests import rabbitmq
 from tests.conftest import forget_configuration
 from tests.jobs_admin.replays.conftest import ANN
-from tests.real_celery import RealWorker
-from tests.road import Road
+from tests.kit import rabbitmq
+from tests.kit.celery import RealWorker
+from tests.kit.network import Road
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.jobs_admin.replays.desk import Desk
+from tests.kit.desks import Desk
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from jobs_admin.core import keys
-from tests.jobs_admin.replays.desk import ROOT, Desk
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.desks import ROOT, Desk
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -11,7 +11,7 @@ from jobs_admin.core.envelope import Envelope, decode
 from jobs_admin.worker import line
 from jobs_admin.worker import store as store_module
 from jobs_admin.worker.delays import Delays
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.policy import parse
 from jobs_admin.worker.at_start import Alone, AtStart, Job, Proceed, Quarantine, Wait
 from jobs_admin.worker.calls import Calls
-from tests.jobs_admin.worker.patience import patient
+from tests.kit.patience import patient
 
 pytestmark = pytest.mark.server
 

@@ -12,7 +12,7 @@ from jobs_admin.core import keys
 from jobs_admin.core.policy import Budget
 from jobs_admin.worker.budget import LONGEST_TURN_S, REFUSED, SCRIPT, Budgets, Shares, arguments
 from jobs_admin.worker.calls import Calls
-from tests.jobs_admin.worker.patience import patient
+from tests.kit.patience import patient
 
 pytestmark = pytest.mark.server
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from jobs_admin.worker.calls import Calls, Script
-from tests.jobs_admin.worker.patience import patient
 from tests.jobs_admin.worker.test_slow_store import LONGEST, SlowRoad
+from tests.kit.patience import patient
 
 pytestmark = pytest.mark.server
 

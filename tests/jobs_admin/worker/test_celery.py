@@ -30,7 +30,7 @@ from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.real_celery import ROOT, make_app
+from tests.kit.celery import ROOT, make_app
 
 pytestmark = pytest.mark.server
 
@@ -49,8 +49,8 @@ def told(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
 @pytest.mark.parametrize(
     ("task", "kind", "error_type", "message"),
     [
-        ("fail", "exception", "tests.real_celery.PartnerDown", "it failed"),
-        ("late", "exception", "tests.real_celery.PartnerDown", "it failed late"),
+        ("fail", "exception", "tests.kit.celery.PartnerDown", "it failed"),
+        ("late", "exception", "tests.kit.celery.PartnerDown", "it failed late"),
         ("soft", "soft_limit", "billiard.exceptions.SoftTimeLimitExceeded", "soft time limit exceeded"),
         ("hard", "hard_limit", "billiard.exceptions.TimeLimitExceeded", "hard time limit of 1 s exceeded"),
         (
@@ -60,10 +60,10 @@ def told(worker, job_id: str, kinds: list[str], deadline_s: float = 60):
             "Worker exited prematurely: signal 9 (SIGKILL)",
         ),
         ("leaves", "worker_lost", "SystemExit", "3"),
-        ("unpicklable", "exception", "tests.real_celery.Unpicklable", "cannot travel"),
+        ("unpicklable", "exception", "tests.kit.celery.Unpicklable", "cannot travel"),
         ("http_error", "exception", "urllib.error.HTTPError", "HTTP Error 503: Service Unavailable"),
         ("group", "exception", "ExceptionGroup", "2 of 3 meters failed (2 sub-exceptions)"),
-        ("unprintable", "exception", "tests.real_celery.Unprintable", "<exception str() failed>"),
+        ("unprintable", "exception", "tests.kit.celery.Unprintable", "<exception str() failed>"),
         ("reject", "rejected", "celery.exceptions.Reject", "('not for me', False)"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_job_ended_by_an_operator_is_no_failure(worker):
 def test_a_retry_is_told_with_its_error_and_its_due_time_and_ended_by_the_success(worker):
     began = time.time()
     first, second, last = told(worker, worker.send("flaky", 2, 1), ["retry", "retry", "success"])
-    assert (first.error_type, first.message) == ("tests.real_celery.PartnerDown", "not yet (0)")
+    assert (first.error_type, first.message) == ("tests.kit.celery.PartnerDown", "not yet (0)")
     assert began + 1 <= first.due_at <= first.at + 1  # a second after it failed, which is told later
     assert [r.attempt for r in (first, second, last)] == [1, 2, 3]
     assert first.max_attempts == 6
@@ -109,7 +109,7 @@ def test_a_retry_is_told_with_its_error_and_its_due_time_and_ended_by_the_succes
 
 def test_autoretry_is_told_the_same_way(worker):
     first, last = told(worker, worker.send("autoretry", 1), ["retry", "success"])
-    assert first.error_type == "tests.real_celery.PartnerDown"
+    assert first.error_type == "tests.kit.celery.PartnerDown"
     assert (first.max_attempts, last.attempt) == (3, 2)
 
 
@@ -120,13 +120,13 @@ def test_the_last_retry_ends_in_an_exception(worker):
 
 def test_an_error_that_cannot_be_pickled_keeps_its_own_name(worker):
     for report in told(worker, worker.send("answered"), ["retry", "exception"]):
-        assert (report.error_type, report.message) == ("tests.real_celery.Answered", "it said 503")
-        assert report.trace.rstrip().endswith("\ntests.real_celery.Answered: it said 503")
+        assert (report.error_type, report.message) == ("tests.kit.celery.Answered", "it said 503")
+        assert report.trace.rstrip().endswith("\ntests.kit.celery.Answered: it said 503")
 
 
 def test_the_traceback_of_an_error_that_cannot_be_pickled_is_its_own(worker):
     (report,) = told(worker, worker.send("group"), ["exception"])
-    assert "TimeoutError: late" in report.trace and "real_celery.Unpicklable: cannot travel" in report.trace
+    assert "TimeoutError: late" in report.trace and "celery.Unpicklable: cannot travel" in report.trace
     assert "UnpickleableExceptionWrapper" not in report.trace
     (report,) = told(worker, worker.send("http_error"), ["exception"])
     assert report.trace.rstrip().endswith("\nurllib.error.HTTPError: HTTP Error 503: Service Unavailable")
@@ -134,7 +134,7 @@ def test_the_traceback_of_an_error_that_cannot_be_pickled_is_its_own(worker):
 
 def test_a_retry_that_names_no_error_is_told_with_the_one_it_was_asked_in(worker):
     first, _ = told(worker, worker.send("bare_retry"), ["retry", "success"])
-    assert (first.error_type, first.message) == ("tests.real_celery.PartnerDown", "in passing")
+    assert (first.error_type, first.message) == ("tests.kit.celery.PartnerDown", "in passing")
 
 
 REPLAYED = {"queue": "emails", "job_id": "first", "run": 2, "item": 7}

@@ -8,8 +8,8 @@ import pytest
 
 from dashboard.setup.engine import Engine
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.jobs_admin.worker.policies import obeyed, policy, running
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.policies import obeyed, policy, running
 
 pytestmark = pytest.mark.server
 

@@ -337,7 +337,7 @@ def test_a_live_worker_tells_what_it_has_under_the_digest_of_its_heartbeat(worke
     tasks = {task.name: task for task in found.tasks}
     assert (found.app.broker, found.app.visibility_timeout) == ("redis", 3600)
     assert tasks["post"].calls[0].countdown == "2 ** self.request.retries * random.uniform(0.9, 1.1)"
-    assert tasks["autoretry"].autoretry_for == ("tests.real_celery.PartnerDown",)
+    assert tasks["autoretry"].autoretry_for == ("tests.kit.celery.PartnerDown",)
     assert (tasks["late"].acks_late, tasks["hard"].time_limit, tasks["soft"].soft_time_limit) == (True, 1, 1)
     assert not any(name.startswith("celery.") for name in tasks)
 

@@ -22,8 +22,8 @@ from jobs_admin.failures import contents
 from jobs_admin.models import Failure
 from tests.conftest import forget_configuration
 from tests.dashboard.conftest import log_in
-from tests.hostile import ACTS, IN_CHILDREN_ALONE, MARKER, MESSAGES, HostileWorker
-from tests.jobs_admin.worker.policies import obeyed, policy
+from tests.kit.hostile import ACTS, IN_CHILDREN_ALONE, MARKER, MESSAGES, HostileWorker
+from tests.kit.policies import obeyed, policy
 
 pytestmark = [pytest.mark.server]
 
@@ -194,9 +194,9 @@ def an_error_is_named_by_its_class_whatever_it_says_of_itself(told):
     def name(what):
         return told.of(what)[0].error_type
 
-    assert name("class_is_retry") == "tests.hostile.ClassIsRetry"
-    assert name("str_raises") == "tests.hostile.StrRaises"
-    assert name("getattribute_raises") == "tests.hostile.GetattributeRaises"
+    assert name("class_is_retry") == "tests.kit.hostile.ClassIsRetry"
+    assert name("str_raises") == "tests.kit.hostile.StrRaises"
+    assert name("getattribute_raises") == "tests.kit.hostile.GetattributeRaises"
     assert [report.due_at for what in ("retry_nan", "retry_infinite", "retry_huge") for report in told.of(what)] == [
         None
     ] * 3

@@ -20,8 +20,8 @@ from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
 from tests.jobs_admin.worker.conftest import of_job
-from tests.jobs_admin.worker.keeping import fetched, kept, ledger, reap
-from tests.jobs_admin.worker.patience import patient
+from tests.kit.ledger import fetched, kept, ledger, reap
+from tests.kit.patience import patient
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

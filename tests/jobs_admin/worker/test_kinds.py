@@ -10,10 +10,10 @@ import pytest
 
 from jobs_admin import config
 from jobs_admin.core.envelope import UNREAD
-from tests import rabbitmq
 from tests.conftest import forget_configuration
-from tests.jobs_admin.worker import kinds
-from tests.jobs_admin.worker.kinds import OnRabbitMQ, OnRedis
+from tests.kit import rabbitmq
+from tests.rigs import kinds
+from tests.rigs.kinds import OnRabbitMQ, OnRedis
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -23,9 +23,9 @@ from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.worker.at_start import AtStart
 from tests.conftest import forget_configuration
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.jobs_admin.worker.keeping import KEEPING, fall_silent, kept, of_store, reap
-from tests.jobs_admin.worker.patience import patient
-from tests.jobs_admin.worker.policies import obeyed, policy, published, running
+from tests.kit.ledger import KEEPING, fall_silent, kept, of_store, reap
+from tests.kit.patience import patient
+from tests.kit.policies import obeyed, policy, published, running
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.limits import most_at_once
 from tests.jobs_admin.worker.conftest import of_job
-from tests.jobs_admin.worker.policies import attempts, gaps, obeyed, policy
+from tests.kit.policies import attempts, gaps, obeyed, policy
 
 pytestmark = pytest.mark.server
 

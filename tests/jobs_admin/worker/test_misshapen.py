@@ -16,8 +16,8 @@ from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
-from tests.garbage import message as sound
-from tests.real_celery import make_app
+from tests.kit.celery import make_app
+from tests.kit.garbage import message as sound
 
 ERRORS = [KeyError("a bug"), TypeError("a bug"), RecursionError("deep"), ConnectionResetError("gone"), MemoryError()]
 

@@ -10,8 +10,8 @@ import pytest
 
 from dashboard.setup.engine import Engine
 from tests.jobs_admin.worker.conftest import of_job
-from tests.jobs_admin.worker.policies import obeyed, policy
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.policies import obeyed, policy
 from tests.workers.environments import Environments, OutOfReach
 
 pytestmark = pytest.mark.server

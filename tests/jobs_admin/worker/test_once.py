@@ -12,7 +12,7 @@ from jobs_admin.core import keys
 from jobs_admin.worker.calls import Calls
 from jobs_admin.worker.next_message import next_message
 from jobs_admin.worker.once import Once
-from tests.jobs_admin.worker.patience import patient
+from tests.kit.patience import patient
 
 pytestmark = pytest.mark.server
 

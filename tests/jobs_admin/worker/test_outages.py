@@ -14,8 +14,8 @@ import redis
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests.jobs_admin.worker.conftest import reports
-from tests.jobs_admin.worker.policies import policy, published
 from tests.jobs_admin.worker.test_faults import hanging, spooled
+from tests.kit.policies import policy, published
 
 pytestmark = pytest.mark.server
 

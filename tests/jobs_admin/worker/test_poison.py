@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.jobs_admin.worker.conftest import of_job
-from tests.jobs_admin.worker.policies import attempts, obeyed, policy
+from tests.kit.policies import attempts, obeyed, policy
 
 pytestmark = pytest.mark.server
 

@@ -10,7 +10,7 @@ import redis
 from jobs_admin.core import keys
 from jobs_admin.worker import last_good
 from jobs_admin.worker.policies import Policies
-from tests.jobs_admin.worker.policies import policy, published
+from tests.kit.policies import policy, published
 
 pytestmark = pytest.mark.server
 

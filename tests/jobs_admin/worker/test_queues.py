@@ -16,8 +16,8 @@ from jobs_admin.worker.counts import MOST, OTHERS, Counts
 from jobs_admin.worker.popped import Popped
 from jobs_admin.worker.queues import MARK, Place, Queues, bound_in
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.jobs_admin.worker.policies import attempts, obeyed, policy, running
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
+from tests.kit.policies import attempts, obeyed, policy, running
 from tests.workers.routed_app import queues
 
 APP = "tests.workers.routed_app:app"

@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from tests.jobs_admin.worker.conftest import reports
-from tests.jobs_admin.worker.policies import running
-from tests.real_celery import ROOT
+from tests.kit.celery import ROOT
+from tests.kit.policies import running
 
 pytestmark = pytest.mark.server
 

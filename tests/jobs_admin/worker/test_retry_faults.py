@@ -19,7 +19,7 @@ from jobs_admin.worker.delays import Delays, Head
 from jobs_admin.worker.spool import Spool
 from tests.conftest import forget_configuration
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.jobs_admin.worker.policies import attempts, obeyed, policy, published
+from tests.kit.policies import attempts, obeyed, policy, published
 
 pytestmark = pytest.mark.server
 
@@ -86,7 +86,7 @@ def test_where_nothing_takes_the_retry_the_job_is_dead_with_its_reason_and_celer
     worker.wait(lambda: len(worker.marks("notes")) == 2, what="its errback")
     own_store.start()
     (only,) = worker.wait(lambda: of_job(own_store, job), what="the report")
-    assert (only.kind, only.policy, only.error_type) == ("exception", f"p@{version}", "tests.real_celery.PartnerDown")
+    assert (only.kind, only.policy, only.error_type) == ("exception", f"p@{version}", "tests.kit.celery.PartnerDown")
     assert only.reason.startswith("store: the place where retries wait did not take it")
     assert len(attempts(worker, job)) == 1
     # Under late ack it had been told as a retry before it was known that nothing takes it.

@@ -16,8 +16,8 @@ from jobs_admin.core.presets import PRESETS
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.retrying import Retrying
 from tests.jobs_admin.worker.conftest import of_job
-from tests.jobs_admin.worker.policies import attempts, gaps, obeyed, policy, published, running
-from tests.real_celery import make_app
+from tests.kit.celery import make_app
+from tests.kit.policies import attempts, gaps, obeyed, policy, published, running
 
 pytestmark = pytest.mark.server
 
@@ -86,8 +86,8 @@ def test_a_live_edit_decides_the_next_attempt_and_each_attempt_names_its_version
     ("error", "error_type", "reason", "runs"),
     [
         ("wrong", "ValueError", "permanent", 1),
-        ("unpicklable", "tests.real_celery.Unpicklable", "exhausted", 2),
-        ("refused 999999", "tests.real_celery.Refused", "retry-after", 1),
+        ("unpicklable", "tests.kit.celery.Unpicklable", "exhausted", 2),
+        ("refused 999999", "tests.kit.celery.Refused", "retry-after", 1),
     ],
 )
 def test_a_dead_job_says_why(shop, error, error_type, reason, runs):
@@ -132,7 +132,7 @@ def test_celerys_own_retries_are_replaced_or_come_first(shop, task):
     version = obeyed(shop, url, policy("instead", task))
     *before, last = told(shop, shop.send(task), ["retry", "retry", "exception"])
     assert [one.policy for one in before] == [f"instead@{version}"] * 2
-    assert (last.error_type, last.reason) == ("tests.real_celery.PartnerDown", "exhausted")
+    assert (last.error_type, last.reason) == ("tests.kit.celery.PartnerDown", "exhausted")
     obeyed(shop, url, policy("behind", task, native="after"))
     job = shop.send(task)
     (first,) = told(shop, job, ["retry"])

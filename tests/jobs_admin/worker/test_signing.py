@@ -13,8 +13,8 @@ from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import admission, source_keys
 from jobs_admin.trust.unsealing import public_key
 from tests.jobs_admin.worker.conftest import of_job
-from tests.jobs_admin.worker.keeping import KEEPING, kept, reap
-from tests.jobs_admin.worker.policies import published, running
+from tests.kit.ledger import KEEPING, kept, reap
+from tests.kit.policies import published, running
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 
@@ -105,7 +105,7 @@ def test_a_success_of_a_job_that_had_been_called_lost_is_signed(start, engine, d
 
 def _call_lost(desk, worker) -> None:
     """As if it had given no sign for a while: its kept reports go onto the stream, and it goes on."""
-    from tests.jobs_admin.worker.keeping import fall_silent
+    from tests.kit.ledger import fall_silent
 
     fall_silent(desk)
     reap(desk)

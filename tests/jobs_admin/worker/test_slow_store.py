@@ -20,8 +20,8 @@ from jobs_admin.worker.line import Line
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
 from tests.jobs_admin.worker.conftest import reports
-from tests.jobs_admin.worker.patience import dialled
-from tests.jobs_admin.worker.policies import obeyed, policy, running
+from tests.kit.patience import dialled
+from tests.kit.policies import obeyed, policy, running
 
 pytestmark = pytest.mark.server
 

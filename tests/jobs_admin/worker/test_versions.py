@@ -17,11 +17,11 @@ from jobs_admin.core import keys
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Letter
 from jobs_admin.worker.versions import GUARD_VERSION, TESTED
-from tests import rabbitmq
-from tests.garbage import CORPUS, element
 from tests.jobs_admin.worker.conftest import of_job, reports
-from tests.jobs_admin.worker.policies import attempts, obeyed, policy, running
-from tests.real_celery import RealWorker
+from tests.kit import rabbitmq
+from tests.kit.celery import RealWorker
+from tests.kit.garbage import CORPUS, element
+from tests.kit.policies import attempts, obeyed, policy, running
 from tests.workers.environments import LOCKS, Environments, OutOfReach, pip
 
 pytestmark = pytest.mark.server
@@ -90,14 +90,14 @@ def test_what_runs_is_the_wheel_beside_the_locked_celery_and_no_django(worker):
 
 def test_each_bad_end_is_told_once_and_whole(worker):
     ends = {
-        "fail": ("exception", "tests.real_celery.PartnerDown"),
-        "late": ("exception", "tests.real_celery.PartnerDown"),
+        "fail": ("exception", "tests.kit.celery.PartnerDown"),
+        "late": ("exception", "tests.kit.celery.PartnerDown"),
         "soft": ("soft_limit", "billiard.exceptions.SoftTimeLimitExceeded"),
         "hard": ("hard_limit", "billiard.exceptions.TimeLimitExceeded"),
         "killed": ("worker_lost", "billiard.exceptions.WorkerLostError"),
         "leaves": ("worker_lost", None),  # billiard before 4.2 tells of the exit, later ones of SystemExit
-        "unpicklable": ("exception", "tests.real_celery.Unpicklable"),
-        "unprintable": ("exception", "tests.real_celery.Unprintable"),
+        "unpicklable": ("exception", "tests.kit.celery.Unpicklable"),
+        "unprintable": ("exception", "tests.kit.celery.Unprintable"),
         "reject": ("rejected", "celery.exceptions.Reject"),
     }
     jobs = {task: worker.send(task) for task in ends}
@@ -124,7 +124,7 @@ def test_the_raw_message_is_the_element_that_lay_in_the_queue(worker):
 def test_celerys_own_retries_are_told_and_ended_by_the_success(worker):
     flaky, automatic, gives_up = worker.send("flaky", 2), worker.send("autoretry", 1), worker.send("exhaust")
     first, _, last = told(worker, flaky, ["retry", "retry", "success"])
-    assert (first.error_type, first.message, last.attempt) == ("tests.real_celery.PartnerDown", "not yet (0)", 3)
+    assert (first.error_type, first.message, last.attempt) == ("tests.kit.celery.PartnerDown", "not yet (0)", 3)
     assert told(worker, automatic, ["retry", "success"])[0].max_attempts == 3
     assert told(worker, gives_up, ["retry", "exception"])[1].message == "never"
 

@@ -25,7 +25,7 @@ from jobs_admin.core.policy import (
     parse,
 )
 from jobs_admin.core.policy.shape import OF_RETRIES
-from tests.jobs_admin.core.documents_of_policies import CASES, WHOLE_POLICIES
+from tests.kit.policy_documents import CASES, WHOLE_POLICIES
 
 JSON = some.recursive(
     some.one_of(

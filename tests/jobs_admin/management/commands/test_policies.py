@@ -13,7 +13,7 @@ from jobs_admin.core.lint import GROWTH
 from jobs_admin.core.policy import document, parse
 from jobs_admin.models import PolicyVersion
 from tests.conftest import forget_configuration
-from tests.planted import PLANTED
+from tests.kit.planted import PLANTED
 
 
 def lint(*options: str) -> tuple[str, str, int]:
@@ -88,7 +88,7 @@ def test_a_store_that_is_away_is_no_green_build(store, settings):
 
 
 def test_an_app_is_read_without_a_worker_and_every_planted_mistake_is_found():
-    out, _, code = lint("--json", "--app", "tests.planted:shop")
+    out, _, code = lint("--json", "--app", "tests.kit.planted:shop")
     found: dict[str, set[str]] = {}
     for one in json.loads(out)["findings"]:
         found.setdefault(one["at"]["task"], set()).add(one["id"])
@@ -98,7 +98,7 @@ def test_an_app_is_read_without_a_worker_and_every_planted_mistake_is_found():
 
 
 def test_a_clean_app_passes():
-    out, err, code = lint("--app", "tests.planted:tidy")
+    out, err, code = lint("--app", "tests.kit.planted:tidy")
     assert (out.splitlines()[0], err, code) == ("0 high, 0 medium, 0 low; of 4 tasks.", "", 0)
     assert out.splitlines()[1] == (
         "Exponential backoff: 3 pass, 0 fail, 2 not applicable, 0 cannot tell. "

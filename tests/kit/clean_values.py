@@ -284,7 +284,7 @@ ALTER TABLE users ADD COLUMN token_expires_at timestamptz
 def errors() -> list[str]:
     """Messages and tracebacks that real libraries raised (tests/fingerprints)."""
     found: dict[str, None] = {}
-    for file in sorted((Path(__file__).parent / "fingerprints").glob("*.jsonl")):
+    for file in sorted((Path(__file__).parents[1] / "fingerprints").glob("*.jsonl")):
         for line in file.read_text().splitlines():
             pair = json.loads(line)
             for side in (pair["left"], pair["right"]):

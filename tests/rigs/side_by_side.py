@@ -21,10 +21,10 @@ from kombu import Connection, Exchange, Queue
 from dashboard.setup.engine import Engine, die_with_parent
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, encode
-from tests.jobs_admin.replays import desk as replays_desk
-from tests.node import Bullmq
-from tests.rabbitmq import Node
-from tests.road import Road
+from tests.kit import desks as replays_desk
+from tests.kit.network import Road
+from tests.kit.node import Bullmq
+from tests.kit.rabbitmq import Node
 
 _STEPS = "ingest,pull,sample,lay,send,settle"
 _numbers = itertools.count(1)
@@ -118,7 +118,7 @@ class Table(System):
         self.make()
 
     def make(self) -> None:
-        from tests.sources.jobs_tables import SQLITE
+        from tests.kit.jobs_tables import SQLITE
 
         self._do(SQLITE)
 

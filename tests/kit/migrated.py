@@ -23,7 +23,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db.backends.sqlite3.creation import DatabaseCreation
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 _KEPT = ROOT / ".pytest_cache" / "migrated"
 _FORGOTTEN_AFTER_S = 86_400
 

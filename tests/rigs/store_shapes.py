@@ -41,8 +41,8 @@ from jobs_admin.sources.rabbitmq.copies import Copies
 from jobs_admin.worker.delays import Delays, _waiting
 from jobs_admin.worker.policies import Policies
 from jobs_admin.worker.policies import _json as policies_json
-from tests import shapes
-from tests.shapes import BOOT, Key
+from tests.rigs import shapes
+from tests.rigs.shapes import BOOT, Key
 
 Put = Callable[[redis.Redis, bytes], object]
 

@@ -392,7 +392,7 @@ _BODIES: dict[str, dict[str, Any]] = {
 
 
 class Unknown(LookupError):
-    """An address has a parameter, and nothing says what it stands for: say it in tests/dashboard/matrix.py."""
+    """An address has a parameter, and nothing says what it stands for: say it in tests/kit/matrix.py."""
 
 
 def path_of(address: Address, rows: Rows) -> str:

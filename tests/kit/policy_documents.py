@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from jobs_admin.core.policy import LONGEST_S, MOST_ATTEMPTS, MOST_DELAYS
 
-CASES = json.loads((Path(__file__).parent / "backoff.json").read_text())
+CASES = json.loads((Path(__file__).parents[1] / "jobs_admin/core/backoff.json").read_text())
 
 SECONDS = some.one_of(some.just(0), some.integers(0, int(LONGEST_S)), some.floats(0, LONGEST_S), some.floats(0, 1))
 POSITIVE = some.one_of(some.floats(1e-3, 1), some.floats(1e-3, LONGEST_S), some.just(1e-3))

@@ -1,6 +1,6 @@
 """BullMQ's own scripts, as they stand in its packages, with what they include: one text each, under jobs_admin/sources/bullmq/lua.
 
-    python -m tests.bullmq_scripts          # writes them anew from the packages of tests/node
+    python -m tests.kit.bullmq_scripts          # writes them anew from the packages of tests/node
 
 A test compares them, so that ours are theirs to the letter.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests import node
+from tests.kit import node
 
 NAMES = ("reprocessJob", "changePriority", "removeJob")
-OURS = Path(__file__).parent.parent / "jobs_admin/sources/bullmq/lua"
+OURS = Path(__file__).resolve().parents[2] / "jobs_admin/sources/bullmq/lua"
 _INCLUDE = re.compile(r'^--- @include "(?:includes/)?(\w+)"\s*$', re.MULTILINE)
 
 

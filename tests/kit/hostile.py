@@ -3,7 +3,7 @@
     worker = HostileWorker(broker_url, store_url).start()
     worker.send("h.repr_raises")
 
-As a module it is the app of `tests.real_celery` with these tasks besides: `celery -A tests.hostile worker`.
+As a module it is the app of `tests.kit.celery` with these tasks besides: `celery -A tests.kit.hostile worker`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Reject, Retry
 
-from tests import real_celery
-from tests.real_celery import RealWorker
+from tests.kit import celery
+from tests.kit.celery import RealWorker
 
 MB = 1_000_000
 MARKER = "was-executed"  # in the worker's folder, where anything that must not run would leave it
@@ -396,12 +396,12 @@ def define(app: Any) -> None:
 class HostileWorker(RealWorker):
     def __init__(self, broker_url: str, store_url: str | None, *, name: str = NAME, **options: Any) -> None:
         super().__init__(broker_url, store_url, **options)
-        self._command[self._command.index("tests.real_celery:app")] = "tests.hostile:app"
+        self._command[self._command.index("tests.kit.celery:app")] = "tests.kit.hostile:app"
         self._command[self._command.index("-n") + 1] = f"{name}@%h"
         self.environment["PYTHONWARNINGS"] = "ignore"
 
 
-app = real_celery.app
+app = celery.app
 if app is not None:
     define(app)
     if os.environ.get(

@@ -29,7 +29,7 @@ from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Replay
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays.options import Options
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 
 ANN = Viewer("ann", {"*": OPERATOR})
 QUEUE, ASIDE = "emails", "aside"

@@ -3,7 +3,7 @@
     worker = RealWorker(broker_url, store_url).start()
     worker.send("fail", "no such customer", queue="emails")
 
-As a module it is the app itself: `celery -A tests.real_celery worker` (settings come from the environment).
+As a module it is the app itself: `celery -A tests.kit.celery worker` (settings come from the environment).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kombu import compression
 from kombu.serialization import register
 
 if TYPE_CHECKING:
-    from tests.forked import Forked
+    from tests.kit.forked import Forked
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 START_S = 90.0  # for a worker to be ready: on a machine that has nothing else to do it takes two
 QUEUES = "celery,emails,webhooks"
 
@@ -92,7 +92,7 @@ def make_app(broker_url: str, *, late_ack: bool = False) -> Celery:
         made.conf.update(task_queue_max_priority=10, worker_prefetch_multiplier=1)
     made.conf.accept_content = ["json", *OWN_SERIALIZER]
     if os.environ.get("REAL_DYING_CONSUMER"):
-        made.conf.worker_consumer = "tests.real_celery:DyingConsumer"
+        made.conf.worker_consumer = "tests.kit.celery:DyingConsumer"
     if os.environ.get("REAL_REQUEST"):
         made.Task.Request = ShopRequest
     _define(made)
@@ -560,7 +560,7 @@ class RealWorker:
         late_ack: bool = False,
         environment: dict[str, str] | None = None,
         home: Home = HERE,
-        app: str = "tests.real_celery:app",
+        app: str = "tests.kit.celery:app",
     ) -> None:
         self.home = home
         self.broker_url = broker_url
@@ -598,7 +598,7 @@ class RealWorker:
     def _begin(self) -> subprocess.Popen[bytes] | Forked:
         is_test = "PYTEST_VERSION" in os.environ  # a bench measures a whole start
         if is_test and self.home == HERE and self._pool in _FORKABLE and not _of_interpreter(self.environment):
-            from tests import forked  # not beside the app in an environment of its own
+            from tests.kit import forked  # not beside the app in an environment of its own
 
             return forked.start(self._command[1:], self.home.folder, self.environment, self.log)
         with self.log.open("ab") as log:

@@ -19,9 +19,9 @@ from jobs_admin.worker.ledger import Ledger
 from jobs_admin.worker.policies import Policies
 from jobs_admin.worker.report import Origin
 from jobs_admin.worker.store import STREAM_BYTES
-from tests.jobs_admin.worker.patience import patient
-from tests.jobs_admin.worker.policies import policy
-from tests.real_celery import make_app
+from tests.kit.celery import make_app
+from tests.kit.patience import patient
+from tests.kit.policies import policy
 
 KEEPING = policy("keeping", "*", max_attempts=1, file_lost=True)
 

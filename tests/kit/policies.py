@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from jobs_admin.core import keys
-from tests.real_celery import RealWorker
+from tests.kit.celery import RealWorker
 
 _numbers = itertools.count(1)
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from jobs_admin.core.lifeline import die_with_parent
 
-HOME = Path(__file__).parent / "node"
+HOME = Path(__file__).parents[1] / "node"
 MAJORS = (4, 5, 6)
 _OLDEST = 18
 _HOW_TO_GET_IT = (

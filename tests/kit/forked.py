@@ -19,7 +19,7 @@ import sys
 import threading
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # Of Celery and what stands below it, and nothing of ours.
 _IMPORTED = (
     "celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork", "celery.concurrency.solo",
@@ -71,7 +71,7 @@ class _Forker:
         ours, theirs = socket.socketpair()
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("REDRIVE_", "CELERY_", "REAL_"))}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.kit.forked", str(theirs.fileno())],
             cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
         theirs.close()

@@ -11,9 +11,9 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 from django.db import connection
 
-from tests import migrated
+from tests.kit import migrated
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 _BEGIN = """
 import json, os, sys, time, base64, hashlib

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dashboard.setup.engine import die_with_parent, free_port
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MARK = "REDRIVE_TEST_DESK"
 # What a developer's shell may say must not reach the desk under test.
 _numbers = itertools.count(1)

@@ -66,7 +66,7 @@ from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.queues import liveness
 from jobs_admin.rights import people, view_sight
 from tests.conftest import forget_configuration
-from tests.dashboard.matrix import Asker, Rows, body_of, lay, path_of, undone
+from tests.kit.matrix import Asker, Rows, body_of, lay, path_of, undone
 
 ANN = Viewer("ann", {"*": ADMIN})
 NAMES = ("alpha", "beta", "gamma", "delta", "omega")

@@ -1,6 +1,6 @@
 """Two Celery apps for lint: `shop`, with a mistake in each task, and `tidy`, without one.
 
-As a module either is an app for a worker: `celery -A tests.planted:shop worker`. Who runs it gives PLANTED_BROKER.
+As a module either is an app for a worker: `celery -A tests.kit.planted:shop worker`. Who runs it gives PLANTED_BROKER.
 """
 
 from __future__ import annotations
