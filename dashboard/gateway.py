@@ -41,7 +41,11 @@ _CHUNK = 64 * 1024
 _READS, _ACTS, _EXPORTS = (5.0, 10.0), (60.0, 120.0), (10.0, 3600.0)
 _IS_EXPORT = re.compile(r"/(api/)?failures/export(/|\Z)")
 _SESSION = re.compile(r"(?:^|;)\s*sessionid=([^;]{1,200})")
-_PLAIN = [("content-type", "text/plain; charset=utf-8"), ("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
+_PLAIN = [
+    ("content-type", "text/plain; charset=utf-8"),
+    ("x-content-type-options", "nosniff"),
+    ("cache-control", "no-store"),
+]
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +165,9 @@ class Gateway:
             protocol.close(403)
             return
         path = _without_prefix(scope.path)
-        if path == "/healthz":  # any other method is refused before its body has arrived, by which `doctor` knows a proxy
+        if (
+            path == "/healthz"
+        ):  # any other method is refused before its body has arrived, by which `doctor` knows a proxy
             is_read = scope.method in ("GET", "HEAD")
             protocol.response_str(200 if is_read else 405, _PLAIN, "ok" if is_read else "Ask with GET.")
             return
@@ -196,7 +202,9 @@ class Gateway:
                 held.append(len(part))
                 self.large += len(part)
                 if self.large > LARGE_TOGETHER:
-                    raise Refused(503, "Too many large requests arrive at once. Nothing was changed; try again in a moment.")
+                    raise Refused(
+                        503, "Too many large requests arrive at once. Nothing was changed; try again in a moment."
+                    )
         length = scope.headers.get("content-length")
         if length is not None and int(length) != size:
             raise Refused(400, "The request did not arrive whole. Nothing was changed.")

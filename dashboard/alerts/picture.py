@@ -12,6 +12,7 @@ from django.urls import reverse
 from dashboard.alerts import words as alert_words
 from dashboard.web import links
 from jobs_admin.alerts import wording
+from jobs_admin.core.alert_metrics import METRICS, Link, Row, Subject, Unit
 from jobs_admin.models import Alert
 from jobs_admin.queues import depths
 from jobs_admin.queues.depths import Point
@@ -66,12 +67,12 @@ class Picture:
 
 def is_of_queue(alert: Alert) -> bool:
     """Whether it is about a queue; else about a source, a view or the desk, which have no depth."""
-    return bool(alert.source and alert.subject) and alert.rule.metric != "view"
+    return bool(alert.source and alert.subject) and alert.rule.measure.subject is not Subject.VIEW
 
 
 def is_kept(alert: Alert) -> bool:
     """Whether history holds what the rule measures, or what contains it."""
-    return is_of_queue(alert) and alert.rule.metric != "quarantined"
+    return is_of_queue(alert) and alert.rule.measure.link is not Link.QUARANTINE
 
 
 def beside(alert: Alert) -> str:
@@ -95,69 +96,23 @@ def picture(
     until: datetime,
 ) -> Picture:
     """Of what the rule measures, where that is kept of queues; else of the queue's dead jobs, without a threshold."""
-    read = _READ.get(alert.rule.metric) if not _is_narrowed(alert) else None
-    values = [(_time(point.at), value) for point, value in zip(points, (read or _dead)(points), strict=True)]
+    measure = alert.rule.measure
+    is_of_metric = measure.subject is Subject.QUEUE and measure.history is not None and not alert.rule.is_narrowed
+    read = measure.history if is_of_metric else METRICS["dead"].history
+    assert read is not None
+    rows = [_row(point) for point in points]
+    values = [(_time(point.at), value) for point, value in zip(points, read(rows), strict=True)]
     # A gap breaks the line: what was before is not joined to what came after.
     breaks: list[tuple[datetime, float | None]] = [(_time(gap.since), None) for gap in gaps]
     line = sorted([*values, *breaks], key=lambda value: value[0])
-    return _drawn(alert, line, [*_own(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=read is not None)
+    return _drawn(alert, line, [*_own(alert), *map(_mark, marks)], gaps, since, until, is_of_metric=is_of_metric)
 
 
-# --- what is measured, as it was judged --------------------------------------------------------------------------
-
-Values = list[float | None]
-
-
-def _dead(points: Sequence[Point]) -> Values:
-    # What was judged was each look; of a folded step its highest.
-    return [point.dead if point.dead_max is None else point.dead_max for point in points]
-
-
-def _oldest(points: Sequence[Point]) -> Values:
-    return [None if point.dead is None else point.oldest_dead_age_s or 0 for point in points]
-
-
-def _growth(points: Sequence[Point]) -> Values:
-    """New dead jobs a minute, over the last minutes."""
-    found: Values = []
-    for n, point in enumerate(points):
-        before = _window(points, n)[0]
-        minutes = (point.at - before.at) / 60
-        is_known = minutes >= 1 and point.dead is not None and before.dead is not None
-        found.append((point.dead - before.dead) / minutes if is_known else None)  # type: ignore[operator]
-    return found
-
-
-def _failed(points: Sequence[Point]) -> Values:
-    """The share of those that ended in the last minutes."""
-    found: Values = []
-    for n in range(len(points)):
-        window = _window(points, n)
-        fell, ran = (sum(getattr(one, name) or 0 for one in window) for name in ("failed_per_min", "succeeded_per_min"))
-        found.append(fell / (fell + ran) if fell + ran else None)
-    return found
-
-
-def _window(points: Sequence[Point], n: int) -> Sequence[Point]:
-    first = n
-    while first and points[n].at - points[first].at < _WINDOW_S:
-        first -= 1
-    return points[first : n + 1]
-
-
-_WINDOW_S = 300  # that growth and shares are of
-_READ: dict[str, Callable[[Sequence[Point]], Values]] = {
-    "dead": _dead,
-    "oldest_dead_s": _oldest,
-    "growth_per_minute": _growth,
-    "failure_rate": _failed,
-}
-
-
-def _is_narrowed(alert: Alert) -> bool:
-    """Whether it counts only some of the queue's jobs."""
-    rule = alert.rule
-    return any(glob != "*" for glob in (rule.task, rule.group, rule.tenant))
+def _row(point: Point) -> Row:
+    """A point as the history of a metric reads it. What was judged was each sample; of a folded step its highest."""
+    dead = point.dead if point.dead_max is None else point.dead_max
+    oldest = None if point.oldest_dead_age_s is None else point.at - point.oldest_dead_age_s
+    return point.at, dead, oldest, point.failed_per_min, point.succeeded_per_min, point.dead is not None
 
 
 def _time(at: int) -> datetime:
@@ -188,11 +143,9 @@ def _drawn(
     is_of_metric: bool,
 ) -> Picture:
     metric = alert.rule.metric if is_of_metric else "dead"
+    is_share = METRICS[metric].unit is Unit.SHARE
     known = [value for _, value in points if value is not None]
-    top = (
-        max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if metric in alert_words.SHARES else 1])
-        * _HEADROOM
-    )
+    top = max([0, *known, alert.threshold if is_of_metric else 0, 0.01 if is_share else 1]) * _HEADROOM
     whole = max((until - since).total_seconds(), 1)
 
     def x(at: datetime) -> float:
@@ -203,7 +156,7 @@ def _drawn(
 
     runs = [[(x(at), y(value)) for at, value in run] for run in _runs(points)]
     joined = ["L".join(f"{across:.1f} {down:.1f}" for across, down in run) for run in runs]
-    name = alert_words.metric(alert.rule) if is_of_metric else "Dead jobs of the queue"
+    name = alert.rule.measure.label if is_of_metric else "Dead jobs of the queue"
     upright = [
         replace(mark, x=f"{x(mark.at):.1f}")
         for mark in marks
@@ -219,7 +172,7 @@ def _drawn(
         ),
         f"{y(alert.threshold):.1f}" if is_of_metric else "",
         alert_words.in_unit(alert.threshold, metric) if is_of_metric else "",
-        alert_words.in_unit(top if metric in alert_words.SHARES else round(top), metric),
+        alert_words.in_unit(top if is_share else round(top), metric),
         upright[-MOST_MARKS:],
         [_gap(gap, x) for gap in gaps],
         [since + (until - since) * n / 4 for n in range(4)],

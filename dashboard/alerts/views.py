@@ -26,6 +26,7 @@ from dashboard.web.htmx import go, render_page
 from dashboard.web.toasts import say
 from jobs_admin import alerts, config, notices
 from jobs_admin.alerts import showing
+from jobs_admin.core.alert_metrics import Link
 from jobs_admin.core.clock import clock, dated
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert
@@ -178,7 +179,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "replay_url": _here(led.replay_url),
         "failures_url": _here(led.failures_url),
         "shared": alert_page.shared(covered, _here(shared.failures_url), _here(shared.replay_url)) if shared else None,
-        "is_of_quarantine": alert.rule.metric == "quarantined",
+        "is_of_quarantine": alert.rule.measure.link is Link.QUARANTINE,
         "runbook": runbook if links.is_web(runbook := alerts.runbook_of(alert, risen)) else "",
         "incident_url": _incident(alert, now),
         "queue_url": links.queue_page(alert.source, alert.subject) if alert_picture.is_of_queue(alert) else "",

@@ -219,7 +219,9 @@ def _sentence(told: Story) -> str:
     if told.act == "at_once":
         if not side.falls:
             carries = number(round(COLD_RATE * told.scale, 1))
-            return f"The partner is just back and carries {carries} requests/s. All {number(side.jobs)} jobs come at once."
+            return (
+                f"The partner is just back and carries {carries} requests/s. All {number(side.jobs)} jobs come at once."
+            )
         dead = f"{number(side.failed_again)} of {number(side.jobs)} are dead again"
         return (
             f"It fell over after {_moment(side.falls[0])}, and their retries meet a partner that is down: "

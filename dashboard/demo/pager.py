@@ -8,6 +8,8 @@ from typing import Any
 
 from django.conf import settings
 
+from jobs_admin.core.alert_metrics import METRICS, Link
+
 SHOWN = 5
 _LOOKS = {"alert.resolved": "recovered", "ping": "replaying", "replay.done": "recovered", "replay.held": "retrying"}
 
@@ -44,9 +46,14 @@ def _page(one: dict[str, Any]) -> Page:
         taken_at=datetime.fromtimestamp(one["taken_at"], UTC),
         again=f"told {times} times with one id, taken once" if times > 1 else "",
         url=_ours(one["url"]),
-        quarantine_url=_ours(one["failures_url"]) if one["metric"] == "quarantined" else "",
+        quarantine_url=_ours(one["failures_url"]) if _is_of_quarantine(one) else "",
         replay_url=_ours(one["replay_url"]),
     )
+
+
+def _is_of_quarantine(one: dict[str, Any]) -> bool:
+    metric = METRICS.get(one["metric"])
+    return metric is not None and metric.link is Link.QUARANTINE
 
 
 def _ours(url: str) -> str:

@@ -20,7 +20,9 @@ class Workers(Schema):
     refused: dict[str, str]  # worker -> why it cannot use this version
     uncounted: int | None  # jobs that they started uncounted, while the store did not answer; null: nobody knows
     overrun: int | None  # jobs above a limit, because a worker did not answer for 30 s; null: unknown
-    shared_out: int | None  # retries made from workers' shares of a budget, while the store did not answer; null: unknown
+    shared_out: (
+        int | None
+    )  # retries made from workers' shares of a budget, while the store did not answer; null: unknown
     unplaced: (
         int | None
     )  # jobs that no policy decided over, as it was not sure which queue they came from; null: nobody knows

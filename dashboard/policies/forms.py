@@ -102,9 +102,7 @@ class Draft:
         pairs = zip(given.getlist("class.error"), given.getlist("class.as"), strict=False)
         rows = [Row(error[:_LONGEST].strip(), as_) for error, as_ in pairs]
         named = [row for row in rows if row.error][:MOST_ROWS]
-        return cls(
-            texts, named, RESPECT in given, FILE_LOST in given, LEAVES_RETRIES in given, given.get(EXPIRES, "")
-        )
+        return cls(texts, named, RESPECT in given, FILE_LOST in given, LEAVES_RETRIES in given, given.get(EXPIRES, ""))
 
     def document(self, now: datetime) -> dict[str, Any]:
         """Return the policy as the API takes it, without empty fields. An end that was chosen as a span begins `now`."""

@@ -162,7 +162,9 @@ def fleet(told: Any, version: int) -> Fleet:
         )
     if told.shared_out:
         retries = f"{told.shared_out:,} retr{'y' if told.shared_out == 1 else 'ies'}"
-        unseen.append(f"{retries} made from the workers’ shares of the budget, because the store did not answer in time")
+        unseen.append(
+            f"{retries} made from the workers’ shares of the budget, because the store did not answer in time"
+        )
     return Fleet(words, on == told.of and not held, "; ".join([*others, *held, *refused, *unseen]))
 
 

@@ -118,7 +118,9 @@ class ReplayRow(Counts):
     rate_now: float  # jobs per second really sent over the last 10 s; 0 sends nothing now. What was asked for: pace
     rate: float | None  # what it goes at now, jobs per second, as its pace or its controller says; null: without bound
     held_because: str
-    evidence: dict[str, Any] | None  # the numbers that it was held for, of that moment; held_because adds what came since
+    evidence: (
+        dict[str, Any] | None
+    )  # the numbers that it was held for, of that moment; held_because adds what came since
     state_since: datetime | None
     taken: int  # of what was frozen, what another replay had when its turn came; not in the total
     options: dict[str, Any]  # attempts, to_queue, same_job_id, patch, accept: those that are not as usual
@@ -131,7 +133,9 @@ class ReplayRow(Counts):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-    warnings: list[str]  # why outcomes stay unknown; after the call that started it, arguments that could not be checked
+    warnings: list[
+        str
+    ]  # why outcomes stay unknown; after the call that started it, arguments that could not be checked
     url: str
 
 

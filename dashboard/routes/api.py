@@ -22,6 +22,7 @@ from dashboard.retries import api as retry_calls  # noqa: F401
 from dashboard.queues.sources import api as source_calls  # noqa: F401
 from dashboard.saved_views import api as view_calls  # noqa: F401
 from dashboard.queues.workers import api as worker_calls  # noqa: F401
+
 # isort: on
 from dashboard.web.api.base import api
 from dashboard.web.api.errors import door, unknown_address

@@ -113,7 +113,11 @@ def _is_over() -> bool:
 def sentence(exception: BaseException) -> str:
     """Return what to tell a viewer whose request ended by its limit; "" for any other exception."""
     work = _current()
-    if work is None or not isinstance(exception, DatabaseError) or not (work.is_over or isinstance(exception, TimeIsUp)):
+    if (
+        work is None
+        or not isinstance(exception, DatabaseError)
+        or not (work.is_over or isinstance(exception, TimeIsUp))
+    ):
         return ""
     return (
         f"This took longer than {work.statement_s:g} s and was stopped; nothing was changed. Narrow the search: name a queue, "

@@ -43,7 +43,9 @@ def hold(port: int) -> socket.socket | None:
 
 def hold_at(host: str, port: int) -> socket.socket | None:
     try:
-        held = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG)
+        held = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
+        )
     except OSError:
         return None
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; every accepted connection inherits it
@@ -76,4 +78,3 @@ def main(where: str, workers: str = "1") -> None:
     if held is None:
         raise SystemExit(f"{where} is busy, or is no address of this machine. Nothing was started.")
     serve(held, workers=int(workers))
-

@@ -80,5 +80,10 @@ def with_code(value):
     """Sentences: what stands between backticks is code. Names in them are shown as `visible` does."""
     pieces = str(value).split("`")
     return format_html_join(
-        "", "{}", ((format_html("<code>{}</code>", visible(words)) if n % 2 else visible(words),) for n, words in enumerate(pieces))
+        "",
+        "{}",
+        (
+            (format_html("<code>{}</code>", visible(words)) if n % 2 else visible(words),)
+            for n, words in enumerate(pieces)
+        ),
     )

@@ -12,25 +12,18 @@ from django.core.validators import URLValidator
 from jobs_admin.alerts import rights
 from jobs_admin.alerts.measuring import MOST_ONE_BY_ONE
 from jobs_admin.alerts.refusals import AlertRefused
+from jobs_admin.core.alert_metrics import METRICS, Subject, Unit
 from jobs_admin.core.text import representable
 from jobs_admin.models import Channel, SavedView
 from jobs_admin.models.access import Viewer
-from jobs_admin.models.alert import LARGEST_THRESHOLD, LONGEST_FOR_S, LONGEST_URL, METRICS, NoData, Severity
+from jobs_admin.models.alert import LARGEST_THRESHOLD, LONGEST_FOR_S, LONGEST_URL, NoData, Severity
 
 LONGEST_NAME = 100
 MOST_CHANNELS = 20
 SHORTEST_REMINDER_S = 60
-A_YEAR_S = 365 * 86_400
 LARGEST_OF_TENANT = MOST_ONE_BY_ONE - 1
-LARGEST_VIEW = 9_999  # what a search finds is counted exactly up to ten thousand
 
 GLOBS = {"source": 200, "queue": 200, "task": 255, "group": 40, "tenant": 200}
-# Failures are counted by these; what is sampled of a whole queue knows no task.
-NARROWED = ("dead", "quarantined")
-SHARES = ("failure_rate", "retry_rate")
-_SECONDS = ("oldest_dead_s", "unreachable", "stalled_s", "ingest_lag_s")
-# Of these there is one value a source.
-_WITHOUT = {"unreachable": ("queue",), "stalled_s": ("queue",), "ingest_lag_s": ("queue",), "view": ("queue",)}
 
 FIELDS = (
     "name", "metric", *GLOBS, "view", "threshold", "clear", "for_s", "keep_firing_s", "renotify_s", "escalate_s",
@@ -78,20 +71,22 @@ def values(viewer: Viewer, document: object) -> dict[str, Any]:
 def _of_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[str, str]:
     """What does not go with the metric, and numbers that do not go together."""
     metric, wrong = found["metric"], {}
+    measure = METRICS[metric]
     for name in ("task", "group", "tenant"):
-        if metric not in NARROWED and found.get(name, "*") != "*":
-            wrong[name] = f"{metric} is known of whole queues: {name} narrows only {' and '.join(NARROWED)}."
-    for name in _WITHOUT.get(metric, ()):
-        if found.get(name, "*") != "*":
-            wrong[name] = f"{metric} has no {name}: leave it out."
-    if metric == "view" and found.get("view") is None and "view" not in problems:
+        if name not in measure.scope and found.get(name, "*") != "*":
+            narrowed = " and ".join(one.name for one in METRICS.values() if one.is_narrowed)
+            wrong[name] = f"{metric} is known of whole queues: {name} narrows only {narrowed}."
+    if "queue" not in measure.scope and found.get("queue", "*") != "*":
+        wrong["queue"] = f"{metric} has no queue: leave it out."
+    counts_view = measure.subject is Subject.VIEW
+    if counts_view and found.get("view") is None and "view" not in problems:
         wrong["view"] = "Name the saved view whose jobs are counted."
-    if metric != "view" and found.get("view") is not None:
+    if not counts_view and found.get("view") is not None:
         wrong["view"] = f"{metric} counts no view: leave it out."
     threshold, clear = found.get("threshold"), found.get("clear")
     if threshold is not None:
         largest, words = bound(metric, found.get("tenant", "*"))
-        if threshold > largest or (metric in SHARES and threshold == largest):
+        if threshold > largest or (measure.unit is Unit.SHARE and threshold == largest):
             wrong["threshold"] = f"The threshold of {metric} is {words}."
         elif clear is not None and clear > threshold:
             wrong["clear"] = (
@@ -102,17 +97,11 @@ def _of_metric(found: Mapping[str, Any], problems: Mapping[str, str]) -> dict[st
 
 def bound(metric: str, tenant: str = "*") -> tuple[float, str]:
     """The largest threshold, and what it may be in words."""
-    if metric in NARROWED and tenant != "*":
+    if METRICS[metric].is_narrowed and tenant != "*":
         return LARGEST_OF_TENANT, (
             f"from 0 to {LARGEST_OF_TENANT:,} where it is of a tenant: its jobs are counted one by one, up to {MOST_ONE_BY_ONE:,}"
         )
-    if metric in SHARES:
-        return 1, "a share from 0 to below 1: 50 % is 0.5"
-    if metric in _SECONDS:
-        return A_YEAR_S, f"from 0 to {A_YEAR_S:,} seconds, a year"
-    if metric == "view":
-        return LARGEST_VIEW, f"from 0 to {LARGEST_VIEW:,}: what a search finds is counted up to ten thousand"
-    return LARGEST_THRESHOLD, f"from 0 to {LARGEST_THRESHOLD:,.0f}"
+    return METRICS[metric].bound()
 
 
 # -- one value ----------------------------------------------------------------------------------------------------
@@ -232,7 +221,7 @@ def _enabled(viewer: Viewer, name: str, given: object) -> bool:
 
 _READERS: dict[str, Callable[[Viewer, str, Any], Any]] = {
     "name": _sentence(_name),
-    "metric": _one_of(METRICS),
+    "metric": _one_of(tuple(METRICS)),
     **dict.fromkeys(GLOBS, _glob),
     "view": _view,
     "threshold": _number,

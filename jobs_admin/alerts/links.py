@@ -13,12 +13,12 @@ from urllib.parse import quote, urlencode
 
 from jobs_admin import config
 from jobs_admin.core import query as language
+from jobs_admin.core.alert_metrics import Link, Subject
 from jobs_admin.core.query import All, Any, Match, Numbers, Query, Term, Time, Value
 from jobs_admin.models import Alert, DepthSample, Rule
 
 MOST_QUEUES = 20  # named in one search
 _BEFORE = timedelta(hours=1)  # where no sample tells since when the oldest is dead
-_OF_JOBS = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate")
 _ENDED = ("dead", "discarded", "gone")
 
 
@@ -50,7 +50,7 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
             break
         named.pop()
     failures_url, replay_url = addresses
-    if alert.rule.metric == "quarantined":
+    if alert.rule.measure.link is Link.QUARANTINE:
         replay_url = ""
     return Links(page_of(alert.told_with_id or alert.pk), failures, failures_url, replay_url)
 
@@ -58,12 +58,13 @@ def links(alert: Alert, now: datetime, *, queues: Sequence[str] = (), longest: i
 def _queries(alert: Alert, queues: Sequence[str], begins: Time, ends: Time, now: datetime) -> tuple[str, str]:
     """Of the failures, and of what is still dead of them."""
     rule, within = alert.rule, where(alert, queues)
+    link = rule.measure.link
     again = Numbers("replay", ((1, None),))
-    if rule.metric == "view" and rule.view is not None:
+    if link is Link.VIEW and rule.view is not None:
         failures = draft = [*language.pin(language.parse(rule.view.query, now), now).terms, *within]
-    elif rule.metric == "quarantined":
+    elif link is Link.QUARANTINE:
         failures = draft = [*within, states("quarantined")]  # a job stays there until an operator acts
-    elif rule.metric in _OF_JOBS:
+    elif link is Link.DIED:
         failures = [*within, begins, Any((All((ends, states(*_ENDED))), again))]
         draft = [*within, begins, Any((ends, again)), states("dead")]
     else:
@@ -107,7 +108,7 @@ def where(alert: Alert, queues: Sequence[str]) -> list[Term]:
     terms: list[Term] = []
     if alert.source:
         terms.append(Match("source", (Value(alert.source),)))
-    if named := [queue for queue in queues if queue and rule.metric != "view"]:
+    if named := [queue for queue in queues if queue and rule.measure.subject is not Subject.VIEW]:
         terms.append(Match("queue", tuple(Value(queue) for queue in named)))
     terms += [
         Match(name, (Value(glob, glob="*" in glob),))

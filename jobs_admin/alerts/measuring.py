@@ -1,4 +1,6 @@
-"""What the metrics of rules are now. Whatever several rules ask is read once.
+"""Values of the metrics of alert rules, now. What several rules ask is read once.
+
+A queue's or source's metric is the property of `Measured` that is named as its record (`core/alert_metrics`).
 
 | metric | of | is |
 |---|---|---|
@@ -30,6 +32,7 @@ from django.db.models import Count, F, Q, Sum, Value
 from jobs_admin import config, failures
 from jobs_admin.alerts import narrowing
 from jobs_admin.core import query as language
+from jobs_admin.core.alert_metrics import LEAST_ENDED, METRICS, Subject
 from jobs_admin.core.clock import clock
 from jobs_admin.core.matching import matches
 from jobs_admin.models import DepthSample, Failure, FailureCount, Group, GroupAlias, QueueCounter, Rule, Source, Worker
@@ -42,7 +45,6 @@ from jobs_admin.search import scope as scopes
 Key = tuple[str, str]  # source and subject; the source is empty for what is of none in particular
 Values = Mapping[Key, float | None]  # None: there is no data
 
-LEAST_ENDED = 10  # fewer jobs, or attempts, say nothing of a share
 QUIET_FOR = timedelta(hours=1)  # then an open alert on a share is over, if nothing ends any more
 MOST_ONE_BY_ONE = 20_000  # jobs that are counted one by one, where no counter knows
 VIEWS_S = 0.4  # that views may take in one round: the others have their turn in the next
@@ -53,12 +55,6 @@ _SAMPLED_BY = timedelta(seconds=60)  # a source that was not looked at for longe
 _AFTER_REPLAY = timedelta(minutes=15)
 # Between two attempts of a replay (jobs_admin/queues/unrecovered.py).
 _BETWEEN_ATTEMPTS = Q(state=FailureState.RETRYING, run__gt=1)
-
-# Of these a source that cannot be reached tells nothing.
-OF_DEPTH = ("dead", "growth_per_minute", "oldest_dead_s", "failure_rate", "retry_rate")
-_SHARES = ("failure_rate", "retry_rate")
-# Nothing there is a nought: the tables are ours, and tell all.
-_COUNTED = ("dead", "quarantined", "unreachable", "stalled_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +77,25 @@ class Measured:
 
     def of(self, rule: Rule) -> Values | None:
         """The rule's metric for all that it looks at; None where it has no turn in this round."""
-        if rule.metric == "view":
+        if rule.measure.subject is Subject.VIEW:
             return self._view(rule)
-        if rule.metric in ("dead", "quarantined") and (rule.task, rule.group, rule.tenant) != ("*", "*", "*"):
+        if rule.measure.is_narrowed and rule.is_narrowed:
             return _fitting(self._narrow(rule), rule.source, rule.queue)
         place = rule.metric, rule.source, rule.queue
         if place not in self._fitting:
-            self._fitting[place] = _fitting(getattr(self, f"_{rule.metric}"), rule.source, rule.queue)
+            self._fitting[place] = _fitting(getattr(self, rule.metric), rule.source, rule.queue)
         return self._fitting[place]
 
     def absent(self, rule: Rule) -> float | None:
         """The value of what `of` does not name."""
-        return 0.0 if rule.metric in _COUNTED else None
+        return rule.measure.absent
 
     def of_quiet(self, metric: str, key: Key) -> float | None:
         """The share of the last hour, for an open alert of a queue in which too little ends to tell one of five minutes:
         0 where nothing ended, so that what went quiet does not stay for ever. None for other metrics.
         """
-        if metric not in _SHARES:
+        ratio = METRICS[metric].ratio
+        if ratio is None:
             return None
         if key not in self._quiet:
             counted = QueueCounter.objects.filter(
@@ -106,40 +103,38 @@ class Measured:
             )
             sums = counted.aggregate(**{name: Sum(name, default=0) for name in ("failed", "retried", "succeeded")})
             self._quiet[key] = sums["failed"], sums["retried"], sums["succeeded"]
-        fell, again, ran = self._quiet[key]
-        part, whole = (fell, fell + ran) if metric == "failure_rate" else (again, fell + again + ran)
+        part, whole = ratio(self._quiet[key])
         return part / whole if whole else 0.0
 
     def why_gone(self, metric: str, source: str, value: float | None) -> str:
         """Why nothing will ever be known of this again; empty where something may."""
-        if source in self.taken_out and (
-            metric in ("unreachable", "stalled_s") or (metric in OF_DEPTH and value is None)
-        ):
+        measure = METRICS[metric]
+        if source in self.taken_out and (measure.ends_with_source or (measure.needs_source and value is None)):
             return f"{source} was taken out of the configuration: nobody looks at it any more."
         return ""
 
     def why_held(self, metric: str, source: str, subject: str) -> str:
         """Why this may neither fire nor end now; empty where nothing speaks against it."""
-        if metric in OF_DEPTH and source in self._unreachable_since:
+        if METRICS[metric].needs_source and source in self._unreachable_since:
             since = self._unreachable_since[source]
             when = f" since {clock(since, self.now)} UTC" if since else ""
             return f"{source} cannot be reached{when}: what its queues hold is not known."
-        if metric == "growth_per_minute" and (source, subject) in self._replayed:
+        if METRICS[metric].moves_with_replays and (source, subject) in self._replayed:
             return "A replay sends jobs of this queue, or did so a moment ago: its depth moves with them."
         return ""
 
     # -- one metric each, over all queues -------------------------------------------------------------------------
 
     @cached_property
-    def _dead(self) -> Values:
+    def dead(self) -> Values:
         return {key: float(n) for key, n in unrecovered.by_queue().items()}
 
     @cached_property
-    def _quarantined(self) -> Values:
+    def quarantined(self) -> Values:
         return self._count(Q(state=FailureState.QUARANTINED))
 
     @cached_property
-    def _growth_per_minute(self) -> Values:
+    def growth_per_minute(self) -> Values:
         found: dict[Key, float | None] = dict.fromkeys(self._then)
         sources = {source for source, _ in self._then}
         for key, sample in self._latest.items():
@@ -154,7 +149,7 @@ class Measured:
         return found
 
     @cached_property
-    def _oldest_dead_s(self) -> Values:
+    def oldest_dead_s(self) -> Values:
         found: dict[Key, float | None] = dict.fromkeys(self._then)
         for key, sample in self._latest.items():
             since = sample.oldest_dead_at
@@ -165,20 +160,18 @@ class Measured:
         return found
 
     @cached_property
-    def _failure_rate(self) -> Values:
-        return {
-            key: fell / (fell + ran) if fell + ran >= LEAST_ENDED else None
-            for key, (fell, _, ran) in self._ended.items()
-            if self._tells_ends(key[0])
-        }
+    def failure_rate(self) -> Values:
+        return self._shares("failure_rate")
 
     @cached_property
-    def _retry_rate(self) -> Values:
-        return {
-            key: again / (fell + again + ran) if fell + again + ran >= LEAST_ENDED else None
-            for key, (fell, again, ran) in self._ended.items()
-            if self._tells_ends(key[0])
-        }
+    def retry_rate(self) -> Values:
+        return self._shares("retry_rate")
+
+    def _shares(self, metric: str) -> Values:
+        ratio = METRICS[metric].ratio
+        assert ratio is not None
+        ratios = {key: ratio(ended) for key, ended in self._ended.items() if self._tells_ends(key[0])}
+        return {key: part / whole if whole >= LEAST_ENDED else None for key, (part, whole) in ratios.items()}
 
     def _tells_ends(self, source: str) -> bool:
         """Whether what ran well is counted: by guarded workers. A system that is read tells of what failed, so that a share of
@@ -191,7 +184,7 @@ class Measured:
         return set(Worker.objects.order_by().values_list("source", flat=True).distinct())
 
     @cached_property
-    def _unreachable(self) -> Values:
+    def unreachable(self) -> Values:
         found: dict[Key, float | None] = {}
         for one in self._sources:
             if one.is_reachable is None or not self._is_known(one):
@@ -206,7 +199,7 @@ class Measured:
         return source.sampled_at is not None and self.now - source.sampled_at < _SAMPLED_BY
 
     @cached_property
-    def _stalled_s(self) -> Values:
+    def stalled_s(self) -> Values:
         stalls = liveness.stalled_sources(self.now)
         found: dict[Key, float | None] = {(name, ""): _age(stall, self.now) for name, stall in stalls.items()}
         with contextlib.suppress(redis.RedisError, config.BadConfiguration):
@@ -214,7 +207,7 @@ class Measured:
         return found
 
     @cached_property
-    def _ingest_lag_s(self) -> Values:
+    def ingest_lag_s(self) -> Values:
         try:
             return {(name, ""): lag for name, lag in liveness.ingest_lags_s(self.now).items()}
         except (redis.RedisError, config.BadConfiguration):
@@ -274,7 +267,7 @@ class Measured:
     # -- counted for one rule, or few -----------------------------------------------------------------------------
 
     def _narrow(self, rule: Rule) -> Values:
-        """`dead` or `quarantined` of some tasks, groups or tenants."""
+        """Failures of some tasks, groups or tenants."""
         place: tuple[str, ...] = rule.metric, rule.task, rule.group, rule.tenant
         if rule.tenant != "*":  # counted up to a bound: only what it looks at
             place += rule.source, rule.queue
@@ -283,10 +276,8 @@ class Measured:
                 self._narrowed[place] = kinds.of(rule.task, rule.group)
             return self._narrowed[place]
         if place not in self._narrowed:
-            if rule.metric == "quarantined":
-                states, moving = Q(state=FailureState.QUARANTINED), None
-            else:
-                states, moving = Q(state__in=(FailureState.DEAD, FailureState.REPLAYING)), _BETWEEN_ATTEMPTS
+            states = Q(state__in=rule.measure.states)
+            moving = _BETWEEN_ATTEMPTS if rule.measure.retrying_replays else None
             if rule.tenant != "*":
                 found = self._count_rows(rule, states if moving is None else states | moving)
             else:
@@ -298,7 +289,7 @@ class Measured:
 
     def _kinds_of(self, metric: str) -> narrowing.Kinds | None:
         if metric not in self._kinds:
-            self._kinds[metric] = narrowing.read(metric)
+            self._kinds[metric] = narrowing.read(METRICS[metric])
         return self._kinds[metric]
 
     def _count(self, which: Q) -> dict[Key, float]:

@@ -1,4 +1,4 @@
-"""`dead` and `quarantined` of some tasks or groups: read once for all rules of a round, and fitted to each here.
+"""Failures of some tasks or groups, for the metrics that count them: read once for all rules of a round, and fitted to each here.
 
 Five hundred rules, each with a question of its own to the database, took over a second.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from django.db import connection
 
+from jobs_admin.core.alert_metrics import Metric
 from jobs_admin.core.matching import matches
 from jobs_admin.models import Failure, FailureCount, Group, GroupAlias
 from jobs_admin.models.failure import FailureState
@@ -79,19 +80,18 @@ class Kinds:
         return found
 
 
-def read(metric: str) -> Kinds | None:
-    """Of `dead` or `quarantined`; None where there are too many kinds."""
+def read(metric: Metric) -> Kinds | None:
+    """Count the failures of a metric; None where there are too many kinds."""
     counted, job = FailureCount._meta.db_table, Failure._meta.db_table
     place = "source, queue, task, group_id"
-    if metric == "quarantined":
-        which, given = f"SELECT {place}, count AS n FROM {counted} WHERE state = %s", [FailureState.QUARANTINED]
-    else:
+    states = ", ".join(["%s"] * len(metric.states))
+    which, given = f"SELECT {place}, count AS n FROM {counted} WHERE state IN ({states})", list(metric.states)
+    if metric.retrying_replays:
         # One statement, so one moment (jobs_admin/queues/unrecovered.py).
-        which = f"""
-            SELECT {place}, count AS n FROM {counted} WHERE state IN (%s, %s)
+        which += f"""
             UNION ALL
             SELECT source, queue, task, COALESCE(group_id, 0), 1 FROM {job} WHERE state = %s AND run > 1"""
-        given = [FailureState.DEAD, FailureState.REPLAYING, FailureState.RETRYING]
+        given.append(FailureState.RETRYING)
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT {place}, SUM(n) FROM ({which}) AS one GROUP BY {place} HAVING SUM(n) > 0 LIMIT %s",

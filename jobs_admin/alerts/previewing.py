@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,9 +11,9 @@ from django.db.models import Max, Q
 from django.db.models.functions import Coalesce
 
 from jobs_admin.alerts import telling
-from jobs_admin.alerts.measuring import LEAST_ENDED
 from jobs_admin.alerts.rules import check_rule
 from jobs_admin.core import threshold
+from jobs_admin.core.alert_metrics import Row, Subject
 from jobs_admin.core.matching import matches
 from jobs_admin.core.threshold import QUIET, Act, Numbers, Phase
 from jobs_admin.db.light import fetched
@@ -29,17 +29,8 @@ MOST_POINTS = 1_000
 MOST_EPISODES = 500  # that are listed; all are counted
 _LOOK, _MINUTE, _HOUR = 10, 60, 3600
 _STEPS = (_MINUTE, 300, 900, _HOUR)
-_WINDOW_S = 300  # that growth and shares are of
-_NOT_KEPT = {
-    "quarantined": "The history keeps no count of the quarantine.",
-    "retry_rate": "The history keeps no count of retries.",
-    "stalled_s": "The history does not keep when readers and steps made progress.",
-    "ingest_lag_s": "The history does not keep how long reports waited.",
-    "view": "What a view found in the past is not kept.",
-}
 
 Key = tuple[str, str]
-Row = tuple[float, int | None, float | None, float, float, bool]  # at, dead, oldest at, failed, succeeded, reachable
 Look = tuple[float, float | None, bool]  # at, value, held
 
 
@@ -102,8 +93,8 @@ def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -
         )
     if len(plan) < len(peaks):
         found.untold.append(f"Of {len(peaks):,} queues the {len(plan):,} with the highest values are judged.")
-    if rule.metric == "dead":
-        found.untold.append("While a replay ran, samples counted fewer dead jobs than the rule does.")
+    if rule.measure.history_note:
+        found.untold.append(rule.measure.history_note)
     by_source: dict[str, list[Episode]] = defaultdict(list)
     for key, step in plan:
         looks = _looks(rule, _rows(key, step, found.since, now))
@@ -118,9 +109,9 @@ def preview(viewer: Viewer, document: object, now: datetime, *, days: int = 7) -
 
 
 def _why_not(rule: Rule) -> str:
-    if rule.metric in _NOT_KEPT:
-        return f"{_NOT_KEPT[rule.metric]} The rule judges from the moment it is saved."
-    if (rule.task, rule.group, rule.tenant) != ("*", "*", "*"):
+    if rule.measure.history is None:
+        return f"{rule.measure.no_history} The rule judges from the moment it is saved."
+    if rule.is_narrowed:
         return "The history is of whole queues: what a task, a group or a tenant had is not kept."
     return ""
 
@@ -136,14 +127,15 @@ def _peaks(viewer: Viewer, rule: Rule, since: datetime, now: datetime) -> dict[K
     looks = Q(step=_LOOK, at__gte=max(since, now - timedelta(minutes=5)))
     hours = Q(step=_HOUR, at__gte=since - timedelta(hours=1))
     rows = DepthSample.objects.filter(hours | minutes | looks, scopes.visible(viewer)).values_list("source", "queue")
-    column = "failed_per_min" if rule.metric == "failure_rate" else Coalesce("dead_max", "dead")
+    peak = rule.measure.peak_of
+    column = Coalesce("dead_max", "dead") if peak == "dead" else peak
     peaks = {
         (source, queue): float(peak or 0)
         for source, queue, peak in rows.annotate(peak=Max(column)).order_by()
         if matches(rule.source, source) and matches(rule.queue, queue)
     }
     ranked = dict(sorted(peaks.items(), key=lambda pair: (-pair[1], pair[0])))
-    if rule.metric != "unreachable":
+    if rule.measure.subject is not Subject.SOURCE:
         return ranked
     return dict.fromkeys({source: (source, queue) for source, queue in ranked}.values(), 0.0)
 
@@ -183,53 +175,12 @@ def _read(key: Key, step: int, since: datetime, until: datetime) -> list[Row]:
 
 def _looks(rule: Rule, rows: Sequence[Row]) -> list[Look]:
     """The rule's metric at each row."""
-    if rule.metric == "unreachable":
-        return _unreachable(rows)
-    if rule.metric == "growth_per_minute":
-        return _growth(rows)
-    if rule.metric == "failure_rate":
-        return _shares(rows)
-    if rule.metric == "oldest_dead_s":
-        return [
-            (at, 0.0 if oldest is None else max(0.0, at - oldest), not reached) for at, _, oldest, _, _, reached in rows
-        ]
-    return [(at, dead, not reached) for at, dead, _, _, _, reached in rows]
-
-
-def _unreachable(rows: Sequence[Row]) -> list[Look]:
-    found, since = [], None
-    for at, *_, reached in rows:
-        since = None if reached else at if since is None else since
-        found.append((at, 0.0 if since is None else at - since, False))
-    return found
-
-
-def _growth(rows: Sequence[Row]) -> list[Look]:
-    found: list[Look] = []
-    first = 0
-    for n, (at, dead, *_, reached) in enumerate(rows):
-        while first < n - 1 and rows[first + 1][0] <= at - _WINDOW_S:
-            first += 1
-        then, was = rows[first][:2]
-        is_known = dead is not None and was is not None and at - then >= _MINUTE
-        found.append((at, (dead - was) * 60 / (at - then) if is_known else None, not reached))
-    return found
-
-
-def _shares(rows: Sequence[Row]) -> list[Look]:
-    """Of the last minutes, as rows tell them: a mean a minute over the time since the row before."""
-    found: list[Look] = []
-    window: deque[tuple[float, float, float]] = deque()
-    before = rows[0][0] - _MINUTE if rows else 0.0
-    for at, _, _, failed, succeeded, reached in rows:
-        minutes = min(60.0, (at - before) / 60)
-        before = at
-        window.append((at, (failed or 0) * minutes, (succeeded or 0) * minutes))
-        while len(window) > 1 and window[0][0] <= at - _WINDOW_S:
-            window.popleft()
-        fell, ran = sum(one[1] for one in window), sum(one[2] for one in window)
-        found.append((at, fell / (fell + ran) if fell + ran >= LEAST_ENDED else None, not reached))
-    return found
+    measure = rule.measure
+    assert measure.history is not None
+    return [
+        (row[0], value, measure.needs_source and not row[5])
+        for row, value in zip(rows, measure.history(rows), strict=True)
+    ]
 
 
 # -- what comes of it ---------------------------------------------------------------------------------------------
@@ -238,7 +189,7 @@ def _shares(rows: Sequence[Row]) -> list[Look]:
 def _judged(rule: Rule, key: Key, looks: Sequence[Look]) -> list[Episode]:
     """The episodes that fired, oldest first."""
     law = Numbers(rule.threshold, rule.clear, rule.for_s, rule.keep_firing_s, rule.no_data)
-    subject = "" if rule.metric == "unreachable" else key[1]
+    subject = "" if rule.measure.subject is Subject.SOURCE else key[1]
     found: list[Episode] = []
     stand, fired, opened = QUIET, 0.0, 0.0
     quiet_on_nothing = rule.no_data != threshold.FIRE
@@ -292,7 +243,7 @@ def _drawn(rule: Rule, key: Key, looks: Sequence[Look]) -> PreviewSeries:
         at, value, _ = max(some, key=lambda look: -1.0 if look[1] is None else look[1])
         times.append(int(at))
         values.append(value)
-    return PreviewSeries(key[0], "" if rule.metric == "unreachable" else key[1], times, values)
+    return PreviewSeries(key[0], "" if rule.measure.subject is Subject.SOURCE else key[1], times, values)
 
 
 def _moment(seconds: float) -> datetime:

@@ -11,6 +11,7 @@ from django.db.models import Q, QuerySet
 
 from jobs_admin.alerts.links import group_page, links, states, where
 from jobs_admin.core import query as language
+from jobs_admin.core.alert_metrics import Link, Subject
 from jobs_admin.core.query import Query
 from jobs_admin.models import Alert, Failure, FailureCount, Group, Notice, Rule
 from jobs_admin.models.access import ENGINE
@@ -41,7 +42,7 @@ def groups_behind(alert: Alert, limit: int = 5) -> list[RisenGroup]:
     if alert.is_open:
         return top_groups([alert], limit)
     shares = alert.told_with_id is not None or Alert.objects.filter(told_with=alert.pk).exists()
-    if shares and alert.source and alert.rule.metric != "view":
+    if shares and alert.source and alert.rule.measure.subject is not Subject.VIEW:
         found = language.parse(links(alert, alert.resolved_at or alert.judged_at).failures_query)
         return _shown(_counted(Failure.objects.filter(scope.compiled(found))).most_common(limit), alert)
     firing = Notice.objects.filter(alert=alert, type=ALERT_FIRING).order_by("-pk")
@@ -56,11 +57,12 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
     """Of what lies dead now in the queues of these alerts, which are of one rule and source: by their largest counters."""
     if not alerts:
         return []
-    state = FailureState.QUARANTINED if alerts[0].rule.metric == "quarantined" else None
-    counts = Q(state=state) if state else Q(state__in=_OPEN)
+    is_of_quarantine = alerts[0].rule.measure.link is Link.QUARANTINE
+    counted = (FailureState.QUARANTINED,) if is_of_quarantine else _OPEN
+    counts = Q(state__in=counted)
     queues = sorted({one.subject for one in alerts if one.subject})[:200]
     if _is_narrowed(alerts[0].rule):
-        terms = [*where(alerts[0], queues), states(*map(str, (state,) if state else _OPEN))]
+        terms = [*where(alerts[0], queues), states(*map(str, counted))]
         return _shown(
             _counted(Failure.objects.filter(scope.compiled(Query(tuple(terms))))).most_common(limit), alerts[0]
         )
@@ -73,7 +75,7 @@ def top_groups(alerts: Sequence[Alert], limit: int = 5) -> list[RisenGroup]:
 
 
 def _held(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount]:
-    if alert.rule.metric == "view" or not alert.source:
+    if alert.rule.measure.subject is Subject.VIEW or not alert.source:
         return FailureCount.objects.none()
     held = FailureCount.objects.filter(more, source=alert.source, group_id__gt=0, count__gt=0)
     if queues or alert.subject:
@@ -83,7 +85,7 @@ def _held(alert: Alert, more: Q, queues: Sequence[str]) -> QuerySet[FailureCount
 
 def _is_narrowed(rule: Rule) -> bool:
     """Return whether the rule looks at some jobs of a queue only, which the counters by queue do not know."""
-    return rule.metric != "view" and (rule.task, rule.group, rule.tenant) != ("*", "*", "*")
+    return rule.measure.subject is not Subject.VIEW and rule.is_narrowed
 
 
 def _counted(failures: QuerySet[Failure]) -> Counter[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs_admin.core.alert_metrics import METRICS, Subject, Unit
 from jobs_admin.core.text import shown
 from jobs_admin.models import Alert, Rule
 
@@ -24,28 +25,30 @@ def over(alert: Alert, lasted_s: float) -> str:
 
 def state(alert: Alert) -> str:
     """The value in words, without the threshold."""
-    rule, what = alert.rule, name(alert.subject)
-    value = figure(rule.metric, alert.value)
-    said = {
-        "dead": f"{what} has {value} dead {_jobs(alert.value)}",
-        "quarantined": f"{what} has {value} {_jobs(alert.value)} in quarantine",
-        "growth_per_minute": f"{what} gains {value} dead jobs a minute",
-        "oldest_dead_s": f"{what} has a job that is dead for {value}",
-        "failure_rate": f"{what} loses {value} of its jobs",
-        "retry_rate": f"{what} retries {value} of its attempts",
-        "unreachable": f"{name(alert.source)} cannot be reached for {value}",
-        "stalled_s": f"{name(alert.source) if alert.source else f'step {what} of watch'} has made no progress for {value}",
-        "ingest_lag_s": f"reports of {name(alert.source) if alert.source else 'guards of an earlier version'} wait for {value} to be filed",
-        "view": f"the view “{what}” holds {value} {_jobs(alert.value)}",
-    }[rule.metric]
-    return said + _of(rule)
+    return _filled(alert.rule.measure.now, alert, alert.value)
+
+
+def past_state(alert: Alert) -> str:
+    """The peak of a resolved alert in words, without the threshold."""
+    return _filled(alert.rule.measure.past, alert, alert.peak)
+
+
+def _filled(text: str, alert: Alert, value: float) -> str:
+    rule, measure = alert.rule, alert.rule.measure
+    subject = name(alert.subject)
+    if measure.subject is Subject.SOURCE:
+        subject = name(alert.source) if alert.source else measure.no_source.format(subject=subject)
+    jobs = "job" if value == 1 else "jobs"
+    said = text.format(subject=subject, value=figure(rule.metric, value), jobs=jobs)
+    return f"{said} of {some}" if (some := narrowed(rule)) else said
 
 
 def figure(metric: str, value: float) -> str:
     """A value or a threshold of this metric, with its unit."""
-    if metric in ("failure_rate", "retry_rate"):
+    unit = METRICS[metric].unit
+    if unit is Unit.SHARE:
         return f"{value * 100:.3g} %"
-    if metric in ("oldest_dead_s", "unreachable", "stalled_s", "ingest_lag_s"):
+    if unit is Unit.SECONDS:
         return duration(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
@@ -65,15 +68,6 @@ def duration(seconds: float) -> str:
 def name(text: str) -> str:
     """A name of somebody else's in a line of ours: nothing in it ends the line or hides the rest."""
     return shown(text, _LONGEST_NAME)
-
-
-def _jobs(value: float) -> str:
-    return "job" if value == 1 else "jobs"
-
-
-def _of(rule: Rule) -> str:
-    some = narrowed(rule)
-    return f" of {some}" if some else ""
 
 
 def narrowed(rule: Rule) -> str:

@@ -29,7 +29,9 @@ class Signature:
         takes = f"It takes {self.shown}."
         if len(args) > len(self.positional) and not self.takes_more_args:
             most = len(self.positional)
-            raise EditRefused("args", f"{task} takes {most} argument{'' if most == 1 else 's'} by position, not {len(args)}. {takes}")
+            raise EditRefused(
+                "args", f"{task} takes {most} argument{'' if most == 1 else 's'} by position, not {len(args)}. {takes}"
+            )
         by_name = set(self.positional[self.positional_only :]) | set(self.named)
         for name in kwargs:
             if name in self.positional[self.positional_only : len(args)]:

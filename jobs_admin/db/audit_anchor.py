@@ -74,7 +74,9 @@ def read() -> Head | None:
         found = Head(int(told["id"]), str(told["mac"]), datetime.fromisoformat(told["at"]))
     except (ValueError, TypeError, KeyError) as error:
         raise BadAnchor from error
-    if not hmac.compare_digest(signature.encode("utf-8", "replace"), audit.sign(json.dumps(told, sort_keys=True)).encode()):
+    if not hmac.compare_digest(
+        signature.encode("utf-8", "replace"), audit.sign(json.dumps(told, sort_keys=True)).encode()
+    ):
         raise BadAnchor
     return found
 
@@ -172,7 +174,9 @@ def _describe(gap: Missing) -> str:
     if gap.has_later_records is None:
         return f"{text} A restored backup or a power cut has the same effect."
     if gap.has_later_records:
-        return f"{text} The database has other records from the time between, so entries were removed only from the audit."
+        return (
+            f"{text} The database has other records from the time between, so entries were removed only from the audit."
+        )
     return f"{text} The database has no other records from the time between, as after a restored backup."
 
 

@@ -231,7 +231,9 @@ def return_now(viewer: Viewer, source: str, boot: str) -> int:
     if config.is_read_only():
         refused = StrandedRefused("read_only", f"{config.READ_ONLY} Nothing was changed.")
     elif not viewer.may(OPERATOR, source):
-        refused = StrandedRefused("forbidden", f"You need the role operator on {source} to return its jobs. Nothing was changed.")
+        refused = StrandedRefused(
+            "forbidden", f"You need the role operator on {source} to return its jobs. Nothing was changed."
+        )
     if refused is not None:
         with transaction.atomic():
             audit.record(
@@ -241,7 +243,9 @@ def return_now(viewer: Viewer, source: str, boot: str) -> int:
     try:
         one = next((one for one in stranded(source) if one.boot == boot and one.tags), None)
         if one is None:
-            raise StrandedRefused("not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed.")
+            raise StrandedRefused(
+                "not_gone", "This worker is alive, or its jobs have already returned. Nothing was changed."
+            )
     except (redis.RedisError, SourceError, config.BadConfiguration) as error:
         raise StrandedRefused("unreachable", f"The jobs could not be returned: {error} Nothing was changed.") from error
     adapter = cast(GivesBack, config.adapter(source))
@@ -252,7 +256,9 @@ def return_now(viewer: Viewer, source: str, boot: str) -> int:
     except SourceError as error:
         message, after = _outcome(one, adapter, str(error))
         with transaction.atomic():
-            audit.record(viewer, "worker.return", f"worker:{one.worker}", source=source, reason=message[:500], after=after)
+            audit.record(
+                viewer, "worker.return", f"worker:{one.worker}", source=source, reason=message[:500], after=after
+            )
         raise StrandedRefused("unreachable", message) from error
 
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-METRICS = (
-    "dead",
-    "growth_per_minute",
-    "oldest_dead_s",
-    "failure_rate",
-    "retry_rate",
-    "quarantined",
-    "unreachable",
-    "stalled_s",
-    "ingest_lag_s",
-    "view",
-)
+from jobs_admin.core import alert_metrics
+
+METRICS = tuple(alert_metrics.METRICS)
 LONGEST_URL = 500
 LONGEST_FOR_S = 86_400  # of every number of seconds of a rule
-LARGEST_THRESHOLD = 1e12
+LARGEST_THRESHOLD = alert_metrics.LARGEST
 
 
 class Severity(models.TextChoices):
@@ -93,6 +84,15 @@ class Rule(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def measure(self) -> alert_metrics.Metric:
+        return alert_metrics.METRICS[self.metric]
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Return whether only some jobs of a queue count."""
+        return (self.task, self.group, self.tenant) != ("*", "*", "*")
 
 
 class AlertState(models.TextChoices):

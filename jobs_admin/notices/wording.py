@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs_admin import config
+from jobs_admin.core.alert_metrics import METRICS, Link
 from jobs_admin.core.text import representable
 from jobs_admin.models import Notice
 
@@ -76,7 +77,8 @@ def data(notice: Notice) -> dict[str, Any]:
 def said(notice: Notice) -> Said:
     about = data(notice)
     groups = about.get("top_groups")
-    labels = _QUARANTINE_LINKS if about.get("metric") == "quarantined" else _LINKS
+    metric = METRICS.get(str(about.get("metric")))
+    labels = _QUARANTINE_LINKS if metric is not None and metric.link is Link.QUARANTINE else _LINKS
     return Said(
         title=_line(about.get("title") or notice.type),
         message=_text(about.get("message")),

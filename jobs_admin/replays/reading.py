@@ -209,7 +209,9 @@ def groups_aside(viewer: Viewer, replay: Replay) -> list[GroupAside]:
     if not ids:
         return []
     # One that another group is taking in is excluded with that, and shown there.
-    groups = group_sight.read(viewer, Group.objects.exclude(IS_TAKEN_IN).filter(pk__in=ids).values_list("pk", flat=True))
+    groups = group_sight.read(
+        viewer, Group.objects.exclude(IS_TAKEN_IN).filter(pk__in=ids).values_list("pk", flat=True)
+    )
     mine = ReplayItem.objects.filter(replay=replay, failure__group__in=ids).filter(
         Q(state=ItemState.PLANNED) | Q(state=ItemState.CANCELLED, outcome__startswith=setting_aside.SET_ASIDE)
     )

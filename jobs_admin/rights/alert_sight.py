@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from django.db.models import Q
 
+from jobs_admin.core.alert_metrics import METRICS, Subject
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
 from jobs_admin.rights import view_sight
+
+_DESK = [one.name for one in METRICS.values() if one.no_source]
+_VIEWS = [one.name for one in METRICS.values() if one.subject is Subject.VIEW]
 
 
 def visible(viewer: Viewer) -> Q:
@@ -19,8 +23,10 @@ def visible(viewer: Viewer) -> Q:
         return Q()
     if not sources:
         return Q(pk__in=[])
-    desks = Q(source="", rule__metric__in=("ingest_lag_s", "stalled_s"))
-    found = (Q(source__in=sources) & (~Q(rule__metric="view") | Q(rule__view__in=view_sight.readable(viewer)))) | desks
+    desks = Q(source="", rule__metric__in=_DESK)
+    found = (
+        Q(source__in=sources) & (~Q(rule__metric__in=_VIEWS) | Q(rule__view__in=view_sight.readable(viewer)))
+    ) | desks
     if viewer.user_id is not None:
         found |= Q(source__in=[*sources, ""], rule__view__owner_id=viewer.user_id)
     return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dashboard.alerts.rules.forms import IN_SECONDS, IN_SHARES, PLACES, Draft, scope_of
-from dashboard.alerts.rules.words import METRICS, NO_DATA
+from dashboard.alerts.rules.forms import PLACES, Draft, scope_of
+from dashboard.alerts.rules.words import NO_DATA
 from dashboard.policies.fields import Field, slot
 from dashboard.web.figures import duration
-from jobs_admin.alerts.checking import LARGEST_OF_TENANT, LARGEST_VIEW
+from jobs_admin.alerts.checking import LARGEST_OF_TENANT
+from jobs_admin.core.alert_metrics import METRICS, Metric, Unit
 from jobs_admin.models import SavedView
-from jobs_admin.models.alert import LARGEST_THRESHOLD, LONGEST_FOR_S
+from jobs_admin.models.alert import LONGEST_FOR_S
 from jobs_admin.notices import ChannelRow
 
 LABELS = {
@@ -81,7 +82,7 @@ def slots(draft: Draft) -> list[tuple[str, list[str]]]:
 
 
 def what(draft: Draft, views: Sequence[SavedView]) -> list[Field]:
-    metrics = [(name, metric.name) for name, metric in METRICS.items()]
+    metrics = [(name, metric.label) for name, metric in METRICS.items()]
     found = [_of(draft, "metric", metrics)]
     choices = [("", "Choose one …"), *((str(view.pk), view.name) for view in views)]
     return [*found, _of(draft, "view", choices, of="view")]
@@ -103,8 +104,8 @@ def when(draft: Draft) -> list[Field]:
 def units() -> list[tuple[str, str]]:
     """What a threshold is counted in: (metrics, between blanks; words with the bound)."""
     found: dict[str, list[str]] = {}
-    for metric in METRICS:
-        found.setdefault(_unit_of_threshold(metric), []).append(metric)
+    for name, metric in METRICS.items():
+        found.setdefault(_unit_of_threshold(metric), []).append(name)
     return [(" ".join(metrics), words) for words, metrics in found.items()]
 
 
@@ -139,12 +140,9 @@ def _of(draft: Draft, name: str, choices: Sequence[tuple[str, str]] = (), *, of:
     return Field(name, LABELS[name], unit, value, usual, errors, listed, of, name in _LONG, SEEN.get(name, ""))
 
 
-def _unit_of_threshold(metric: str) -> str:
-    if metric in IN_SECONDS:
+def _unit_of_threshold(metric: Metric) -> str:
+    if metric.unit is Unit.SECONDS:
         return "such as 90 s, 10 min, 1 h; at most a year"
-    if metric in IN_SHARES:
+    if metric.unit is Unit.SHARE:
         return "%; 0 to below 100"
-    if metric == "view":
-        return f"failures; 0 to {LARGEST_VIEW:,}"
-    unit = METRICS[metric].unit if metric in METRICS else ""
-    return f"{unit}; 0 to {LARGEST_THRESHOLD:,.0f}".removeprefix("; ")
+    return f"{metric.noun}; 0 to {metric.largest:,.0f}".removeprefix("; ")

@@ -12,6 +12,7 @@ from django.http import QueryDict
 
 from dashboard.web.quantities import NUMBER, SECONDS, SHARE, TEXT, Kind
 from jobs_admin.alerts import AlertRefused
+from jobs_admin.core.alert_metrics import METRICS, Unit
 from jobs_admin.models.alert import Rule
 
 KINDS: dict[str, Kind] = {
@@ -37,15 +38,9 @@ LISTS = ("channels", "escalate_to")
 ENABLED = "enabled"
 # Where a refusal can stand.
 PLACES = (*KINDS, *LISTS)
-# Metrics whose threshold is typed as a time, and those whose threshold is typed in per cent.
-IN_SECONDS = frozenset({"oldest_dead_s", "unreachable", "stalled_s", "ingest_lag_s"})
-IN_SHARES = frozenset({"failure_rate", "retry_rate"})
-_OF_QUEUES = ("source", "queue")
-_NARROWED = (*_OF_QUEUES, "task", "group", "tenant")
-# What a metric looks at. What is left in the other inputs, which are not shown then, is no part of the rule.
-SCOPES = {"dead": _NARROWED, "quarantined": _NARROWED, "unreachable": ("source",), "view": ("view", "source")}
-SCOPES |= {"stalled_s": ("source",), "ingest_lag_s": ("source",)}
-_EVERY_SCOPE = frozenset({*_NARROWED, "view"})
+_THRESHOLDS = {Unit.NUMBER: NUMBER, Unit.SECONDS: SECONDS, Unit.SHARE: SHARE}
+# What is left in inputs that say nothing of the metric, which are not shown then, is no part of the rule.
+_EVERY_SCOPE = frozenset(name for metric in METRICS.values() for name in metric.scope)
 _LONGEST = 2_000
 MOST_CHOSEN = 50
 
@@ -102,12 +97,12 @@ class Draft:
 
 def scope_of(metric: str) -> tuple[str, ...]:
     """The inputs that say what this metric looks at."""
-    return SCOPES.get(metric, _OF_QUEUES)
+    return METRICS[metric].scope if metric in METRICS else ("source", "queue")
 
 
 def kind_of(name: str, metric: str) -> Kind:
     if name in ("threshold", "clear"):
-        return SECONDS if metric in IN_SECONDS else SHARE if metric in IN_SHARES else NUMBER
+        return _THRESHOLDS[METRICS[metric].unit] if metric in METRICS else NUMBER
     return KINDS[name]
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from dashboard.alerts.rules.forms import IN_SHARES
 from dashboard.alerts.rules.words import amount
 from dashboard.web.figures import duration, number
 from jobs_admin.alerts import Episode, Preview, PreviewSeries
+from jobs_admin.core.alert_metrics import METRICS, Unit
 
 WIDE, HIGH = 1000, 100
 MOST_LINES = 12
@@ -87,7 +87,7 @@ def picture(found: Preview, metric: str, threshold: float) -> Picture:
     series = sorted(found.series, key=lambda one: _order(one, found.episodes))
     shown = series[:MOST_LINES]
     top = max([threshold, *(value for one in shown for value in one.values if value is not None)], default=0.0)
-    is_steep = metric not in IN_SHARES and top > max(threshold, 1) * _STEEP
+    is_steep = METRICS[metric].unit is not Unit.SHARE and top > max(threshold, 1) * _STEEP
     scale = _Scale(found.since, found.until, (top or 1.0) * 1.08, is_steep)
     fired = {(one.source, one.subject) for one in found.episodes}
     lines = [_line(one, metric, scale, (one.source, one.subject) in fired) for one in shown]

@@ -448,7 +448,9 @@ def _a_failure_is_visible() -> bool:
 def _reports_so_far() -> tuple[object, ...]:
     """What changes while reports of failures are sent and filed."""
     try:
-        sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(keys.failures(demo_policies.SOURCE))
+        sent = redis.Redis.from_url(environment.get("REDRIVE_REDIS_URL")).xinfo_stream(
+            keys.failures(demo_policies.SOURCE)
+        )
         last = sent["last-generated-id"]
     except redis.RedisError:  # nothing was sent yet, or the store is busy
         last = None

@@ -124,7 +124,9 @@ class Policy:
     name: str = ""  # "" is a draft that nobody has named
     match: Match = Match()
     mode: str = OBSERVE
-    retries: bool = True  # whether it decides retries; False leaves them to the task, with max_attempts 1 (no retry of its own)
+    retries: bool = (
+        True  # whether it decides retries; False leaves them to the task, with max_attempts 1 (no retry of its own)
+    )
     native: str = REPLACE  # of Celery's own retries: the policy comes instead of them, or after them
     max_attempts: int = 5  # all runs of the function, the first included
     backoff: Backoff = Backoff()

@@ -128,7 +128,11 @@ class _Reader:
         if kept != terms:
             terms, self.is_cut = kept, True
             stars = any(_size(leaf) > len(getattr(leaf, "values", (leaf,))) for leaf in leaves(kept))
-            dear = f" A word with a star counts as {STAR}, with fewer than {SHORT} letters before it as {SHORT_STAR}." if stars else ""
+            dear = (
+                f" A word with a star counts as {STAR}, with fewer than {SHORT} letters before it as {SHORT_STAR}."
+                if stars
+                else ""
+            )
             self.hint(f"Only the first {MAX_VALUES} words and values were searched for.{dear}")
         return Query(terms, tuple(self.hints), self.is_cut, self.now)
 
@@ -386,7 +390,9 @@ def _first_values(terms: tuple[Term, ...], most: int) -> tuple[Term, ...]:
             term = of[0] if len(of) == 1 else replace(term, of=of)
         elif isinstance(term, Match):
             costs = accumulate((_cost(value.text, value.glob) for value in term.values), initial=0)
-            term = replace(term, values=tuple(v for v, before in zip(term.values, costs, strict=False) if before < most))
+            term = replace(
+                term, values=tuple(v for v, before in zip(term.values, costs, strict=False) if before < most)
+            )
         elif isinstance(term, Numbers):
             term = replace(term, ranges=term.ranges[:most])
         most -= sum(_size(leaf) for leaf in leaves((term,)))

@@ -41,4 +41,6 @@ class Command(BaseCommand):
         if findings:
             raise SystemExit(1)
         head = audit_anchor.head()
-        self.stdout.write(f"The chain is intact up to entry {head.id}, MAC {head.mac}." if head else "The audit is empty.")
+        self.stdout.write(
+            f"The chain is intact up to entry {head.id}, MAC {head.mac}." if head else "The audit is empty."
+        )

@@ -74,7 +74,9 @@ def listing() -> list[str]:
     rows = [("NAME", "ROLE", "SOURCE", "CREATED", "REVOKED", "OWNER")]
     for token in ApiToken.objects.select_related("owner").order_by("-created_at", "-pk"):
         owner = shown(token.owner.get_username(), 40) if token.owner else "-"
-        rows.append((shown(token.name, 40), token.role, token.source, moment(token.created_at), moment(token.revoked_at), owner))
+        rows.append(
+            (shown(token.name, 40), token.role, token.source, moment(token.created_at), moment(token.revoked_at), owner)
+        )
     return table(rows)
 
 

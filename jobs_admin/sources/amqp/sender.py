@@ -189,7 +189,9 @@ def _where(name: str, url: str) -> str:
     except address.Unreadable as error:
         raise SourceRefused(f"Source {name}: its URL cannot be read: {error}.") from error
     if ";" in url or "," in parts.netloc.rpartition("@")[2]:
-        raise SourceRefused(f"Source {name}: a list of servers cannot be used. Name one server, or the load balancer in front of them.")
+        raise SourceRefused(
+            f"Source {name}: a list of servers cannot be used. Name one server, or the load balancer in front of them."
+        )
     try:
         said = Connection(url)  # type: ignore[no-untyped-call]
         is_read = not isinstance(

@@ -15,7 +15,9 @@ from jobs_admin.sources.bullmq.health import workers
 from jobs_admin.sources.bullmq.places import LISTS
 from jobs_admin.sources.bullmq.wire import Wire, number, text
 
-NAMES = frozenset({b"failed-job", b"quarantined-job"})  # of dead letters, in handlers as many copy them (tests/node/forwarders)
+NAMES = frozenset(
+    {b"failed-job", b"quarantined-job"}
+)  # of dead letters, in handlers as many copy them (tests/node/forwarders)
 
 _LARGEST_LOOKED_AT = 2_000_000  # bytes of a job that is looked at to know the form
 _EVENTS = 200  # at each end of a queue's events, among which one of work is looked for

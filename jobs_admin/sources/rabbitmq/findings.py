@@ -145,7 +145,9 @@ def _reading(queue: DeadQueue, kind: str, settings: Mapping[str, Any]) -> list[F
         )
         return [Finding("delivery-limit", "info", text, "Take the limit off queues of dead letters.")]
     if not kind and not queue.is_drained:
-        text = f"The type of queue {name} is unknown, so its messages are only counted: reading a quorum queue changes it."
+        text = (
+            f"The type of queue {name} is unknown, so its messages are only counted: reading a quorum queue changes it."
+        )
         fix = (
             "Give this user the right to configure the queue (nothing is configured), or a management_url; or drain it."
         )

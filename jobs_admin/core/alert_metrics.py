@@ -1,0 +1,300 @@
+"""Metrics of alert rules: one record each. Checks, notices, links, previews, forms and pages read these records.
+
+A new metric is a record in `METRICS` and a measuring function in `jobs_admin/alerts/measuring.py`
+(docs/how-to/add-an-alert-metric.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+LARGEST = 1e12  # of any threshold
+A_YEAR_S = 365 * 86_400
+LEAST_ENDED = 10  # fewer jobs, or attempts, say nothing of a share
+WINDOW_S = 300  # that growth and shares are of
+
+# A sample of a queue: time, dead jobs, failure time of the oldest, deaths and successes per minute, source reachable.
+Row = tuple[float, int | None, float | None, float | None, float | None, bool]
+Values = list[float | None]
+Ended = tuple[int, int, int]  # jobs that died, attempts to be retried, jobs that succeeded
+
+
+class Unit(Enum):
+    NUMBER = "number"
+    SECONDS = "seconds"
+    SHARE = "share"  # 0 to 1; typed and shown in per cent
+
+
+class Subject(Enum):
+    """Subject of an alert; there is one value for each."""
+
+    QUEUE = "queue"
+    SOURCE = "source"
+    VIEW = "view"
+
+
+class Link(Enum):
+    """Failures that an alert leads to."""
+
+    DIED = "died"  # died in its time, also where replayed or discarded since
+    FAILED = "failed"  # whatever failed in its time
+    QUARANTINE = "quarantine"  # in quarantine now: they are readmitted, not replayed
+    VIEW = "view"  # found by the search of its view
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Texts in braces are filled in: `{subject}`, `{value}`, `{jobs}` of an alert; `{source}`, `{view}` of a rule."""
+
+    name: str  # in the API and in the database
+    label: str  # in lists of choices and over pictures
+    unit: Unit
+    subject: Subject
+    condition: str  # the beginning of a rule's sentence: "dead jobs"; a queue's name is appended
+    now: str  # an open alert in a sentence
+    past: str  # a resolved one, with its peak
+    link: Link
+    above: str = "above"
+    noun: str = ""  # counted, or the rest of the unit: "jobs", "a minute"
+    any_source: str = ""  # `{source}` of a rule on every source
+    no_source: str = ""  # `{subject}` of an alert without a source: everybody sees those
+    largest: float = LARGEST  # threshold
+    largest_because: str = ""
+    # Failures in these states are counted, so that task, group and tenant narrow the rule. `retrying_replays`: those that
+    # wait for the next attempt of a replay count too.
+    states: tuple[str, ...] = ()
+    retrying_replays: bool = False
+    ratio: Callable[[Ended], tuple[int, int]] | None = None  # of a share: part and whole of the attempts that ended
+    absent: float | None = None  # value of a subject without a row; None: no data
+    needs_source: bool = False  # unknown while the source cannot be reached
+    ends_with_source: bool = False  # no value once the source is removed from the configuration
+    moves_with_replays: bool = False  # a replay changes the value: the alert is held meanwhile
+    # Values at the samples of a queue, for the preview of a rule and the picture of an alert; None: not kept, and why.
+    history: Callable[[Sequence[Row]], Values] | None = None
+    no_history: str = ""
+    history_note: str = ""  # difference between history and judging
+    peak_of: str = "dead"  # column of the samples by which queues are ranked for the preview
+
+    @property
+    def is_narrowed(self) -> bool:
+        return bool(self.states)
+
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """Return the fields of a rule that say what it watches."""
+        if self.subject is Subject.QUEUE:
+            return ("source", "queue", "task", "group", "tenant") if self.is_narrowed else ("source", "queue")
+        return ("view", "source") if self.subject is Subject.VIEW else ("source",)
+
+    def bound(self) -> tuple[float, str]:
+        """Return the largest threshold, and the range in words. The largest of a share is excluded."""
+        if self.unit is Unit.SHARE:
+            return 1, "a share from 0 to below 1: 50 % is 0.5"
+        if self.unit is Unit.SECONDS:
+            return A_YEAR_S, f"from 0 to {A_YEAR_S:,} seconds, a year"
+        because = f": {self.largest_because}" if self.largest_because else ""
+        return self.largest, f"from 0 to {self.largest:,.0f}{because}"
+
+
+# -- history ------------------------------------------------------------------------------------------------------
+
+
+def _dead(rows: Sequence[Row]) -> Values:
+    return [dead for _, dead, *_ in rows]
+
+
+def _oldest_dead(rows: Sequence[Row]) -> Values:
+    return [
+        (0.0 if oldest is None else max(0.0, at - oldest)) if reached else None for at, _, oldest, _, _, reached in rows
+    ]
+
+
+def _growth(rows: Sequence[Row]) -> Values:
+    found: Values = []
+    first = 0
+    for n, (at, dead, *_) in enumerate(rows):
+        while first < n - 1 and rows[first + 1][0] <= at - WINDOW_S:
+            first += 1
+        then, before = rows[first][:2]
+        is_known = dead is not None and before is not None and at - then >= 60
+        found.append((dead - before) * 60 / (at - then) if is_known else None)  # type: ignore[operator]
+    return found
+
+
+def _failure_share(rows: Sequence[Row]) -> Values:
+    """Share of the last minutes. A rate counts for the time since the row before."""
+    found: Values = []
+    window: deque[tuple[float, float, float]] = deque()
+    before = rows[0][0] - 60 if rows else 0.0
+    for at, _, _, failed, succeeded, _ in rows:
+        minutes = min(60.0, (at - before) / 60)
+        before = at
+        window.append((at, (failed or 0) * minutes, (succeeded or 0) * minutes))
+        while len(window) > 1 and window[0][0] <= at - WINDOW_S:
+            window.popleft()
+        died, ran = sum(one[1] for one in window), sum(one[2] for one in window)
+        found.append(died / (died + ran) if died + ran >= LEAST_ENDED else None)
+    return found
+
+
+def _unreachable(rows: Sequence[Row]) -> Values:
+    found: Values = []
+    since: float | None = None
+    for at, *_, reached in rows:
+        since = None if reached else at if since is None else since
+        found.append(0.0 if since is None else at - since)
+    return found
+
+
+# -- the records, in the order of the form ------------------------------------------------------------------------
+
+_ALL = (
+    Metric(
+        name="dead",
+        label="Dead jobs",
+        unit=Unit.NUMBER,
+        noun="jobs",
+        subject=Subject.QUEUE,
+        condition="dead jobs",
+        now="{subject} has {value} dead {jobs}",
+        past="{subject} had up to {value} dead {jobs}",
+        link=Link.DIED,
+        states=("dead", "replaying"),
+        retrying_replays=True,
+        absent=0.0,
+        needs_source=True,
+        history=_dead,
+        history_note="While a replay ran, samples counted fewer dead jobs than the rule does.",
+    ),
+    Metric(
+        name="growth_per_minute",
+        label="New dead jobs a minute",
+        unit=Unit.NUMBER,
+        noun="a minute",
+        subject=Subject.QUEUE,
+        condition="new dead jobs a minute",
+        now="{subject} gains {value} dead jobs a minute",
+        past="{subject} gained up to {value} dead jobs a minute",
+        link=Link.DIED,
+        needs_source=True,
+        moves_with_replays=True,
+        history=_growth,
+    ),
+    Metric(
+        name="oldest_dead_s",
+        label="Age of the oldest dead job",
+        unit=Unit.SECONDS,
+        subject=Subject.QUEUE,
+        condition="the oldest dead job",
+        above="older than",
+        now="{subject} has a job that is dead for {value}",
+        past="{subject} had a job that was dead for {value}",
+        link=Link.DIED,
+        needs_source=True,
+        history=_oldest_dead,
+    ),
+    Metric(
+        name="failure_rate",
+        label="Share of jobs that died",
+        unit=Unit.SHARE,
+        subject=Subject.QUEUE,
+        condition="share of jobs that died",
+        now="{subject} loses {value} of its jobs",
+        past="{subject} lost up to {value} of its jobs",
+        link=Link.DIED,
+        ratio=lambda ended: (ended[0], ended[0] + ended[2]),
+        needs_source=True,
+        history=_failure_share,
+        peak_of="failed_per_min",
+    ),
+    Metric(
+        name="retry_rate",
+        label="Share of attempts to be tried again",
+        unit=Unit.SHARE,
+        subject=Subject.QUEUE,
+        condition="share of attempts to be tried again",
+        now="{subject} retries {value} of its attempts",
+        past="{subject} retried up to {value} of its attempts",
+        link=Link.FAILED,
+        ratio=lambda ended: (ended[1], sum(ended)),
+        needs_source=True,
+        no_history="The history keeps no count of retries.",
+    ),
+    Metric(
+        name="quarantined",
+        label="Quarantined jobs",
+        unit=Unit.NUMBER,
+        noun="jobs",
+        subject=Subject.QUEUE,
+        condition="quarantined jobs",
+        now="{subject} has {value} {jobs} in quarantine",
+        past="{subject} had up to {value} {jobs} in quarantine",
+        link=Link.QUARANTINE,
+        states=("quarantined",),
+        absent=0.0,
+        no_history="The history keeps no count of the quarantine.",
+    ),
+    Metric(
+        name="unreachable",
+        label="A source that cannot be reached",
+        unit=Unit.SECONDS,
+        subject=Subject.SOURCE,
+        condition="no connection to {source}",
+        any_source="any source",
+        above="for longer than",
+        now="{subject} cannot be reached for {value}",
+        past="{subject} could not be reached for {value}",
+        link=Link.FAILED,
+        absent=0.0,
+        ends_with_source=True,
+        history=_unreachable,
+    ),
+    Metric(
+        name="stalled_s",
+        label="A source or step without progress",
+        unit=Unit.SECONDS,
+        subject=Subject.SOURCE,
+        condition="no progress of {source}",
+        any_source="any source or step",
+        above="for longer than",
+        no_source="step {subject} of watch",
+        now="{subject} has made no progress for {value}",
+        past="{subject} made no progress for {value}",
+        link=Link.FAILED,
+        absent=0.0,
+        ends_with_source=True,
+        no_history="The history does not keep when readers and steps made progress.",
+    ),
+    Metric(
+        name="ingest_lag_s",
+        label="How late reports of workers are read",
+        unit=Unit.SECONDS,
+        subject=Subject.SOURCE,
+        condition="reports of {source} are read late, by",
+        any_source="workers",
+        above="more than",
+        no_source="guards of an earlier version",
+        now="reports of {subject} wait for {value} to be filed",
+        past="reports of {subject} waited for {value} to be filed",
+        link=Link.FAILED,
+        no_history="The history does not keep how long reports waited.",
+    ),
+    Metric(
+        name="view",
+        label="What a saved view finds",
+        unit=Unit.NUMBER,
+        noun="failures",
+        subject=Subject.VIEW,
+        condition="failures in {view}",
+        now="the view “{subject}” holds {value} {jobs}",
+        past="the view “{subject}” held up to {value} {jobs}",
+        link=Link.VIEW,
+        largest=9_999,
+        largest_because="what a search finds is counted up to ten thousand",
+        no_history="What a view found in the past is not kept.",
+    ),
+)
+METRICS = {one.name: one for one in _ALL}
