@@ -84,16 +84,20 @@ def refused(replay: Replay, why: Mapping[int, str], now: datetime) -> None:
                 )
 
 
-def returned(replay: Replay, pks: Sequence[int], now: datetime) -> None:
-    """These were claimed and did not go: they wait to be claimed again, or end with the replay where it is over."""
+def returned(replay: Replay, pks: Sequence[int], now: datetime, may_go: bool = False) -> None:
+    """These were claimed and did not go: they wait to be claimed again, or end with the replay where it is over.
+
+    `may_go`: the sender that claimed them may be about to send them. Where the replay is over they keep their claim, until the source
+    withholds them; else they keep its epoch, so that a cancel asks the source about them (`stopping.drop_planned`).
+    """
     for start in range(0, len(pks), 500):
         with transaction.atomic():
             back = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, pk__in=pks[start : start + 500])
-            if Replay.objects.filter(pk=replay.pk, state__in=_OVER).exists():
+            if not Replay.objects.filter(pk=replay.pk, state__in=_OVER).exists():
+                back.update(claimed_at=None, **({} if may_go else {"claim_epoch": ""}))
+            elif not may_go:
                 ended = back.update(state=ItemState.CANCELLED, settled_at=now, claimed_at=None, claim_epoch="")
                 _move(replay, cancelled=ended)
-            else:
-                back.update(claimed_at=None, claim_epoch="")
 
 
 def _move(replay: Replay, **to: int) -> None:

@@ -24,7 +24,7 @@ from django.utils import timezone
 from jobs_admin import config
 from jobs_admin.core.pacing import Bucket
 from jobs_admin.models import Replay
-from jobs_admin.models.replay import SENDING, ReplayState
+from jobs_admin.models.replay import ENDED, SENDING, ReplayState
 from jobs_admin.replays import claiming, marking
 from jobs_admin.replays.choosing import Choice, Lane, Limits
 from jobs_admin.replays.claiming import LEASE_S, Claimed
@@ -32,7 +32,7 @@ from jobs_admin.replays.key_rates import KeyRates
 from jobs_admin.replays.letters import Writer
 from jobs_admin.replays.line import Line
 from jobs_admin.replays.marking import Batches
-from jobs_admin.sources.base import Source, SourceError, SourceUnreachable
+from jobs_admin.sources.base import Source, SourceError
 
 log = logging.getLogger(__name__)
 
@@ -377,14 +377,18 @@ class Sender:
         if epoch is None or source is None:
             return False
         known = [item for item in items if item.claim_epoch == epoch]
+        is_over = replay.state in ENDED
+        # A sender that stalled longer than its lease may be about to send: nobody would hear of a job that goes after the end.
+        asked = source.withhold if is_over else source.was_sent
         try:
-            sent = source.was_sent(replay.key, [item.pk for item in known])
+            sent = asked(replay.key, [item.pk for item in known])
             in_doubt = source.in_doubt(replay.key, [item.pk for item in known if item.pk not in sent])
-        except SourceUnreachable as error:
+        except SourceError as error:
             self._rest(replay, name, _passing(name, error))
             return False
         marking.sent(replay, [item for item in known if item.pk in sent], now)
-        marking.returned(replay, [item.pk for item in known if item.pk not in sent | in_doubt], now)
+        unsent = [item.pk for item in known if item.pk not in sent | in_doubt]
+        marking.returned(replay, unsent, now, may_go=not is_over)
         marking.doubted(replay, [item for item in known if item.pk in in_doubt], _IN_DOUBT, now)
         lost = [item for item in items if item.claim_epoch != epoch]
         marking.doubted(replay, lost, "The ledger was lost while it was being sent: whether it went is not known.", now)

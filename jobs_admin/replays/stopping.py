@@ -29,11 +29,16 @@ def drop_planned(replay: Replay, now: datetime, most: int = _AT_ONCE) -> int:
     """Cancel what nobody has claimed, of a replay that sends no more; how many. Stops where `most` are reached: to be
     called again, so that a million of them hold up neither who cancels nor what is settled meanwhile.
 
-    Claimed ones are on their way: the sender, or who takes over from it, says whether they went. May be broken off and
-    called again, also by two at once.
+    Claimed ones are on their way: the sender, or who takes over from it, says whether they went. So are those that a sender before
+    had claimed and may still send (`marking.returned`): they are claimed again. May be broken off and called again, also by two at once.
     """
     frozen, dropped = _drop_frozen(replay), 0
-    free = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
+    unclaimed = ReplayItem.objects.filter(replay=replay, state=ItemState.PLANNED, claimed_at=None)
+    free = unclaimed.filter(claim_epoch="")
+    with transaction.atomic():
+        if unclaimed.exclude(claim_epoch="").update(claimed_at=now):
+            # Without a name nobody would look after its claims, without a lease that ran out neither.
+            Replay.objects.filter(pk=replay.pk, sender="").update(sender="nobody")
     while dropped < most and (ids := list(free.order_by("n").values_list("pk", flat=True)[:_BATCH])):
         with transaction.atomic():
             count = free.filter(pk__in=ids).update(state=ItemState.CANCELLED, settled_at=now)

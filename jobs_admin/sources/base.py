@@ -132,7 +132,8 @@ class Source(Protocol):
     def send(self, replay: str, letters: Sequence[Letter]) -> dict[int, str]:
         """Put the letters on their queues, in order, each token once. Token -> "sent", "already" or "recalled".
 
-        "recalled": the replay was recalled before; the letter was not sent, or was taken back, and never goes.
+        "recalled": the replay was recalled, or the token withheld, before; the letter was not sent, or was taken back, and
+        never goes.
         All or nothing where `can.atomic_send`. Raises SourceRefused (with .tokens) for letters that cannot be sent, and
         were not; the others may have been, where it is not atomic: send them again, and those are "already" there.
         Raises SourceUnreachable when what became of the batch is not known: ask `was_sent` and `in_doubt`.
@@ -145,6 +146,12 @@ class Source(Protocol):
         """Those that somebody began to send, and nobody was told whether they went. They are never sent again.
 
         Empty where `can.atomic_send`. One that is being sent by another process at this moment is among them.
+        """
+
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        """Forbid sending these tokens from now on, also by a sender that is about to. Return those that were sent before.
+
+        `send` answers "recalled" for the others. Those in doubt stay in doubt. Raises SourceUnreachable; may be repeated.
         """
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:

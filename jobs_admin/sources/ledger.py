@@ -21,9 +21,9 @@ from jobs_admin.sources.base import SourceRefused, SourceUnreachable
 
 _BEGIN = (Path(__file__).parent / "ledger_begin.lua").read_text()
 _LIVES_S = 7 * 86400
-_BEGUN, _SENT = b"begun", str(keys.SCHEMA).encode()
+_BEGUN, _SENT, _WITHHELD = b"begun", str(keys.SCHEMA).encode(), b"withheld"
 
-OURS, SENT, IN_DOUBT = 1, 0, 2
+OURS, SENT, IN_DOUBT, WITHHELD = 1, 0, 2, 3
 
 _EPOCH = re.compile(rb"[0-9a-f]{32}")
 
@@ -61,7 +61,7 @@ class Ledger:
             return epoch_of(pipe.execute()[1])
 
     def begin(self, replay: str, tokens: Sequence[int]) -> dict[int, int]:
-        """Token -> OURS, to be sent now; SENT before; IN_DOUBT. Each is somebody's once, whoever asks at the same time."""
+        """Token -> OURS, to be sent now; SENT before; WITHHELD; IN_DOUBT. Each is somebody's once, whoever asks at the same time."""
         self._settle(replay)
         with self._asked() as client:
             answers = client.eval(_BEGIN, 1, self._key(replay), _LIVES_S, _BEGUN, _SENT, *tokens)
@@ -77,7 +77,21 @@ class Ledger:
         return {token for token, mark in self._marks(replay, tokens).items() if mark == _SENT}
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
-        return {token for token, mark in self._marks(replay, tokens).items() if mark not in (_SENT, None)}
+        return {token for token, mark in self._marks(replay, tokens).items() if mark not in (_SENT, _WITHHELD, None)}
+
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        """Let none of these be begun any more. Return those that were sent; what was begun stays in doubt."""
+        if not tokens:
+            return set()
+        self._settle(replay)
+        with self._asked() as client:
+            pipe = client.pipeline()
+            for token in tokens:
+                pipe.hsetnx(self._key(replay), str(token), _WITHHELD)
+            pipe.hmget(self._key(replay), [str(token) for token in tokens])
+            pipe.expire(self._key(replay), _LIVES_S)
+            marks = pipe.execute()[-2]
+        return {token for token, mark in zip(tokens, marks, strict=True) if mark == _SENT}
 
     def _marks(self, replay: str, tokens: Sequence[int]) -> dict[int, bytes | None]:
         if not tokens:

@@ -51,6 +51,7 @@ class MemorySource:
         self._ledgers: dict[str, set[int]] = defaultdict(set)
         self._recalled: dict[str, set[int]] = {}  # replay -> tokens taken back; it sends no more
         self._epochs: dict[str, str] = {}
+        self._withheld: set[tuple[str, int]] = set()  # replay and token
         self._lock = threading.Lock()  # a send, a recall and a fetch are one step each
 
     def depths(self) -> list[Depth]:
@@ -81,7 +82,7 @@ class MemorySource:
     def _put(self, replay: str, token: int, queue: str, job: dict[str, Any]) -> str:
         if token in self._ledgers[replay]:
             return "already"
-        if replay in self._recalled:
+        if replay in self._recalled or (replay, token) in self._withheld:
             return "recalled"
         self._ledgers[replay].add(token)
         self.queues[queue].append(job)
@@ -110,6 +111,13 @@ class MemorySource:
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
         return set()
+
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        self._dial()
+        with self._lock:
+            sent = self._ledgers[replay] & set(tokens)
+            self._withheld |= {(replay, token) for token in tokens if token not in sent}
+            return sent
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         self._dial()
@@ -161,6 +169,7 @@ class MemorySource:
         """As a flushed server would: ledgers and jobs are gone."""
         self._ledgers.clear()
         self._recalled.clear()
+        self._withheld.clear()
         self._epochs.clear()
         self.queues.clear()
 

@@ -71,6 +71,19 @@ class SourceContract:
         assert source.was_sent("r", [1, 2]) == {1}
         assert source.was_sent("r", []) == set()
 
+    def test_a_token_that_is_withheld_never_goes_and_one_that_was_sent_stays_so(self, source):
+        source.epoch("r")
+        source.send("r", [self.letter(1)])
+        assert source.withhold("r", [1, 2]) == {1} == source.withhold("r", [1, 2])
+        assert source.send("r", [self.letter(1), self.letter(2), self.letter(3)]) == {
+            1: "already",
+            2: "recalled",
+            3: "sent",
+        }
+        assert sorted(self.waiting(self.queue)) == ["new-1", "new-3"]
+        assert source.was_sent("r", [1, 2, 3]) == {1, 3} and not source.in_doubt("r", [1, 2, 3])
+        assert source.withhold("s", []) == set() and source.send("s", [self.letter(2, job_id="other")]) == {2: "sent"}
+
     def test_the_epoch_stays_until_the_ledger_is_lost(self, source):
         before = source.epoch("r")
         source.send("r", [self.letter(1)])

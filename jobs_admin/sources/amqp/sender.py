@@ -81,7 +81,10 @@ class Sender:
             raise SourceUnreachable(
                 f"{len(doubtful)} jobs were begun by another sender, and it is not known to what end."
             )
-        return {token: "sent" if token in ended.confirmed else "already" for token in part}
+        never = {token for token, answer in begun.items() if answer == ledger.WITHHELD}
+        return {
+            token: "recalled" if token in never else "sent" if token in ended.confirmed else "already" for token in part
+        }
 
     def _raise_for(self, ended: Published, part: Mapping[int, Message], wire: Wire) -> None:
         """Raises what the caller must learn of letters that did not go, or may not have."""

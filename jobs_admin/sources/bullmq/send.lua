@@ -6,7 +6,7 @@
 -- then for each: token, base of its queue's keys, job id, key of what we sent, lineage (JSON), retries that count as made ('' keeps them),
 -- priority ('' keeps it), '=' and its data ('' keeps it), 'R' or 'L' (lifo), base and id of the copy in a dead-letter queue that it was
 -- read from, and when that was made (or ''), its name in KEYS[2], '1' where its queue may have no settings yet, how many fields, and their names and values
--- Answers a list with 1 (sent) or 0 (already) for each letter. Nothing is written where one is refused: an error that names them.
+-- Answers a list with 1 (sent), 0 (already) or -1 (withheld) for each letter. Nothing is written where one is refused: an error that names them.
 local ledger, schema, major, now = KEYS[1], ARGV[2], bullmq_major, ARGV[3]
 local letters, at = {}, 6
 for n = 1, tonumber(ARGV[4]) do
@@ -134,8 +134,9 @@ if not is_of(KEYS[2], 'hash') then
 end
 local answers, refused = {}, {}
 for n, letter in ipairs(letters) do
-  if redis.call('HGET', ledger, letter.token) == schema then
-    answers[n] = 0
+  local mark = redis.call('HGET', ledger, letter.token)
+  if mark then
+    answers[n] = mark == schema and 0 or -1
   else
     answers[n] = 1
     local why = why_not(letter)

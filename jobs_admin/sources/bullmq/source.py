@@ -12,7 +12,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from jobs_admin.core import keys
 from jobs_admin.core.lint.options import FoundOptions
@@ -45,6 +45,7 @@ _COPIES_PER_CALL = 5  # each is looked for in a list that may be long
 _BYTES_PER_CALL = 4_000_000
 _ROUNDED_MS = 2  # by which a time may differ that went through our tables
 _SENT = str(keys.SCHEMA).encode()
+_ANSWERS = {1: "sent", 0: "already", -1: "recalled"}  # of the script
 _COPIES_LIE_IN = ("wait", "paused", "prioritized", "delayed", "failed")
 _WHY_NOT = {
     "version": "its queue is written by another version of BullMQ than is known here",
@@ -269,7 +270,7 @@ class BullmqOnRedis:
         except Refusals as refused:
             why = next(iter(refused.why.values()))
             raise SourceRefused(f"Nothing was sent: {_WHY_NOT.get(why, _WAITS)}.", tokens=list(refused.why)) from None
-        return {letter.token: "sent" if answer else "already" for letter, answer in zip(letters, answers, strict=True)}
+        return {letter.token: _ANSWERS[answer] for letter, answer in zip(letters, answers, strict=True)}
 
     def _is_named(self, queue: str) -> bool:
         return queue in self._named or self._dead.is_home(queue)
@@ -306,6 +307,21 @@ class BullmqOnRedis:
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
         return set()
+
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        if not tokens:
+            return set()
+        ledger, names = self._wire.ledger(replay), [str(token) for token in tokens]
+
+        def ask() -> list[bytes]:
+            pipe = self._wire.client.pipeline()
+            for name in names:
+                pipe.hsetnx(ledger, name, "withheld")
+            pipe.hmget(ledger, names)
+            pipe.expire(ledger, _LEDGER_S)
+            return cast(list[bytes], pipe.execute()[-2])
+
+        return {token for token, mark in zip(tokens, self._wire.ask(ask), strict=True) if mark == _SENT}
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused(

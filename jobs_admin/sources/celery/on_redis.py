@@ -50,6 +50,7 @@ _NOT_JOBS = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
 # What stands beside a token in a ledger.
 _SENT = str(keys.SCHEMA).encode()
 _TAKEN_BACK = b"0"
+_WITHHELD = b"withheld"
 
 T = TypeVar("T")
 
@@ -359,6 +360,21 @@ class CeleryOnRedis(celery_message.Reader):
 
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
         return set()
+
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        """See `base.Source`. `send.lua` takes any mark that is not ours for "recalled"."""
+        if not tokens:
+            return set()
+
+        def ask() -> list[bytes]:
+            pipe = self._client.pipeline()
+            for token in tokens:
+                pipe.hsetnx(self._ledger(replay), str(token), _WITHHELD)
+            pipe.hmget(self._ledger(replay), [str(token) for token in tokens])
+            pipe.expire(self._ledger(replay), _LEDGER_S)
+            return cast(list[bytes], pipe.execute()[-2])
+
+        return {token for token, mark in zip(tokens, self._ask(ask), strict=True) if mark == _SENT}
 
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         """See `base.Source`. Redis is held for some milliseconds at a time; workers and others go on in between."""

@@ -16,6 +16,7 @@ from jobs_admin.sources.jobs_table.sql import Database, Run, name
 _KEPT_S = 90 * 86400  # what was sent longer ago has ended, and been told
 _MADE_AT = "row_made_at"  # kept beside the lineage
 _EPOCH = ""  # the replay under whose name the ledger says what it is
+_WITHHELD = "-"  # no table's name: the place of a token that never goes
 _REMOVED = "removed"  # the replay under whose name rows are kept that were deleted after a discard
 
 
@@ -121,13 +122,33 @@ class Ledger:
     def _kept_of(self) -> str:
         return f"-{self._of}"  # no table's name: none of these rows is one that was sent
 
+    def withhold(self, replay: str, tokens: Sequence[int], now: float) -> set[int]:
+        """Put a row in the place of each, so that none can be added: who is adding one ends first. Return those that were sent."""
+        self.made(now)
+        p = ", ".join([self._db.p] * 8)
+        for start in range(0, len(tokens), 500):
+            with self._db.changing() as run:
+                for token in sorted(tokens[start : start + 500]):
+                    run(
+                        f"INSERT INTO {self._it} VALUES ({p}) ON CONFLICT DO NOTHING",
+                        [replay, token, _WITHHELD, "", 0, 0, "", int(now)],
+                    )
+        return self.tokens(replay, tokens)
+
+    def withheld(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._among(replay, tokens, _WITHHELD)
+
     def tokens(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        """Those that were sent."""
+        return self._among(replay, tokens, self._of)
+
+    def _among(self, replay: str, tokens: Sequence[int], of: str) -> set[int]:
         found: set[int] = set()
         for start in range(0, len(tokens), 500):
             some = tokens[start : start + 500]
             among = ", ".join([self._db.p] * len(some))
-            statement = f"SELECT token FROM {self._it} WHERE replay = {self._db.p} AND token IN ({among})"
-            found |= {int(row[0]) for row in self._db.read(statement, [replay, *some])}
+            statement = f"SELECT token FROM {self._it} WHERE replay = {self._db.p} AND token IN ({among}) AND job_table = {self._db.p}"
+            found |= {int(row[0]) for row in self._db.read(statement, [replay, *some, of])}
         return found
 
     def latest(self, job_id: str) -> str:

@@ -110,8 +110,10 @@ class Sender:
     ) -> dict[int, str]:
         """In one transaction with the ledger: whole, or not at all."""
         now = time.time()
-        answers: dict[int, str] = {}
+        answers = dict.fromkeys(self._ledger.withheld(replay, [letter.token for letter in letters]), "recalled")
+        letters = [letter for letter in letters if letter.token not in answers]
         refused: dict[int, Letter] = {}
+        repeated: list[int] = []  # their place in the ledger is taken
         before = self._now(shape, letters)
         try:
             with self._db.changing() as run:
@@ -122,7 +124,7 @@ class Sender:
                     _, attempts, made_at = before.get(letter.job_id, ("", 0, None))
                     attempts = attempts if letter.retries is None else letter.retries
                     if not self._ledger.add(run, replay, letter, attempts, made_at, now):
-                        answers.setdefault(letter.token, "already")
+                        repeated.append(letter.token)
                     elif self._bring_back(run, shape, letter, payloads[letter.token], now):
                         answers[letter.token] = "sent"
                     else:
@@ -131,7 +133,8 @@ class Sender:
                     raise _NotDead
         except _NotDead:
             raise SourceRefused(self._why_not(shape, list(refused.values())), tokens=refused.keys()) from None
-        return answers
+        known = self._ledger.tokens(replay, repeated)
+        return {token: "already" if token in known else "recalled" for token in repeated} | answers
 
     def _put_back(
         self, run: Run, shape: Shape, replay: str, letters: Sequence[Letter]

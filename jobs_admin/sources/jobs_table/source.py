@@ -430,6 +430,9 @@ class JobsTable:
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
         return set()
 
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.withhold(replay, tokens, time.time()) if tokens else set()
+
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused("Rows of a jobs table are not taken back: what waits, waits. Nothing was changed.")
 

@@ -443,6 +443,9 @@ class RabbitMQ:
     def in_doubt(self, replay: str, tokens: Sequence[int]) -> set[int]:
         return self._ledger.in_doubt(replay, tokens)
 
+    def withhold(self, replay: str, tokens: Sequence[int]) -> set[int]:
+        return self._ledger.withhold(replay, tokens)
+
     def recall(self, replay: str, queues: Sequence[str]) -> Iterator[set[int]]:
         raise SourceRefused("RabbitMQ gives no message back by its name: what was sent runs. Nothing was changed.")
 

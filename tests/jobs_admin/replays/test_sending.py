@@ -135,6 +135,57 @@ def claims(replay, sender="dead"):
     return claiming.claim(replay, sender, items, {"shop": epoch}, now)
 
 
+def wakes(replay, items):
+    """The source's answers to a sender that stalled, and now sends what it had claimed."""
+    writer = Writer(replay)
+    return set(config.adapter("shop").send(replay.key, [writer.letter(item) for item in items]).values())
+
+
+def test_a_sender_that_stalled_until_after_a_cancel_sends_nothing(shop, bury):
+    replay = begun(bury(3))
+    items = claims(replay)
+    replays.cancel(ANN, replay)
+    assert counts(replay) == {"planned": 3}
+    sent_all("another")
+    assert counts(replay) == {"cancelled": 3}
+    assert wakes(replay, items) == {"recalled"} and not shop.queues["emails"]
+
+
+def test_what_a_stalled_sender_sent_before_it_was_looked_up_is_sent_and_taken_back(shop, bury):
+    replay = begun(bury(3))
+    items = claims(replay)
+    replays.cancel(ANN, replay)
+    assert wakes(replay, items) == {"sent"}
+    sent_all("another")
+    assert counts(replay) == {"sent": 3}
+    replays.settle()
+    assert counts(replay) == {"cancelled": 3} and not shop.queues["emails"]
+
+
+@pytest.mark.parametrize("is_awake", [True, False])
+def test_a_stalled_sender_that_was_looked_up_before_the_cancel_is_asked_about_again(shop, bury, is_awake):
+    replay = begun(bury(3))
+    items = claims(replay)
+    replays.pause(ANN, replay)
+    sent_all("another")
+    assert counts(replay) == {"planned": 3} and not replay.items.exclude(claimed_at=None).exists()
+    if is_awake:
+        assert wakes(replay, items) == {"sent"}
+    replays.cancel(ANN, replay)
+    replays.settle()
+    sent_all("a third")
+    assert counts(replay) == ({"sent": 3} if is_awake else {"cancelled": 3})
+    assert wakes(replay, items) == {"already" if is_awake else "recalled"}
+
+
+def test_a_claim_that_is_looked_up_while_the_replay_is_cancelled_is_kept_until_the_source_withholds_it(shop, bury):
+    replay = begun(bury(3))
+    items = claims(replay)
+    Replay.objects.filter(pk=replay.pk).update(state="cancelled")
+    marking.returned(replay, [item.pk for item in items], timezone.now(), may_go=True)
+    assert counts(replay) == {"planned": 3} and not replay.items.filter(claimed_at=None).exists()
+
+
 def test_who_died_before_sending_leaves_nothing_unsent(shop, bury):
     replay = begun(bury(3))
     claims(replay)
