@@ -26,12 +26,12 @@ from typing import Any
 
 from standardwebhooks import Webhook
 
-from bench.desk import desk
-from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from demo.pager import new_secret
 from tests.kit.celery import RealWorker
+from tests.rigs.empty_desk import desk
+from tests.rigs.figures import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60.0

@@ -18,9 +18,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.desk import desk
-from bench.figures import spread
 from bench.machine import machine
+from tests.rigs.empty_desk import desk
+from tests.rigs.figures import spread
 
 
 def main() -> None:
@@ -144,14 +144,14 @@ def _narrow() -> None:
 
 
 def _kills(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    from bench.alert_havoc import Havoc
+    from tests.rigs.alert_havoc import Havoc
 
     with Havoc(folder, watches=wanted.watches, seed=wanted.seed) as havoc:
         return havoc.run(wanted.kills)
 
 
 def _flapping(wanted: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    from bench.alert_havoc import Havoc
+    from tests.rigs.alert_havoc import Havoc
 
     with Havoc(folder, watches=wanted.watches, seed=1, for_s=60, keep_firing_s=120, queues=1) as havoc:
         return havoc.flap(wanted.seconds)

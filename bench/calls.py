@@ -23,7 +23,6 @@ import redis
 from celery.worker.request import Request
 
 from bench import main_calls
-from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from jobs_admin.core.policy import Policy, parse
@@ -35,6 +34,7 @@ from jobs_admin.worker.ledger import Ledger
 from jobs_admin.worker.policies import Policies
 from jobs_admin.worker.report import Origin, success
 from tests.kit.celery import make_app
+from tests.rigs.figures import spread
 
 HELD = 8  # jobs of a worker whose leases one renewal keeps
 MESSAGE = b" " * 1500

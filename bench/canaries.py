@@ -33,10 +33,10 @@ import redis
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.desk import desk  # noqa: E402
 from dashboard.setup.engine import Engine, die_with_parent, free_port  # noqa: E402
 from tests.canaries.jobs import IN_MESSAGE, needles, read_set  # noqa: E402
 from tests.kit.celery import RealWorker  # noqa: E402
+from tests.rigs.empty_desk import desk  # noqa: E402
 
 SINKS = (
     "store", "database", "search", "failure page", "lists and titles", "API", "exports", "webhook", "Django admin", "logs",

@@ -26,7 +26,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from bench.machine import machine
-from bench.pages import ROOT, Page, floor, granian, measure, warm
+from bench.pages import floor, measure, warm
+from tests.rigs.pages import ROOT, Page, granian
 
 SPANS = {"1 h": 1, "6 h": 6, "24 h": 24, "7 d": 168, "14 d": 336, "90 d": 2160, "400 d": 9600}
 NAMES = {"1 h": "1h", "6 h": "6h", "24 h": "24h", "7 d": "7d", "14 d": "14d", "90 d": "90d", "400 d": "400d"}

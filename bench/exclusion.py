@@ -52,8 +52,8 @@ def main() -> None:
 
 
 def _measure(folder: Path, jobs: int) -> None:
-    from bench.desk import desk
     from tests.kit import migrated
+    from tests.rigs.empty_desk import desk
 
     (folder / "sources.toml").write_text(SOURCES)
     database = folder / "redrive.sqlite3"

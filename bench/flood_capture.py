@@ -27,11 +27,11 @@ from uuid import uuid4
 
 import redis
 
-from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode
+from tests.rigs.figures import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 1024**2
@@ -311,7 +311,7 @@ def wait(reached: Any, seconds: float, what: str) -> None:
 
 
 def filed(engine: Engine, folder: Path, spool: Path, wanted: int, dropped: int) -> dict[str, Any]:
-    from bench.desk import desk
+    from tests.rigs.empty_desk import desk
 
     place = folder / "desk"
     place.mkdir()

@@ -27,7 +27,6 @@ from celery.worker.request import Request
 from kombu import Connection
 from kombu.transport.virtual import Message
 
-from bench.figures import spread
 from bench.machine import machine, versions
 from bench.shop_jobs import KWARGS, make_app
 from dashboard.setup.engine import Engine
@@ -37,6 +36,7 @@ from jobs_admin.worker.report import Origin
 from jobs_admin.worker.request import guarded
 from jobs_admin.worker.spool import Spool
 from jobs_admin.worker.store import Store
+from tests.rigs.figures import spread
 
 
 def main() -> None:

@@ -24,10 +24,10 @@ from typing import Any
 
 import redis
 
-from bench.desk import desk
 from dashboard.setup.engine import Engine
 from tests.kit import garbage, rabbitmq
 from tests.kit.celery import RealWorker
+from tests.rigs.empty_desk import desk
 
 ACKS = {False: "early", True: "late"}
 _SETTLED_S = 15.0

@@ -31,12 +31,13 @@ from typing import Any
 import redis
 
 from bench import pills
-from bench.figures import spread
 from bench.machine import machine, versions
 from bench.poison import Fleet, wait
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests.kit.policies import policy, published, running
+from tests.rigs.figures import spread
+from tests.rigs.limits import most_at_once
 
 LIMIT = 5
 LARGE, OTHERS = "large", [f"small-{n}" for n in range(11)]
@@ -195,16 +196,6 @@ def told(crew: Crew, sent: dict[int, float], backlog: int) -> dict[str, Any]:
         "place_lost_s": {what: spread(values) for what, values in lost.items() if values},
         "others_wait_s": spread(first[n] - at for n, at in sent.items() if n in first),
     }
-
-
-def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
-    """Of spans [from, until): one that ends as another begins is not beside it."""
-    moves = sorted((at, change) for since, until in spans for at, change in ((since, 1), (until, -1)))
-    most = now = 0
-    for _, change in moves:
-        now += change
-        most = max(most, now)
-    return most
 
 
 def lost_for(spans: list[tuple[float, float]], killed_at: float) -> float | None:

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.desk import desk
 from bench.machine import machine
 from dashboard.setup.engine import Engine
+from tests.rigs.empty_desk import desk
 
 _SCRAPES = 30
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import redis
 
-from bench.figures import spread
 from bench.machine import machine
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from tests.kit import node
+from tests.rigs.figures import spread
 
 COUNTED = {"poison": {"crashes": 3, "window_s": 300}}
 

@@ -17,10 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
-from bench.partners import Drawn, Service, in_turn, oracle_s, partners
 from bench.recovery_real import Replayed, Story
 from demo.partner import Partner
 from demo.temper import Answer, Temper
+from tests.rigs.partners import Drawn, Service, oracle_s, partners
+from tests.rigs.recovery import in_turn
 
 JOBS = 1_500
 MOST = 40.0  # requests/s that a partner carries here

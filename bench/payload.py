@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.desk import desk  # noqa: E402
+from tests.rigs.empty_desk import desk  # noqa: E402
 
 
 def main() -> None:

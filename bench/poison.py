@@ -9,7 +9,7 @@ while good jobs run; nobody may be convicted. `--stock`: so many seconds of the 
 
 What is counted comes from the jobs' own lines and from the reports in the store, never from the guard's counts. A job that
 is nowhere any more (not ended, not quarantined, not in the broker) is told with what the broker's MONITOR saw of it
-(`bench/trace.py`): `lost_by_kombu` if the last of that is a push on its list, so that a BRPOP took it and whoever asked died
+(`tests/rigs/trace.py`): `lost_by_kombu` if the last of that is a push on its list, so that a BRPOP took it and whoever asked died
 before it noted that; else `lost_otherwise`, which would be ours. The same is counted for stock Celery (`killed_from_outside`).
 """
 
@@ -34,11 +34,11 @@ import redis
 
 from bench import pills
 from bench.machine import machine, versions
-from bench.trace import Trace
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope, decode
 from tests.kit.policies import policy, published, running
+from tests.rigs.trace import Trace
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS, CHILDREN = 2, 4

@@ -24,12 +24,12 @@ from typing import Any
 
 import redis
 
-from bench.desk import desk
-from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
+from tests.rigs.empty_desk import desk
+from tests.rigs.figures import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 20.0  # for all workers to have made an attempt under a version

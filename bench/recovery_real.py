@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import os
 import signal
@@ -21,7 +20,7 @@ import tempfile
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -36,8 +35,8 @@ os.environ.setdefault("SECRET_KEY", "bench-only-" + "x" * 40)
 from demo import control  # noqa: E402
 from demo.partner import Partner  # noqa: E402
 from demo.temper import Answer, Temper  # noqa: E402
+from tests.rigs.recovery_real import COLD, WARM, WARMING_S, end, known_s  # noqa: E402
 
-COLD, WARM, WARMING_S = 10.0, 60.0, 60.0  # requests/s that it carries when it is back, and so much later
 RESUMED_S = 20.0  # a held replay waits so long for its operator
 WITHIN_S = 400.0  # one way
 
@@ -78,15 +77,6 @@ say(1)
 
 def capacity(since_s: float) -> float:
     return COLD + (WARM - COLD) * min(1.0, since_s / WARMING_S)
-
-
-def known_s(jobs: int, cold: float = COLD, warm: float = WARM) -> float:
-    """Seconds until all are through where the capacity is known at every moment and used to the full."""
-    growth = (warm - cold) / WARMING_S
-    warmed = (cold + warm) / 2 * WARMING_S
-    if jobs > warmed:
-        return WARMING_S + (jobs - warmed) / warm
-    return (math.sqrt(cold**2 + 2 * growth * jobs) - cold) / growth
 
 
 # The customer's service
@@ -296,16 +286,6 @@ def _until_it_answers(url: str) -> None:
             if time.monotonic() > ends:
                 raise
             time.sleep(0.1)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """In order, and then none of its group is left."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(10)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def main() -> None:

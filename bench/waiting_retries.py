@@ -29,17 +29,16 @@ from typing import Any
 
 import redis
 
-from bench.figures import spread
 from bench.machine import machine, versions
 from dashboard.setup.engine import Engine
 from jobs_admin.core import keys
 from jobs_admin.worker.delays import Delays, Head
 from tests.kit.celery import RealWorker
 from tests.kit.policies import policy, published
+from tests.rigs.figures import spread
+from tests.rigs.waiting_retries import AHEAD_S, HOUR_S, lines, pass_the_hour, send, until
 
-HOUR_S = 3600
 SINK = "sink"  # a list that no worker reads
-AHEAD_S = 2.0  # from the setting of due times to the first of them, where nothing else is asked
 
 
 def main() -> None:
@@ -171,30 +170,6 @@ def warm_up(workers: list[RealWorker], client: redis.Redis) -> None:
     until(lambda: not client.llen("celery") and not client.hlen("unacked"), 300, "the first jobs")
 
 
-def send(worker: RealWorker, count: int, task: str, **options: Any) -> list[str]:
-    # The first attempt fails, the second runs well.
-    with worker.app.producer_pool.acquire() as producer:
-        return [worker.send(task, "down", 2, producer=producer, **options) for _ in range(count)]
-
-
-def pass_the_hour(client: redis.Redis, per_second: int, ahead_s: float = AHEAD_S) -> dict[str, float]:
-    """So many are due in each second from `ahead_s` on. Answers when each is, seconds since 1970."""
-    members: Any = client.zrange(keys.due("shop"), 0, -1)
-    first = time.time() + ahead_s
-    due = {member: first + n / per_second for n, member in enumerate(members)}
-    pipe = client.pipeline(transaction=True)
-    for member, at in due.items():
-        pipe.zadd(keys.due("shop"), {member: round(at * 1000)}, xx=True)
-    pipe.execute()
-    return {member.decode().split(":")[0]: at for member, at in due.items()}
-
-
-def lines(workers: list[RealWorker]) -> list[tuple[str, int, float]]:
-    """(job, attempt, when it began) of every attempt of all workers."""
-    told = (line.split() for worker in workers for line in worker.marks("attempts"))
-    return [(job, int(attempt), float(at)) for job, attempt, at in told]
-
-
 def attempts(workers: list[RealWorker]) -> Counter[int]:
     return Counter(attempt for _, attempt, _ in lines(workers))
 
@@ -215,14 +190,6 @@ def memory_mb(workers: list[RealWorker]) -> dict[str, float]:
                 else:
                     children_mb += rss_mb
     return {"main": round(main_mb, 1), "children": round(children_mb, 1)}
-
-
-def until(reached: Any, within_s: float, what: str) -> None:
-    ends = time.monotonic() + within_s
-    while not reached():
-        if time.monotonic() > ends:
-            raise SystemExit(f"waited {within_s:.0f} s for {what}")
-        time.sleep(0.2)
 
 
 if __name__ == "__main__":

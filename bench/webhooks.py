@@ -23,9 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.desk import desk
-from bench.figures import spread
 from bench.machine import machine
+from tests.rigs.empty_desk import desk
+from tests.rigs.figures import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 HANGING = 100

@@ -13,10 +13,10 @@ import pytest
 from django.db import connection
 from django.db.utils import OperationalError
 
-from bench.attack import PREPARE, round_of
-from bench.pages import Desk, granian
 from dashboard.setup import checkup
 from dashboard.web import limits
+from tests.rigs.attack import PREPARE, round_of
+from tests.rigs.pages import Desk, granian
 
 _ENDLESS = {
     "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",

@@ -40,8 +40,8 @@ class Expected:
 
 def open_desk(folder: Path, sources: str, store_url: str) -> None:
     """Set up Django in this process, once, on an empty desk in `folder`. `sources` is the text of sources.toml."""
-    from bench.desk import desk
     from tests.kit import migrated
+    from tests.rigs.empty_desk import desk
 
     (folder / "sources.toml").write_text(sources)
     shutil.copyfile(migrated.database(), folder / "redrive.sqlite3")

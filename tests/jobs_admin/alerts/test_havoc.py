@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 _RUN = """
 import json, sys
 from pathlib import Path
-from bench.alert_havoc import Havoc
+from tests.rigs.alert_havoc import Havoc
 judging = [sys.executable, "-m", "tests.jobs_admin.alerts.judging_forever"]
 how = {"for_s": 1, "keep_firing_s": 1, "queues": 4, "long_s": 16.0, "must_s": 14.0, "least_s": 40.0}
 with Havoc(Path(sys.argv[1]), watches=2, seed=7, judging=judging, **how) as havoc:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.bullmq_incident import Incident
 from tests.kit import node
+from tests.rigs.bullmq_incident import Incident
 
 pytestmark = [pytest.mark.server, pytest.mark.sqlite, pytest.mark.django_db]
 JOBS = 300

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.replay_kills import Havoc
-from bench.replay_starts import Starts, most_at_once
+from tests.rigs.replay_kills import Havoc
+from tests.rigs.replay_starts import Starts, most_at_once
 
 pytestmark = [pytest.mark.server, pytest.mark.sqlite, pytest.mark.django_db]
 

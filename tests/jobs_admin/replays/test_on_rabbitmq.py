@@ -9,7 +9,6 @@ import pytest
 from django.utils import timezone
 from kombu import Connection
 
-from bench.replay_kills import Havoc
 from dashboard.setup import checkup
 from jobs_admin import config, ingest, replays
 from jobs_admin.core import keys
@@ -21,6 +20,7 @@ from tests.jobs_admin.replays.conftest import ANN
 from tests.kit import rabbitmq
 from tests.kit.celery import RealWorker
 from tests.kit.network import Road
+from tests.rigs.replay_kills import Havoc
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from bench.budget import RULES, all_decided, figures, most_within, over
 from jobs_admin.core import keys
 from jobs_admin.core.policy import Budget
 from jobs_admin.worker.budget import LONGEST_TURN_S, REFUSED, SCRIPT, Budgets, Shares, arguments
 from jobs_admin.worker.calls import Calls
 from tests.kit.patience import patient
+from tests.rigs.budget import RULES, all_decided, figures, most_within, over
 
 pytestmark = pytest.mark.server
 

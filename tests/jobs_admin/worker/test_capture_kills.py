@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from bench.capture_kills import rigs, trouble
-from bench.kill_history import Desk, checked
-from bench.kill_rig import plan
-from bench.told_jobs import END, RAISE, START, Line
+from tests.rigs.capture_kills import rigs, trouble
+from tests.rigs.kill_history import Desk, checked
+from tests.rigs.kill_rig import plan
+from tests.rigs.told_jobs import END, RAISE, START, Line
 
 SEED = 18
 

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from bench.leaving import left
+from tests.rigs.leaving import left
 
 pytestmark = [pytest.mark.server, pytest.mark.sqlite, pytest.mark.django_db]
 

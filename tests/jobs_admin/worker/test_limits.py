@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.limits import most_at_once
 from tests.jobs_admin.worker.conftest import of_job
 from tests.kit.policies import attempts, gaps, obeyed, policy
+from tests.rigs.limits import most_at_once
 
 pytestmark = pytest.mark.server
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.partners import KINDS, meet, partners
 from jobs_admin.core.pacing import settled
 from jobs_admin.core.pacing.parsing import parse
+from tests.rigs.partners import KINDS, meet, partners
 
 JOBS = 4_000
 DRAWN = {drawn.name: drawn for drawn in partners(1)}

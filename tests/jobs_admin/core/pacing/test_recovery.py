@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.recovery import ALL_CURVES, UNFAIR, WAYS, Paced, Partner, World, story
 from jobs_admin.core import pacing
 from jobs_admin.core.pacing import Controller, Judged, Seen, parse
+from tests.rigs.recovery import ALL_CURVES, CURVES, UNFAIR, WAYS, Paced, Partner, World, story
 
 
 def careful(jobs, median=None, **more):
@@ -109,7 +109,7 @@ def test_broken_jobs_do_not_keep_the_others_back_for_ever(broken):
 @pytest.mark.parametrize("curve", ["warming", "flapping", "cliff"])
 def test_any_process_goes_on_where_another_was_killed(curve):
     def told(kind):
-        partner = Partner(getattr(__import__("bench.recovery").recovery, curve))
+        partner = Partner(CURVES[curve])
         way = kind(careful(12_000, 600))
         return World(partner, 12_000, Random(5)).run(way), way.rates, way.holds
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.desk import desk
+from tests.rigs.empty_desk import desk
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DEEP = 10  # jobs of a queue that is over the threshold
 THRESHOLD = 5
 SLACK_S = 12.0  # from a look until what it shows may be written

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.told_jobs import END, RAISE, START, Line
+from tests.rigs.told_jobs import END, RAISE, START, Line
 
 LOST = ("worker_lost", "lost_retry", "lost")  # kinds that tell of a process, not of what the job did
 _MOST_NAMED = 20

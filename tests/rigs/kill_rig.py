@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import told_jobs
+from tests.rigs import told_jobs
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 WORKER, MAIN, CHILD = "worker", "main", "child"
 WAYS = (WORKER, MAIN, CHILD, CHILD)  # as often a child as a main process
 _ORPHANS_S = 1.5  # how long they live at most
