@@ -20,15 +20,10 @@ from jobs_admin.core import keys, public_address
 from jobs_admin.core.address import Unreadable
 from jobs_admin.core.redis_url import for_redis_py
 from jobs_admin.core.text import fits, whole_number
-from jobs_admin.sources import Source, connect
+from jobs_admin.sources import SYSTEMS, Source, System, connect
 from jobs_admin.sources.base import SourceRefused
 
-BACKENDS = (
-    "celery",
-    "bullmq",
-    "jobs_table",
-    "rabbitmq",
-)
+BACKENDS = tuple(name for name, system in SYSTEMS.items() if not system.is_for_tests)
 
 
 class BadConfiguration(ValueError):
@@ -43,6 +38,10 @@ class SourceConfig:
     queues: tuple[str, ...] = ()  # empty: all that can be discovered
     is_demo: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def system(self) -> System:
+        return SYSTEMS[self.backend]
 
 
 @cache

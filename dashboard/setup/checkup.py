@@ -23,7 +23,7 @@ from dashboard.web import login_limits
 from jobs_admin import config, trust
 from jobs_admin.core import store_version, untrusted, worker_acl
 from jobs_admin.core.clock import dated
-from jobs_admin.db import abilities, audit_anchor
+from jobs_admin.db import audit_anchor
 from jobs_admin.desk import key_rotation
 from jobs_admin.fleet import heartbeats, worker_store
 from jobs_admin.ingest import uncaptured
@@ -239,11 +239,11 @@ def check_source(name: str, source: config.SourceConfig, now: datetime, *, reads
     except SourceError as error:
         fix = f"Look at {_set_by(name, source)}, and whether it runs."
         return Result(part, "", [Finding("unreachable", HIGH, f"It cannot be reached: {_line(error)}.", fix)])
-    counted = f"{abilities.system(source.backend)}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
+    counted = f"{source.system.label}, {len(queues)} {'queue' if len(queues) == 1 else 'queues'}"
     if reads_database and adapter.can.holds_dead:
         read, about_reading = check_reading(name, now)
         counted, found = f"{counted}, {read}", found + about_reading
-    elif reads_database and source.backend == "celery":
+    elif reads_database and source.system.is_guarded:
         workers, about_workers = check_workers(name, source.url, now)
         counted, found = f"{counted}, {workers}", found + about_workers
     return Result(part, counted, found)

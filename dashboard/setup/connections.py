@@ -67,7 +67,7 @@ def _look_at(source: SourceConfig) -> tuple[str, str]:
             adapter.findings()
         finally:
             adapter.close()
-        if source.backend == "celery" and source.url.startswith(("redis", "unix")):
+        if source.system.is_guarded and source.url.startswith(("redis", "unix")):
             check_redis(f"the url of {named}", source.url)
     except SourceUnreachable as error:
         why = f"{shown(source.url)}: {without_secrets(error)}"
@@ -101,7 +101,7 @@ def check_broker(source: SourceConfig, name: str = "CELERY_BROKER_URL") -> None:
     except (SourceError, ValueError, TypeError) as error:  # the last two: an option of a wrong kind
         why = without_secrets(error).removeprefix(f"Source {source.name}: ")
         raise Misconfigured(f"{name} cannot be used: {shown(source.url)} ({why}). Nothing was started.") from error
-    if source.backend == "celery" and source.url.startswith(("redis", "unix")):
+    if source.system.is_guarded and source.url.startswith(("redis", "unix")):
         check_redis(name, source.url)
 
 

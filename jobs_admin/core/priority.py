@@ -9,31 +9,37 @@ as 0; in BullMQ 1 is the highest that can be given, and a job without one goes b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 LEVELS = ("critical", "high", "medium", "low")
-REDIS, RABBITMQ, BULLMQ = "redis", "rabbitmq", "bullmq"
-
-# System -> level -> (its number, least, most): every number that counts as the level, both ends included, None is open.
-_NUMBERS: dict[str, dict[str, tuple[int, int | None, int | None]]] = {
-    REDIS: {"critical": (0, None, 2), "high": (3, 3, 5), "medium": (6, 6, 8), "low": (9, 9, None)},
-    RABBITMQ: {"critical": (9, 9, None), "high": (6, 6, 8), "medium": (3, 3, 5), "low": (0, None, 2)},
-    BULLMQ: {"critical": (1, 1, 1), "high": (3, 2, 3), "medium": (5, 4, 5), "low": (10, 6, None)},
-}
 
 
-def number(level: str, system: str) -> int:
-    """What a job of this level is sent with. Raises KeyError for a level or a system that is not known."""
-    return _NUMBERS[system][level][0]
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Numbers of one queue system: level -> (its number, least, most that count as it); None is open."""
+
+    numbers: dict[str, tuple[int, int | None, int | None]]
 
 
-def level(number: int, system: str) -> str | None:
-    """The level that a job's number counts as; None for a number that the system does not use for any."""
-    for name, (_, least, most) in _NUMBERS[system].items():
+REDIS = Scale({"critical": (0, None, 2), "high": (3, 3, 5), "medium": (6, 6, 8), "low": (9, 9, None)})
+RABBITMQ = Scale({"critical": (9, 9, None), "high": (6, 6, 8), "medium": (3, 3, 5), "low": (0, None, 2)})
+BULLMQ = Scale({"critical": (1, 1, 1), "high": (3, 2, 3), "medium": (5, 4, 5), "low": (10, 6, None)})
+
+
+def number(level: str, scale: Scale) -> int:
+    """Return the number that a job of this level is sent with. Raises KeyError for an unknown level."""
+    return scale.numbers[level][0]
+
+
+def level(number: int, scale: Scale) -> str | None:
+    """Return the level that a job's number counts as; None for a number that the system does not use."""
+    for name, (_, least, most) in scale.numbers.items():
         if (least is None or number >= least) and (most is None or number <= most):
             return name
     return None
 
 
-def span(level: str, system: str) -> tuple[int | None, int | None]:
-    """Least and most of the numbers that count as a level; None is open."""
-    _, least, most = _NUMBERS[system][level]
+def span(level: str, scale: Scale) -> tuple[int | None, int | None]:
+    """Return least and most of the numbers that count as a level; None is open."""
+    _, least, most = scale.numbers[level]
     return least, most

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from jobs_admin import config
+from jobs_admin.sources import SYSTEMS
 from jobs_admin.sources.base import Capabilities, SourceRefused
-
-SYSTEMS = {"celery": "Celery", "bullmq": "BullMQ", "jobs_table": "Jobs table", "rabbitmq": "RabbitMQ"}
 
 # Ability -> what is so where a source lacks it; {0} is its name.
 _WITHOUT = {
@@ -41,4 +40,4 @@ def lacks(source: str, ability: str) -> str:
 
 def system(backend: str) -> str:
     """What people call that kind of queue system."""
-    return SYSTEMS.get(backend, backend)
+    return SYSTEMS[backend].label if backend in SYSTEMS else backend

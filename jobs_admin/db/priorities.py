@@ -6,21 +6,17 @@ from django.db.models import Q
 
 from jobs_admin import config
 from jobs_admin.core import priority
-from jobs_admin.core.priority import BULLMQ, RABBITMQ, REDIS
+from jobs_admin.core.priority import REDIS, Scale
 
 
-def system_of(source: str) -> str:
-    """A source that is only heard of is taken for Celery on Redis, the one that is tested most."""
+def scale_of(source: str) -> Scale:
+    """Return the scale of a source; that of Celery on Redis, which is tested most, for one that is only heard of."""
     found = config.sources().get(source)
-    if found is None:
-        return REDIS
-    if found.backend == "bullmq":
-        return BULLMQ
-    return RABBITMQ if found.backend == "rabbitmq" or found.url.startswith(("amqp", "pyamqp")) else REDIS
+    return found.system.priorities(found.url) if found is not None else REDIS
 
 
 def level_of(source: str, number: int | None) -> str | None:
-    return None if number is None else priority.level(number, system_of(source))
+    return None if number is None else priority.level(number, scale_of(source))
 
 
 def shown(source: str, number: int | None) -> str:
@@ -35,20 +31,20 @@ def shown(source: str, number: int | None) -> str:
 
 def of_levels(levels: list[str]) -> Q:
     """Failures whose job has one of these levels."""
-    others: dict[str, list[str]] = {}
+    others: dict[Scale, list[str]] = {}
     for source in config.sources():
-        if (system := system_of(source)) != REDIS:
-            others.setdefault(system, []).append(source)
+        if (scale := scale_of(source)) is not REDIS:
+            others.setdefault(scale, []).append(source)
     found = _within(levels, REDIS) & ~Q(source__in=[name for names in others.values() for name in names])
-    for system, sources in others.items():
-        found |= _within(levels, system) & Q(source__in=sources)
+    for scale, sources in others.items():
+        found |= _within(levels, scale) & Q(source__in=sources)
     return found
 
 
-def _within(levels: list[str], system: str) -> Q:
+def _within(levels: list[str], scale: Scale) -> Q:
     found = Q(pk__in=[])
     for level in levels:
-        least, most = priority.span(level, system)
+        least, most = priority.span(level, scale)
         one = Q(priority__isnull=False)
         if least is not None:
             one &= Q(priority__gte=least)
@@ -58,4 +54,4 @@ def _within(levels: list[str], system: str) -> Q:
     return found
 
 
-__all__ = ["level_of", "of_levels", "shown", "system_of"]
+__all__ = ["level_of", "of_levels", "scale_of", "shown"]

@@ -9,7 +9,7 @@ from jobs_admin import config
 from jobs_admin.core import editing
 from jobs_admin.core.merge_patch import merge_patch
 from jobs_admin.core.priority import number
-from jobs_admin.db.priorities import system_of
+from jobs_admin.db.priorities import scale_of
 from jobs_admin.failures.contents import opened
 from jobs_admin.fleet.signatures import Signatures, signatures
 from jobs_admin.models import Failure, Payload, Replay
@@ -75,7 +75,7 @@ class Writer:
 
     def _priority(self, item: Claimed) -> int | None:
         said = self.priority
-        return number(said, system_of(item.source)) if isinstance(said, str) else said
+        return number(said, scale_of(item.source)) if isinstance(said, str) else said
 
     def _arguments(self, item: Claimed, raw: bytes) -> tuple[list[Any] | None, dict[str, Any] | None]:
         if self._edit is not None:

@@ -36,7 +36,7 @@ def places(source: SourceConfig) -> list[Place]:
     follows from *their* settings (several servers, credentials that a program provides), so both are looked at. Raises
     config.BadConfiguration, redis.RedisError.
     """
-    if source.backend != "celery":
+    if not source.system.is_guarded:
         return []
     store = config.store()
     options = {name: source.options[name] for name in _WHERE_LISTS_ARE if name in source.options}

@@ -7,13 +7,18 @@ messages where it is told. Screens ask `can`, never a name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from jobs_admin.core import keys
 from jobs_admin.core.envelope import Envelope
 from jobs_admin.core.lint.options import FoundOptions
+from jobs_admin.core.priority import REDIS, Scale
+
+if TYPE_CHECKING:
+    import redis
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +109,30 @@ class Finding:
     severity: str  # info, warning, high
     text: str
     fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """A configured source, as its adapter takes it."""
+
+    name: str
+    url: str
+    queues: Sequence[str] = ()  # empty: all that can be discovered
+    options: Mapping[str, Any] = field(default_factory=dict)
+    store_prefix: str = keys.PREFIX
+    store: Callable[[], redis.Redis] | None = None  # for systems that keep no ledger: without it they send nothing
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A queue system: the `SYSTEM` of its package, listed in `jobs_admin/sources/__init__.py`."""
+
+    label: str  # on screens
+    open: Callable[[SourceSettings], Source]  # dials nothing; raises SourceRefused
+    priorities: Callable[[str], Scale] = lambda url: REDIS  # by the source's URL
+    # Celery: our guard runs in its workers, lets their retries wait in a Redis, and names its workers to `doctor`.
+    is_guarded: bool = False
+    is_for_tests: bool = False
 
 
 class Source(Protocol):

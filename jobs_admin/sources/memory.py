@@ -21,8 +21,11 @@ from jobs_admin.sources.base import (
     Pulled,
     Ref,
     Rescheduled,
+    Source,
     SourceRefused,
+    SourceSettings,
     SourceUnreachable,
+    System,
 )
 
 _RECALLED_PER_STEP = 100
@@ -241,3 +244,10 @@ def _read(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}
+
+
+def _open(given: SourceSettings) -> Source:
+    return (MemoryKeeper if given.options.get("keeps_dead") else MemorySource)(given.name, queues=given.queues)
+
+
+SYSTEM = System("memory", _open, is_for_tests=True)

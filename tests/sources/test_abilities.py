@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from jobs_admin.sources import connect
+from jobs_admin.sources import SYSTEMS, connect
 from jobs_admin.sources.base import Capabilities
 
 ADAPTERS = {
@@ -36,6 +36,11 @@ def table() -> str:
 
 def test_the_table_of_abilities_is_what_the_adapters_say():
     assert table() in Path("docs/sources.md").read_text()
+
+
+def test_every_system_is_in_that_table():
+    listed = {backend for backend, _, _ in ADAPTERS.values()}
+    assert listed == {name for name, system in SYSTEMS.items() if not system.is_for_tests}
 
 
 if __name__ == "__main__":
