@@ -70,7 +70,7 @@ def _tried(folder: Path, engine: Engine, urls: dict[str, str]) -> list[dict[str,
     desk(folder, REDRIVE_SOURCES=str(file), REDRIVE_REDIS_URL=engine.url)
     from jobs_admin import config
     from jobs_admin.models import Failure, Payload, Replay, ReplayItem
-    from tests.conftest import forget_configuration
+    from tests.kit.sources import forget_configuration
     from tests.rigs import kinds
 
     made = {"redis": kinds.OnRedis, "rabbitmq": kinds.OnRabbitMQ}

@@ -18,6 +18,7 @@ from hypothesis import settings as generated
 
 from dashboard.setup.engine import Engine
 from tests.kit import migrated, rabbitmq
+from tests.kit.sources import forget_configuration
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 generated.register_profile("redrive", deadline=None)
@@ -157,18 +158,6 @@ def installation(settings):
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
     config.payload_keys.cache_clear()
-
-
-def forget_configuration(config) -> None:
-    from jobs_admin import trust
-    from jobs_admin.desk import overview
-    from jobs_admin.fleet import worker_store
-
-    overview.forget()
-    trust.forget()
-    worker_store.forget()
-    for answer in (config.sources, config.store, config.payload_keys, config.adapter):
-        answer.cache_clear()
 
 
 @pytest.fixture

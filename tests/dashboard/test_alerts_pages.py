@@ -14,10 +14,11 @@ from jobs_admin import alerts
 from jobs_admin.core import keys
 from jobs_admin.models import Alert, AuditEvent, Rule, Silence
 from jobs_admin.models.access import ENGINE
-from tests.dashboard.conftest import HTMX, bury, clock_of, group
-from tests.dashboard.test_groups import text_of
 from tests.kit.alerts import episode, rule, samples, tell
+from tests.kit.failures import bury
+from tests.kit.groups import group
 from tests.kit.matrix import digest
+from tests.kit.pages import HTMX, clock_of, text_of
 
 pytestmark = pytest.mark.django_db
 

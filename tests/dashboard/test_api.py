@@ -1,72 +1,23 @@
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.urls import get_resolver
 
-from jobs_admin import config
 from jobs_admin.management.commands.token import create, revoke
-from jobs_admin.models import ApiToken, Attempt, AuditEvent, Failure, Group, Payload, Replay, ReplayItem, Traceback
-from jobs_admin.models.failure import Caveat
+from jobs_admin.models import Attempt, AuditEvent, Group, Replay, ReplayItem, Traceback
 from tests.jobs_admin.replays.test_acts import reports
+from tests.kit.failures import STARTED_AT, dead_emails
 
-pytestmark = pytest.mark.django_db
-NOW = datetime.now(UTC)
-
-
-@pytest.fixture(autouse=True)
-def sources(store, settings, tmp_path):
-    """Two sources that can be replayed to, as far as the tables know."""
-    path = tmp_path / "sources.toml"
-    path.write_text(
-        "".join(f'[sources.{n}]\nbackend = "celery"\nurl = "redis://127.0.0.1:1/0"\n' for n in ("shop", "bank"))
-    )
-    settings.REDRIVE_SOURCES = str(path)
-    config.sources.cache_clear()
-
-
-@pytest.fixture
-def ask(client):
-    """A call by a program: ask("GET", "failures", role=…)."""
-
-    def call(method, path, body=None, *, role="admin", source="*", token=None, **query):
-        if token is None:
-            name = f"{role} of {source}"
-            ApiToken.objects.filter(name=name).delete()
-            token = create(name, role, source)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        content = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
-        return client.generic(method, f"/api/{path}", **content, headers=headers, query_params=query or None)
-
-    return call
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 
 @pytest.fixture
 def group():
     return Group.objects.create(
-        fingerprint="v1-a", error_type="KeyError", message="<str>", first_seen=NOW, last_seen=NOW, count=3
+        fingerprint="v1-a", error_type="KeyError", message="<str>", first_seen=STARTED_AT, last_seen=STARTED_AT, count=3
     )
-
-
-def bury(n=1, *, payload=True, **changes):
-    values = {"source": "shop", "queue": "emails", "task": "t", "state": "dead", "kind": "exception"}
-    values |= {
-        "caveats": None if payload else Caveat.NO_MESSAGE,
-        "error_type": "KeyError",
-        "message": "'foo'",
-        "first_failed_at": NOW,
-        "failed_at": NOW,
-        "received_at": NOW,
-    }
-    start = Failure.objects.count()
-    ids = [f"j{start + i}" for i in range(n)]
-    made = Failure.objects.bulk_create(Failure(**(values | changes), first_job_id=i, job_id=i) for i in ids)
-    if payload:
-        body = config.payload_keys().encrypt(b"x")
-        Payload.objects.bulk_create(Payload(failure=f, run=1, body=body, size=1, sha256="0") for f in made)
-    return made
 
 
 # --- who may call -----------------------------------------------------------------------------------------------
@@ -92,7 +43,7 @@ def test_a_session_does_not_open_the_api(client, django_user_model):
 
 
 def test_a_token_of_one_source_sees_and_changes_nothing_else(ask, group):
-    (mine,), (other,) = bury(group=group), bury(source="bank")
+    (mine,), (other,) = dead_emails(group=group), dead_emails(source="bank")
     assert [i["id"] for i in ask("GET", "failures", role="operator", source="shop").json()["items"]] == [mine.pk]
     for method, path in (("GET", f"failures/{other.pk}"), ("POST", f"failures/{other.pk}/discard")):
         body = {"reason": "r"} if method == "POST" else None
@@ -118,7 +69,7 @@ ACTS = [
 
 @pytest.mark.parametrize(("method", "path", "body"), ACTS)
 def test_a_viewers_token_changes_nothing(ask, group, method, path, body):
-    (failure,) = bury(group=group)
+    (failure,) = dead_emails(group=group)
     replay = Replay.objects.create(scope_max_id=1, actor="ann", state="running")
     response = ask(method, path.format(f=failure.pk, r=replay.pk), body, role="viewer")
     assert (response.status_code, response.json()["error"]["code"]) == (403, "forbidden")
@@ -176,7 +127,7 @@ def test_a_parameter_out_of_bounds_is_named(ask, name, value):
 
 
 def test_failures_are_listed_page_by_page(ask, group):
-    bury(5, group=group, priority=3), bury(1, state="recovered")
+    dead_emails(5, group=group, priority=3), dead_emails(1, state="recovered")
     first = ask("GET", "failures", limit=3).json()
     rest = ask("GET", "failures", limit=3, after=first["next"]).json()
     assert [len(first["items"]), len(rest["items"]), first["count"], rest["next"]] == [3, 2, 5, None]
@@ -195,12 +146,12 @@ def test_an_unknown_qualifier_is_text_with_a_hint(ask):
 
 def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
     stack = Traceback.objects.create(sha256="0", text="Traceback …")
-    (one,) = bury(group=group, args="[1]", kwargs='{"a": "***"}', headers="cut {", traceback=stack, run=2)
+    (one,) = dead_emails(group=group, args="[1]", kwargs='{"a": "***"}', headers="cut {", traceback=stack, run=2)
     replay = Replay.objects.create(scope_max_id=1, actor="ann")
     item = ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2)
     for run, at in ((1, 1), (1, 2), (2, 1)):
         Attempt.objects.create(
-            failure=one, run=run, attempt=at, kind="exception", job_id=f"j{run}", ended_at=NOW, received_at=NOW,
+            failure=one, run=run, attempt=at, kind="exception", job_id=f"j{run}", ended_at=STARTED_AT, received_at=STARTED_AT,
             item=item if run == 2 else None, group=group,
         )  # fmt: skip
     found = ask("GET", f"failures/{one.pk}").json()
@@ -214,7 +165,7 @@ def test_a_failure_comes_with_its_runs_arguments_and_stack(ask, group):
 
 
 def test_a_program_is_told_where_changed_arguments_are_not_checked(ask, store):
-    one, another = bury(2, task="shop.send")
+    one, another = dead_emails(2, task="shop.send")
     edit = {"patch": {"kwargs": {"order": 42}}, "accept": ["unguarded"]}
     assert ask("GET", f"failures/{one.pk}").json()["takes"] == []
     said = "Live workers of shop report no signature of shop.send: the changed arguments are checked only when the job runs."
@@ -226,21 +177,23 @@ def test_a_program_is_told_where_changed_arguments_are_not_checked(ask, store):
 
 
 def test_a_run_of_which_nothing_came_home_says_who_sent_it_and_that(ask):
-    (one,) = bury(run=2, state="replaying")
+    (one,) = dead_emails(run=2, state="replaying")
     replay = Replay.objects.create(scope_max_id=1, actor="ann")
-    ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2, state="uncertain", job_id="j2", sent_at=NOW)
+    ReplayItem.objects.create(
+        replay=replay, n=1, failure=one, run=2, state="uncertain", job_id="j2", sent_at=STARTED_AT
+    )
     (run,) = ask("GET", f"failures/{one.pk}").json()["runs"]
     assert (run["run"], run["replay"], run["by"], run["outcome"]) == (2, replay.pk, "ann", "uncertain")
     assert run["sent_at"] and run["attempts"] == []
 
 
 def test_arguments_nested_too_deep_are_shown_as_text(ask):
-    (one,) = bury(args="[" * 20_000 + "]" * 20_000)
+    (one,) = dead_emails(args="[" * 20_000 + "]" * 20_000)
     assert isinstance(ask("GET", f"failures/{one.pk}").json()["args"], str)
 
 
 def test_groups_and_queues_are_listed(ask, group):
-    bury(3, group=group)
+    dead_emails(3, group=group)
     (listed,) = ask("GET", "groups", q="keyerror", order="dead").json()["items"]
     detail = ask("GET", "groups/v1-a").json()
     assert (listed["title"], listed["dead"], listed["queues"]) == ("KeyError: <str>", 3, ["emails"])
@@ -253,7 +206,7 @@ def test_groups_and_queues_are_listed(ask, group):
 
 
 def test_a_failure_is_discarded_and_restored_with_a_record(ask):
-    (one,) = bury()
+    (one,) = dead_emails()
     assert ask("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).json()["state"] == "discarded"
     assert ask("POST", f"failures/{one.pk}/discard", {"reason": "junk"}).status_code == 409
     assert ask("POST", f"failures/{one.pk}/restore", {"reason": "sorry"}).json()["state"] == "dead"
@@ -262,7 +215,7 @@ def test_a_failure_is_discarded_and_restored_with_a_record(ask):
 
 
 def test_what_was_previewed_is_started_and_can_be_paused_paced_and_cancelled(ask):
-    bury(4), bury(2, state="retrying"), bury(1, payload=False)
+    dead_emails(4), dead_emails(2, state="retrying"), dead_emails(1, payload=False)
     seen = ask("POST", "replays/preview", {"q": "queue:emails", "pace": {"style": "steady", "rate": 2}}).json()
     assert (seen["matched"], seen["replayable"], sum(b["count"] for b in seen["blocked"])) == (7, 4, 3)
     assert seen["by_queue"] == [{"value": "emails", "count": 4}] and seen["sample"][0]["queue"] == "emails"
@@ -286,17 +239,17 @@ def test_what_was_previewed_is_started_and_can_be_paused_paced_and_cancelled(ask
 
 
 def test_the_second_of_two_is_told_who_and_when(ask):
-    (one,) = bury()
+    (one,) = dead_emails()
     first = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"})
     second = ask("POST", f"failures/{one.pk}/replay", {"reason": "r"}, role="operator")
     assert (first.status_code, second.status_code) == (201, 409)
     told = second.json()["error"]
     assert (told["code"], told["replay"], told["by"]) == ("already_open", first.json()["id"], "token admin of *")
-    assert datetime.fromisoformat(told["since"]) > NOW
+    assert datetime.fromisoformat(told["since"]) > STARTED_AT
 
 
 def test_the_same_idempotency_key_starts_one_replay(ask):
-    bury(2)
+    dead_emails(2)
     token, body = create("ci", "operator"), {"q": "queue:emails", "reason": "r", "idempotency_key": "k"}
     first, second = (ask("POST", "replays", body, token=token) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
@@ -307,14 +260,14 @@ def test_the_same_idempotency_key_starts_one_replay(ask):
 
 
 def test_a_misspelt_option_is_refused_by_its_name(ask):
-    bury(1)
+    dead_emails(1)
     refused = ask("POST", "replays", {"q": "queue:emails", "reason": "r", "accept_ungarded": True})
     assert refused.status_code == 422 and "accept_ungarded" in refused.json()["error"]["field"]
     assert not Replay.objects.exists()
 
 
 def test_an_uncertain_item_is_settled_by_a_persons_word(ask):
-    (one,) = bury(state="replaying")
+    (one,) = dead_emails(state="replaying")
     replay = Replay.objects.create(scope_max_id=1, actor="ann", state="running", total=1, uncertain=1)
     ReplayItem.objects.create(replay=replay, n=1, failure=one, run=2, state="uncertain")
     path = f"replays/{replay.pk}/items/1/resolve"
@@ -323,7 +276,7 @@ def test_an_uncertain_item_is_settled_by_a_persons_word(ask):
 
 
 def test_a_group_is_resolved_noted_and_given_to_somebody(ask, group, django_user_model):
-    bury(group=group)
+    dead_emails(group=group)
     django_user_model.objects.create_user("ann")
     changes = {"state": "resolved", "note": "fixed\0", "assignee": "ann", "runbook_url": "https://wiki.example.com/x"}
     found = ask("PATCH", "groups/v1-a", changes).json()
@@ -340,24 +293,24 @@ def test_a_group_is_resolved_noted_and_given_to_somebody(ask, group, django_user
         ({"runbook_url": "javascript:alert(1)"}, "runbook_url"),
         ({"assignee": "nobody"}, "assignee"),
         ({"state": "muted", "muted_until": "2020-01-01T00:00Z"}, "muted_until"),
-        ({"muted_until": (NOW + timedelta(days=1)).isoformat()}, "muted_until"),
+        ({"muted_until": (STARTED_AT + timedelta(days=1)).isoformat()}, "muted_until"),
     ],
 )
 def test_a_change_that_cannot_be_names_its_field(ask, group, changes, field):
-    bury(group=group)
+    dead_emails(group=group)
     response = ask("PATCH", "groups/v1-a", changes)
     assert (response.status_code, response.json()["error"]["field"]) == (422, field)
     assert Group.objects.get().state == "new"
 
 
 def test_a_group_of_two_sources_takes_both_roles(ask, group):
-    bury(group=group), bury(group=group, source="bank")
+    dead_emails(group=group), dead_emails(group=group, source="bank")
     assert ask("PATCH", "groups/v1-a", {"note": "n"}, role="operator", source="shop").status_code == 403
     assert AuditEvent.objects.filter(act="group.change", allowed=False).exists()
 
 
 def test_the_audit_is_for_admins_and_of_one_source_for_its_admin(ask):
-    (one,), (other,) = bury(), bury(source="bank")
+    (one,), (other,) = dead_emails(), dead_emails(source="bank")
     for failure in (one, other):
         ask("POST", f"failures/{failure.pk}/discard", {"reason": "r"})
     shown = ask("GET", "audit", role="admin", source="bank").json()

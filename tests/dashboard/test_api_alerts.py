@@ -9,8 +9,7 @@ from django.utils import timezone
 
 from jobs_admin import alerts
 from jobs_admin.models import Alert, AuditEvent, DepthSample, Rule
-from tests.dashboard.conftest import bury
-from tests.dashboard.test_api import ask, sources  # noqa: F401
+from tests.kit.failures import bury
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 DEAD = {"name": "Emails die", "metric": "dead", "source": "shop", "threshold": 2, "for_s": 0}
@@ -22,7 +21,7 @@ def no_rules(db):
 
 
 @pytest.fixture
-def rule(ask):  # noqa: F811
+def rule(ask):
     return ask("POST", "rules", DEAD).json()
 
 
@@ -33,7 +32,7 @@ def alert(rule):
     return Alert.objects.get()
 
 
-def test_a_rule_is_made_changed_sent_back_as_it_came_and_deleted(ask, rule):  # noqa: F811
+def test_a_rule_is_made_changed_sent_back_as_it_came_and_deleted(ask, rule):
     assert (rule["for_s"], rule["keep_firing_s"], rule["may_change"]) == (0, 120, True)
     one = ask("GET", f"rules/{rule['id']}").json()
     assert ask("GET", "rules").json()["items"] == [one] == [rule]
@@ -45,21 +44,21 @@ def test_a_rule_is_made_changed_sent_back_as_it_came_and_deleted(ask, rule):  # 
     assert ask("GET", f"rules/{rule['id']}").status_code == 404
 
 
-def test_an_absurd_rule_is_refused_with_every_bound(ask):  # noqa: F811
+def test_an_absurd_rule_is_refused_with_every_bound(ask):
     answer = ask("POST", "rules", {**DEAD, "threshold": -1, "for_s": 10**6, "runbook_url": "javascript:x"})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["field"]) == (422, "invalid", "threshold")
     assert set(error["problems"]) == {"threshold", "for_s", "runbook_url"} and not Rule.objects.exists()
 
 
-def test_a_number_that_json_has_no_word_for_is_refused(ask, client):  # noqa: F811
+def test_a_number_that_json_has_no_word_for_is_refused(ask, client):
     for text in ("NaN", "Infinity", "1e999"):
         answer = ask("POST", "rules", {**DEAD, "threshold": float(text)})
         assert answer.status_code in (400, 422), answer.content
     assert not Rule.objects.exists()
 
 
-def test_an_alert_leads_to_its_failures_and_to_a_draft(ask, alert):  # noqa: F811
+def test_an_alert_leads_to_its_failures_and_to_a_draft(ask, alert):
     one = ask("GET", f"alerts/{alert.pk}").json()
     assert (one["state"], one["queue"], one["value"]) == ("firing", alert.subject, 3)
     assert ask("GET", "failures", q=one["failures_q"]).json()["count"] == 3
@@ -68,7 +67,7 @@ def test_an_alert_leads_to_its_failures_and_to_a_draft(ask, alert):  # noqa: F81
     assert ask("GET", "alerts", role="viewer", source="bank").json()["items"] == []
 
 
-def test_the_second_who_acknowledges_is_told_who_did(ask, alert):  # noqa: F811
+def test_the_second_who_acknowledges_is_told_who_did(ask, alert):
     first = ask("POST", f"alerts/{alert.pk}/acknowledge", {"comment": "mine"}, role="operator", source="shop")
     assert (first.status_code, first.json()["state"]) == (200, "acknowledged")
     second = ask("POST", f"alerts/{alert.pk}/acknowledge", {})
@@ -76,7 +75,7 @@ def test_the_second_who_acknowledges_is_told_who_did(ask, alert):  # noqa: F811
     assert ask("POST", f"alerts/{alert.pk}/acknowledge", {}, role="operator", source="bank").status_code == 404
 
 
-def test_a_silence_for_a_time_and_its_end(ask, alert):  # noqa: F811
+def test_a_silence_for_a_time_and_its_end(ask, alert):
     said = {"matchers": {"alert": alert.pk}, "comment": "known"}
     assert ask("POST", "silences", said).status_code == 422
     made = ask("POST", "silences", said | {"for_s": 600}, role="operator", source="shop")
@@ -88,7 +87,7 @@ def test_a_silence_for_a_time_and_its_end(ask, alert):  # noqa: F811
     assert ask("GET", "silences", over="true").json()["count"] == 1
 
 
-def test_a_preview_is_drawn_on_history_and_changes_nothing(ask, settings):  # noqa: F811
+def test_a_preview_is_drawn_on_history_and_changes_nothing(ask, settings):
     now = timezone.now()
     rows = [(n, 0 if n < 10 else 50) for n in range(40)]
     DepthSample.objects.bulk_create(
@@ -104,7 +103,7 @@ def test_a_preview_is_drawn_on_history_and_changes_nothing(ask, settings):  # no
     assert not AuditEvent.objects.filter(act__startswith="rule").exists()
 
 
-def test_runbooks_by_task(ask):  # noqa: F811
+def test_runbooks_by_task(ask):
     said = {"task": "shop.*", "url": "https://wiki.example/shop"}
     assert ask("PUT", "runbooks", said, role="operator", source="shop").status_code == 403
     made = ask("PUT", "runbooks", said, role="operator").json()
@@ -113,6 +112,6 @@ def test_runbooks_by_task(ask):  # noqa: F811
     assert ask("DELETE", f"runbooks/{made['id']}").status_code == 404
 
 
-def test_who_acknowledged_is_said_also_where_a_token_did_it(ask, alert):  # noqa: F811
+def test_who_acknowledged_is_said_also_where_a_token_did_it(ask, alert):
     taken = ask("POST", f"alerts/{alert.pk}/acknowledge", {}).json()
     assert taken["acknowledged_by"] == AuditEvent.objects.get(act="alert.acknowledge").actor != ""

@@ -8,13 +8,12 @@ from django.utils import timezone
 
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Alert, AuditEvent, DepthSample, Release, Rule, Source
-from tests.dashboard.test_api import ask, sources  # noqa: F401  (fixtures)
 from tests.jobs_admin.depths.test_rolling import lay, roll
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 
-def depth(ask, source="shop", queue="emails", token=None, **query):  # noqa: F811
+def depth(ask, source="shop", queue="emails", token=None, **query):
     return ask("GET", f"depth?{urlencode({'source': source, 'queue': queue, **query})}", token=token)
 
 
@@ -23,7 +22,7 @@ def now():
     return timezone.now().replace(microsecond=0)
 
 
-def test_depth_is_a_series_with_its_step_gaps_and_marks(ask, now):  # noqa: F811
+def test_depth_is_a_series_with_its_step_gaps_and_marks(ask, now):
     lay(now - timedelta(minutes=30), 180)
     rule = Rule.objects.create(name="Growing", metric="dead", threshold=1)
     at = now - timedelta(minutes=3)
@@ -39,7 +38,7 @@ def test_depth_is_a_series_with_its_step_gaps_and_marks(ask, now):  # noqa: F811
     assert [(mark["kind"], mark["ref"]) for mark in said["marks"]] == [("alert", str(alert.pk)), ("release", "v2")]
 
 
-def test_where_a_point_covers_many_looks_the_least_and_the_most_stand_beside_it(ask, now):  # noqa: F811
+def test_where_a_point_covers_many_looks_the_least_and_the_most_stand_beside_it(ask, now):
     lay(now - timedelta(hours=5), 1800)
     roll(now)
     said = depth(ask).json()
@@ -49,14 +48,14 @@ def test_where_a_point_covers_many_looks_the_least_and_the_most_stand_beside_it(
 
 
 @pytest.mark.parametrize("hours", [1, 6, 24, 7 * 24, 14 * 24, 90 * 24, 400 * 24, 4000 * 24])
-def test_no_span_has_more_than_a_thousand_points(ask, now, hours):  # noqa: F811
+def test_no_span_has_more_than_a_thousand_points(ask, now, hours):
     lay(now - timedelta(hours=1), 6)
     since = (now - timedelta(hours=hours)).isoformat()
     said = depth(ask, since=since)
     assert said.status_code == 200 and len(said.json()["series"]) <= 1000
 
 
-def test_what_is_wrong_with_a_question_is_said_with_its_field(ask, now):  # noqa: F811
+def test_what_is_wrong_with_a_question_is_said_with_its_field(ask, now):
     lay(now - timedelta(hours=1), 6)
     later = (now + timedelta(hours=1)).isoformat()
     for query, field in (({"since": later}, "since"), ({"points": 1001}, "points"), ({"since": "x"}, "since")):
@@ -65,7 +64,7 @@ def test_what_is_wrong_with_a_question_is_said_with_its_field(ask, now):  # noqa
     assert ask("GET", "depth?source=shop").status_code == 422
 
 
-def test_a_queue_out_of_sight_is_answered_like_one_that_is_not_there(ask, now):  # noqa: F811
+def test_a_queue_out_of_sight_is_answered_like_one_that_is_not_there(ask, now):
     lay(now - timedelta(hours=1), 6)
     answers = [
         depth(ask, source="shop", queue=queue, token=create(f"of {source} for {queue}", "viewer", source))
@@ -75,7 +74,7 @@ def test_a_queue_out_of_sight_is_answered_like_one_that_is_not_there(ask, now): 
     assert answers[1].json() == answers[2].json()
 
 
-def test_a_release_is_told_once_and_stands_in_the_audit(ask, now):  # noqa: F811
+def test_a_release_is_told_once_and_stands_in_the_audit(ask, now):
     at = (now - timedelta(hours=1)).isoformat()
     first = ask("POST", "releases", {"source": "shop", "version": "v2", "at": at}, role="operator")
     again = ask("POST", "releases", {"source": "shop", "version": "v2"}, role="operator")
@@ -86,13 +85,13 @@ def test_a_release_is_told_once_and_stands_in_the_audit(ask, now):  # noqa: F811
     assert AuditEvent.objects.filter(act="release.tell", source="shop", allowed=True).count() == 1
 
 
-def test_a_viewer_may_not_tell_a_release_and_that_is_written_down(ask):  # noqa: F811
+def test_a_viewer_may_not_tell_a_release_and_that_is_written_down(ask):
     Source.objects.create(name="bank")
     assert ask("POST", "releases", {"source": "shop", "version": "v2"}, role="viewer").status_code == 403
     assert not Release.objects.exists()
 
 
-def test_of_another_source_nothing_can_be_told(ask):  # noqa: F811
+def test_of_another_source_nothing_can_be_told(ask):
     elsewhere = create("elsewhere", "admin", "bank")
     for source, token in (("shop", elsewhere), ("nothing", None)):
         assert ask("POST", "releases", {"source": source, "version": "v2"}, token=token).status_code == 404
@@ -103,12 +102,12 @@ def test_of_another_source_nothing_can_be_told(ask):  # noqa: F811
     ("changes", "field"),
     [({"version": ""}, "version"), ({"version": " "}, "version"), ({"version": "x" * 101}, "version"), ({"at": "2001-01-01T00:00:00Z"}, "at"), ({"at": "2101-01-01T00:00:00Z"}, "at"), ({"extra": 1}, "extra")],
 )  # fmt: skip
-def test_an_absurd_release_is_refused_with_its_field(ask, changes, field):  # noqa: F811
+def test_an_absurd_release_is_refused_with_its_field(ask, changes, field):
     said = ask("POST", "releases", {"source": "shop", "version": "v2"} | changes, role="operator")
     assert said.status_code == 422 and said.json()["error"]["field"] == field and not Release.objects.exists()
 
 
-def test_a_read_only_desk_takes_no_release(ask, settings):  # noqa: F811
+def test_a_read_only_desk_takes_no_release(ask, settings):
     settings.REDRIVE_READ_ONLY = True
     assert ask("POST", "releases", {"source": "shop", "version": "v2"}).status_code == 403
     assert not Release.objects.exists() and not DepthSample.objects.exists()

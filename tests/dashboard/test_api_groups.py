@@ -6,8 +6,8 @@ import pytest
 
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Group
-from tests.dashboard.conftest import bury, group
-from tests.dashboard.test_api import ask  # noqa: F401
+from tests.kit.failures import bury
+from tests.kit.groups import group
 
 pytestmark = pytest.mark.django_db
 
@@ -25,7 +25,7 @@ def states() -> list[str]:
     return list(Group.objects.order_by("pk").values_list("state", flat=True))
 
 
-def test_groups_are_changed_at_once_and_undone(ask):  # noqa: F811
+def test_groups_are_changed_at_once_and_undone(ask):
     names = some(3)
     me = create("me", "operator", "*")
     done = ask("POST", "groups/bulk", {"groups": names[:2], "state": "resolved", "reason": "fixed"}, token=me).json()
@@ -34,14 +34,14 @@ def test_groups_are_changed_at_once_and_undone(ask):  # noqa: F811
     assert len(undone["undone"]) == 2 and states() == ["new"] * 3
 
 
-def test_what_another_token_did_is_not_undone(ask):  # noqa: F811
+def test_what_another_token_did_is_not_undone(ask):
     me, other = create("me", "operator", "*"), create("other", "operator", "*")
     done = ask("POST", "groups/bulk", {"groups": some(1), "state": "resolved"}, token=me).json()
     answer = ask("POST", "groups/undo", {"receipt": done["receipt"]}, token=other)
     assert answer.status_code == 422 and states() == ["resolved"]
 
 
-def test_a_mute_says_how_many_more_end_it(ask):  # noqa: F811
+def test_a_mute_says_how_many_more_end_it(ask):
     (name,) = some(1)
     Group.objects.update(count=40)
     found = ask("PATCH", f"groups/{name}", {"state": "muted", "muted_until_count": 10}).json()
@@ -51,11 +51,11 @@ def test_a_mute_says_how_many_more_end_it(ask):  # noqa: F811
 @pytest.mark.parametrize(
     "body", [{"groups": []}, {"groups": ["x"] * 1_001, "state": "resolved"}, {"state": "resolved"}]
 )
-def test_a_bulk_change_of_nothing_or_too_many_is_refused(ask, body):  # noqa: F811
+def test_a_bulk_change_of_nothing_or_too_many_is_refused(ask, body):
     assert ask("POST", "groups/bulk", body).status_code == 422
 
 
-def test_groups_are_listed_by_state_and_assignee(ask, django_user_model):  # noqa: F811
+def test_groups_are_listed_by_state_and_assignee(ask, django_user_model):
     names = some(3)
     ann = django_user_model.objects.create_user("ann")
     Group.objects.filter(fingerprint=names[0]).update(state="muted", assignee=ann)
@@ -70,13 +70,13 @@ def test_groups_are_listed_by_state_and_assignee(ask, django_user_model):  # noq
 
 
 @pytest.mark.parametrize(("path", "body"), [("bulk", {"state": "resolved"}), ("undo", {"receipt": "1-1"})])
-def test_a_viewers_token_changes_no_groups(ask, path, body):  # noqa: F811
+def test_a_viewers_token_changes_no_groups(ask, path, body):
     chosen = {"groups": some(1)} if path == "bulk" else {}
     assert ask("POST", f"groups/{path}", body | chosen, role="viewer").status_code == 403
     assert "resolved" not in states()
 
 
-def test_a_rule_is_seen_made_listed_and_taken_back(ask):  # noqa: F811
+def test_a_rule_is_seen_made_listed_and_taken_back(ask):
     left, right = some(2)
     asked = {"kind": "merge", "groups": [left, right]}
     seen = ask("POST", "groups/rules/preview", asked).json()
@@ -89,13 +89,13 @@ def test_a_rule_is_seen_made_listed_and_taken_back(ask):  # noqa: F811
     assert ask("POST", path, {}).status_code == 409
 
 
-def test_a_rule_that_cannot_be_names_its_field(ask):  # noqa: F811
+def test_a_rule_that_cannot_be_names_its_field(ask):
     answer = ask("POST", "groups/rules", {"kind": "ignore", "frame": "*"})
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, "frame")
     assert ask("POST", "groups/rules/7/withdraw", {}).status_code == 404
 
 
-def test_groups_are_found_by_what_only_their_failures_have(ask):  # noqa: F811
+def test_groups_are_found_by_what_only_their_failures_have(ask):
     left, right = group("Left"), group("Right")
     bury(group=left, tenant="acme"), bury(group=right, tenant="other")
     found = ask("GET", "groups", q="tenant:acme").json()

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from jobs_admin.models import Attempt, AuditEvent, PolicyVersion
-from tests.dashboard.conftest import bury
-from tests.dashboard.test_api import ask, sources  # noqa: F401
+from tests.kit.failures import bury
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 EMAILS = {"match": {"source": "shop", "task": "shop.mail"}, "max_attempts": 4, "cap_s": 60}
 VECTORS = json.loads((Path(__file__).parents[1] / "jobs_admin/core/backoff.json").read_text())["vectors"]
 
 
 @pytest.fixture
-def put(ask):  # noqa: F811
+def put(ask):
     def publish(name="emails", expected=None, role="operator", source="*", **fields):
         body = {**EMAILS, **fields, "expected_version": expected}
         return ask("PUT", f"policies/{name}", body, role=role, source=source)
@@ -30,7 +29,7 @@ def error(answer):
     return answer.status_code, answer.json()["error"]
 
 
-def test_a_policy_is_made_read_and_changed(ask, put):  # noqa: F811
+def test_a_policy_is_made_read_and_changed(ask, put):
     made = put()
     assert made.status_code == 201 and made.json()["version"] == 1
     changed = put(expected=1, max_attempts=6)
@@ -40,14 +39,14 @@ def test_a_policy_is_made_read_and_changed(ask, put):  # noqa: F811
     assert [row["name"] for row in ask("GET", "policies").json()["items"]] == ["emails"]
 
 
-def test_what_was_answered_can_be_changed_and_sent_back(ask, put):  # noqa: F811
+def test_what_was_answered_can_be_changed_and_sent_back(ask, put):
     put()
     one = ask("GET", "policies/emails").json()
     sent = ask("PUT", "policies/emails", one | {"max_attempts": 9, "expected_version": one["version"]})
     assert (sent.status_code, sent.json()["version"], sent.json()["max_attempts"]) == (200, 2, 9)
 
 
-def test_a_policy_says_whether_it_files_lost_jobs_also_where_it_does_not(ask, put):  # noqa: F811
+def test_a_policy_says_whether_it_files_lost_jobs_also_where_it_does_not(ask, put):
     assert put().json()["file_lost"] is False
     assert put(expected=1, file_lost=True).json()["file_lost"] is True
     one = ask("GET", "policies/emails").json()
@@ -101,7 +100,7 @@ def test_an_equal_match_is_refused_by_name(put):
 
 
 @pytest.mark.parametrize("body", ["[]", "5", '"x"', '{"policy": []}', '{"policy": null}', '{"expected_version": true}'])
-def test_what_is_no_policy_is_refused(ask, client, body):  # noqa: F811
+def test_what_is_no_policy_is_refused(ask, client, body):
     answer = ask("PUT", "policies/emails", json.loads(body))
     assert answer.status_code == 422 and answer.json()["error"]["code"] == "invalid"
     assert not PolicyVersion.objects.exists()
@@ -118,7 +117,7 @@ def test_an_operator_of_one_source_publishes_for_that_alone(put):
     assert error(put("all", source="shop", match={}))[0] == 403
 
 
-def test_a_policy_out_of_sight_is_not_there(ask, put):  # noqa: F811
+def test_a_policy_out_of_sight_is_not_there(ask, put):
     put("bills", match={"source": "bank"})
     for path in ("policies/bills", "policies/bills/versions", "policies/bills/budget"):
         assert ask("GET", path, source="shop").status_code == 404
@@ -126,7 +125,7 @@ def test_a_policy_out_of_sight_is_not_there(ask, put):  # noqa: F811
     assert put("bills", source="shop", expected=1).status_code == 404
 
 
-def test_versions_are_leafed_through_and_put_back(ask, put):  # noqa: F811
+def test_versions_are_leafed_through_and_put_back(ask, put):
     put()
     put(expected=1, max_attempts=9)
     page = ask("GET", "policies/emails/versions", limit=1).json()
@@ -138,7 +137,7 @@ def test_versions_are_leafed_through_and_put_back(ask, put):  # noqa: F811
     assert ask("POST", "policies/emails/versions/9/put-back", {}).status_code == 404
 
 
-def test_a_policy_is_withdrawn(ask, put):  # noqa: F811
+def test_a_policy_is_withdrawn(ask, put):
     put()
     assert error(ask("DELETE", "policies/emails", expected_version=7))[0] == 409
     assert ask("DELETE", "policies/emails", expected_version=1, reason="no more").status_code == 204
@@ -147,7 +146,7 @@ def test_a_policy_is_withdrawn(ask, put):  # noqa: F811
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_a_preview_gives_the_waits_of_the_vectors(ask, vector):  # noqa: F811
+def test_a_preview_gives_the_waits_of_the_vectors(ask, vector):
     most = max(delay["attempt"] for delay in vector["delays"])
     draft = vector["policy"] | {"max_attempts": min(1_000, most + 1)}
     schedule = ask("POST", "policies/preview", draft, role="viewer").json()["schedule"]
@@ -158,7 +157,7 @@ def test_a_preview_gives_the_waits_of_the_vectors(ask, vector):  # noqa: F811
             assert step["longest_s"] == pytest.approx(delay["longest_s"])
 
 
-def test_a_preview_stands_beside_what_is_in_force_and_changes_nothing(ask, put, settings):  # noqa: F811
+def test_a_preview_stands_beside_what_is_in_force_and_changes_nothing(ask, put, settings):
     put()
     settings.REDRIVE_READ_ONLY = True
     found = ask(
@@ -168,12 +167,12 @@ def test_a_preview_stands_beside_what_is_in_force_and_changes_nothing(ask, put, 
     assert found["jobs"] == 10 and PolicyVersion.objects.count() == 1
 
 
-def test_a_preview_of_too_many_jobs_is_refused_with_its_bound(ask):  # noqa: F811
+def test_a_preview_of_too_many_jobs_is_refused_with_its_bound(ask):
     status, refused = error(ask("POST", "policies/preview", {"jobs": 10**9}))
     assert (status, refused["field"], refused["problems"][0]["bound"]) == (422, "jobs", "1 to 1,000,000")
 
 
-def test_a_backtest_judges_the_failures_of_the_last_day(ask):  # noqa: F811
+def test_a_backtest_judges_the_failures_of_the_last_day(ask):
     (failure,) = bury(1)
     times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}
     Attempt.objects.create(failure=failure, run=1, attempt=1, kind="exception", error_type="TimeoutError", **times)
@@ -181,7 +180,7 @@ def test_a_backtest_judges_the_failures_of_the_last_day(ask):  # noqa: F811
     assert (found["looked_at"], found["dead"]) == (1, {"exhausted": 1})
 
 
-def test_a_budget_is_told_or_said_to_be_none(ask, put):  # noqa: F811
+def test_a_budget_is_told_or_said_to_be_none(ask, put):
     put()
     assert ask("GET", "policies/emails/budget").json()["per_minute"] is None
     put(expected=1, budget={"per_minute": 60, "burst": 10})
@@ -190,7 +189,7 @@ def test_a_budget_is_told_or_said_to_be_none(ask, put):  # noqa: F811
     assert (found["per_minute"], found["remaining"], found["by_source"]) == (60, 10, {"shop": 10})
 
 
-def test_what_it_would_have_changed_is_told(ask, put):  # noqa: F811
+def test_what_it_would_have_changed_is_told(ask, put):
     put(mode="observe")
     (failure,) = bury(1)
     times = {"ended_at": failure.failed_at, "received_at": failure.failed_at}

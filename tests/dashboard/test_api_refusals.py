@@ -6,9 +6,9 @@ import pytest
 
 from jobs_admin import failures
 from jobs_admin.models import AuditEvent, Replay
-from tests.dashboard.test_api import ask, bury, sources  # noqa: F401  # fixtures
+from tests.kit.failures import dead_emails
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 
 def refused():
@@ -20,26 +20,26 @@ def replay():
     return Replay.objects.create(scope_max_id=0, actor="ann")
 
 
-def test_a_changing_call_above_the_tokens_role_is_written_down(ask):  # noqa: F811
-    [failure] = bury()
+def test_a_changing_call_above_the_tokens_role_is_written_down(ask):
+    [failure] = dead_emails()
     assert ask("POST", f"failures/{failure.pk}/discard", {}, role="viewer").status_code == 403
     assert refused() == [("token viewer of *", "api:discard_failure", "")]
 
 
-def test_a_call_to_read_above_the_tokens_role_is_not(ask):  # noqa: F811
+def test_a_call_to_read_above_the_tokens_role_is_not(ask):
     assert ask("GET", "audit", role="viewer").status_code == 403
     assert refused() == []
 
 
-def test_a_changing_call_to_a_read_only_desk_is_written_down(ask, settings):  # noqa: F811
+def test_a_changing_call_to_a_read_only_desk_is_written_down(ask, settings):
     settings.REDRIVE_READ_ONLY = True
-    [failure] = bury()
+    [failure] = dead_emails()
     answer = ask("POST", f"failures/{failure.pk}/discard", {}, role="operator")
     assert answer.json()["error"]["code"] == "read_only"
     assert refused() == [("token operator of *", "api:discard_failure", "")]
 
 
-def test_what_breaks_is_told_in_the_same_shape_and_logged(ask, monkeypatch, caplog):  # noqa: F811
+def test_what_breaks_is_told_in_the_same_shape_and_logged(ask, monkeypatch, caplog):
     def break_down(*arguments, **more):
         raise ZeroDivisionError("secret")
 
@@ -49,43 +49,43 @@ def test_what_breaks_is_told_in_the_same_shape_and_logged(ask, monkeypatch, capl
     assert "secret" not in answer.content.decode() and "ZeroDivisionError" in caplog.text
 
 
-def test_an_item_that_is_not_there_is_not_found(ask, replay):  # noqa: F811
+def test_an_item_that_is_not_there_is_not_found(ask, replay):
     answer = ask("POST", f"replays/{replay.pk}/items/999/resolve", {"as": "ran"})
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
 
 
-def test_a_state_that_no_item_can_have_is_refused_by_name(ask, replay):  # noqa: F811
+def test_a_state_that_no_item_can_have_is_refused_by_name(ask, replay):
     answer = ask("GET", f"replays/{replay.pk}/items", state="zzz")
     assert answer.status_code == 422 and answer.json()["error"]["field"] == "state"
     assert ask("GET", f"replays/{replay.pk}/items", state="planned").status_code == 200
 
 
 @pytest.mark.parametrize("call", ["failures", "groups", "replays", "audit", "queues"])
-def test_a_cursor_that_is_none_is_refused_and_not_page_one(ask, call):  # noqa: F811
+def test_a_cursor_that_is_none_is_refused_and_not_page_one(ask, call):
     answer = ask("GET", call, after="zzz")
     assert answer.status_code == 422 and answer.json()["error"]["field"] == "after"
     assert ask("GET", call, after="").status_code == 200
 
 
-def test_the_description_of_all_calls_needs_a_token(ask):  # noqa: F811
+def test_the_description_of_all_calls_needs_a_token(ask):
     assert ask("GET", "openapi.json", token="").status_code == 401
     assert ask("GET", "openapi.json", role="viewer").json()["openapi"].startswith("3.")
 
 
 @pytest.mark.parametrize("path", ["", "nope", "failures/nope/more"])
-def test_an_unknown_address_is_not_found_in_the_same_shape(ask, path):  # noqa: F811
+def test_an_unknown_address_is_not_found_in_the_same_shape(ask, path):
     answer = ask("GET", path)
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
 
 
-def test_without_a_token_nobody_hears_which_methods_there_are(ask):  # noqa: F811
+def test_without_a_token_nobody_hears_which_methods_there_are(ask):
     answer = ask("DELETE", "failures", token="")
     assert answer.status_code == 401 and "Allow" not in answer.headers
     assert ask("DELETE", "failures").status_code == 405
 
 
-def test_queues_come_page_by_page(ask):  # noqa: F811
-    bury(queue="a"), bury(2, queue="b")
+def test_queues_come_page_by_page(ask):
+    dead_emails(queue="a"), dead_emails(2, queue="b")
     first = ask("GET", "queues", limit=1).json()
     assert ([row["queue"] for row in first["items"]], first["count"]) == (["b"], 2)
     second = ask("GET", "queues", limit=1, after=first["next"]).json()

@@ -9,24 +9,24 @@ from django.utils import timezone
 
 from jobs_admin import trust
 from jobs_admin.models import Group, RefusedReports, Replay, Source, UnsignedReports
-from tests.dashboard.test_api import NOW, ask, bury, sources  # noqa: F401
+from tests.kit.failures import STARTED_AT, dead_emails
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 
 @pytest.fixture
 def group():
-    return Group.objects.create(fingerprint="v1-a", error_type="KeyError", message="x", first_seen=NOW, last_seen=NOW)
+    return Group.objects.create(fingerprint="v1-a", error_type="KeyError", message="x", first_seen=STARTED_AT, last_seen=STARTED_AT)
 
 
-def started(ask, **more):  # noqa: F811
-    bury(3)
+def started(ask, **more):
+    dead_emails(3)
     answer = ask("POST", "replays", {"q": "queue:emails", "reason": "r", **more})
     assert answer.status_code == 201, answer.json()
     return answer.json()
 
 
-def test_the_options_of_a_replay_are_kept_and_told(ask):  # noqa: F811
+def test_the_options_of_a_replay_are_kept_and_told(ask):
     made = started(ask, attempts=3, patch={"kwargs": {"dry_run": True}}, accept_unguarded=True, accept=["expired"])
     assert made["options"] == {
         "attempts": 3,
@@ -45,14 +45,14 @@ def test_the_options_of_a_replay_are_kept_and_told(ask):  # noqa: F811
         ({"to_queue": "no such queue"}, "to_queue"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_its_name_and_nothing_starts(ask, body, field):  # noqa: F811
-    bury(1)
+def test_an_option_that_cannot_be_is_refused_by_its_name_and_nothing_starts(ask, body, field):
+    dead_emails(1)
     refused = ask("POST", "replays", {"q": "queue:emails", "reason": "r", **body})
     assert (refused.status_code, Replay.objects.exists()) == (422, False)
     assert field in refused.json()["error"]["field"]
 
 
-def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):  # noqa: F811
+def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):
     replay = Replay.objects.get(pk=started(ask)["id"])
     Replay.objects.filter(pk=replay.pk).update(state="held", held_because="6 of 10", evidence={"kind": "canary"})
     waiting = ask("GET", f"failures/{replay.items.filter(state='planned').first().failure_id}").json()["waits_in"]
@@ -67,13 +67,13 @@ def test_a_held_replay_goes_on_without_the_group_that_is_named(ask, group):  # n
 
 
 @pytest.mark.parametrize("role, source", [("operator", "*"), ("viewer", "shop")])
-def test_a_list_of_replays_costs_the_same_queries_however_many_there_are(ask, group, role, source):  # noqa: F811
+def test_a_list_of_replays_costs_the_same_queries_however_many_there_are(ask, group, role, source):
     told = {"group": group.pk, "phase": "run", "code": "failed_again", "reason": "5 of 5", "by": "controller"}
-    aside = [told | {"at": NOW.isoformat(), "jobs": None}]
+    aside = [told | {"at": STARTED_AT.isoformat(), "jobs": None}]
     taken = []
     for count in (2, 7):
         for _ in range(count):
-            bury(1), bury(1, source="bank")
+            dead_emails(1), dead_emails(1, source="bank")
             ask("POST", "replays", {"q": "queue:emails", "reason": "r"})
         Replay.objects.update(state="running", without_groups=[group.pk], set_aside=aside)
         with CaptureQueriesContext(connection) as asked:
@@ -85,15 +85,15 @@ def test_a_list_of_replays_costs_the_same_queries_however_many_there_are(ask, gr
     assert ask("GET", f"replays/{listed[0]['id']}").json()["set_aside"][0]["reason"] == "5 of 5"
 
 
-def test_items_are_counted_as_far_as_they_are_seen(ask):  # noqa: F811
-    bury(2, source="bank")
+def test_items_are_counted_as_far_as_they_are_seen(ask):
+    dead_emails(2, source="bank")
     pk = started(ask)["id"]
     for source, count in (("*", 5), ("shop", 3), ("bank", 2)):
         listed = ask("GET", f"replays/{pk}/items", role="viewer", source=source, state="planned").json()
         assert (listed["count"], len(listed["items"]), listed["count_is_capped"]) == (count, count, False)
 
 
-def test_another_operator_approves_what_waits_for_it(ask):  # noqa: F811
+def test_another_operator_approves_what_waits_for_it(ask):
     pk = started(ask)["id"]
     Replay.objects.filter(pk=pk).update(state="awaiting_approval", approval_because="It has 3 jobs.")
     own = ask("POST", f"replays/{pk}/approve", {})
@@ -102,14 +102,14 @@ def test_another_operator_approves_what_waits_for_it(ask):  # noqa: F811
     assert theirs.status_code == 200 and theirs.json()["approver"] and theirs.json()["state"] != "awaiting_approval"
 
 
-def test_a_replay_whose_outcomes_would_be_refused_is_answered_with_that(ask):  # noqa: F811
+def test_a_replay_whose_outcomes_would_be_refused_is_answered_with_that(ask):
     assert started(ask)["warnings"] == []
     now = timezone.now()
     Source.objects.get_or_create(name="shop")
     UnsignedReports.objects.update(until=now)
     RefusedReports.objects.create(source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed")
     trust.forget()
-    bury(2, queue="orders")
+    dead_emails(2, queue="orders")
     seen = ask("POST", "replays/preview", {"q": "queue:orders"}).json()["warnings"]
     assert len(seen) == 1 and "Reports of shop are refused" in seen[0] and "source-key create shop" in seen[0]
     made = ask("POST", "replays", {"q": "queue:orders", "reason": "r"}).json()

@@ -6,7 +6,7 @@ import pytest
 
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import ApiToken, AuditEvent, Failure, SavedView
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 

@@ -46,7 +46,7 @@ def test_next_leads_on_and_keeps_the_filter(ann):
 
 
 def test_an_admin_of_one_source_sees_what_belongs_to_it(django_user_model):
-    from tests.dashboard.conftest import log_in
+    from tests.kit.people import log_in
 
     acted(reason="of the shop")
     acted(reason="of another", source="other")

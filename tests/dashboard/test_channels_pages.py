@@ -16,8 +16,9 @@ from jobs_admin import alerts, config, notices
 from jobs_admin.models import AuditEvent, Channel, Delivery, Notice
 from jobs_admin.models.access import ENGINE
 from jobs_admin.notices import sealing
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import HTMX, log_in
+from tests.kit.pages import HTMX
+from tests.kit.people import log_in
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 URL = "http://127.0.0.1:9/hook"

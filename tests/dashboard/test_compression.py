@@ -8,7 +8,9 @@ import brotli
 import pytest
 
 from dashboard.web.middleware.compression import in_brotli, in_gzip
-from tests.dashboard.conftest import HTMX, bury, group
+from tests.kit.failures import bury
+from tests.kit.groups import group
+from tests.kit.pages import HTMX
 
 GZIP = {"Accept-Encoding": "gzip"}
 BROTLI = {"Accept-Encoding": "gzip, deflate, br, zstd"}

@@ -28,8 +28,8 @@ from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import unsealing
 from jobs_admin.worker.dropped import Dropped
 from jobs_admin.worker.versions import GUARD_VERSION
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 

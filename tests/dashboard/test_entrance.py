@@ -13,9 +13,8 @@ from django.test.utils import override_script_prefix
 
 from dashboard.web.middleware.entrance import LOGGED_OUT
 from dashboard.web.rights import ANYONE, addresses
-from tests.dashboard.conftest import HTMX
-from tests.dashboard.test_rights import desk, none_of, of  # noqa: F401  # desk is a fixture
-from tests.kit.matrix import Asker, come, path_of, writes
+from tests.kit.matrix import Asker, come, none_of, of, path_of, writes
+from tests.kit.pages import HTMX
 
 HERE = "http://testserver"
 PAGE, ACT = {"Referer": f"{HERE}/groups/?q=x"}, {"Referer": f"{HERE}/failures/bulk/"}
@@ -26,7 +25,7 @@ def next_of(login: str) -> str:
     return parse_qs(urlsplit(login).query)["next"][0]
 
 
-def test_no_act_and_no_part_asked_for_while_logged_out_changes_a_thing_or_leads_to_where_one_cannot_go(desk):  # noqa: F811
+def test_no_act_and_no_part_asked_for_while_logged_out_changes_a_thing_or_leads_to_where_one_cannot_go(desk):
     out, found, led = Asker(Client()), [], set()
     for address in [one for one in of("page", "admin") if one.right != ANYONE]:
         for method in address.methods:
@@ -44,7 +43,7 @@ def test_no_act_and_no_part_asked_for_while_logged_out_changes_a_thing_or_leads_
     none_of(found)
 
 
-def test_no_login_leads_to_an_address_that_only_takes_a_post(desk):  # noqa: F811
+def test_no_login_leads_to_an_address_that_only_takes_a_post(desk):
     person, found = come("root", staff=True), []
     for address in of("page", "admin"):
         where = path_of(address, desk.shop)

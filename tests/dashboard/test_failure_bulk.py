@@ -9,8 +9,8 @@ from django.utils import timezone
 from dashboard.failures import bulk_views as failure_bulk
 from jobs_admin.failures import triage
 from jobs_admin.models import Failure, Group
-from tests.dashboard.conftest import group
 from tests.kit.failures import dead
+from tests.kit.groups import group
 
 
 def test_a_selection_over_pages_is_discarded_whole_and_undone_whole(ann, shop):

@@ -6,7 +6,9 @@ import pytest
 from django.urls import reverse
 
 from jobs_admin.ingest import indexing
-from tests.dashboard.conftest import HTMX, bury, group
+from tests.kit.failures import bury
+from tests.kit.groups import group
+from tests.kit.pages import HTMX
 
 
 def page(client, name, *args, **query):

@@ -12,8 +12,8 @@ from django.urls import reverse
 
 from jobs_admin import config
 from jobs_admin.models import Attempt, Failure, Payload, Traceback
-from tests.dashboard.conftest import HTMX, bury
-from tests.kit.failures import KWARGS, dead
+from tests.kit.failures import KWARGS, bury, dead
+from tests.kit.pages import HTMX
 
 TRACE = 'Traceback (most recent call last):\n  File "/app/{0}.py", line 7, in {0}\n    pay()\n{0}Error: no\n'
 

@@ -10,9 +10,9 @@ from jobs_admin import replays
 from jobs_admin.models import Attempt, AuditEvent, Failure, Replay
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.failure import Caveat
-from tests.dashboard.conftest import bury, group
-from tests.dashboard.test_replays_pages import carried
-from tests.kit.failures import ARGS, KWARGS, dead
+from tests.kit.failures import ARGS, KWARGS, bury, dead
+from tests.kit.groups import group
+from tests.kit.pages import carried
 
 BOB = Viewer("bob", {"*": OPERATOR})
 

@@ -18,7 +18,8 @@ from django.utils import timezone
 
 from dashboard.web.shortening import shortened
 from jobs_admin.models import GroupCounter
-from tests.dashboard.conftest import bury, group
+from tests.kit.failures import bury
+from tests.kit.groups import group
 
 MOST = 40_000  # bytes
 _LOADED = re.compile(r'(?:<link rel="(?:stylesheet|icon)"|<script|<use)[^>]* ?(?:href|src)="/static/([^"#]+)')

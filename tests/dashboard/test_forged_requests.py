@@ -13,8 +13,7 @@ from django.test import Client
 from dashboard.web.rights import ANYONE, Address
 from jobs_admin.models import ApiToken, Role
 from jobs_admin.models.access import OPERATOR, RANK
-from tests.dashboard.test_rights import desk, none_of, of  # noqa: F401  # desk is a fixture
-from tests.kit.matrix import Asker, come, digest, form_for, keys_of, path_of, token, undone, writes
+from tests.kit.matrix import Asker, come, digest, form_for, keys_of, none_of, of, path_of, token, undone, writes
 
 EVERY_METHOD = ("OPTIONS", "TRACE", "PUT", "PATCH", "DELETE", "POST")
 
@@ -23,7 +22,7 @@ def acts(*kinds: str) -> list[tuple[Address, str]]:
     return [(address, method) for address in of(*kinds) for method in address.methods if method != "GET"]
 
 
-def test_no_form_is_taken_that_a_page_of_ours_did_not_send(desk):  # noqa: F811
+def test_no_form_is_taken_that_a_page_of_ours_did_not_send(desk):
     person, found = come("root", staff=True), []
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = person.cookies
@@ -38,7 +37,7 @@ def test_no_form_is_taken_that_a_page_of_ours_did_not_send(desk):  # noqa: F811
     none_of(found)
 
 
-def test_a_call_of_the_api_is_not_made_by_somebody_who_is_logged_in(desk):  # noqa: F811
+def test_a_call_of_the_api_is_not_made_by_somebody_who_is_logged_in(desk):
     asker, found = Asker(come("root", staff=True)), []
     for address in of("api"):
         for method in address.methods:
@@ -49,7 +48,7 @@ def test_a_call_of_the_api_is_not_made_by_somebody_who_is_logged_in(desk):  # no
     none_of(found)
 
 
-def test_a_method_that_no_address_declares_changes_nothing(desk, watched):  # noqa: F811
+def test_a_method_that_no_address_declares_changes_nothing(desk, watched):
     page, call, found = come("root", staff=True), Client(headers={"Authorization": f"Bearer {token('root')}"}), []
     declared: dict[str, set[str]] = {}
     for address in of("page", "api", "admin"):
@@ -69,7 +68,7 @@ def test_a_method_that_no_address_declares_changes_nothing(desk, watched):  # no
 
 
 @pytest.mark.parametrize("left", [None, "viewer"])
-def test_who_lost_a_role_acts_no_more_though_pages_still_remember_it(desk, left):  # noqa: F811
+def test_who_lost_a_role_acts_no_more_though_pages_still_remember_it(desk, left):
     client, found = come("operator"), []
     asker, mine = Asker(client), Role.objects.filter(user__username="p-operator")
     assert client.get("/failures/").status_code == 200
@@ -85,7 +84,7 @@ def test_who_lost_a_role_acts_no_more_though_pages_still_remember_it(desk, left)
     none_of(found)
 
 
-def test_a_token_that_is_revoked_calls_no_more(desk):  # noqa: F811
+def test_a_token_that_is_revoked_calls_no_more(desk):
     asker, found = Asker(Client(), token("operator")), []
     ApiToken.objects.filter(name__contains="operator").update(revoked_at="2026-01-01T00:00Z")
     for address in of("api"):

@@ -9,8 +9,9 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin.models import AuditEvent, Group
-from tests.dashboard.conftest import bury, group
-from tests.dashboard.test_groups import text_of
+from tests.kit.failures import bury
+from tests.kit.groups import group
+from tests.kit.pages import text_of
 
 
 def some(n: int = 1, **changes) -> list[str]:

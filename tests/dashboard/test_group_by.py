@@ -12,8 +12,9 @@ from django.utils import timezone
 from jobs_admin.failures import open_by
 from jobs_admin.models import Release
 from jobs_admin.models.access import ENGINE, Viewer
-from tests.dashboard.conftest import HTMX, bury, group
-from tests.dashboard.test_groups import count_of_link, text_of
+from tests.kit.failures import bury
+from tests.kit.groups import group
+from tests.kit.pages import HTMX, count_of_link, text_of
 
 
 def rows(answer) -> list[list[str]]:

@@ -9,8 +9,9 @@ import pytest
 from jobs_admin.core.fingerprint import NO_RULES
 from jobs_admin.groups.group_rules import printed
 from jobs_admin.models import AuditEvent, Group, GroupRule
-from tests.dashboard.conftest import bury, group
-from tests.dashboard.test_groups import TRACE, text_of
+from tests.kit.failures import bury
+from tests.kit.groups import TRACE, group
+from tests.kit.pages import text_of
 
 
 def two() -> tuple[Group, Group]:

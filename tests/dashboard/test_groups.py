@@ -12,32 +12,9 @@ from jobs_admin.db import counters
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Group, GroupAlias
 from jobs_admin.search import newest
-from tests.dashboard.conftest import HTMX, bury, group
-
-TRACE = """Traceback (most recent call last):
-  File "/app/.venv/lib/python3.11/site-packages/celery/app/trace.py", line 479, in trace_task
-    R = retval = fun(*args, **kwargs)
-  File "/app/shop/tasks.py", line 44, in deliver
-    raise TimeoutError("no answer")
-TimeoutError: no answer
-"""
-
-
-def text_of(answer) -> str:
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", answer.content.decode())))
-
-
-def count_of_link(client, url: str) -> int:
-    """How many failures the link leads to, as its page says."""
-    from urllib.parse import parse_qs, urlsplit
-
-    from jobs_admin import failures
-    from jobs_admin.ingest import indexing
-    from jobs_admin.models import Failure
-    from jobs_admin.models.access import ENGINE
-
-    indexing.index(Failure.objects.all())  # as ingest does with what it files
-    return failures.search(ENGINE, parse_qs(urlsplit(url).query)["q"][0]).count
+from tests.kit.failures import bury
+from tests.kit.groups import TRACE, group
+from tests.kit.pages import HTMX, count_of_link, text_of
 
 
 def test_a_group_says_how_many_are_dead_and_its_link_shows_as_many(ann, watched):

@@ -25,7 +25,7 @@ from jobs_admin.models import ApiToken, Failure, Unfiled
 from jobs_admin.models.access import ENGINE
 from jobs_admin.queues import liveness, sampling
 from jobs_admin.trust import source_keys
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 from tests.rigs.shapes import prepare, reports, shapes
 from tests.rigs.store_shapes import FIELDS, KEYS, MANY, NAMED_BY, NOT_HERE, PARSERS, reports_of
 

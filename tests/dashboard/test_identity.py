@@ -11,7 +11,8 @@ from django.test.utils import CaptureQueriesContext
 
 from dashboard.web.middleware import identity
 from jobs_admin.models import Role
-from tests.dashboard.conftest import bury, log_in
+from tests.kit.failures import bury
+from tests.kit.people import log_in
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,10 @@ from jobs_admin.core.lint.options import document as in_text
 from jobs_admin.core.policy import document as normal_form
 from jobs_admin.core.policy import parse
 from jobs_admin.models import PolicyVersion, Worker
-from tests.conftest import forget_configuration
-from tests.dashboard.test_api import ask, sources  # noqa: F401
-from tests.dashboard.test_groups import text_of
+from tests.kit.pages import text_of
+from tests.kit.sources import forget_configuration
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
 HOSTILE = "a<script>x</script>\u202e"
 SOUND = Task(
@@ -130,7 +129,7 @@ def test_findings_of_sources_out_of_sight_are_not_told(vera, fleet):
     assert "shop.hook" in text and "bank" not in text and "vault" not in text
 
 
-def test_the_call_answers_as_the_command_does(ask, fleet):  # noqa: F811
+def test_the_call_answers_as_the_command_does(ask, fleet):
     fleet(SOUND, FIXED)
     publish()
     told = ask("GET", "policies/lint", role="viewer").json()
@@ -178,7 +177,7 @@ def test_queues_of_sources_out_of_sight_are_not_told(vera, watched):
     assert "hooks" not in text_of(vera.get("/policies/lint/"))
 
 
-def test_the_call_enumerates_options_and_says_how_many_jobs_were_looked_at(ask, watched):  # noqa: F811
+def test_the_call_enumerates_options_and_says_how_many_jobs_were_looked_at(ask, watched):
     lie(watched, LYING)
     told = ask("GET", "policies/lint", role="viewer").json()
     assert told["options"] == [

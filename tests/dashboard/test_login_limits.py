@@ -10,7 +10,7 @@ from axes.models import AccessAttempt
 
 from dashboard.setup import checkup, environment
 from dashboard.web import login_limits
-from tests.dashboard.test_session import PASSWORD
+from tests.kit.people import PASSWORD
 
 PROXY = [ip_network("127.0.0.1"), ip_network("10.2.0.0/16"), ip_network("fd00::/8")]
 

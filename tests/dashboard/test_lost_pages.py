@@ -4,7 +4,7 @@ import pytest
 
 from jobs_admin.ingest import expiry, reaping
 from jobs_admin.models import Failure
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 

@@ -9,8 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from dashboard.web import moments
-from tests.dashboard.conftest import bury
-from tests.dashboard.test_api import ask, sources  # noqa: F401
+from tests.kit.failures import bury
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sources")]
 
@@ -27,7 +26,7 @@ def refused(response) -> bool:
 
 
 @pytest.mark.parametrize("at", OTHER_AGES)
-def test_the_api_refuses_them(ask, at):  # noqa: F811
+def test_the_api_refuses_them(ask, at):
     bury(1)
     silence = {"matchers": {"source": "shop"}, "comment": "c"}
     assert refused(ask("POST", "silences", silence | {"starts_at": at, "for_s": 60}))

@@ -16,9 +16,10 @@ from jobs_admin.fleet import heartbeats
 from jobs_admin.ingest import uncaptured
 from jobs_admin.models import Alert, Release, Replay, Rule, Source, Total, Unfiled, Worker
 from jobs_admin.models.access import ENGINE
-from tests.dashboard.conftest import HTMX, bury, clock_of, group
-from tests.dashboard.test_groups import count_of_link, text_of
 from tests.jobs_admin.depths.test_rolling import lay, roll
+from tests.kit.failures import bury
+from tests.kit.groups import group
+from tests.kit.pages import HTMX, clock_of, count_of_link, text_of
 
 
 def fail_now(n: int, queue: str = "webhooks") -> None:

@@ -9,7 +9,8 @@ from django.utils import timezone
 from jobs_admin.failures import saved_views
 from jobs_admin.models import Group
 from jobs_admin.models.access import ADMIN, Role, Viewer
-from tests.dashboard.conftest import bury, group
+from tests.kit.failures import bury
+from tests.kit.groups import group
 
 
 def test_the_palette_offers_views_and_groups_that_may_be_seen(vera, django_user_model):

@@ -74,7 +74,7 @@ def test_the_page_of_queues_and_the_doctor_say_no_password(client, django_user_m
     from django.core.management import call_command
 
     from jobs_admin.queues import sampling
-    from tests.conftest import forget_configuration
+    from tests.kit.sources import forget_configuration
 
     settings.REDRIVE_CELERY_BROKER_URL = url
     forget_configuration(config)

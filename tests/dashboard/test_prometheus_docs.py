@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.test_metrics import fleet, history, samples, scrape  # noqa: F401
+from tests.kit.metrics import samples, scrape
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 
@@ -42,7 +42,7 @@ def expressions_of_dashboard() -> list[str]:
 
 
 @pytest.fixture
-def told(client, history):  # noqa: F811
+def told(client, history):
     """Metric -> the names of its labels, of a scrape with a token for everything."""
     return {
         name: {label for series in values for label in re.findall(r"([a-z_]+)=\"", series)}

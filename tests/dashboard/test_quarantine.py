@@ -5,8 +5,8 @@ import re
 
 from jobs_admin import config
 from jobs_admin.models import AuditEvent, Failure
-from tests.dashboard.conftest import HTMX, bury
-from tests.dashboard.test_groups import text_of
+from tests.kit.failures import bury
+from tests.kit.pages import HTMX, text_of
 
 CRASHES = [
     {"how": "killed", "at": 1.0, "seen_at": 1000.0, "worker": "w1@a", "said": "signal 11 (SIGSEGV)"},

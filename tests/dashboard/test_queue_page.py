@@ -15,9 +15,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs_admin.models import DepthSample, Release, Rule, Source, Worker
-from tests.dashboard.conftest import bury, clock_of
-from tests.dashboard.test_groups import text_of
 from tests.jobs_admin.depths.test_rolling import lay, roll
+from tests.kit.failures import bury
+from tests.kit.pages import clock_of, text_of
 
 SPANS = ("1h", "6h", "24h", "7d", "14d", "90d", "400d")
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from django.utils import timezone
 
 from jobs_admin.models import DepthSample, Source
-from tests.dashboard.conftest import bury, clock_of
-from tests.dashboard.test_groups import count_of_link, text_of
+from tests.kit.failures import bury
+from tests.kit.pages import clock_of, count_of_link, text_of
 
 
 def sample(queue: str = "webhooks", **changes) -> None:

@@ -14,10 +14,9 @@ from jobs_admin.models import Alert, Failure, Rule
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.queues import sampling
 from jobs_admin.retries import pulling
-from tests.conftest import forget_configuration
-from tests.dashboard.test_api import ask  # noqa: F401
-from tests.dashboard.test_metrics import samples
 from tests.kit import node
+from tests.kit.metrics import samples
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 ANN = Viewer("ann", {"*": OPERATOR})
@@ -46,7 +45,7 @@ def until(reached):
         pulling.pull("hooks", "test")
 
 
-def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, ask, client):  # noqa: F811
+def test_what_died_counts_here_although_the_system_has_dropped_some(hooks, ask, client):
     for n in range(3):
         job = hooks.add("hooks", "order.paid", {"needs": "partner"}, removeOnFail=2)
         hooks.told("failed", id=job)

@@ -9,7 +9,7 @@ from django.test import Client
 
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import ApiToken, AuditEvent, Replay, Role
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,7 @@ from django.test import Client
 from dashboard.web.middleware.read_only import HARMLESS
 from dashboard.web.rights import ANYONE
 from jobs_admin import config
-from tests.dashboard.test_rights import IN, desk, none_of, of, really  # noqa: F401  # desk is a fixture
-from tests.kit.matrix import Asker, body_of, come, digest, keys_of, token, writes
+from tests.kit.matrix import IN, Asker, body_of, come, digest, keys_of, none_of, of, really, token, writes
 
 HOW = {
     "plainly": {},
@@ -22,7 +21,7 @@ HOW = {
 
 
 @pytest.fixture
-def root(desk):  # noqa: F811
+def root(desk):
     return {
         "page": Asker(come("root", staff=True)),
         "api": Asker(Client(), token("root")),
@@ -34,7 +33,7 @@ def asker_of(root, address):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_no_get_and_no_head_changes_a_row_or_a_key(desk, root, watched, how):  # noqa: F811
+def test_no_get_and_no_head_changes_a_row_or_a_key(desk, root, watched, how):
     found, before, keys = [], digest(), keys_of(watched)
     for address in of("page", "api", "admin"):
         for method in ("GET", "HEAD"):
@@ -54,7 +53,7 @@ def test_no_get_and_no_head_changes_a_row_or_a_key(desk, root, watched, how):  #
 COMING_AND_GOING = {"login", "logout", "admin:login", "admin:logout"}
 
 
-def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, settings):  # noqa: F811
+def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, settings):
     settings.REDRIVE_READ_ONLY = True
     found, before = [], digest()
     for address in of("page", "api", "admin"):
@@ -75,7 +74,7 @@ def test_a_read_only_desk_lets_no_change_through_any_address(desk, root, setting
     assert changed <= {"jobs_admin_auditevent"}
 
 
-def test_a_read_only_desk_can_be_looked_at_everywhere(desk, root, settings):  # noqa: F811
+def test_a_read_only_desk_can_be_looked_at_everywhere(desk, root, settings):
     settings.REDRIVE_READ_ONLY = True
     answers = {a.route: really(asker_of(root, a).ask("GET", a, desk.shop)) for a in of("page") if "GET" in a.methods}
     assert {route for route, is_ in answers.items() if is_ != IN} == set()

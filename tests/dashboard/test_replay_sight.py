@@ -13,9 +13,11 @@ from jobs_admin.management.commands.token import create
 from jobs_admin.models import Attempt, Failure, Replay, ReplayItem
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import progress
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import HTMX, group, log_in
 from tests.kit.failures import dead
+from tests.kit.groups import group
+from tests.kit.pages import HTMX
+from tests.kit.people import log_in
+from tests.kit.sources import forget_configuration
 
 BOB = Viewer("bob", {"*": OPERATOR})
 OWN = Viewer("sue", {"shop": OPERATOR})

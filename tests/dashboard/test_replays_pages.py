@@ -35,36 +35,18 @@ from jobs_admin.models import (
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.replays import previewing, progress, resolving, spread
 from jobs_admin.replays.unattended import Unattended
-from tests.dashboard.conftest import HTMX, group
-from tests.dashboard.test_groups import text_of
 from tests.kit.failures import dead
+from tests.kit.groups import group
+from tests.kit.pages import HTMX, carried, text_of
+from tests.kit.replays import BOB, held, moved, running
 
-BOB = Viewer("bob", {"*": OPERATOR})
 NEW = "/replays/new/"
 
 
-def carried(answer) -> dict[str, str]:
-    """The hidden fields of the form that decides, as a browser would send them."""
-    text = answer.content.decode()
-    found = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', text))
-    return {name: value.replace("&quot;", '"') for name, value in found.items() if name != "csrfmiddlewaretoken"}
 
 
-def running(n: int = 3, **changes) -> Replay:
-    ids = dead(n, **changes)
-    return replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
 
 
-def moved(replay: Replay, n: int, state: str, **changes) -> None:
-    """Item `n` is in `state`, as the sender and settle would have written it."""
-    now = timezone.now()
-    values = {"state": state, "sent_at": now, "settled_at": now} | changes
-    ReplayItem.objects.filter(replay=replay, n=n).update(**values)
-    Replay.objects.filter(pk=replay.pk).update(
-        **{s: ReplayItem.objects.filter(replay=replay, state=s).count() for s in ("planned", "sent", "uncertain")},
-        succeeded=ReplayItem.objects.filter(replay=replay, state="succeeded").count(),
-        failed_again=ReplayItem.objects.filter(replay=replay, state="failed_again").count(),
-    )
 
 
 # ---------- new replay ----------
@@ -444,17 +426,6 @@ def test_a_press_scales_where_a_ramp_ends_and_keeps_the_rest_of_the_pace():
     assert replay_paces.scaled({"style": "steady", "rate": 100_000}, 2) is None
 
 
-def held(others: int = 0, **evidence) -> Replay:
-    ids = [*dead(3, group=group()), *dead(others)]
-    replay = replays.start(BOB, replays.draft(BOB, selection=ids, reason="partner is back"))
-    broken = group("shop.PartnerDown", "still down")
-    moved(replay, 1, "failed_again", first_at=timezone.now(), first_ok=False, first_group=broken)
-    moved(replay, 2, "sent", first_at=timezone.now(), first_ok=False, first_group=Failure.objects.first().group)
-    Replay.objects.filter(pk=replay.pk).update(
-        state="held", state_since=timezone.now(), held_because="2 of 5 canary jobs failed again.", evidence=evidence
-    )
-    replay.refresh_from_db()
-    return replay
 
 
 def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):

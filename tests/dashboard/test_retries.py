@@ -12,8 +12,8 @@ from jobs_admin import config
 from jobs_admin.core.query import parse
 from jobs_admin.models import ApiToken, Failure, Reschedule, Role
 from jobs_admin.retries import pulling
-from tests.conftest import forget_configuration
 from tests.kit.jobs_tables import OnSQLite
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 

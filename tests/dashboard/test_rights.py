@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import path
 from django.views.decorators.http import require_safe
@@ -21,9 +20,14 @@ from jobs_admin.admin.records import ADMIN_OF_ALL
 from jobs_admin.models.access import OPERATOR, RANK
 from tests.kit.matrix import (
     CANARY,
+    IN,
+    LOGIN,
+    MISSING,
     NUMBER,
     PEOPLE,
+    REFUSED,
     SHOP,
+    TOKEN,
     Asker,
     Desk,
     body_of,
@@ -31,28 +35,16 @@ from tests.kit.matrix import (
     has_object,
     is_of_desk,
     is_of_person,
-    lay_desk,
+    none_of,
+    of,
+    really,
     token,
     undone,
-    views_of,
     writes,
 )  # fmt: skip
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/rights.md"
 LEAKS = re.compile(rf"{CANARY}|{NUMBER}|{NUMBER:,}", re.IGNORECASE)
-
-# What an answer comes to.
-IN, LOGIN, REFUSED, MISSING, NO_METHOD, TOKEN = "yes", "login", "403", "404", "405", "401"
-
-
-@pytest.fixture
-def desk(watched, settings, tmp_path, db, engine) -> Desk:
-    """Two sources full of rows; the demo runs, whose partner is away."""
-    settings.REDRIVE_DEMO_BROKER_URL = engine.url
-    settings.REDRIVE_DEMO_PARTNER_URL = "http://127.0.0.1:9"
-    laid = lay_desk(settings, tmp_path)
-    views_of(laid, get_user_model().objects.create_user("olga"))
-    return laid
 
 
 def expected(address: Address, method: str, person: str) -> str:
@@ -95,20 +87,6 @@ def _of_call(address: Address, method: str, right: str, person: str) -> str:
     return MISSING if has_object(address) and source not in {SHOP, "*"} else IN
 
 
-def really(answer) -> str:
-    status = answer.status_code
-    if status == 302 and re.match(r"/(admin/)?login/\?next=", answer["Location"]):
-        return LOGIN
-    if status == 302 and answer["Location"] == "/admin/" and "login" not in answer.request["PATH_INFO"]:
-        return MISSING
-    known = {401: TOKEN, 403: REFUSED, 404: MISSING, 405: NO_METHOD}
-    return known.get(status, IN if status < 400 or status in {409, 422} else f"status {status}")
-
-
-def of(*kinds: str) -> list[Address]:
-    return [address for address in addresses() if address.kind in kinds]
-
-
 def faults(asker: Asker, desk: Desk, person: str, wanted: list[Address]) -> list[str]:
     found = []
     for address in wanted:
@@ -125,10 +103,6 @@ def faults(asker: Asker, desk: Desk, person: str, wanted: list[Address]) -> list
                 near = body[max(0, leak.start() - 90) : leak.end() + 30]
                 found.append(f"{method} {address.route} ({address.name}) tells {near!r}")
     return found
-
-
-def none_of(found: list[str]) -> None:
-    assert not found, "\n".join(["", *found])
 
 
 def fits(address: Address, should: str, really: str, person: str) -> bool:

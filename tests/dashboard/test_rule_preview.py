@@ -8,8 +8,10 @@ import pytest
 from django.utils import timezone
 
 from jobs_admin.models import DepthSample, Rule
-from tests.dashboard.conftest import HTMX, bury, log_in
-from tests.dashboard.test_rules_pages import text_of, typed
+from tests.kit.alerts import typed
+from tests.kit.failures import bury
+from tests.kit.pages import HTMX, text_of
+from tests.kit.people import log_in
 
 pytestmark = pytest.mark.django_db
 

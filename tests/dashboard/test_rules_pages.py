@@ -15,7 +15,9 @@ from jobs_admin import alerts
 from jobs_admin.desk import overview
 from jobs_admin.models import Alert, AuditEvent, Channel, Rule, Runbook, SavedView
 from jobs_admin.models.access import ENGINE
-from tests.dashboard.conftest import log_in
+from tests.kit.alerts import typed
+from tests.kit.pages import text_of
+from tests.kit.people import log_in
 
 pytestmark = pytest.mark.django_db
 
@@ -46,17 +48,6 @@ def fired(rule: Rule, subject: str = "webhooks", state: str = "firing", **change
         "fired_at": now,
     }
     return Alert.objects.create(rule=rule, subject=subject, state=state, **values | changes)
-
-
-def typed(**changes: str) -> dict[str, object]:
-    """The form of the editor."""
-    form = {"name": "Webhooks die", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": "100"}
-    form |= {"for_s": "1 min", "keep_firing_s": "2 min", "no_data": "keep", "severity": "warning", "enabled": "on"}
-    return form | changes
-
-
-def text_of(answer) -> str:
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode())))
 
 
 # --- the list ----------------------------------------------------------------------------------------------------

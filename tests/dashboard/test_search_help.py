@@ -7,7 +7,7 @@ import pytest
 from dashboard.failures import search_help
 from jobs_admin import failures
 from jobs_admin.models.access import ENGINE
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 WORDS = {  # example -> (messages that it finds, messages that it does not)
     "timeout": (["ReadTimeoutError", "after timeout=5"], ["timeouts", "time"]),

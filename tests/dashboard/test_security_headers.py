@@ -5,7 +5,8 @@ import re
 import pytest
 from django.conf import settings as configured
 
-from tests.dashboard.conftest import bury, group
+from tests.kit.failures import bury
+from tests.kit.groups import group
 
 PAGES = ["/", "/groups/", "/queues/", "/failures/", "/replays/"]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-PASSWORD = "correct horse battery"
+from tests.kit.people import PASSWORD
 
 
 @pytest.fixture

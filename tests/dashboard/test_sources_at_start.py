@@ -7,7 +7,7 @@ import pytest
 from dashboard.setup import connections
 from dashboard.setup.environment import Misconfigured
 from jobs_admin import config
-from tests.conftest import forget_configuration
+from tests.kit.sources import forget_configuration
 
 NOBODY = "127.0.0.1:1"
 

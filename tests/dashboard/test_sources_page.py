@@ -133,7 +133,7 @@ def test_doctor_names_a_key_that_cannot_be_opened(settings):
     from cryptography.fernet import Fernet
 
     from jobs_admin import config
-    from tests.conftest import forget_configuration
+    from tests.kit.sources import forget_configuration
 
     key = source_keys.create(ENGINE, "shop")
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]

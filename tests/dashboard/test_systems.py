@@ -19,10 +19,9 @@ from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.replays.letters import patched_arguments
 from jobs_admin.sources.base import READ_ONLY, SourceRefused
 from jobs_admin.sources.bullmq import letters
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import bury, clock_of
-from tests.dashboard.test_api import ask  # noqa: F401
-from tests.dashboard.test_groups import text_of
+from tests.kit.failures import bury
+from tests.kit.pages import clock_of, text_of
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 
@@ -165,7 +164,7 @@ def test_arguments_that_a_job_cannot_have_are_refused_before_they_are_shown_as_a
     assert answer.status_code == 409 and "has one value" in answer.content.decode()
 
 
-def test_a_program_is_refused_such_arguments_before_a_replay_is_made(ask, node):  # noqa: F811
+def test_a_program_is_refused_such_arguments_before_a_replay_is_made(ask, node):
     asked = {"args": [1, 2], "kwargs": {"a": 1}, "reason": "r"}
     answer = ask("POST", f"failures/{node.pk}/replay", asked)
     assert (answer.status_code, Replay.objects.exists()) == (422, False)

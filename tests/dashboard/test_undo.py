@@ -10,8 +10,8 @@ from django.urls import reverse
 from jobs_admin.db import audit
 from jobs_admin.models import Failure, GroupRule
 from jobs_admin.models.access import viewer_of
-from tests.dashboard.conftest import bury, group
-from tests.kit.failures import dead
+from tests.kit.failures import bury, dead
+from tests.kit.groups import group
 
 pytestmark = pytest.mark.django_db
 

@@ -10,8 +10,8 @@ from dashboard.failures import unread
 from jobs_admin import config
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.failure import Caveat
-from tests.dashboard.conftest import bury
-from tests.dashboard.test_groups import text_of
+from tests.kit.failures import bury
+from tests.kit.pages import text_of
 
 
 def one(kind: str, raw: bytes = b"{}", state: str = "dead", **changes) -> Failure:

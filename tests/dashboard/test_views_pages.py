@@ -5,7 +5,8 @@ import json
 from django.urls import reverse
 
 from jobs_admin.models import AuditEvent, SavedView
-from tests.dashboard.conftest import HTMX, bury
+from tests.kit.failures import bury
+from tests.kit.pages import HTMX
 
 
 def text_of(client, name, *args, **query):

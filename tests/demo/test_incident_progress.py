@@ -13,7 +13,7 @@ from demo.incident import _MOST_PER_LOOK_S, _QUIET_S, Failed, Incident, begin
 from demo.partner import Partner
 from demo.shop import app
 from demo.story import TENANT, Ticket
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 

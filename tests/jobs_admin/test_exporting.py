@@ -11,7 +11,7 @@ from django.utils import timezone
 from jobs_admin.failures import exporting
 from jobs_admin.models import Failure
 from jobs_admin.models.access import VIEWER, Viewer
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 

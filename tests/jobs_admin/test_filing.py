@@ -12,7 +12,7 @@ from jobs_admin import config, ingest
 from jobs_admin.core.envelope import Envelope, Lineage, encode
 from jobs_admin.models import Failure, Payload
 from jobs_admin.models.failure import Caveat
-from tests.conftest import forget_configuration
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 

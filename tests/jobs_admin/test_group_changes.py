@@ -11,7 +11,8 @@ from jobs_admin.groups import group_changes
 from jobs_admin.ingest import expiry
 from jobs_admin.models import AuditEvent, Group
 from jobs_admin.models.access import Viewer
-from tests.dashboard.conftest import bury, group
+from tests.kit.failures import bury
+from tests.kit.groups import group
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

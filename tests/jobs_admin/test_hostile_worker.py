@@ -11,7 +11,7 @@ import redis
 from jobs_admin import config, ingest
 from jobs_admin.core import keys, worker_acl
 from jobs_admin.models import Failure
-from tests.conftest import forget_configuration
+from tests.kit.sources import forget_configuration
 from tests.rigs.hostile_worker import EVIL, SHOP, Victim, connect, differences, failed, forgeries, make_user, write
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]

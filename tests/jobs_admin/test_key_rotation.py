@@ -28,7 +28,7 @@ from jobs_admin.models.access import ENGINE
 from jobs_admin.notices import sealing
 from jobs_admin.trust import raw_entries, source_keys, unsealing
 from jobs_admin.worker.sealing import id_of, sealer
-from tests.conftest import forget_configuration
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 

@@ -13,7 +13,9 @@ from jobs_admin.failures.kin import kin, telling
 from jobs_admin.ingest import indexing
 from jobs_admin.models import Failure
 from jobs_admin.models.access import ENGINE, VIEWER, Viewer
-from tests.dashboard.conftest import bury, group, log_in
+from tests.kit.failures import bury
+from tests.kit.groups import group
+from tests.kit.people import log_in
 
 pytestmark = pytest.mark.django_db
 

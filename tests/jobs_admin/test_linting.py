@@ -111,7 +111,7 @@ def test_workers_that_tell_nothing_are_counted_by_source(store):
 
 def test_a_store_that_is_away_is_said_and_policies_are_judged_all_the_same(store, settings):
     from jobs_admin import config
-    from tests.conftest import forget_configuration
+    from tests.kit.sources import forget_configuration
 
     publish()
     settings.REDRIVE_REDIS_URL = "redis://127.0.0.1:1/0"

@@ -16,8 +16,8 @@ from jobs_admin.core import lint
 from jobs_admin.lint import linting
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.queues import sampling
-from tests.conftest import forget_configuration
 from tests.kit import node
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]
 

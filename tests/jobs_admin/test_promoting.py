@@ -14,7 +14,7 @@ from jobs_admin.core import keys
 from jobs_admin.management.commands import drain
 from jobs_admin.retries import delayed, promoting
 from jobs_admin.worker.delays import Delays, Head
-from tests.conftest import forget_configuration
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.server
 

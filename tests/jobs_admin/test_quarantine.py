@@ -13,7 +13,7 @@ from jobs_admin.failures import quarantine
 from jobs_admin.models import Attempt, Failure, Source
 from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.worker.at_start import AtStart, Job
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 from tests.kit.patience import patient
 
 pytestmark = pytest.mark.django_db

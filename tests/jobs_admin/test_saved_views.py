@@ -6,7 +6,7 @@ from jobs_admin.failures import saved_views
 from jobs_admin.failures.saved_views import ViewRefused
 from jobs_admin.models import ApiToken, AuditEvent, Role, SavedView
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 

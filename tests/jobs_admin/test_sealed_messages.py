@@ -23,9 +23,9 @@ from jobs_admin.models import Failure, Unfiled
 from jobs_admin.trust import unsealing
 from jobs_admin.worker.sealing import BadPublicKey, sealer
 from jobs_admin.worker.spool import Spool
-from tests.conftest import forget_configuration
 from tests.kit.celery import RealWorker
 from tests.kit.policies import obeyed
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server]
 

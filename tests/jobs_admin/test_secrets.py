@@ -26,10 +26,10 @@ from jobs_admin.core.envelope import decode
 from jobs_admin.failures import contents
 from jobs_admin.management.commands.token import create
 from jobs_admin.models import Failure, Rule
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import log_in
 from tests.kit.hostile import HostileWorker
 from tests.kit.known_secrets import FIELDS, SECRETS, field_value, made
+from tests.kit.people import log_in
+from tests.kit.sources import forget_configuration
 from tests.kit.unseen_secrets import UNSEEN, secrets_in, unmarked
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db]

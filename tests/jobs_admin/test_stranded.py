@@ -21,9 +21,9 @@ from jobs_admin.management.commands.token import create
 from jobs_admin.models import AuditEvent, Failure, PolicyVersion, Source
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.queues import sampling
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import log_in
 from tests.kit.celery import RealWorker
+from tests.kit.people import log_in
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.server]
 

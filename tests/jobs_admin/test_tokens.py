@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from dashboard.web.api.tokens import viewer_of_token
 from jobs_admin import config
 from jobs_admin.models import ApiToken, AuditEvent, Failure, Role
-from tests.conftest import forget_configuration
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)

@@ -32,8 +32,8 @@ from jobs_admin.models import (
 )
 from jobs_admin.models.access import ADMIN, ENGINE, OPERATOR, Viewer
 from jobs_admin.trust import admission, raw_entries, source_keys
-from tests.conftest import forget_configuration
 from tests.jobs_admin.test_ingest import _ids, report
+from tests.kit.sources import forget_configuration
 
 pytestmark = pytest.mark.django_db
 

@@ -21,9 +21,9 @@ from jobs_admin.ingest import refiling
 from jobs_admin.ingest.report import NotOurs
 from jobs_admin.management import wheel
 from jobs_admin.models import Failure, Unfiled, Worker
-from tests.dashboard.conftest import log_in
 from tests.jobs_admin.test_ingest import NOW, report
 from tests.kit.celery import ROOT, Home, RealWorker
+from tests.kit.people import log_in
 from tests.kit.policies import attempts, policy, published, running
 
 _ids = itertools.count(1)

@@ -25,6 +25,7 @@ from celery import Celery
 from dashboard.setup.engine import free_port
 from demo import history
 from tests.kit import migrated
+from tests.kit.sources import shop, watched
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 100

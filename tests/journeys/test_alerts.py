@@ -19,10 +19,12 @@ from jobs_admin.core import keys
 from jobs_admin.models import Alert, AlertEvent, Replay, Rule, Silence
 from jobs_admin.models.access import Viewer
 from jobs_admin.queues import sampling
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import bury, group, log_in
 from tests.kit.alerts import episode, rule
+from tests.kit.failures import bury
+from tests.kit.groups import group
 from tests.kit.looking import SIZES, expect, faults, opened
+from tests.kit.people import log_in
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.browser]
 

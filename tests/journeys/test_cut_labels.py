@@ -13,10 +13,10 @@ from django.utils import timezone
 from jobs_admin.models import Replay, Source
 from jobs_admin.models.access import ENGINE
 from jobs_admin.trust import source_keys
-from tests.dashboard.conftest import group, shop, watched  # noqa: F401
-from tests.dashboard.test_replays_pages import held, moved, running
 from tests.jobs_admin.test_trust import end_unsigned, entry, file, forged
+from tests.kit.groups import group
 from tests.kit.looking import faults, opened
+from tests.kit.replays import held, moved, running
 
 pytestmark = [pytest.mark.server, pytest.mark.browser]
 
@@ -56,7 +56,7 @@ def asked_in_a_loop():
 
 
 @pytest.fixture
-def phone(watched, shop, transactional_db, live_server, browser):  # noqa: F811
+def phone(watched, shop, transactional_db, live_server, browser):
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("first", password="x"))
     page = opened(browser, live_server.url, "phone")

@@ -70,3 +70,10 @@ def samples(alert: Alert, values: list[int], every_s: int = 10) -> None:
         )
         for n, value in enumerate(reversed(values))
     )  # fmt: skip
+
+
+def typed(**changes: str) -> dict[str, object]:
+    """The form of the editor."""
+    form = {"name": "Webhooks die", "metric": "dead", "source": "shop", "queue": "webhooks", "threshold": "100"}
+    form |= {"for_s": "1 min", "keep_firing_s": "2 min", "no_data": "keep", "severity": "warning", "enabled": "on"}
+    return form | changes

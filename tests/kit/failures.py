@@ -1,14 +1,17 @@
-"""Jobs of the source `shop` (in memory) that died with their messages kept: what pages of acts are tested on."""
+"""Dead jobs in the tables of the desk."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from datetime import UTC, datetime, timedelta
+
+from django.utils import timezone
 
 from jobs_admin import config
-from jobs_admin.models import Failure, Payload
+from jobs_admin.ingest import indexing
+from jobs_admin.models import Failure, Payload, Source, Traceback
 from jobs_admin.models.failure import Caveat
-from tests.dashboard.conftest import bury
 
 ARGS, KWARGS = [42, "EUR"], {"customer": {"id": 7, "name": "Ann"}, "token": "[redacted]"}
 
@@ -24,3 +27,43 @@ def dead(n: int = 1, *, whole: bool = True, **changes) -> list[int]:
         Payload(failure_id=pk, run=1, body=body, size=len(raw), sha256=digest, is_whole=whole) for pk in ids
     )
     return ids
+
+
+def bury(n: int = 1, *, trace: str = "", **changes) -> list[Failure]:
+    """`n` dead jobs of the shop's webhooks, or as `changes` say."""
+    now = timezone.now() - timedelta(seconds=5)
+    values = {"source": "shop", "queue": "webhooks", "task": "shop.deliver", "state": "dead", "kind": "exception"}
+    values |= {"error_type": "TimeoutError", "message": "no answer"}
+    values |= {"first_failed_at": now, "failed_at": now, "received_at": now} | changes
+    if trace:
+        digest = hashlib.sha256(trace.encode()).hexdigest()
+        values["traceback"] = Traceback.objects.get_or_create(sha256=digest, defaults={"text": trace})[0]
+    Source.objects.get_or_create(name=values["source"], defaults={"is_configured": True, "is_reachable": True})
+    start = Failure.objects.count()
+    ids = [f"j{start + i}" for i in range(n)]
+    made = Failure.objects.bulk_create(Failure(**values, first_job_id=i, job_id=i) for i in ids)
+    indexing.index(made)
+    return made
+
+
+STARTED_AT = datetime.now(UTC)
+
+
+def dead_emails(n=1, *, payload=True, **changes):
+    """`n` dead jobs of the shop's e-mails, with a message that is stored but where `payload` is false."""
+    values = {"source": "shop", "queue": "emails", "task": "t", "state": "dead", "kind": "exception"}
+    values |= {
+        "caveats": None if payload else Caveat.NO_MESSAGE,
+        "error_type": "KeyError",
+        "message": "'foo'",
+        "first_failed_at": STARTED_AT,
+        "failed_at": STARTED_AT,
+        "received_at": STARTED_AT,
+    }
+    start = Failure.objects.count()
+    ids = [f"j{start + i}" for i in range(n)]
+    made = Failure.objects.bulk_create(Failure(**(values | changes), first_job_id=i, job_id=i) for i in ids)
+    if payload:
+        body = config.payload_keys().encrypt(b"x")
+        Payload.objects.bulk_create(Payload(failure=f, run=1, body=body, size=1, sha256="0") for f in made)
+    return made

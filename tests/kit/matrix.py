@@ -15,6 +15,7 @@ from datetime import timedelta
 from http.cookies import SimpleCookie
 from typing import Any
 
+import pytest
 from cryptography.fernet import Fernet
 from django.apps import apps
 from django.contrib.auth import get_user_model
@@ -24,7 +25,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
-from dashboard.web.rights import Address
+from dashboard.web.rights import Address, addresses
 from dashboard.web.segments import escaped
 from jobs_admin import config
 from jobs_admin.core import policy
@@ -615,3 +616,35 @@ def views_of(desk: Desk, user: Any) -> None:
     Role.objects.create(user=user, source="*", role="viewer")
     for rows, word in ((desk.shop, "first"), (desk.bank, "second")):
         rows.more["savedview"] = SavedView.objects.create(name=word, query="state:dead", owner=user, is_shared=True)
+
+
+# What an answer comes to.
+IN, LOGIN, REFUSED, MISSING, NO_METHOD, TOKEN = "yes", "login", "403", "404", "405", "401"
+
+
+@pytest.fixture
+def desk(watched, settings, tmp_path, db, engine) -> Desk:
+    """Two sources full of rows; the demo runs, whose partner is away."""
+    settings.REDRIVE_DEMO_BROKER_URL = engine.url
+    settings.REDRIVE_DEMO_PARTNER_URL = "http://127.0.0.1:9"
+    laid = lay_desk(settings, tmp_path)
+    views_of(laid, get_user_model().objects.create_user("olga"))
+    return laid
+
+
+def really(answer) -> str:
+    status = answer.status_code
+    if status == 302 and re.match(r"/(admin/)?login/\?next=", answer["Location"]):
+        return LOGIN
+    if status == 302 and answer["Location"] == "/admin/" and "login" not in answer.request["PATH_INFO"]:
+        return MISSING
+    known = {401: TOKEN, 403: REFUSED, 404: MISSING, 405: NO_METHOD}
+    return known.get(status, IN if status < 400 or status in {409, 422} else f"status {status}")
+
+
+def of(*kinds: str) -> list[Address]:
+    return [address for address in addresses() if address.kind in kinds]
+
+
+def none_of(found: list[str]) -> None:
+    assert not found, "\n".join(["", *found])

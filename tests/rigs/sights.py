@@ -65,8 +65,8 @@ from jobs_admin.models import (
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from jobs_admin.queues import liveness
 from jobs_admin.rights import people, view_sight
-from tests.conftest import forget_configuration
 from tests.kit.matrix import Asker, Rows, body_of, lay, path_of, undone
+from tests.kit.sources import forget_configuration
 
 ANN = Viewer("ann", {"*": ADMIN})
 NAMES = ("alpha", "beta", "gamma", "delta", "omega")

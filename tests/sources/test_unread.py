@@ -14,9 +14,9 @@ from jobs_admin.sources.bullmq import reading as bullmq_reading
 from jobs_admin.sources.jobs_table import rows as jobs_table_rows
 from jobs_admin.sources.rabbitmq import death as rabbitmq_death
 from jobs_admin.sources.rabbitmq import reading as rabbitmq_reading
-from tests.conftest import forget_configuration
 from tests.kit.jobs_tables import OnSQLite
 from tests.kit.rabbit_bus import Queues, broken, until
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.django_db, pytest.mark.server]
 

@@ -6,7 +6,7 @@ import pytest
 
 from jobs_admin.management.commands import failures, replay
 from jobs_admin.management.searching import options_first
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 
 def parsed(command, *words):

@@ -10,8 +10,8 @@ from django.utils import timezone
 from jobs_admin import policies
 from jobs_admin.core.policy import parse
 from jobs_admin.models import Attempt, Group, GroupCounter, QueueCounter
-from tests.dashboard.conftest import bury
 from tests.jobs_admin.policies.conftest import ANN, LOOKS
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 

@@ -14,8 +14,8 @@ from jobs_admin.models import Attempt, Failure, Payload
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from jobs_admin.models.failure import Caveat
 from jobs_admin.replays import sending
-from tests.conftest import forget_configuration
 from tests.kit.celery import RealWorker
+from tests.kit.sources import forget_configuration
 
 ANN = Viewer("ann", {"*": OPERATOR})
 BOB = Viewer("bob", {"shop": OPERATOR})

@@ -20,10 +20,10 @@ from jobs_admin.core import keys
 from jobs_admin.core.envelope import decode, encode
 from jobs_admin.failures import contents
 from jobs_admin.models import Failure
-from tests.conftest import forget_configuration
-from tests.dashboard.conftest import log_in
 from tests.kit.hostile import ACTS, IN_CHILDREN_ALONE, MARKER, MESSAGES, HostileWorker
+from tests.kit.people import log_in
 from tests.kit.policies import obeyed, policy
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server]
 

@@ -10,8 +10,8 @@ import pytest
 
 from jobs_admin import config
 from jobs_admin.core.envelope import UNREAD
-from tests.conftest import forget_configuration
 from tests.kit import rabbitmq
+from tests.kit.sources import forget_configuration
 from tests.rigs import kinds
 from tests.rigs.kinds import OnRabbitMQ, OnRedis
 

@@ -21,11 +21,11 @@ from jobs_admin.ingest.reaping import SURE_S, Reaper
 from jobs_admin.models import Attempt, Failure, QueueCounter
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.worker.at_start import AtStart
-from tests.conftest import forget_configuration
 from tests.jobs_admin.worker.conftest import of_job, reports
 from tests.kit.ledger import KEEPING, fall_silent, kept, of_store, reap
 from tests.kit.patience import patient
 from tests.kit.policies import obeyed, policy, published, running
+from tests.kit.sources import forget_configuration
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.core.management import call_command
 
-from tests.dashboard.conftest import bury, shop  # noqa: F401
+from tests.kit.failures import bury
 
 pytestmark = pytest.mark.django_db
 HOSTILE = "\x1b[31m\x9b2J\u202ered\ufeff"
@@ -19,7 +19,7 @@ def test_what_was_asked_for_is_printed_with_its_control_characters_escaped(capsy
     assert not set(printed) & set("\x1b\x9b\u202e\ufeff")
 
 
-def test_a_queues_name_is_printed_with_its_control_characters_escaped(capsys, shop):  # noqa: F811
+def test_a_queues_name_is_printed_with_its_control_characters_escaped(capsys, shop):
     bury(1, queue=HOSTILE)
     call_command("replay", "", "--dry-run")
     call_command("failures", "")

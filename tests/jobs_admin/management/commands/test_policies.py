@@ -12,8 +12,8 @@ from jobs_admin import config
 from jobs_admin.core.lint import GROWTH
 from jobs_admin.core.policy import document, parse
 from jobs_admin.models import PolicyVersion
-from tests.conftest import forget_configuration
 from tests.kit.planted import PLANTED
+from tests.kit.sources import forget_configuration
 
 
 def lint(*options: str) -> tuple[str, str, int]:
