@@ -17,7 +17,7 @@ from django.db import connection
 from hypothesis import settings as generated
 
 from dashboard.setup.engine import Engine
-from tests.kit import migrated, rabbitmq
+from tests.kit import migrated, node, rabbitmq
 from tests.kit.sources import forget_configuration
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -74,16 +74,22 @@ def _rank(path, needs_servers):
     kind = path.relative_to(Path(__file__).parent).parts[0]
     # The main journey brings the desk's dead jobs back: the other journeys need some.
     empties = path.name == "test_main_journey.py"
-    return (kind != "postgresql", path.name != "test_incident.py", kind != "journeys", empties, not needs_servers)
+    return (path.name != "test_incident.py", kind != "journeys", empties, not needs_servers)
 
 
 def _is_part(item):
     marks = {mark.name for mark in item.iter_markers()}
-    if "endurance" in marks and not os.environ.get("REDRIVE_ENDURANCE"):
+    if not os.environ.get("REDRIVE_ENDURANCE") and ("endurance" in marks or _is_of_another_major(item, marks)):
         return False
     if connection.vendor == "sqlite":
         return "postgresql" not in marks
     return "postgresql" in marks or (not marks & {"sqlite", "server", "browser"} and _is_of_a_database(item.nodeid))
+
+
+def _is_of_another_major(item, marks):
+    """Whether it is a particular of BullMQ on another major than the latest: there, only contracts are part of an ordinary run."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return "contract" not in marks and parameters.get("bull", node.MAJORS[-1]) != node.MAJORS[-1]
 
 
 def _is_of_a_database(nodeid):

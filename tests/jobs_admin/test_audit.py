@@ -15,6 +15,8 @@ from jobs_admin.models import AuditEvent
 from jobs_admin.models.access import ENGINE, Viewer
 from tests.kit import migrated
 
+pytestmark = pytest.mark.databases
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 ANN = Viewer(name="ann", user_id=None, token_id=7)
 

@@ -11,7 +11,7 @@ from jobs_admin.models import FailureCount, Release, Worker
 from jobs_admin.models.access import ENGINE, Viewer
 from tests.jobs_admin.test_failures import NOW, SHOP_ONLY, bury, found, make_group
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def options(text, viewer=ENGINE, at=None):

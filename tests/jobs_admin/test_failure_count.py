@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from jobs_admin.models import Failure, FailureCount, Group
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def bury(n, **changes):

@@ -19,7 +19,7 @@ from jobs_admin.models.access import ENGINE, Viewer
 from jobs_admin.search.newest import Newest
 from tests.jobs_admin.core.test_query import PASTED, TANGLED
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 NOW = datetime(2026, 11, 21, 2, 14, tzinfo=UTC)
 SHOP_ONLY = Viewer("ann", {"shop": "operator", "bank": "viewer"})
 

@@ -14,7 +14,7 @@ from jobs_admin.models import Failure, Payload
 from jobs_admin.models.failure import Caveat
 from tests.kit.sources import forget_configuration
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SOON = NOW + timedelta(hours=1)

@@ -14,7 +14,7 @@ from jobs_admin.models.access import Viewer
 from tests.kit.failures import bury
 from tests.kit.groups import group
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 OTTO = Viewer("otto", {"shop": "operator"})
 ANN = Viewer("ann", {"*": "admin"})

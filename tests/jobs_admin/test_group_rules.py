@@ -15,7 +15,7 @@ from jobs_admin.models import AuditEvent, Failure, Group, GroupAlias, GroupRule
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.test_ingest import file, report
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 ANN = Viewer("ann", {"*": OPERATOR})
 EVE = Viewer("eve", {"shop": VIEWER})

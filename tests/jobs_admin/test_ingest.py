@@ -40,6 +40,8 @@ from jobs_admin.models import (
 from jobs_admin.models import terms as index
 from tests.jobs_admin.test_failure_count import held, recount
 
+pytestmark = pytest.mark.databases
+
 NOW = datetime(2026, 11, 21, 2, 7, 30, tzinfo=UTC)
 TRACE = """Traceback (most recent call last):
   File "/srv/shop/tasks.py", line 88, in charge

@@ -30,7 +30,7 @@ from jobs_admin.trust import raw_entries, source_keys, unsealing
 from jobs_admin.worker.sealing import id_of, sealer
 from tests.kit.sources import forget_configuration
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from tests.jobs_admin.replays.conftest import bury, new_senders, shop  # noqa: F
 from tests.jobs_admin.replays.test_sending import begun, sent_all
 from tests.jobs_admin.test_ingest import misindexed
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 @pytest.fixture

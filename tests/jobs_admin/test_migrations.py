@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
+pytestmark = pytest.mark.databases
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 AT = "'2026-11-20 10:00:00'"
 

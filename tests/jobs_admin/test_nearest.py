@@ -15,7 +15,7 @@ from jobs_admin.models.access import ENGINE, Viewer
 from tests.jobs_admin.core.test_query import PASTED, TANGLED
 from tests.jobs_admin.test_failures import NOW, SHOP_ONLY, bury, found, make_group
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def offered(text, viewer=ENGINE):

@@ -14,7 +14,7 @@ from jobs_admin.retries import awaiting
 from tests.jobs_admin.test_failure_count import held, recount
 from tests.jobs_admin.test_ingest import NOW, file, report
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 LATE = NOW + timedelta(seconds=60 + 3600 + 60 + 1)
 

@@ -22,7 +22,7 @@ from tests.jobs_admin.test_group_rules import ANN, TRACE, bury, fresh  # noqa: F
 from tests.jobs_admin.test_ingest import NOW, file, report
 from tests.kit.desks import Desk
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 CORPUS = Path(__file__).parents[1] / "fingerprints" / "pairs.jsonl"
 

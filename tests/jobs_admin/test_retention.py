@@ -37,7 +37,7 @@ from jobs_admin.models import (
 from jobs_admin.models.access import OPERATOR, Viewer
 from jobs_admin.models.terms import FAILURES, write_failures
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 NOW = timezone.now()
 DAY = timedelta(days=1)
 ANN = Viewer("ann", {"*": OPERATOR})

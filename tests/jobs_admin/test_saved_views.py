@@ -8,7 +8,7 @@ from jobs_admin.models import ApiToken, AuditEvent, Role, SavedView
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, Viewer
 from tests.kit.failures import bury
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 @pytest.fixture

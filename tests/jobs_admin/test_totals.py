@@ -18,7 +18,7 @@ from jobs_admin.models import Failure, Total
 from jobs_admin.models.access import ENGINE, Viewer
 from tests.jobs_admin.test_ingest import NOW, entries, file, report
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def told(metric, viewer=ENGINE):

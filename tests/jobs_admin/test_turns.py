@@ -3,7 +3,11 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from jobs_admin.db.turns import turn_at
+
+pytestmark = pytest.mark.databases
 
 
 def test_one_has_its_turn_at_a_time_and_each_gets_one(tmp_path):

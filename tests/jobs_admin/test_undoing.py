@@ -12,7 +12,7 @@ from jobs_admin.models import AuditEvent, Failure, Group
 from jobs_admin.models.access import EVERY_SOURCE, Viewer
 from tests.jobs_admin.test_failures import bury, make_group
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.jobs_admin.replays.conftest import ANN
 from tests.kit.garbage import CORPUS, element
 from tests.kit.sources import forget_configuration
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 # Of the corpus, what can be given a new id: headers that name a task, and a place for properties.

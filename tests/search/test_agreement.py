@@ -16,7 +16,7 @@ from jobs_admin.search import newest
 from tests.jobs_admin.test_failures import NOW, bury
 from tests.search import world
 
-pytestmark = [pytest.mark.django_db]
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 NAMED = {
     "timeout": {"error_type": "requests.exceptions.ReadTimeout", "message": "api.example.com: Read timed out. (5 s)"},
     "upload": {"error_type": "S3UploadFailedError", "message": "Failed to upload x.csv: ReadTimeoutError", "host": "web-3"},

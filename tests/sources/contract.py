@@ -32,6 +32,7 @@ class Ran:
             assert self._more.wait_for(lambda: len(self.tokens) >= count, timeout=90)
 
 
+@pytest.mark.contract
 class SourceContract:
     queue = "emails"
     elsewhere = "webhooks"  # another queue that `raw` may be sent to; None: this message has one of its own

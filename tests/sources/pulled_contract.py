@@ -62,6 +62,7 @@ def ref(report, state="dead"):
     return Ref(report.queue, report.job_id, state, report.at)
 
 
+@pytest.mark.contract
 class PulledContract:
     queue = "emails"
     trim = become_unknown = revive = None

@@ -35,7 +35,7 @@ from jobs_admin.queues import liveness
 from tests.jobs_admin.alerts.conftest import ANN, NOW, SAM, lay
 from tests.jobs_admin.test_failure_count import bury
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 S = timedelta(seconds=1)
 FIRES = {"for_s": 0, "keep_firing_s": 0, "threshold": 5}
 

@@ -10,7 +10,7 @@ from jobs_admin.alerts.measuring import Measured
 from jobs_admin.core.alert_metrics import METRICS, Link, Subject, Unit
 from jobs_admin.models import Alert, Rule, SavedView
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 every_metric = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 DOCS = Path(__file__).parents[3] / "docs/alerts.md"

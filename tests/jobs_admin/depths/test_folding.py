@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from jobs_admin.queues.depths.folding import Folded, fold
 
+pytestmark = pytest.mark.databases
+
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 DEPTHS = ("waiting", "active", "delayed", "dead")
 some = st.none() | st.integers(0, 10**6)

@@ -17,7 +17,7 @@ from jobs_admin.queues.depths import gaps
 from jobs_admin.queues.depths.ladder import kept
 from tests.jobs_admin.depths.test_rolling import NOW, lay, look, roll
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 VERA = Viewer("vera", {"shop": "viewer"})
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 

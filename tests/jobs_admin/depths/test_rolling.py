@@ -22,6 +22,8 @@ from jobs_admin.queues import depths
 from jobs_admin.queues.depths import rolling
 from tests.kit import migrated
 
+pytestmark = pytest.mark.databases
+
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 

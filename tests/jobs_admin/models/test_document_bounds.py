@@ -17,7 +17,7 @@ from jobs_admin.models import PolicyVersion
 from jobs_admin.policies import pushing
 from jobs_admin.worker.policies import Policies
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 NORMAL = document(
     parse({"name": "emails", "match": {"source": "shop", "task": "shop.mail"}, "max_attempts": 4, "cap_s": 60})

@@ -17,7 +17,7 @@ from jobs_admin.notices import delivering, judging, posting, routing
 from tests.jobs_admin.notices.conftest import ANN, deliver, due_now, notice, webhook
 from tests.kit.endpoints import HOSTILE, IN_THREE_HOURS, answering, certified, hang, opened, reset
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def of(channel: Channel) -> Delivery:

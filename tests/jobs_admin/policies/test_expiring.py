@@ -12,7 +12,7 @@ from jobs_admin.core import keys
 from jobs_admin.models import AuditEvent, PolicyVersion
 from tests.jobs_admin.policies.conftest import ANN
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def after(**length):

@@ -14,7 +14,7 @@ from jobs_admin.models import AuditEvent, PolicyVersion
 from jobs_admin.models.access import OPERATOR, VIEWER, Viewer
 from tests.jobs_admin.policies.conftest import ANN, EMAILS, LOOKS, SHOP
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def publish(name="emails", viewer=ANN, expected=None, **fields):

@@ -9,6 +9,8 @@ from hypothesis import strategies as some
 from jobs_admin.models import Failure, FrozenBatch
 from jobs_admin.replays.freezing import BATCH, FIRST, frozen, packed, unpacked
 
+pytestmark = pytest.mark.databases
+
 
 def owned(ready):
     return ready.order_by("pk").values_list("pk", "tenant", "source")

@@ -30,7 +30,7 @@ from tests.jobs_admin.replays.test_acts import refusal
 
 ADMIN = Viewer("root", {"*": ADMINISTRATOR})
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def group(name, error_type="shop.PartnerDown", ago=timedelta(hours=1), **more):

@@ -16,7 +16,7 @@ from jobs_admin.replays.freezing import BATCH, FIRST
 from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
 from tests.jobs_admin.replays.test_sending import AT_ONCE, sent_all
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 CHUNK = FIRST + BATCH
 
 

@@ -17,7 +17,7 @@ from jobs_admin.replays.options import Options
 from jobs_admin.worker.known_tasks import known_tasks
 from tests.jobs_admin.replays.conftest import ANN, BOB
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 def left_out(**asked):

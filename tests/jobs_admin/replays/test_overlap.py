@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.desks import Desk
 
-pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=True), pytest.mark.databases]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from jobs_admin.models import Failure, ReplayItem
 from jobs_admin.replays import ReplayRefused
 from tests.jobs_admin.replays.conftest import ANN
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True), pytest.mark.databases]
 
 
 def in_another_process(act, *values) -> None:

@@ -21,7 +21,7 @@ from jobs_admin.replays.options import Options
 from jobs_admin.replays.readiness import Readiness
 from tests.jobs_admin.replays.conftest import ANN
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 NOW = timezone.now()
 PAST = NOW - timedelta(days=3)

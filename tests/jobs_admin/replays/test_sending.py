@@ -18,7 +18,7 @@ from jobs_admin.replays.letters import Writer
 from jobs_admin.replays.line import Line
 from tests.jobs_admin.replays.conftest import ANN, came_home
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 AT_ONCE = {"style": "at_once"}
 

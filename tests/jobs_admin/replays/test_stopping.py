@@ -10,7 +10,7 @@ from tests.jobs_admin.replays.conftest import ANN, BOB, came_home
 from tests.jobs_admin.replays.test_sending import AT_ONCE, begun, counts, sent_all
 from tests.sources.contract import recalled
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.databases]
 
 
 @pytest.fixture(autouse=True)
