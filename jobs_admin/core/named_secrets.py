@@ -26,13 +26,14 @@ _BEHIND = {
     for word, starts in ENDINGS.items()
 }
 # One of these stands between any name and its value, or before the name: `_BETWEEN`, `_begins`, `_TAG`.
-_MAY_NAME = re.compile(r"""[=:：＝"'<]|%3|--""")
+_MAY_NAME = re.compile(r"""[=:：＝"'<]|%3|--|\s-\w""")
 # What stands between a name and its value.
 _BETWEEN = re.compile(
     r"""(?x) [\w-]{0,20} (?![\w-])
-        ( (?: \\{0,7} ["'] \]? | \] (?= = \S | \s? = \s? ["'] ) )? \s{0,3} (?: => | := | [=:：＝] )
+        ( (?: \\{0,7} ["'] \]? | \] (?= = \S | \s? = \s? ["'] | \s=>\s ) )? \s{0,3} (?: => | := | [=:：＝] )
           (?: \s{4,40} (?= \\{0,7} ["'] ) | \s{0,3} (?: string\(\d{1,5}\)\s )? )
         | %5d (?: %3d | = )
+        | \\{0,7} " ; s:\d{1,7}: (?= \\{0,7} " )
         | [ ] (?: provided | given | used | is | was ) [ ]? : [ ]
         | \\{0,7} " (?: \r?\n | \\{1,7}r? \\{0,7}n | \\{1,7}n ){2,4}
         | (?:%2[27])? (?:%20|\+)? %3[ad] (?:%20|\+)? (?:%2[27])?
@@ -58,9 +59,11 @@ _QUOTED = {
     "'": re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*"),
 }
 # All that a value may be which is judged by its look: each is read as far as that, or not at all.
-_DRAWN = re.compile(r"""[bru]{0,2}\\{0,7}["']?[\w+/=~%.-]{14,200}(?=[\s,;&"'<>(){}\[\]\\]|\Z)""")
+_DRAWN = re.compile(r"""[bru]{0,2}\\{0,7}["']?(?:base64:)?[\w+/=~%.-]{14,200}(?=[\s,;&"'<>(){}\[\]\\]|\Z)""")
 _BARE = re.compile(r"""[^\s,;&"'<>(){}\[\]\\]+""")
 _ENCODED = re.compile(r"""(?i)(?:[^\s,;&"'<>(){}\[\]\\%]|%(?!26|2[27c]|7d|5d|0a)[0-9a-f]{2})+""")
+# A value of a connection string that holds its marks: `{a;b}}c}`. What is an expression is code: `f"password={settings.password}"`.
+_BRACED = re.compile(r"""\{(?![\w.()\[\]"':!, =+-]*\})(?:[^{}\n]|\}\}){3,200}\}(?=[;\s"']|\Z)""")
 _CALLED = re.compile(r"[A-Za-z_.]+\Z")  # `password=get_password(…)` is a line of code
 _ATTRIBUTE = re.compile(r"(?:self|cls|settings|config|conf|app|os|args|request|options)\.[a-z_.]+\Z|self\.")
 _REST_OF_TOKEN = re.compile(r"""[^\s"'<>]*""")
@@ -255,13 +258,20 @@ def _whole_name(text: str, found: _Named) -> str:
     before = text[max(0, found.start - 60) : found.start]
     if between.isspace():
         outside = before.rstrip(_OF_NAMES)
-        if not before[len(outside) :].startswith("--") and _LONG_QUOTED.match(text, found.end) is None:
+        option = before[len(outside) :]
+        if option.startswith("-") and not option.startswith("--"):  # of Go and Java: `-storepass x`
+            if outside[-1:].strip(" \"'\n") or (
+                text[found.end : found.end + 1] not in {'"', "'"} and _NO_WORD.match(text, found.end) is None
+            ):
+                return ""
+        elif not option.startswith("--") and _LONG_QUOTED.match(text, found.end) is None:
             return ""
     elif (
         found.name in _COMMON
         and between != "="
         and '"' not in between
         and "'" not in between
+        and not between.startswith("] =>")
         and not _is_pass(text, found)
     ):
         return ""
@@ -298,8 +308,13 @@ def _value(text: str, lower: str, found: _Named, branches: _Branches) -> tuple[i
     if "%" in between:
         ends = _ENCODED.match(text, start)
         return (start, ends.end()) if ends and ends.end() - start >= 3 else None
+    if text[start : start + 1] == "{" and (braced := _BRACED.match(text, start)):
+        return start, braced.end()
     if text[start : start + 1] in {"[", "(", "{"}:
         return branches.value(between, start)
+    if between.startswith("] =>"):  # `print_r` writes a value as it is, to the end of its line
+        line = _LINE.match(text, start)
+        return (start, line.end()) if line and line[0].strip() not in {"", "Array"} else None
     whole = _whole_header(text, name, between, start)
     if whole is not None:
         return start, whole

@@ -67,6 +67,12 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         rf"\g<1>\g<2>{PLACEHOLDER}",
     ),
+    # As a protocol of a WebSocket, whose requests carry no header of their own.
+    (
+        ("bearer.",),
+        re.compile(r"(?i)(\bbearer\.)(?=[\w-]{0,99}\d)(?-i:(?=[\w-]{0,99}[A-Z]))[\w-]{14,}"),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
     (
         ("akia", "asia", "aida", "aroa", "ltai"),
         re.compile(r"(?<![A-Z0-9])(?:AKIA|ASIA|AIDA|AROA|LTAI)[A-Z0-9]{16}(?![A-Z0-9])"),
@@ -108,10 +114,31 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         rf"\g<1>{PLACEHOLDER}",
     ),
     (
-        tuple(f"{call}({quote}" for call in ("connect", "connection", "ftp", "ftp_tls") for quote in "'\""),
+        tuple(
+            f"{call}({quote}"
+            for call in ("connect", "connection", "ftp", "ftp_tls", "mysqli", "__construct")
+            for quote in "'\""
+        ),
         re.compile(
-            r"""((?i:(?<![a-z])(?:(?:create_)?connect(?:ion)?|ftp|ftp_tls)\()(?:["'][^"'\n]{0,200}["'],\s{0,3}){2}[bru]?["'])"""
+            r"""((?i:(?<![a-z])(?:(?:create_)?connect(?:ion)?|ftp|ftp_tls|mysqli(?:->__construct)?)\()(?:["'][^"'\n]{0,200}["'],\s{0,3}){2}[bru]?["'])"""
             r"""(?!\[redacted|utf|latin)(?=[^"'\n]{0,99}[\d!#$%&*?^])[^"'\n]{5,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    # Behind the address of a database and a name, and behind a name in credentials: `new PDO('mysql:host=db', 'bob', '…')`.
+    (
+        ("host=", "dbname=", "jdbc:"),
+        re.compile(
+            r"""(\(\s?["'](?=[^"'\n]{0,200}(?:host=|dbname=|jdbc:))[^"'\n]{1,300}["'],\s{0,3}["'][^"'\n]{1,100}["'],\s{0,3}["'])"""
+            r"""(?!\[redacted)[^"'\n]{3,}(?=["'])"""
+        ),
+        rf"\g<1>{PLACEHOLDER}",
+    ),
+    (
+        ("credential(", "credentials(", "passwordauthentication("),
+        re.compile(
+            r"""((?<!\w)\w{0,40}(?:Credentials?|PasswordAuthentication)\(\s?["'][^"'\n]{1,100}["'],\s{0,3}["'])"""
+            r"""(?!\[redacted)(?=[^"'\n]{0,99}[\d!#$%&*?^])[^"'\n/]{4,}(?=["'])"""
         ),
         rf"\g<1>{PLACEHOLDER}",
     ),

@@ -14,7 +14,7 @@ ENDINGS = {
     "key": ("api", "private", "access", "account", "client", "signing", "signature", "encryption", "decryption", "master",
             "fernet", "shared", "subscription", "integration", "instrumentation", "ingestion", "deploy", "functions",
             "consumer", "license", "licence", "activation", "hmac", "aes", "ssh", "cipher", "crypto", "symmetric",
-            "vapid", "merchant", "auth", "admin", "recovery", "bot", "security", "secure"),
+            "vapid", "merchant", "auth", "admin", "recovery", "bot", "security", "secure", "nonce"),
     "code": ("auth", "mfa", "security", "verification", "recovery", "backup", "factor"),
     "number": ("card",),
     "card": ("credit",),
@@ -50,7 +50,11 @@ _ANY_WORD = frozenset(
     {"pwd", "pw", "psw", "pswd", "pin", "otp", "cvv", "cvc", "cvv2", "cvc2", "ssn", "mdp", "cred", "creds"}
 )
 _WORD_ENDS = ("pwd", "pw")  # `bindpw`
-_LAST_WORD = frozenset({"auth", "pass"})
+_LAST_WORD = frozenset({"auth", "pass", "salt"})
+# `storepass`, and not `bypass`
+_PASS_OF = re.compile(
+    r"(?:store|key|db|user|ssh|root|admin|sql|pg|smtp|s?ftp|mail|proxy|ldap|imap|http|login|master|vault|cert|pfx|p12|jks)pass\Z"
+)
 # What ends a name that tells about a secret and does not hold it: `token_type`, `password_changed_at`.
 _ABOUT = frozenset(
     {
@@ -100,7 +104,16 @@ def _is_secret_name(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words or words[-1] in _ABOUT or words[0] in _ABOUT_FIRST:
         return False
-    return not _ANY_WORD.isdisjoint(words) or words[-1] in _LAST_WORD or words[-1].endswith(_WORD_ENDS)
+    return (
+        not _ANY_WORD.isdisjoint(words)
+        or words[-1] in _LAST_WORD
+        or words[-1].endswith(_WORD_ENDS)
+        or _is_pass(words[-1])
+    )
+
+
+def _is_pass(word: str) -> bool:
+    return word.endswith("pass") and _PASS_OF.search(word) is not None
 
 
 _remembered = lru_cache(maxsize=4096)(_is_secret_name)
@@ -131,6 +144,7 @@ def is_key(name: str, value: str) -> bool:
 
     Digits and letters of both cases, in one long piece; a session id or a signature may also be hexadecimal.
     """
+    value = value.removeprefix("base64:")
     if not name.lower().endswith("key") and _HEX.fullmatch(value):
         return True
     return _RANDOM.match(value) is not None and _LONG_PIECE.search(value) is not None
