@@ -2,10 +2,11 @@
 
     python -m bench.hostile_store --shapes 100000 [--seed 1] [--only workers options]
 
-Each shape of a key is read by every function that reads the key; where a parser takes the text (`store_shapes.PARSERS`), every
-shape goes to the parser and each 20th the whole way. Overview, Queues, quarantine and lint are opened every 2,000 shapes. Of
-reports each shape of each field is read as `ingest` reads it, with the check of its signature, and each 50th filed. Ends with
-1, and prints the shape, where a reader raises or a page is a 500.
+A shape that was drawn before gives what it gave then, so each is read once: `different` says how many were. It is read by every
+function that reads the key; where a parser takes the text (`store_shapes.PARSERS`), every shape goes to the parser and each 20th
+the whole way. Overview, Queues, quarantine and lint are opened every 2,000 shapes. Of reports each shape of each field is read as
+`ingest` reads it, with the check of its signature, and each 50th filed. Ends with 1, and prints the shape, where a reader raises
+or a page is a 500.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,7 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
 
     for name in [name for name in KEYS if not only or name in only]:
         key, many, began, failed = KEYS[name], MANY.get(name), time.monotonic(), []
-        source = shapes(random.Random(f"{seed} {name}"), key.sound, count)
+        source = _different(shapes(random.Random(f"{seed} {name}"), key.sound, count))
         at, whole = 0, 0
         while batch := list(itertools.islice(source, len(many.fields) if many else 1)):
             if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
@@ -117,12 +118,21 @@ def run(count: int, seed: int, only: list[str]) -> dict[str, dict[str, object]]:
             if at // PAGES_EVERY != (at - len(batch)) // PAGES_EVERY:
                 failed += [f"{page}: {batch[0][:300]!r}" for page in _pages_that_fail(browser)]
             at += len(batch)
-        report(name, began, failed, whole=whole)
+        report(name, began, failed, different=at, whole=whole)
         store.flushdb()
     for field in [field for field in FIELDS if not only or field in only or "reports" in only]:
         began = time.monotonic()
-        report(f"field {field}", began, *_read_reports(field, count, seed), whole=count // FILED_EVERY)
+        failed, different = _read_reports(field, count, seed)
+        report(f"field {field}", began, failed, different=different, whole=-(-different // FILED_EVERY))
     return found
+
+
+def _different(shapes: Iterator[bytes]) -> Iterator[bytes]:
+    seen: set[int] = set()
+    for shape in shapes:
+        if hash(shape) not in seen:
+            seen.add(hash(shape))
+            yield shape
 
 
 def _put(store: redis.Redis, key: Key, many: Many | None, batch: list[bytes]) -> None:
@@ -149,8 +159,8 @@ def _pages_that_fail(browser: Client) -> list[str]:
     return [page for page in PAGES if browser.get(page).status_code >= 500]
 
 
-def _read_reports(field: str, count: int, seed: int) -> tuple[list[str]]:
-    """Read every report as `ingest` does, and file some; those that the reader or the writer failed over."""
+def _read_reports(field: str, count: int, seed: int) -> tuple[list[str], int]:
+    """Read every report as `ingest` does, and file some; those that the reader or the writer failed over, and how many were read."""
     from datetime import UTC, datetime
 
     from jobs_admin import config, ingest, trust
@@ -161,7 +171,7 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str]]:
     from jobs_admin.trust import source_keys
     from tests.rigs.store_shapes import reports_of
 
-    now, seal, failed, filed = datetime.now(UTC), config.payload_keys().encrypt, [], []
+    now, seal, failed, filed, n = datetime.now(UTC), config.payload_keys().encrypt, [], [], -1
     key = source_keys.create(ENGINE, "shop")
     trusted = trust.current()
     for n, entry in enumerate(reports_of(field, random.Random(f"{seed} {field}"), count, key)):
@@ -173,13 +183,14 @@ def _read_reports(field: str, count: int, seed: int) -> tuple[list[str]]:
             failed.append(f"{type(error).__name__}: {error} of {entry!r:.600}")
         if n % FILED_EVERY == 0:
             filed.append((f"{n + 1}-1".encode(), entry))
-        if len(filed) == REPORTS_AT_ONCE or n == count - 1:
+        if len(filed) == REPORTS_AT_ONCE:
             ingest.file(filed)
             filed = []
+    ingest.file(filed)
     for words in ("reading it failed", "writing it failed"):
         failed += Unfiled.objects.filter(why__startswith=words).values_list("why", flat=True)
     Unfiled.objects.all().delete()
-    return (failed,)
+    return failed, n + 1
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from jobs_admin.queues import liveness
 from jobs_admin.retries import delayed, draining, promoting
 from jobs_admin.sources import connect
 from jobs_admin.sources.base import Ref, SourceError
+from jobs_admin.sources.bullmq.dead_letters import _copies_in, _sent_of
 from jobs_admin.sources.bullmq.places import Place
 from jobs_admin.sources.bullmq.wire import Told, text
 from jobs_admin.sources.ledger import Ledger
@@ -166,11 +167,14 @@ def _put_kept(store: redis.Redis, shape: bytes) -> None:
     kept = keys.bullmq_kept("shop")
     store.delete(kept)
     store.zadd(kept, {b"emails:1": _score_of(shape), shape: 1.0})
+    store.delete(f"{kept}:emails:1")
+    store.hset(f"{kept}:emails:1", mapping=_kept_fields(shape))
+
+
+def _kept_fields(shape: bytes) -> dict[str, bytes | str]:
     fields = ("name", "data", "opts", "timestamp", "attemptsMade", "atm", "failedReason", "stacktrace", "finishedOn", "processedOn", "delay",
               "priority", "redrive", "keptBytes", "parent", "parentKey", "returnvalue", "stc")  # fmt: skip
-    of = random.Random(shape).sample(fields, 6)
-    store.delete(f"{kept}:emails:1")
-    store.hset(f"{kept}:emails:1", mapping={"name": "send", "data": "{}", "timestamp": "1", **dict.fromkeys(of, shape)})
+    return {"name": "send", "data": "{}", "timestamp": "1", **dict.fromkeys(random.Random(shape).sample(fields, 6), shape)}
 
 
 def _read_kept() -> None:
@@ -389,6 +393,7 @@ MANY: dict[str, Many] = {
     "in-hand": Many(keys.in_hand("shop"), (BOOT, *(f"{BOOT}{n}" for n in range(99)))),
     "dropped": Many(keys.dropped("shop"), (BOOT, *(f"{BOOT}{n}" for n in range(99)))),
     "reading": Many(keys.reading(), tuple(f"other{n}" for n in range(100))),
+    "kept": Many(keys.kept("shop", BOOT), ("j", *(f"j{n}" for n in range(99)))),
     "running": Many(f"{keys.boot('shop', BOOT)}:running", tuple(f"j{n}" for n in range(100))),
     "shared-workers": Many(keys.shared("workers"), ("shop/w@h", *(f"shop/w@h{n}" for n in range(99)))),
     "shared-in-hand": Many(keys.shared("in-hand"), (f"shop/{BOOT}", *(f"shop/{BOOT}{n}" for n in range(99)))),
@@ -414,6 +419,16 @@ def _document(shape: bytes) -> None:
     _policies()._take({"p": untrusted.read(shape), "q": policies_json(shape)})
 
 
+def _report_of(shape: bytes) -> None:
+    """The report of a job that BullMQ forgot."""
+    _bullmq(_url())._jobs._report("emails", "1", {name.encode(): text for name, text in _kept_fields(shape).items()}, 5)
+
+
+def _sent(shape: bytes) -> None:
+    if (sent := _sent_of(shape)) is not None:
+        sent.lineage.as_header()
+
+
 # Parsers that take a text: of these keys every shape goes to the parser, and some go the whole way.
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "audit-head": _anchor,
@@ -422,6 +437,11 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "options": lambda shape: lint_options.read(shape, "shop"),
     "configuration": lambda shape: lint_configuration.read(shape, "shop"),
     "copies-places": _place,
+    "store-findings": liveness._findings,
+    "unjudged-rules": lambda shape: untrusted.texts(untrusted.read_object(shape), 50),
+    "sent": _sent,
+    "copies": _copies_in,
+    "bullmq-kept": _report_of,
 }
 
 
@@ -430,10 +450,12 @@ _OF_ENTRY: dict[str, Any] = {"v": 1, "key": "3f9a1c2e77d0", "sig": "0" * 64, "lo
 
 
 def reports_of(field: str, source: random.Random, count: int, key: SigningKey) -> Iterator[dict[bytes, bytes]]:
-    """Return `count` reports whose field is of another shape each, signed with the key; one of the entry is changed after that."""
+    """Draw `count` shapes of a field, and yield a report of each one that was not drawn before, signed with the key; a field of the
+    entry is changed after that."""
+    seen: set[int] = set()
     for n in range(count):
         sound = shapes._REPORT | {"job_id": f"j{n}", "kind": source.choice(shapes._KINDS)}
-        raw, trace = b"{}", b"Traceback (most recent call last):\n"
+        raw, trace, of_entry = b"{}", b"Traceback (most recent call last):\n", None
         if field == "raw":
             [raw] = shapes.shapes(
                 source, {"headers": {"id": "j", "redrive": {"run": 2}}, "body": "e30=", "properties": {}}, 1
@@ -442,6 +464,7 @@ def reports_of(field: str, source: random.Random, count: int, key: SigningKey) -
             [trace] = shapes.shapes(source, 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nE: x', 1)
         elif field in _OF_ENTRY:
             sound["kind"] = "lost" if field == "lost" else sound["kind"]
+            [of_entry] = shapes.shapes(source, _OF_ENTRY[field], 1)
         elif isinstance(sound[field], str) and sound[field].startswith(("[", "{")):
             [text] = shapes.shapes(source, json.loads(sound[field]), 1)
             sound[field] = text.decode("utf-8", "replace")
@@ -453,9 +476,13 @@ def reports_of(field: str, source: random.Random, count: int, key: SigningKey) -
                 sound[field] = json.loads(text)
             except (ValueError, RecursionError):
                 sound[field] = text.decode("latin-1")
+        drawn = hash((sound["kind"], repr(sound.get(field)), raw, trace, of_entry))
+        if drawn in seen:
+            continue
+        seen.add(drawn)
         entry = sign({b"v": b"1", b"meta": json.dumps(sound).encode(), b"raw": raw, b"trace": trace}, key)
-        if field in _OF_ENTRY:
-            [entry[field.encode()]] = shapes.shapes(source, _OF_ENTRY[field], 1)
+        if of_entry is not None:
+            entry[field.encode()] = of_entry
         yield entry
 
 
