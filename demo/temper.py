@@ -50,6 +50,7 @@ class Mode:
     limit: float = 2.0  # requests/s, only for `rate_limit`
     scale: float = 1.0  # of what it carries while warming: the played incident fits it to the machine
     until: float | None = None  # a fall while warming ends by itself; then it warms again
+    warms_from: float | None = None  # the first request since it came back; None: there was none, and it is cold still
 
 
 class Temper:
@@ -97,10 +98,15 @@ class Temper:
             return self.mode.limit
         if self.mode.name != "warming":
             return None
-        return (self._curve or warm_up)(now - self.mode.since) * self.mode.scale
+        if self._curve is not None:
+            return self._curve(now - self.mode.since) * self.mode.scale
+        return warm_up(0.0 if self.mode.warms_from is None else now - self.mode.warms_from) * self.mode.scale
 
     def answer(self, now: float) -> Answer:
         self._settle(now)
+        if self.mode.name == "warming" and self.mode.warms_from is None:
+            # Not before: a machine on which jobs take long to arrive would find it warm already.
+            self.mode = replace(self.mode, warms_from=now)
         self._arrived.append(now)
         while self._arrived and self._arrived[0] <= now - STRAIN_S:
             self._arrived.popleft()
@@ -115,10 +121,10 @@ class Temper:
         """Changes that come by themselves with time."""
         mode = self.mode
         if mode.until is not None and now >= mode.until:
-            self.mode = replace(mode, name="warming", since=mode.until, until=None)
+            self.mode = replace(mode, name="warming", since=mode.until, until=None, warms_from=None)
             self._arrived.clear()
-        elif mode.name == "warming" and self._curve is None and now - mode.since >= WARMING_S:
-            self.mode = replace(mode, name="well", since=now)
+        elif mode.warms_from is not None and self._curve is None and now - mode.warms_from >= WARMING_S:
+            self.mode = replace(mode, name="well", since=now, warms_from=None)
 
     def _decide(self, now: float) -> Answer:
         mode, capacity = self.mode, self.capacity(now)

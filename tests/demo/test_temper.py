@@ -40,8 +40,17 @@ def test_warming_up_it_carries_more_and_more():
     temper = Temper(0)
     temper.change("warming", 0)
     assert temper.capacity(0) == COLD_RATE
+    temper.answer(0)
     assert temper.capacity(WARMING_S / 2) == (COLD_RATE + WARM_RATE) / 2
     assert set(ask(temper, COLD_RATE, start=0, seconds=10)) == {200}
+
+
+def test_it_is_cold_until_the_first_request_however_long_that_takes():
+    """On a busy machine the jobs came when it was warm, and everything at once did not knock it over."""
+    temper = Temper(0)
+    temper.change("warming", 0)
+    assert temper.capacity(10 * WARMING_S) == COLD_RATE and temper.seen(10 * WARMING_S)["mode"] == "warming"
+    assert 503 in ask(temper, 4 * COLD_RATE, start=10 * WARMING_S, seconds=3)
 
 
 def test_warming_up_it_falls_over_above_its_capacity_and_warms_again_later():
