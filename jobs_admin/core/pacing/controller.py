@@ -221,6 +221,9 @@ class Controller:
             found = self._groups.outage()
         if found is None and self.pace.stop:
             found = self._too_many_failed(self.pace.stop) or self._outage(self.pace.stop)
+        if found and found.kind == "failing" and self._state == CANARY and self.pace.canary:
+            # All that was sent since it began is canary, whichever rule was quicker.
+            found = replace(found, kind="canary", limit=round(1 - self.pace.canary.success, 4))
         return found or self._workers_vanished(seen) or self._silence(seen)
 
     def _bad_canary(self, canary: Canary, seen: Seen) -> Evidence | None:

@@ -75,6 +75,20 @@ def test_a_canary_that_fails_holds_and_says_with_what():
     assert look().because == verdict.because
 
 
+def test_a_held_canary_names_its_jobs_canary_jobs_whichever_rule_was_quicker():
+    """The first group was just set aside when the other jobs of it failed, too: "9 of the last 9 jobs"."""
+    controller = Controller(settled(parse({"style": "careful"}), jobs=1000, median_per_s=100), 0.0)
+
+    def look(now, unsettled, failed):
+        judged = [Judged(now, 0.2, False, 7, is_same_group=True, died_of=7)] * failed
+        return controller.look(Seen(now, 10, unsettled, 990, judged, has_others=lambda groups: True))
+
+    look(1.0, 10, 5)
+    verdict = look(1.5, 5, 4)
+    assert (verdict.state, verdict.because.kind, verdict.because.limit) == ("held", "canary", 0.3)
+    assert verdict.because.sentence().startswith("9 of 9 canary jobs failed again.")
+
+
 @pytest.mark.parametrize("pace", [{"style": "careful"}, {"canary": {"jobs": 2, "success": 1}}, {"rate": 50}])
 def test_one_of_two_does_not_trip_it(pace):
     look = Look(pace)
