@@ -77,7 +77,7 @@ def _strip(found: list[Alert], since: datetime, until: datetime) -> Strip:
     latest = _latest(found)
     bars = [_bar(alert, since, until) for alert in sorted(found, key=lambda alert: alert.opened_at)]
     lasted = sum((_end(alert, until) - max(_begun(alert), since)).total_seconds() for alert in found)
-    times = f"{number(len(found))} time{'' if len(found) == 1 else 's'}, {duration(max(0.0, lasted))} in all"
+    times = f"{number(len(found))} time{'' if len(found) == 1 else 's'}, firing for {duration(max(0.0, lasted))} in all"
     now = f"; {latest.state} now" if latest.is_open else ""
     name = alert_words.where(latest)
     return Strip(

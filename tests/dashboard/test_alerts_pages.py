@@ -88,8 +88,8 @@ def test_the_strip_has_a_line_a_subject_and_a_bar_an_episode_with_its_values(ann
     page = html.unescape(ann.get("/alerts/").content.decode())
     strips = re.findall(r'<svg class="strip" .*?aria-label="([^"]+)">(.*?)</svg>', page)
     assert [words for words, _ in strips] == [
-        "webhooks, Dead Letter Queue Growing: 1 time, 1 h 59 min in all; firing now",
-        "emails, Dead Letter Queue Growing: 3 times, 57 min in all",
+        "webhooks, Dead Letter Queue Growing: 1 time, firing for 1 h 59 min in all; firing now",
+        "emails, Dead Letter Queue Growing: 3 times, firing for 57 min in all",
     ]
     assert strips[1][1].count("<rect") == 3 and "at most 403, threshold 100" in strips[1][1]
 
@@ -139,6 +139,7 @@ def test_the_list_costs_the_same_for_many(ann, watched, django_assert_max_num_qu
 
 def test_its_page_says_what_how_many_since_when_and_the_threshold(otto, watched):
     alert = episode("emails", ago_s=360)
+    assert "true for 6 min, since" in text_of(otto.get("/alerts/"))  # the list says the same duration
     text = text_of(otto.get(page_of(alert)))
     assert "emails has 1,243 dead jobs (threshold: 100)" in text
     assert "Firing, true for 6 min. No one has acknowledged it." in text
