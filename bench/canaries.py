@@ -259,30 +259,30 @@ def _read(client: httpx.Client, api: httpx.Client, texts: dict[str, list[str]], 
     groups = set()
     for failure in Failure.objects.select_related("group"):
         for name in ("failure-detail", "failure-attempts", "failure-related", "failure-edit"):
-            see("failure page", reverse(name, args=[failure.pk]))
+            see("failure page", reverse(f"redrive:{name}", args=[failure.pk]))
         for part in ("args", "kwargs", "headers"):
-            see("failure page", reverse("failure-opened", args=[failure.pk]), at=part)
+            see("failure page", reverse("redrive:failure-opened", args=[failure.pk]), at=part)
         for form in ("python", "json", "traceback"):
-            see("exports", reverse("failure-text", args=[failure.pk, form]))
+            see("exports", reverse("redrive:failure-text", args=[failure.pk, form]))
         see("API", f"/api/failures/{failure.pk}", api)
         see("Django admin", reverse("admin:jobs_admin_failure_change", args=[failure.pk]))
         groups.add(failure.group.fingerprint)
     for fingerprint in groups:
         for name in ("group-detail", "group-story", "group-why"):
-            see("lists and titles", reverse(name, args=[fingerprint]))
+            see("lists and titles", reverse(f"redrive:{name}", args=[fingerprint]))
     for n in range(len(canaries)):
-        see("lists and titles", reverse("failure-list"), q=f"queue:c{n} state:any")
-        see("lists and titles", reverse("queue-detail", args=["celery", f"c{n}"]))
-        see("lists and titles", reverse("replay-new"), q=f"queue:c{n} state:any")
-        see("facets, palette, completions", reverse("failure-facets"), q=f"queue:c{n} state:any")
-        see("facets, palette, completions", reverse("palette"), q=f"c{n}")
+        see("lists and titles", reverse("redrive:failure-list"), q=f"queue:c{n} state:any")
+        see("lists and titles", reverse("redrive:queue-detail", args=["celery", f"c{n}"]))
+        see("lists and titles", reverse("redrive:replay-new"), q=f"queue:c{n} state:any")
+        see("facets, palette, completions", reverse("redrive:failure-facets"), q=f"queue:c{n} state:any")
+        see("facets, palette, completions", reverse("redrive:palette"), q=f"c{n}")
     for name in ("overview", "group-list", "quarantine-list", "queue-list", "incident", "audit-list", "alert-list",
                  "delivery-list", "replay-list", "reschedule-list"):  # fmt: skip
-        see("lists and titles", reverse(name))
+        see("lists and titles", reverse(f"redrive:{name}"))
     for pk in Alert.objects.values_list("pk", flat=True):
-        see("lists and titles", reverse("alert-detail", args=[pk]))
+        see("lists and titles", reverse("redrive:alert-detail", args=[pk]))
     for form in ("markdown", "json"):
-        see("exports", reverse("incident-text", args=[form]))
+        see("exports", reverse("redrive:incident-text", args=[form]))
     for name in ("failure", "group", "attempt", "alert", "delivery"):
         with contextlib.suppress(Exception):
             see("Django admin", reverse(f"admin:jobs_admin_{name}_changelist"), all="1")
@@ -291,10 +291,10 @@ def _read(client: httpx.Client, api: httpx.Client, texts: dict[str, list[str]], 
         hits = api.get("/api/failures", params={"q": 'state:any "' + word.replace('"', '\\"') + '"'})
         if hits.status_code == 200 and hits.json()["count"] and '"' not in word:
             texts["search"].append(f"found: {word}")
-        completions = client.get(reverse("failure-complete"), params={"q": word[:4]}).text
+        completions = client.get(reverse("redrive:failure-complete"), params={"q": word[:4]}).text
         texts["facets, palette, completions"].append(completions)
     for field in ("kwargs.", "message:", "args.0:", "headers.", "error:", "tenant:"):
-        see("facets, palette, completions", reverse("failure-complete"), q=field)
+        see("facets, palette, completions", reverse("redrive:failure-complete"), q=field)
     for path in (
         "failures?q=state:any&limit=500",
         "groups?limit=500",
@@ -308,7 +308,7 @@ def _read(client: httpx.Client, api: httpx.Client, texts: dict[str, list[str]], 
     for form in ("jsonl", "csv"):
         token = client.cookies["csrftoken"]
         answer = client.post(
-            reverse("failure-export", args=[form]), data={"q": "state:any", "csrfmiddlewaretoken": token}
+            reverse("redrive:failure-export", args=[form]), data={"q": "state:any", "csrfmiddlewaretoken": token}
         )
         if answer.status_code != 200:
             raise SystemExit(f"export {form}: {answer.status_code}")

@@ -37,6 +37,7 @@ REDRIVE_TRUSTED_PROXIES = env.networks("REDRIVE_TRUSTED_PROXIES")  # whose X-For
 REDRIVE_SECURITY_CONTACT = env.contacts("REDRIVE_SECURITY_CONTACT")  # for /.well-known/security.txt
 REDRIVE_URL = env.get("REDRIVE_URL", "http://127.0.0.1:8000").rstrip("/")
 REDRIVE_URL_PREFIX = env.get("REDRIVE_URL_PREFIX").strip("/")
+REDRIVE_MOUNTED_AT = ""  # the path at which the root URLconf includes `dashboard.routes`
 REDRIVE_API_TOKEN = env.get("REDRIVE_API_TOKEN")
 
 INSTALLED_APPS = [
@@ -109,9 +110,9 @@ AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
 AXES_LOCKOUT_CALLABLE = "dashboard.web.session_views.locked"
 CSRF_FAILURE_VIEW = "dashboard.web.error_views.forgery"
-LOGIN_URL = "login"
-LOGIN_REDIRECT_URL = "overview"
-LOGOUT_REDIRECT_URL = "login"
+LOGIN_URL = "redrive:login"
+LOGIN_REDIRECT_URL = "redrive:overview"
+LOGOUT_REDIRECT_URL = "redrive:login"
 
 # Sessions live in signed cookies' place, the database, so that a password change ends them.
 SESSION_COOKIE_AGE = 24 * 3600

@@ -255,7 +255,7 @@ def sends_mail() -> bool:
 
 def page_at(path: str) -> str:
     """Return the address of a page by its path, as `alerts/7/`. Not by `reverse`, which would load the whole face into a step."""
-    return page_url(get_script_prefix() + path)
+    return page_url(get_script_prefix() + settings.REDRIVE_MOUNTED_AT + path)
 
 
 def page_url(path: str) -> str:

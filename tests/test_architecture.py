@@ -65,7 +65,8 @@ def test_every_view_is_protected():
     (protected,) = [c["protected_modules"] for c in contracts if c["type"] == "protected"]
     views = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.glob("dashboard/**/*_views.py")}
     assert set(protected) == {"dashboard.**.views", *views}
-    routed = re.findall(r"^from (dashboard\.\S+) import (\w+)", (ROOT / "dashboard/urls.py").read_text(), re.MULTILINE)
+    addresses = "".join((ROOT / path).read_text() for path in ("dashboard/routes/__init__.py", "dashboard/urls.py"))
+    routed = re.findall(r"^from (dashboard\.\S+) import (\w+)", addresses, re.MULTILINE)
     modules = {f"{package}.{name}" for package, name in routed if name.islower() and name != "door"}
     assert {module for module in modules if module.endswith(".views")} | views == modules
 

@@ -65,7 +65,7 @@ def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) ->
     is_open_call = may_act and alert.state in (AlertState.FIRING, AlertState.SILENCED)
     return Line(
         alert,
-        reverse("alert-detail", args=[alert.pk]),
+        reverse("redrive:alert-detail", args=[alert.pk]),
         alert_words.says(alert),
         alert.rule.name,
         alert_words.in_unit(alert.value, name),
@@ -77,7 +77,7 @@ def line(alert: Alert, now: datetime, may_act: bool = False, others: int = 0) ->
         alert_words.SEVERITY_LOOKS.get(alert.severity, "discarded"),
         stands.for_s,
         alert.acknowledged_by,
-        reverse("alert-acknowledge", args=[alert.pk]) if is_open_call else "",
+        reverse("redrive:alert-acknowledge", args=[alert.pk]) if is_open_call else "",
         others,
     )
 
@@ -107,4 +107,4 @@ def states(chosen: dict[str, str]) -> list[Choice]:
 
 def address(chosen: dict[str, str], **more: str) -> str:
     pairs = {name: value for name, value in {**chosen, **more}.items() if value}
-    return f"{reverse('alert-list')}?{urlencode(pairs)}" if pairs else reverse("alert-list")
+    return f"{reverse('redrive:alert-list')}?{urlencode(pairs)}" if pairs else reverse("redrive:alert-list")

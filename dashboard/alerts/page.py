@@ -177,10 +177,10 @@ def before(found: Iterable[Any]) -> list[Before]:
         ended = alert.resolved_at
         lasted = (ended - alert.opened_at).total_seconds() if ended else None
         replays: Sequence[Any] = getattr(alert, "replays", ()) or ()
-        named = [(f"replay #{one.pk}", reverse("replay-detail", args=[one.pk])) for one in replays]
+        named = [(f"replay #{one.pk}", reverse("redrive:replay-detail", args=[one.pk])) for one in replays]
         by = _who(alert) if alert.acknowledged_at else ""
         shown.append(
-            Before(alert, reverse("alert-detail", args=[alert.pk]), alert_words.says(alert), lasted, by, named)
+            Before(alert, reverse("redrive:alert-detail", args=[alert.pk]), alert_words.says(alert), lasted, by, named)
         )
     return shown
 

@@ -183,7 +183,7 @@ def _drawn(
 
 
 def _is_self(mark: Mark, alert: Alert) -> bool:
-    return mark.kind == "alert" and mark.url == reverse("alert-detail", args=[alert.pk])
+    return mark.kind == "alert" and mark.url == reverse("redrive:alert-detail", args=[alert.pk])
 
 
 def _gap(gap: depths.Gap, x: Callable[[datetime], float]) -> Gap:

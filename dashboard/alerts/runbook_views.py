@@ -31,7 +31,7 @@ def save(request: HttpRequest) -> HttpResponse:
     except alerts.AlertRefused as refused:
         return _page(request, typed=(task, url), refused=refused)
     say(request, f"The runbook of {saved.task} is saved.")
-    return go(request, reverse("runbook-list"))
+    return go(request, reverse("redrive:runbook-list"))
 
 
 @require_POST
@@ -47,8 +47,8 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     except alerts.AlertRefused as refused:
         return _page(request, refused=refused)
     fields = [("task", gone.task), ("url", gone.url)]
-    say(request, f"The runbook of {gone.task} is deleted.", undo=reverse("runbook-save"), undo_fields=fields)
-    return go(request, reverse("runbook-list"))
+    say(request, f"The runbook of {gone.task} is deleted.", undo=reverse("redrive:runbook-save"), undo_fields=fields)
+    return go(request, reverse("redrive:runbook-list"))
 
 
 def _page(

@@ -84,7 +84,7 @@ def _strip(found: list[Alert], since: datetime, until: datetime) -> Strip:
         name,
         latest.source,
         latest.rule.name,
-        reverse("alert-detail", args=[latest.pk]),
+        reverse("redrive:alert-detail", args=[latest.pk]),
         bars,
         f"{name}, {latest.rule.name}: {times}{now}",
         len(found),

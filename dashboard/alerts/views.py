@@ -80,7 +80,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "rules_on": len(watching),
         "rules_named": ", ".join(watching[:RULES_NAMED]),
         "more_rules": max(0, len(watching) - RULES_NAMED),
-        "rules_url": links.url_of("alert-rules"),
+        "rules_url": links.url_of("redrive:alert-rules"),
         "watched_words": f"{len(watching)} rule{'' if len(watching) == 1 else 's'} watch what you see.",
         "times": alerts.times(viewer, now - timedelta(days=TIMES_DAYS)),
         "times_days": TIMES_DAYS,
@@ -186,7 +186,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "picture": _picture(request, alert, since, until),
         "is_of_queue": alert_picture.is_of_queue(alert),
         "is_kept": alert_picture.is_kept(alert),
-        "quarantine_url": links.url_of("quarantine-list"),
+        "quarantine_url": links.url_of("redrive:quarantine-list"),
         "beside": alert_picture.beside(alert),
         "until_words": "now" if until == now else clock(until, now),
         "risen": alert_page.risen(risen),
@@ -200,7 +200,7 @@ def _page(request: HttpRequest, alert: Alert, *, status: int = 200) -> HttpRespo
         "all_like_url": alert_list.address(
             {"rule": str(alert.rule_id), "source": alert.source, "queue": alert.subject}
         ),
-        "self_url": reverse("alert-detail", args=[alert.pk]),
+        "self_url": reverse("redrive:alert-detail", args=[alert.pk]),
     }
     return render_page(request, "redrive/alerts/detail.html", context, part="alert")
 
@@ -233,17 +233,17 @@ def _asked(request: HttpRequest, alert: Alert) -> dict[str, Any]:
 
 
 def _rule_page(alert: Alert) -> str:
-    return "" if alert.rule.deleted_at else links.url_of("alert-rule-detail", alert.rule_id)
+    return "" if alert.rule.deleted_at else links.url_of("redrive:alert-rule-detail", alert.rule_id)
 
 
 def _deliveries_page(alert: Alert) -> str:
-    page = links.url_of("delivery-list")
+    page = links.url_of("redrive:delivery-list")
     return f"{page}?alert={alert.told_with_id or alert.pk}" if page else ""
 
 
 def _incident(alert: Alert, now: datetime) -> str:
     """The incident that it is a part of: from shortly before it was true until shortly after it was over."""
-    page = links.url_of("incident")
+    page = links.url_of("redrive:incident")
     since, until = alert.opened_at - AROUND, min(now, (alert.resolved_at or now) + AROUND)
     given = {"source": alert.source, "queue": alert.subject, "since": _iso(since), "until": _iso(until)}
     return (
@@ -270,7 +270,7 @@ def _deliveries(request: HttpRequest, alert: Alert) -> list[notices.DeliveryRow]
 @require_POST
 @can(OPERATOR)
 def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
-    url = links.back(request, otherwise=reverse("alert-detail", args=[pk]))
+    url = links.back(request, otherwise=reverse("redrive:alert-detail", args=[pk]))
     try:
         alert = alerts.acknowledge(request.viewer, pk, request.POST.get("comment", ""))
     except alerts.NoSuchAlert as error:
@@ -287,7 +287,7 @@ def acknowledge(request: HttpRequest, pk: int) -> HttpResponse:
 def silence(request: HttpRequest, pk: int) -> HttpResponse:
     """Keep quiet what its form says: this rule on this queue, unless the person changed that."""
     alert, now = _found(request, pk), timezone.now()
-    url = reverse("alert-detail", args=[pk])
+    url = reverse("redrive:alert-detail", args=[pk])
     try:
         made = alerts.silence(
             request.viewer, _asked(request, alert), ends_at=silence_forms.ends_at(request.POST, now),
@@ -299,7 +299,7 @@ def silence(request: HttpRequest, pk: int) -> HttpResponse:
     say(
         request,
         f"Silenced until {dated(made.ends_at, timezone.now())} UTC: {alert_words.where(alert)}.",
-        undo=reverse("silence-end", args=[made.pk]),
+        undo=reverse("redrive:silence-end", args=[made.pk]),
         undo_fields=[("back", url)],
     )
     return go(request, url)

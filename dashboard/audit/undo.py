@@ -48,13 +48,17 @@ class Final:
 
 def offer(act: Undoable, back: str) -> Offer:
     if act.is_rule:
-        url = reverse("group-rule-withdraw", args=[act.handle])
+        url = reverse("redrive:group-rule-withdraw", args=[act.handle])
         return Offer(act, f"“{act.says}”", "made the rule", url, (("back", back),))
     if act.is_of_groups:
         fields = (("act", "undo"), ("receipt", act.handle), ("back", back))
-        return Offer(act, groups(act.count), "changed", reverse("group-bulk"), fields)
+        return Offer(act, groups(act.count), "changed", reverse("redrive:group-bulk"), fields)
     return Offer(
-        act, sweeps.jobs(act.count), _DID[act.act], reverse("failure-undo"), (("key", act.handle), ("back", back))
+        act,
+        sweeps.jobs(act.count),
+        _DID[act.act],
+        reverse("redrive:failure-undo"),
+        (("key", act.handle), ("back", back)),
     )
 
 
@@ -84,17 +88,17 @@ def page_of(name: str) -> str:
     """The page of what an act was done to; "" for what has none."""
     kind, _, key = name.partition(":")
     if kind in {"failure", "replay"} and (pk := whole_number(key.partition("@")[0])) is not None:
-        return reverse(f"{kind}-detail", args=[pk])
+        return reverse(f"redrive:{kind}-detail", args=[pk])
     if kind in _WITH_NUMBERS and (pk := whole_number(key)) is not None:
-        return reverse(_WITH_NUMBERS[kind], args=[pk])
+        return reverse(f"redrive:{_WITH_NUMBERS[kind]}", args=[pk])
     if kind == "rule":
-        return reverse("group-rules")
+        return reverse("redrive:group-rules")
     if kind == "runbook":
-        return reverse("runbook-list")
+        return reverse("redrive:runbook-list")
     if kind == "policy" and links.is_name(key):
-        return reverse("policy-versions", args=[key])
+        return reverse("redrive:policy-versions", args=[key])
     if kind == "view":
-        return reverse("view-list")
+        return reverse("redrive:view-list")
     return links.group_page(key) if kind == "group" and key and "/" not in key else ""
 
 

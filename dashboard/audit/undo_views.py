@@ -22,6 +22,6 @@ def index(request: HttpRequest) -> HttpResponse:
     context = {
         "offer": undo_offer.offer(act, back) if isinstance(act, Undoable) else None,
         "final": undo_offer.final(act) if isinstance(act, Done) else None,
-        "list_url": reverse("failure-list"),
+        "list_url": reverse("redrive:failure-list"),
     }
     return render_page(request, "redrive/undo.html", context, part="offer")

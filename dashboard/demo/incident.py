@@ -274,7 +274,7 @@ def _begun(told: Story) -> dict[str, float]:
 def _groups(told: Story) -> Iterator[Group]:
     words = {"new": "new", "regressed": "came back"}
     for group in told.groups:
-        url = reverse("group-detail", args=[group["fingerprint"]])
+        url = reverse("redrive:group-detail", args=[group["fingerprint"]])
         yield Group(group["title"], url, words.get(group["state"], group["state"]))
 
 
@@ -329,7 +329,7 @@ def _picture(name: str, side: Side, told: Story, span: int, top: int) -> Picture
         verdict=verdict,
         look=look,
         replay=side.replay,
-        url=reverse("replay-detail", args=[side.replay]) if side.replay else "",
+        url=reverse("redrive:replay-detail", args=[side.replay]) if side.replay else "",
         says=f"{NAMES[name]}: requests at the partner in each second; at most {number(side.peak)}. {verdict}",
         bars=[bar for row in rows for bar in _bars(row, step, top)],
         cuts=list(_cuts(rows, step, top)),

@@ -157,7 +157,7 @@ def _acted(
         )
         say(request, words(), **link)
     if not request.htmx:
-        return redirect("demo")
+        return redirect("redrive:demo")
     return _page(request)
 
 
@@ -167,7 +167,7 @@ def _page(request: HttpRequest) -> HttpResponse:
         "queues": lines,
         "may_operate": request.viewer.may(OPERATOR, SOURCE),
         "failures_url": _recent_failures(),
-        "groups_url": f"{reverse('group-list')}?{urlencode({'q': f'source:{SOURCE}'})}",
+        "groups_url": f"{reverse('redrive:group-list')}?{urlencode({'q': f'source:{SOURCE}'})}",
     }
     try:
         context["partner"] = _partner(control.partner(settings.REDRIVE_DEMO_PARTNER_URL))
@@ -191,7 +191,7 @@ def _broker():
 
 
 def _recent_failures() -> str:
-    return f"{reverse('failure-list')}?{urlencode({'q': f'source:{SOURCE} age:<15m'})}"
+    return f"{reverse('redrive:failure-list')}?{urlencode({'q': f'source:{SOURCE} age:<15m'})}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def _started(request: HttpRequest, failure: Failure, *, reason: str, edit: dict 
 
 
 def _say_sent(request: HttpRequest, failure: Failure, started: Replay) -> None:
-    link = reverse("replay-detail", args=[started.pk])
+    link = reverse("redrive:replay-detail", args=[started.pk])
     if started.state == ReplayState.AWAITING_APPROVAL:
         said = f"Planned in replay #{started.pk}. Nothing is sent before another operator approves it."
     else:
@@ -74,7 +74,7 @@ def _back_to(request: HttpRequest, pk: int) -> HttpResponse:
     """The failure as it is now: its part for htmx, its page otherwise."""
     if request.htmx:
         return pages.page(request, pages.found(request, pk))
-    return go(request, reverse("failure-detail", args=[pk]))
+    return go(request, reverse("redrive:failure-detail", args=[pk]))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -107,7 +107,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
         form.add_error(refused.field if refused.field in form.fields else None, refused.message)
         return _edit_page(request, failure, form, status=409, accept_url=_accept_url(failure, refused))
     _say_sent(request, failure, started)
-    return go(request, reverse("failure-detail", args=[pk]))
+    return go(request, reverse("redrive:failure-detail", args=[pk]))
 
 
 _EDITED = {"args": "Arguments", "kwargs": "Keyword arguments"}
@@ -122,7 +122,7 @@ def _edit_page(
 ) -> HttpResponse:
     context = {
         "failure": failure,
-        "url": reverse("failure-detail", args=[failure.pk]),
+        "url": reverse("redrive:failure-detail", args=[failure.pk]),
         "error": failure_page.short(failure.error_type),
         "form": form,
         "fields": replays.fields_of(failure),
@@ -181,8 +181,8 @@ def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str
         done = done_to(request, pages.found(request, pk), act, not_done)
     except NotDone as refused:
         return pages.page(request, pages.found(request, pk), status=refused.status, refused=refused.words)
-    back = [("key", done.key), ("back", reverse("failure-detail", args=[pk]))]
-    say(request, said, undo=reverse("failure-undo"), undo_fields=back)
+    back = [("key", done.key), ("back", reverse("redrive:failure-detail", args=[pk]))]
+    say(request, said, undo=reverse("redrive:failure-undo"), undo_fields=back)
     return _back_to(request, pk)
 
 

@@ -51,7 +51,7 @@ def one_failure(request: HttpRequest, failure_id: Number) -> Any:
     found = failures.get(viewer_of(request), failure_id)
     started = progress.started_runs(found)
     takes = replays.signatures().of(found.source, found.task)
-    page, waits_in = page_of("failure-detail", found.pk), _waits_in(viewer_of(request), found)
+    page, waits_in = page_of("redrive:failure-detail", found.pk), _waits_in(viewer_of(request), found)
     return failure_shapes.failure_detail(found, failures.attempts(found), started, takes, page, waits_in)
 
 
@@ -61,7 +61,7 @@ def _waits_in(viewer: Viewer, found: Failure) -> dict[str, Any] | None:
         return None
     number, state = planned
     reason = replays.find(viewer, number).held_because
-    return {"replay": number, "state": state, "reason": reason, "url": page_of("replay-detail", number)}
+    return {"replay": number, "state": state, "reason": reason, "url": page_of("redrive:replay-detail", number)}
 
 
 @api.post("/failures/{failure_id}/discard", response={200: failure_shapes.FailureItem, **REFUSALS}, tags=["failures"])

@@ -139,7 +139,7 @@ def _said(
     if act == "undo":
         return _answer(request, words, level=level)
     fields = [("key", key), ("q", _query(request)), ("back", _back_url(request))]
-    return _answer(request, words, level=level, undo=reverse("failure-undo"), undo_fields=fields)
+    return _answer(request, words, level=level, undo=reverse("redrive:failure-undo"), undo_fields=fields)
 
 
 def _refused(request: HttpRequest, words: str, level: str = "error") -> HttpResponse:

@@ -28,7 +28,11 @@ def index(request: HttpRequest, pk: int) -> HttpResponse:
     ended = histories.history(failure).ended
     right = _chosen(request, failure, "right") or _attempt(failure, _latest(ended))
     left = _chosen(request, failure, "left") or _attempt(failure, _before(ended, right))
-    context = {"failure": failure, "error": short(failure.error_type), "url": reverse("failure-detail", args=[pk])}
+    context = {
+        "failure": failure,
+        "error": short(failure.error_type),
+        "url": reverse("redrive:failure-detail", args=[pk]),
+    }
     if left and right:
         context |= {
             "left": left,

@@ -196,7 +196,7 @@ def near(found: Iterable[Near]) -> list[Offer]:
 def offer(one: Near) -> Offer:
     """A search near to the one that found nothing, or a job, with the link to it."""
     if one.failure is not None:
-        return Offer(reverse("failure-detail", args=[one.failure]), one.why, "", "")
+        return Offer(reverse("redrive:failure-detail", args=[one.failure]), one.why, "", "")
     count = f"{number(one.count)}{'+' if one.count_is_capped else ''}"
     return Offer(links.list_url(one.text), one.text, one.why, count)
 
@@ -354,7 +354,7 @@ def rows(page: Page, *, may_act: bool, sources: Collection[str] = ()) -> list[Sa
 
 
 def rows_of(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = ()) -> list[SafeString]:
-    base, now = reverse("failure-list"), timezone.now()
+    base, now = reverse("redrive:failure-list"), timezone.now()
     many = len({*sources, *(failure.source for failure in shown)}) > 1
     held, gone = replays.standing(shown), stranded.among(shown)
     return [
@@ -394,7 +394,7 @@ def _row(
     is_waiting = failure.due_at and failure.state == FailureState.RETRYING
     due = f'<span class="sub-line">{ago(failure.due_at, now)}</span>' if is_waiting else ""
     if held is not None:
-        replay = reverse("replay-detail", args=[held[0]])
+        replay = reverse("redrive:replay-detail", args=[held[0]])
         due = f'<span class="sub-line">in {_name(held[1])} <a href="{replay}">replay #{held[0]:d}</a></span>'
     if is_stranded:
         due = '<span class="sub-line" data-stranded>its worker is gone</span>'

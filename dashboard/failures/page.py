@@ -55,8 +55,8 @@ class Branch:
 
 def addresses(failure: Failure, *, is_whole: bool = False) -> tree.Addresses:
     return tree.Addresses(
-        reverse("failure-opened", args=[failure.pk]),
-        reverse("failure-list"),
+        reverse("redrive:failure-opened", args=[failure.pk]),
+        reverse("redrive:failure-list"),
         "&whole=1" if is_whole else "",
         terms.indexed_paths("args", failure.args) | terms.indexed_paths("kwargs", failure.kwargs),
     )

@@ -44,7 +44,7 @@ class Row:
 def row(held: Held, viewer: Viewer) -> Row:
     return Row(
         held.failure,
-        reverse("failure-detail", args=[held.failure.pk]),
+        reverse("redrive:failure-detail", args=[held.failure.pk]),
         short(held.failure.error_type),
         held.policy,
         lines(held.failure),

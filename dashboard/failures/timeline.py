@@ -82,7 +82,7 @@ def short(error_type: str) -> str:
 
 def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen: int | None = None) -> list[Run]:
     """Every run of a failure, first to last; `chosen` is the attempt whose traceback the page shows."""
-    base = f"{reverse('failure-detail', args=[failure.pk])}attempts/"
+    base = f"{reverse('redrive:failure-detail', args=[failure.pk])}attempts/"
     started_by = {item.run: item for item in items if item.state not in {"planned", "cancelled"}}
     by_run: dict[int, list[Ended]] = {}
     for ended in history.ended:
@@ -100,7 +100,7 @@ def runs(failure: Failure, history: History, items: Sequence[ReplayItem], chosen
         run.hidden_url = f"{base}?{urlencode({'run': n, **({'before': shown[0].attempt} if shown else {})})}"
         latest = mine[-1].pk if mine else None
         if last and latest:
-            run.diff_url = f"{reverse('failure-diff', args=[failure.pk])}?left={last}&right={latest}"
+            run.diff_url = f"{reverse('redrive:failure-diff', args=[failure.pk])}?left={last}&right={latest}"
         last = latest or last
         found.append(run)
     return found

@@ -61,8 +61,8 @@ def page(
     past, source = histories.history(failure), overview.source(request.viewer, failure.source)
     context = {
         "failure": failure,
-        "url": reverse("failure-detail", args=[failure.pk]),
-        "compare_url": reverse("failure-diff", args=[failure.pk]) if sum(past.counts.values()) > 1 else "",
+        "url": reverse("redrive:failure-detail", args=[failure.pk]),
+        "compare_url": reverse("redrive:failure-diff", args=[failure.pk]) if sum(past.counts.values()) > 1 else "",
         "error": failure_page.short(failure.error_type),
         "runs": timeline.runs(failure, past, items, chosen.pk if chosen else None),
         "items": items,
@@ -86,7 +86,7 @@ def page(
         "lost": lost.told(failure),
         "is_history": "demo-history" in failure.labels.split(),
         "group_count": failures.group_count(request.viewer, failure.group) if failure.group else None,
-        "group_url": reverse("group-detail", args=[failure.group.name]) if failure.group else "",
+        "group_url": reverse("redrive:group-detail", args=[failure.group.name]) if failure.group else "",
         "alike_url": links.list_url(f"group:{failure.group.name}") if failure.group else "",
         "row": _row_beside(request, failure),
         **told(failure, chosen),
@@ -105,7 +105,7 @@ def _stranded(failure: Failure, source: overview.SourceRow | None) -> dict[str, 
 
 def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
     """Its row as it is now, where the page stands beside the list; "" elsewhere."""
-    if not request.htmx or urlsplit(request.htmx.current_url or "").path != reverse("failure-list"):
+    if not request.htmx or urlsplit(request.htmx.current_url or "").path != reverse("redrive:failure-list"):
         return ""
     viewer = request.viewer
     sources = [name for name in config.sources() if viewer.may(VIEWER, name)]
@@ -119,7 +119,7 @@ def told(failure: Failure, chosen: Attempt | None) -> dict[str, object]:
         "chosen": chosen,
         "chosen_error": failure_page.short(chosen.error_type) if chosen else "",
         "trace": _trace((chosen or failure).traceback),
-        "trace_url": reverse("failure-text", args=[failure.pk, "traceback"])
+        "trace_url": reverse("redrive:failure-text", args=[failure.pk, "traceback"])
         + (f"?attempt={chosen.pk}" if chosen else ""),
     }
 
@@ -135,7 +135,7 @@ def attempt(request: HttpRequest, pk: int, attempt_pk: int) -> HttpResponse:
     failure = found(request, pk)
     one = _attempt(failure, attempt_pk)
     if request.htmx and not request.htmx.history_restore_request:
-        context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), **told(failure, one)}
+        context = {"failure": failure, "url": reverse("redrive:failure-detail", args=[pk]), **told(failure, one)}
         return render_page(request, "redrive/failures/detail.html", context, part="told")
     return page(request, failure, chosen=one)
 
@@ -154,7 +154,7 @@ def attempts(request: HttpRequest, pk: int) -> HttpResponse:
     failure = found(request, pk)
     run, before = _number(request, "run", "1"), _number(request, "before", "0")
     ended, more = histories.earlier(failure, run, before or None)
-    base = reverse("failure-attempts", args=[pk])
+    base = reverse("redrive:failure-attempts", args=[pk])
     context = {
         "failure": failure,
         "run": run,
@@ -179,7 +179,7 @@ def related(request: HttpRequest, pk: int) -> HttpResponse:
         }
         for one in held.alike
     ]
-    context = {"failure": failure, "url": reverse("failure-detail", args=[pk]), "kin": held, "alike": alike}
+    context = {"failure": failure, "url": reverse("redrive:failure-detail", args=[pk]), "kin": held, "alike": alike}
     return render_page(request, "redrive/failures/kin.html", context, part="kin")
 
 
@@ -204,7 +204,7 @@ def opened(request: HttpRequest, pk: int) -> HttpResponse:
     to = failure_page.addresses(failure, is_whole=is_whole)
     context = {
         "failure": failure,
-        "url": reverse("failure-detail", args=[pk]),
+        "url": reverse("redrive:failure-detail", args=[pk]),
         "is_whole": is_whole,
         "find": words,
         "at": at,

@@ -33,7 +33,7 @@ _DONE = {
 def change(request: HttpRequest, fingerprint: str) -> HttpResponse:
     """Change one group: state, mute, assignee, note, runbook."""
     found = named(request, fingerprint)
-    back = links.back(request, otherwise=reverse("group-detail", args=[found.fingerprint]))
+    back = links.back(request, otherwise=reverse("redrive:group-detail", args=[found.fingerprint]))
     try:
         changes = group_forms.changes_of(request.POST, request.user.get_username())
         done = group_changes.change(request.viewer, found, changes, reason=request.POST.get("reason", ""))
@@ -48,7 +48,7 @@ def change(request: HttpRequest, fingerprint: str) -> HttpResponse:
 @can(OPERATOR)
 def bulk(request: HttpRequest) -> HttpResponse:
     """The same change to each selected group; or `undo`, with the receipt of an act."""
-    back = links.back(request, otherwise=reverse("group-list"))
+    back = links.back(request, otherwise=reverse("redrive:group-list"))
     try:
         if request.POST.get("act") == "undo":
             _say_undone(request, group_changes.undo(request.viewer, request.POST.get("receipt", "")))
@@ -81,7 +81,7 @@ def _say(request: HttpRequest, done: Changed, changes: dict[str, object], back: 
         return
     text = " ".join([_sentence(request.POST.get("act", ""), changes, words), *left])
     fields = [("act", "undo"), ("receipt", done.receipt), ("back", back)]
-    say(request, text, undo=reverse("group-bulk"), undo_fields=fields)
+    say(request, text, undo=reverse("redrive:group-bulk"), undo_fields=fields)
 
 
 def _sentence(act: str, changes: dict[str, object], words: str) -> str:

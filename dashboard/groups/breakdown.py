@@ -47,7 +47,9 @@ def _line(row: OpenRow, found: OpenBy, name: str, now: datetime) -> ByLine:
 
     named = {name: row.value}
     groups = (
-        f"{reverse('group-list')}?{urlencode({'q': language.qualifier(name, row.value)})}" if name == "queue" else ""
+        f"{reverse('redrive:group-list')}?{urlencode({'q': language.qualifier(name, row.value)})}"
+        if name == "queue"
+        else ""
     )
     return ByLine(
         value=visible(row.value) if row.value else _NONE[name],

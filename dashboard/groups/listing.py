@@ -65,7 +65,7 @@ class Asked:
         if held["order"] == "last_seen":
             held["order"] = ""
         pairs = {name: value for name, value in held.items() if value or (name == "assigned" and value is not None)}
-        return f"{reverse('group-list')}?{urlencode(pairs)}" if pairs else reverse("group-list")
+        return f"{reverse('redrive:group-list')}?{urlencode(pairs)}" if pairs else reverse("redrive:group-list")
 
 
 def asked(parameters: dict[str, str]) -> Asked:
@@ -137,7 +137,7 @@ def rows(
 ) -> list[SafeString]:
     """A group a row, as it stands in its table. `all_dead`: jobs, that a share is counted of."""
     now = now or timezone.now()
-    pages, failures = reverse("group-list"), reverse("failure-list")
+    pages, failures = reverse("redrive:group-list"), reverse("redrive:failure-list")
     return [_row(row, pages, failures, all_dead, now, may_act) for row in found]
 
 
@@ -235,7 +235,7 @@ _ENDED = {"time": "again: its mute is over", "count": "again: it failed as often
 def came_back_after(group: Group) -> SafeString | str:
     kind, _, name = group.regressed_after.partition(":")
     if kind == "replay" and (pk := whole_number(name)) is not None:
-        return format_html('after <a href="{}">replay #{}</a>', reverse("replay-detail", args=[pk]), name)
+        return format_html('after <a href="{}">replay #{}</a>', reverse("redrive:replay-detail", args=[pk]), name)
     return format_html("after release {}", visible(name)) if kind == "release" and name else ""
 
 

@@ -202,7 +202,7 @@ def _words(event: Event, group: Group) -> SafeString | str:
         return format_html("{} {}", state("regressed", "Came back"), after)
     if event.kind == "replay" and event.replay:
         of = event.replay
-        link = reverse("replay-detail", args=[of.pk])
+        link = reverse("redrive:replay-detail", args=[of.pk])
         said = 'Replayed by {} in <a href="{}">replay #{}</a>: {} of {} ran well, {} failed again'
         return format_html(said, who, link, of.pk, number(of.succeeded), number(of.total), number(of.failed_again))
     if event.kind == "state":

@@ -83,7 +83,7 @@ def _by(request: HttpRequest, name: str) -> HttpResponse:
         if found.counted_over
         else "",
         "title": {"queue": "Queue", "tenant": "Tenant", "release": "Release"}[name],
-        "self_url": f"{reverse('group-list')}?by={name}",
+        "self_url": f"{reverse('redrive:group-list')}?by={name}",
     }
     return render_page(request, "redrive/groups/by.html", context, part="by")
 
@@ -121,7 +121,7 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
             urls=tuple(group_page.page_url(name, **kept | {"trend": over}) for over in ("", group_page.DAYS)),
         ),
         "shown": shown,
-        "shown_url": reverse("failure-detail", args=[shown.pk]) if shown else "",
+        "shown_url": reverse("redrive:failure-detail", args=[shown.pk]) if shown else "",
         "older_url": group_page.page_url(name, **kept | {"example": found.older}) if found.older else "",
         "newer_url": group_page.page_url(name, **kept | {"example": found.newer}) if found.newer else "",
         "trace": group_page.trace(shown),
@@ -129,8 +129,9 @@ def detail(request: HttpRequest, fingerprint: str) -> HttpResponse:
         "people": people.names(request.viewer) if may_act else [],
         "acts_stand": group_page.stands(group.state, group.assignee_id),
         "note_stands": group_page.stands(group.note, group.runbook_url),
-        "story_url": reverse("group-story", args=[name]),
-        "why_url": reverse("group-why", args=[name]) + (f"?example={_example(request)}" if _example(request) else ""),
+        "story_url": reverse("redrive:group-story", args=[name]),
+        "why_url": reverse("redrive:group-why", args=[name])
+        + (f"?example={_example(request)}" if _example(request) else ""),
         "self_url": group_page.page_url(name, **kept),
     }
     return render_page(request, "redrive/groups/detail.html", context, part="group")
@@ -149,7 +150,7 @@ def _parts(request: HttpRequest, fingerprint: str, now: datetime) -> HttpRespons
         "by": by,
         "count": page.count,
         "rows": group_list.rows(page.rows, now=now),
-        "list_url": f"{reverse('group-list')}?{urlencode({'q': query, 'state': group_list.ALL})}",
+        "list_url": f"{reverse('redrive:group-list')}?{urlencode({'q': query, 'state': group_list.ALL})}",
         "self_url": links.group_page(fingerprint),
     }
     return render_page(request, "redrive/groups/parts.html", context, part="parts")
@@ -212,7 +213,7 @@ def why_page(
     context = {
         "group": group,
         "shown": shown,
-        "shown_url": reverse("failure-detail", args=[shown.pk]) if shown else "",
+        "shown_url": reverse("redrive:failure-detail", args=[shown.pk]) if shown else "",
         "why": group_why.why(shown, rules_in_force.current()) if shown else None,
         "rules": group_page.story(of_rules, group, timezone.now()),
         "splits": SPLITS,

@@ -48,7 +48,7 @@ def _moment(given: Mapping[str, str], name: str) -> datetime | None:
 def address(where: Span, form: str = "") -> str:
     """The page of just this span, or its file: `markdown` or `json`."""
     asked = {"source": where.source, "queue": where.queue, "since": iso(where.since), "until": iso(where.until)}
-    page = reverse("incident-text", args=[form]) if form else reverse("incident")
+    page = reverse("redrive:incident-text", args=[form]) if form else reverse("redrive:incident")
     return f"{page}?{urlencode({name: value for name, value in asked.items() if value})}"
 
 
@@ -57,7 +57,7 @@ def page_of(ref: Ref | None) -> str:
     if ref is None:
         return ""
     if ref.kind in ("alert", "replay"):
-        return reverse(f"{ref.kind}-detail", args=[int(ref.name)])
+        return reverse(f"redrive:{ref.kind}-detail", args=[int(ref.name)])
     if ref.kind == "policy":
         return links.policy_version(ref.name)
     return links.group_page(ref.name) if ref.kind == "group" else links.failures_of(release=ref.name, state="any")

@@ -35,7 +35,9 @@ def index(request: HttpRequest) -> HttpResponse:
     places = group_places.of([row.group for row in found], request.viewer) if found else {}
     named = [one for one in policies.published(request.viewer) if all(word in one.name for word in words)]
     context = {
-        "policies": [(one.name, one.mode, reverse("policy-detail", args=[one.name])) for one in named[:MOST_POLICIES]],
+        "policies": [
+            (one.name, one.mode, reverse("redrive:policy-detail", args=[one.name])) for one in named[:MOST_POLICIES]
+        ],
         "views": [{"pk": view.pk, "name": view.name, "url": list_url(view.query)} for view in shown],
         "groups": [
             {

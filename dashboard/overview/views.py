@@ -76,10 +76,12 @@ def index(request: HttpRequest) -> HttpResponse:
         "alerts": firing_lines[:ALERTS_SHOWN],
         "more_alerts": len(firing) - sum(1 + line.others for line in firing_lines[:ALERTS_SHOWN]),
         "has_most_alerts": len(firing) == MOST_ALERTS,
-        "back": reverse("overview"),
+        "back": reverse("redrive:overview"),
         "now": now,
         "sentence": sentence,
-        "sentence_url": f"{reverse('failure-list')}?{urlencode({'q': sentence.query})}" if sentence.query else "",
+        "sentence_url": f"{reverse('redrive:failure-list')}?{urlencode({'q': sentence.query})}"
+        if sentence.query
+        else "",
         "rate_words": f"A job may fail several attempts. Over {rates.WINDOW}; before: the {rates.BEFORE_MIN} minutes before those.",
         "stale": watched.stale,
         "silent": silent_channels.silent(board.silent, sees=viewer.may(ADMIN, EVERY_SOURCE)),
@@ -104,8 +106,10 @@ def index(request: HttpRequest) -> HttpResponse:
         "signing": source_signing.lines(viewer, board.signing, now),
         "unfiled": Unfiled.objects.filter(cause="").order_by()[: MOST_UNFILED + 1].count(),
         "most_unfiled": MOST_UNFILED,
-        # Django's admin lets in members of staff only.
-        "may_see_unfiled": viewer.may(ADMIN, EVERY_SOURCE) and request.user.is_staff,
+        # Django's admin lets in members of staff only, and a project may do without it.
+        "unfiled_url": links.url_of("admin:jobs_admin_unfiled_changelist")
+        if viewer.may(ADMIN, EVERY_SOURCE) and request.user.is_staff
+        else "",
     }
     return render_page(request, "redrive/overview/index.html", context, part="overview")
 
@@ -131,7 +135,7 @@ def _source_line(row: overview.SourceRow) -> SourceLine:
 
 def _replay_line(replay: Replay) -> ReplayLine:
     to_go = replay.total - replay.cancelled
-    url = reverse("replay-detail", args=[replay.pk])
+    url = reverse("redrive:replay-detail", args=[replay.pk])
     return ReplayLine(replay, url, replay.settled, to_go, replay_page.parts(replay))
 
 

@@ -73,9 +73,9 @@ def of_job(request: HttpRequest) -> HttpResponse:
     source, queue, task = (request.GET.get(name, "")[:200] for name in ("source", "queue", "task"))
     decides = chosen(policies.readable(policies.published(request.viewer)), source, queue, task)
     if decides:
-        return go(request, reverse("policy-detail", args=[decides.name]))
+        return go(request, reverse("redrive:policy-detail", args=[decides.name]))
     given = {name: text for name, text in (("task", task), ("source", source)) if text}
-    return go(request, f"{reverse('policy-new')}?{urlencode(given)}")
+    return go(request, f"{reverse('redrive:policy-new')}?{urlencode(given)}")
 
 
 @require_safe
@@ -104,7 +104,7 @@ def _not_in_force(request: HttpRequest, name: str) -> HttpResponse:
         policies.versions(request.viewer, name, limit=1)
     except policies.NoSuchPolicy as error:
         raise Http404(NO_SUCH_POLICY) from error
-    return go(request, reverse("policy-versions", args=[name]))
+    return go(request, reverse("redrive:policy-versions", args=[name]))
 
 
 @require_POST
@@ -149,7 +149,7 @@ def publish(request: HttpRequest, name: str) -> HttpResponse:
         say(request, f"Nothing differs from v{made.version}: it stays in force.", level="info")
     else:
         _say_published(request, made, edit.current)
-    return go(request, reverse("policy-detail", args=[made.name]))
+    return go(request, reverse("redrive:policy-detail", args=[made.name]))
 
 
 def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVersion | None) -> None:
@@ -157,9 +157,9 @@ def _say_published(request: HttpRequest, made: PolicyVersion, before: PolicyVers
         "It decides now" if made.mode == core.ENFORCE else "It decides nothing yet, and records what it would have done"
     )
     undo = (
-        reverse("policy-put-back", args=[made.name, before.version])
+        reverse("redrive:policy-put-back", args=[made.name, before.version])
         if before
-        else reverse("policy-withdraw", args=[made.name])
+        else reverse("redrive:policy-withdraw", args=[made.name])
     )
     say(
         request,
@@ -252,11 +252,11 @@ def page(
         "presets": policy_list.presets(preset, given or {}) if not edit.name and request.method == "GET" else [],
         "next_version": _next_version(request, edit.name) if edit.name else 1,
         "backtest": policy_backtest.told(policies.backtest(viewer, drawn, now - JUDGED, now)) if is_judged else None,
-        "backtest_url": reverse("policy-backtest", args=[address]),
+        "backtest_url": reverse("redrive:policy-backtest", args=[address]),
         "preset": preset,
-        "preview_url": reverse("policy-preview", args=[address]),
-        "publish_url": reverse("policy-publish", args=[address]),
-        "self_url": reverse("policy-detail", args=[edit.name]) if edit.name else reverse("policy-new"),
+        "preview_url": reverse("redrive:policy-preview", args=[address]),
+        "publish_url": reverse("redrive:policy-publish", args=[address]),
+        "self_url": reverse("redrive:policy-detail", args=[edit.name]) if edit.name else reverse("redrive:policy-new"),
     }
     if edit.current:
         context |= _standing(request, edit.current)
@@ -277,7 +277,7 @@ def _standing(request: HttpRequest, current: PolicyVersion) -> dict[str, Any]:
         if current.mode == core.OBSERVE
         else None,
         "decided_url": links.failures_of(policy=str(current), state="any"),
-        "self_url": reverse("policy-detail", args=[current.name]),
+        "self_url": reverse("redrive:policy-detail", args=[current.name]),
     }
 
 

@@ -40,7 +40,7 @@ def lines(
 
 def _line(version: PolicyVersion, before: PolicyVersion | None, current: PolicyVersion | None, viewer: Viewer) -> Line:
     is_current = bool(current and current.version == version.version)
-    address = reverse("policy-versions", args=[version.name])
+    address = reverse("redrive:policy-versions", args=[version.name])
     says, often = policy_words.in_brief(version)
     compare = f"{address}?left={version.version}&right={current.version}" if current and not is_current else ""
     return Line(
@@ -51,7 +51,7 @@ def _line(version: PolicyVersion, before: PolicyVersion | None, current: PolicyV
         is_current,
         not is_current and policies.may_publish(viewer, version.match_source),
         compare,
-        f"{reverse('policy-detail', args=[version.name])}?from={version.version}" if compare else "",
+        f"{reverse('redrive:policy-detail', args=[version.name])}?from={version.version}" if compare else "",
     )
 
 

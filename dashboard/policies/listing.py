@@ -41,7 +41,7 @@ def _line(version: PolicyVersion, told: Any) -> Line:
     match = Match(version.match_source, version.match_queue, version.match_task)
     return Line(
         version.name,
-        reverse("policy-detail", args=[version.name]),
+        reverse("redrive:policy-detail", args=[version.name]),
         policy_words.matches(match),
         version.mode,
         says,
@@ -92,9 +92,11 @@ def _decides(rows: list[Any], is_by_queue: bool) -> Decides:
     queues = ", ".join(one.queue for one in rows) if is_by_queue else ""
     if first.policy is None:
         given = {"task": first.task, "source": first.source}
-        return Decides(queues, "", "", 0, f"{reverse('policy-new')}?{urlencode(given)}")
+        return Decides(queues, "", "", 0, f"{reverse('redrive:policy-new')}?{urlencode(given)}")
     version = first.policy
-    return Decides(queues, version.name, version.mode, version.version, reverse("policy-detail", args=[version.name]))
+    return Decides(
+        queues, version.name, version.mode, version.version, reverse("redrive:policy-detail", args=[version.name])
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def presets(chosen: str = "", given: Mapping[str, str] | None = None) -> list[Of
 
 def _offer(name: str, preset: Any, chosen: str, given: Mapping[str, str]) -> Offer:
     policy = parse({**preset.document, "name": "preset"})
-    url = f"{reverse('policy-new')}?{urlencode({'preset': name, **given})}"
+    url = f"{reverse('redrive:policy-new')}?{urlencode({'preset': name, **given})}"
     return Offer(
         name, preset.title, preset.says, policy_words.curve(policy), policy_words.attempts(policy.max_attempts),
         _bars([one.mean_s for one in backoff.schedule(policy)]), url, name == chosen,

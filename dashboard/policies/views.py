@@ -34,7 +34,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "more_tasks": max(0, len(tasks) - MOST_TASKS),
         "presets": [] if found else policy_list.presets(),
         "may_act": may_act,
-        "lint_url": reverse("policy-lint"),
+        "lint_url": reverse("redrive:policy-lint"),
     }
     return render_page(request, "redrive/policies/list.html", context, part="policies")
 
@@ -82,7 +82,7 @@ def put_back(request: HttpRequest, name: str, version: int) -> HttpResponse:
     except policies.PolicyRefused as refused:
         return _refused(request, name, refused)
     say(request, f"Version {version} of {name} is in force again, as v{made.version}.")
-    return go(request, reverse("policy-detail", args=[name]))
+    return go(request, reverse("redrive:policy-detail", args=[name]))
 
 
 @require_POST
@@ -94,9 +94,9 @@ def withdraw(request: HttpRequest, name: str) -> HttpResponse:
         raise Http404(NO_SUCH_POLICY) from error
     except policies.PolicyRefused as refused:
         return _refused(request, name, refused)
-    undo = reverse("policy-put-back", args=[name, ended.version])
+    undo = reverse("redrive:policy-put-back", args=[name, ended.version])
     say(request, f"{name} is no longer in force.", undo=undo, undo_fields=[("reason", "The withdrawal taken back.")])
-    return go(request, reverse("policy-versions", args=[name]))
+    return go(request, reverse("redrive:policy-versions", args=[name]))
 
 
 def _said(request: HttpRequest) -> dict:
@@ -106,4 +106,4 @@ def _said(request: HttpRequest) -> dict:
 
 def _refused(request: HttpRequest, name: str, refused: policies.PolicyRefused) -> HttpResponse:
     say(request, refused.message, level="error")
-    return go(request, reverse("policy-versions", args=[name]))
+    return go(request, reverse("redrive:policy-versions", args=[name]))

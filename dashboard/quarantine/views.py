@@ -48,8 +48,10 @@ def _changed(request: HttpRequest, pk: int, act: Callable[..., Acted], said: str
     except NotDone as refused:
         return _answer(request, refused.words, level="error", status=refused.status)
     fields = [("key", done.key), ("back", _back_url(request))]
-    link = reverse("failure-detail", args=[pk])
-    return _answer(request, said, link=link, link_text="The job", undo=reverse("failure-undo"), undo_fields=fields)
+    link = reverse("redrive:failure-detail", args=[pk])
+    return _answer(
+        request, said, link=link, link_text="The job", undo=reverse("redrive:failure-undo"), undo_fields=fields
+    )
 
 
 def _answer(request: HttpRequest, words: str, *, status: int = 200, **more: Any) -> HttpResponse:
@@ -81,5 +83,5 @@ def _page(request: HttpRequest, after: str, status: int = 200) -> HttpResponse:
 
 
 def _address(after: str) -> str:
-    where = reverse("quarantine-list")
+    where = reverse("redrive:quarantine-list")
     return f"{where}?{urlencode({'after': after})}" if whole_number(after) is not None else where

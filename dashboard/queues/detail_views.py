@@ -88,7 +88,7 @@ def index(request: HttpRequest, source: str, queue: str) -> HttpResponse:
     window = _window(request, now, depths.watched_since(source, queue))
     history = depths.history(viewer, source, queue, window.since, window.until, most=_POINTS, now=now)
     found = depths.marks(viewer, source, queue, window.since, window.until)
-    address = reverse("queue-detail", args=[source, queue])
+    address = reverse("redrive:queue-detail", args=[source, queue])
     context = {
         "source": source,
         "queue": queue,
@@ -127,7 +127,9 @@ def return_now(request: HttpRequest, source: str, boot: str) -> HttpResponse:
             f"{count:,} job{'' if count == 1 else 's'} returned to {'its queue' if count == 1 else 'their queues'}.",
         )
     queue = request.POST.get("queue", "")
-    return go(request, reverse("queue-detail", args=[source, queue]) if queue else reverse("queue-list"))
+    return go(
+        request, reverse("redrive:queue-detail", args=[source, queue]) if queue else reverse("redrive:queue-list")
+    )
 
 
 def _stranded(known: overview.SourceRow | None, source: str, queue: str) -> list[stranded.Stranded]:

@@ -100,7 +100,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 def _address(after: str) -> str:
-    return f"{reverse('queue-list')}?{urlencode({'after': after})}" if after else reverse("queue-list")
+    return f"{reverse('redrive:queue-list')}?{urlencode({'after': after})}" if after else reverse("redrive:queue-list")
 
 
 def _source(row: overview.SourceRow) -> SourceLines:

@@ -160,7 +160,7 @@ def _shown(viewer: Viewer, rows: list[Replay]) -> list[dict[str, Any]]:
     return [
         replay_shapes.replay(
             row,
-            page_of("replay-detail", row.pk),
+            page_of("redrive:replay-detail", row.pk),
             rates[row.pk],
             [names[pk] for pk in row.without_groups if pk in names],
             warnings.get(row.pk, []),

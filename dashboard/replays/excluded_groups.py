@@ -57,7 +57,7 @@ def _row(replay: Replay, one: GroupAside, *, is_open: bool, may_act: bool) -> Ro
         one.by,
         one.at,
         one.jobs,
-        reverse("group-detail", args=[one.group.name]),
+        reverse("redrive:group-detail", args=[one.group.name]),
         new_replay_url,
         can,
     )

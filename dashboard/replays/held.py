@@ -93,7 +93,7 @@ def _failing(replay: Replay, group: Any, count: int, planned: int | None, told: 
         str(group),
         group.culprit,
         count,
-        reverse("group-detail", args=[group.name]),
+        reverse("redrive:group-detail", args=[group.name]),
         links.list_url(f"replay:{replay.pk} group:{group.name} state:any"),
         group.fingerprint,
         what,

@@ -151,7 +151,7 @@ def _called(replay: Replay, state: str, words: str) -> str:
 def row(replay: Replay) -> Row:
     return Row(
         replay,
-        reverse("replay-detail", args=[replay.pk]),
+        reverse("redrive:replay-detail", args=[replay.pk]),
         scope(replay),
         parts(replay),
         replay.settled,
@@ -227,7 +227,7 @@ def draft(replay: Replay, left_out: Collection[str]) -> Draft | None:
     else:
         fields.append(("q", replay.query))
     is_long = sum(len(value) for _, value in fields) > _LONGEST_ADDRESS
-    return Draft(_drafted_jobs(replay), reverse("replay-new"), fields, "post" if is_long else "get")
+    return Draft(_drafted_jobs(replay), reverse("redrive:replay-new"), fields, "post" if is_long else "get")
 
 
 def _drafted_jobs(replay: Replay) -> int:
@@ -420,13 +420,13 @@ def again(replay: Replay, found) -> Again:
         title,
         group.culprit if group else "",
         count,
-        reverse("group-detail", args=[group.name]) if group else "",
+        reverse("redrive:group-detail", args=[group.name]) if group else "",
         links.list_url(text),
     )
 
 
 def tabs(replay: Replay, on: str) -> list[Tab]:
-    url = reverse("replay-detail", args=[replay.pk])
+    url = reverse("redrive:replay-detail", args=[replay.pk])
     found = [Tab("", "All", replay.total, f"{url}#items", on == "")]
     for state, words, _ in PARTS:
         count = getattr(replay, state)

@@ -181,7 +181,7 @@ def choices(preview, places: dict[str, Place]) -> Choices | None:
             one.count,
             one.is_on,
             one.reason,
-            reverse("group-detail", args=[one.fingerprint]),
+            reverse("redrive:group-detail", args=[one.fingerprint]),
         )
         for one in preview.choices
     ]

@@ -60,7 +60,7 @@ def new(request: HttpRequest) -> HttpResponse:
     scope = forms.Scope(given)
     if not scope.is_valid():
         say(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
-        return go(request, reverse("failure-list"))
+        return go(request, reverse("redrive:failure-list"))
     what = scope.cleaned_data
     # No search at all is not "everything": that must be asked for, by an empty `q`.
     if not what["selection"] and "q" not in given:
@@ -121,7 +121,7 @@ def _start(request: HttpRequest, what: dict, asked: _Asked) -> HttpResponse:
         if asked.refuse(refused):
             return _preview_page(request, what, asked, form=form, status=422)
         return _preview_page(request, what, asked, form=form, refused=refused, status=409)
-    return go(request, reverse("replay-detail", args=[started.pk]))
+    return go(request, reverse("redrive:replay-detail", args=[started.pk]))
 
 
 def _preview_page(
@@ -251,7 +251,9 @@ def page(request: HttpRequest, replay: Replay, *, status: int = 200, **more: obj
         "items_first": after is None,
         "may_act": request.viewer.may_anywhere(OPERATOR),
         "tabs": replay_page.tabs(replay, state),
-        "here": request.get_full_path() if request.method == "GET" else reverse("replay-detail", args=[replay.pk]),
+        "here": request.get_full_path()
+        if request.method == "GET"
+        else reverse("redrive:replay-detail", args=[replay.pk]),
         **more,
     }
     return render_page(request, "redrive/replays/detail.html", context, part="replay", status=status)
@@ -314,7 +316,7 @@ def discard(request: HttpRequest, pk: int) -> HttpResponse:
     except ReplayRefused as refused:
         return page(request, replay, status=409, refused=refused.message)
     say(request, f"Draft #{pk} discarded. No job was changed.")
-    return go(request, reverse("replay-list"))
+    return go(request, reverse("redrive:replay-list"))
 
 
 @require_POST
@@ -402,7 +404,7 @@ def resolve_all(request: HttpRequest, pk: int) -> HttpResponse:
         say(request, f"{jobs} recorded as lost: dead again.", link=again, link_text="Replay them")
     if request.htmx:
         return page(request, found(request, pk))
-    return go(request, reverse("replay-detail", args=[pk]))
+    return go(request, reverse("redrive:replay-detail", args=[pk]))
 
 
 def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str = "refused") -> HttpResponse:
@@ -413,4 +415,4 @@ def _answer(request: HttpRequest, replay: Replay, done: str, act, *, beside: str
     say(request, done)
     if request.htmx:
         return page(request, found(request, replay.pk))
-    return go(request, reverse("replay-detail", args=[replay.pk]))
+    return go(request, reverse("redrive:replay-detail", args=[replay.pk]))

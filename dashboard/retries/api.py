@@ -84,7 +84,7 @@ def _item(found: Reschedule) -> dict[str, Any]:
         "changed": found.changed,
         "left": found.left,
         "why": found.why,
-        "url": page_of("reschedule-detail", found.pk),
+        "url": page_of("redrive:reschedule-detail", found.pk),
     }
 
 

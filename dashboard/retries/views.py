@@ -37,7 +37,7 @@ def new(request: HttpRequest) -> HttpResponse:
     scope, change = forms.Scope(given), Change(given)
     if not scope.is_valid():
         say(request, " ".join(text for texts in scope.errors.values() for text in texts), level="error")
-        return go(request, reverse("failure-list"))
+        return go(request, reverse("redrive:failure-list"))
     what = scope.cleaned_data
     selection, query = what["selection"], "" if what["selection"] else what["q"]
     # No search at all is not "everything": that must be asked for, by an empty `q`.
@@ -56,7 +56,7 @@ def new(request: HttpRequest) -> HttpResponse:
         except RescheduleRefused as refused:
             status = 422 if refused.code in {"bad_change", "reason_required"} else 409
             return _page(request, query, selection, change, refused=refused, status=status)
-        return go(request, reverse("reschedule-detail", args=[planned.pk]))
+        return go(request, reverse("redrive:reschedule-detail", args=[planned.pk]))
     return _page(request, query, selection, change, status=200 if change.is_valid() else 422)
 
 
@@ -132,7 +132,7 @@ def _detail(request: HttpRequest, planned: Reschedule, *, refused: str = "", sta
         "shown": retry_page.shown(
             planned, may_act=request.viewer.may(OPERATOR, planned.source), undone=undone is not None
         ),
-        "here": reverse("reschedule-detail", args=[planned.pk]),
+        "here": reverse("redrive:reschedule-detail", args=[planned.pk]),
     }
     return render_page(request, "redrive/retries/detail.html", context, part="reschedule", status=status)
 
@@ -148,4 +148,4 @@ def undo(request: HttpRequest, pk: int) -> HttpResponse:
         back = rescheduling.undo(request.viewer, planned, reason=form.cleaned_data["reason"])
     except RescheduleRefused as refused:
         return _detail(request, planned, refused=refused.message, status=403 if refused.code == "forbidden" else 409)
-    return go(request, reverse("reschedule-detail", args=[back.pk]))
+    return go(request, reverse("redrive:reschedule-detail", args=[back.pk]))

@@ -62,7 +62,7 @@ def line(viewer: Viewer, view: SavedView) -> Line:
 
 def _replay_url(query: str) -> str:
     # An empty search is a scope too, where it is said.
-    return f"{reverse('replay-new')}?{urlencode({'q': query})}" if query else ""
+    return f"{reverse('redrive:replay-new')}?{urlencode({'q': query})}" if query else ""
 
 
 def count(viewer: Viewer, view: SavedView) -> str:

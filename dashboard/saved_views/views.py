@@ -58,7 +58,7 @@ def save(request: HttpRequest) -> HttpResponse:
         view = saved_views.save(request.viewer, name=name, query=query, is_shared="is_shared" in request.POST)
     except ViewRefused as refused:
         return _refused(request, refused, links.list_url(query.strip()))
-    say(request, f"Saved as “{view.name}”.", link=reverse("view-list"), link_text="All views")
+    say(request, f"Saved as “{view.name}”.", link=reverse("redrive:view-list"), link_text="All views")
     return go(request, links.list_url(view.query))
 
 
@@ -72,9 +72,9 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         changed = saved_views.change(request.viewer, view, changes)
     except ViewRefused as refused:
-        return _refused(request, refused, reverse("view-list"))
+        return _refused(request, refused, reverse("redrive:view-list"))
     say(request, f"Changed “{changed.name}”.")
-    return go(request, reverse("view-list"))
+    return go(request, reverse("redrive:view-list"))
 
 
 @require_POST
@@ -84,12 +84,12 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         saved_views.delete(request.viewer, view)
     except ViewRefused as refused:
-        return _refused(request, refused, reverse("view-list"))
+        return _refused(request, refused, reverse("redrive:view-list"))
     fields = [("name", view.name), ("query", view.query), *([("is_shared", "1")] if view.is_shared else [])]
     is_own = view.owner_id == request.viewer.user_id
-    undo = {"undo": reverse("view-save"), "undo_fields": fields} if is_own else {}
+    undo = {"undo": reverse("redrive:view-save"), "undo_fields": fields} if is_own else {}
     say(request, f"Deleted “{view.name}”.", **undo)
-    return go(request, reverse("view-list"))
+    return go(request, reverse("redrive:view-list"))
 
 
 def _found(request: HttpRequest, pk: int) -> SavedView:

@@ -6,12 +6,31 @@ from collections.abc import Callable
 from functools import wraps
 
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
+from django.urls import ResolverMatch
 
 from jobs_admin.admin.records import ADMIN_OF_ALL
+from jobs_admin.db import audit
 from jobs_admin.models.access import ADMIN, EVERY_SOURCE, Viewer, viewer_of
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def address_name(match: ResolverMatch) -> str:
+    """The name of an address within the desk, as `failure-detail` or `api:list_queues`, without the namespace of its mount."""
+    spaces = match.namespaces[1:] if match.app_names[:1] == ["redrive"] else match.namespaces
+    return ":".join([*spaces, match.url_name or ""])
+
+
+def record_refusal(request: HttpRequest, reason: str) -> None:
+    """Record in the audit, once a request, that an act of somebody who is logged in was refused."""
+    if request.method in READS or not request.user.is_authenticated or getattr(request, "is_refusal_recorded", False):
+        return
+    request.is_refusal_recorded = True
+    name = address_name(request.resolver_match) if request.resolver_match else request.path
+    with transaction.atomic():
+        audit.record(viewer_of(request.user), name, request.path, reason=reason, allowed=False)
 
 
 def can(role: str) -> Callable:
@@ -26,10 +45,14 @@ def can(role: str) -> Callable:
         def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
             # Remembered for a moment where the request only looks (dashboard.web.middleware.identity).
             request.viewer = getattr(request, "known_viewer", None) or viewer_of(request.user)
-            if not _holds(request.viewer, role):
-                what = "role admin on every source" if role == ADMIN_OF_ALL else f"role {role}"
-                raise PermissionDenied(f"This needs the {what}. Ask an admin of this desk for it.")
-            response = view(request, *args, **kwargs)
+            try:
+                if not _holds(request.viewer, role):
+                    what = "role admin on every source" if role == ADMIN_OF_ALL else f"role {role}"
+                    raise PermissionDenied(f"This needs the {what}. Ask an admin of this desk for it.")
+                response = view(request, *args, **kwargs)
+            except PermissionDenied as refused:
+                record_refusal(request, str(refused))
+                raise
             response.headers.setdefault("Cache-Control", "no-store")
             return response
 

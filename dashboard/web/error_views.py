@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from dashboard.web.access import READS
+from dashboard.web.access import record_refusal
 from dashboard.web.middleware.entrance import page_of, turned_away
-from jobs_admin.db import audit
-from jobs_admin.models.access import viewer_of
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -20,10 +17,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def not_allowed(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Refused; an act that was refused is written down."""
-    if request.method not in READS and request.user.is_authenticated:
-        name = request.resolver_match.view_name if request.resolver_match else request.path
-        with transaction.atomic():
-            audit.record(viewer_of(request.user), name, request.path, reason=str(exception), allowed=False)
+    record_refusal(request, str(exception))
     return _answer(request, 403, str(exception) or "You may not do this.")
 
 

@@ -22,42 +22,42 @@ def query_for(**fields: str) -> str:
 
 def failures_of(**fields: str) -> str:
     """The list of the failures that have these values."""
-    return _with_query("failure-list", query_for(**fields))
+    return _with_query("redrive:failure-list", query_for(**fields))
 
 
 def list_url(text: str = "", **more: object) -> str:
     """The list of what a search finds."""
     pairs = {"q": text, **more} if text else more
-    return f"{reverse('failure-list')}?{urlencode(pairs)}" if pairs else reverse("failure-list")
+    return f"{reverse('redrive:failure-list')}?{urlencode(pairs)}" if pairs else reverse("redrive:failure-list")
 
 
 def replay_of(**fields: str) -> str:
     """The draft of a replay of the failures that have these values."""
-    return _with_query("replay-new", query_for(**fields))
+    return _with_query("redrive:replay-new", query_for(**fields))
 
 
 def new_replay(text: str) -> str:
     """The draft of a replay of what a search finds."""
-    return _with_query("replay-new", text)
+    return _with_query("redrive:replay-new", text)
 
 
 def replay_of_job(pk: int) -> str:
     """The draft of a replay of this one failure, where more can be decided than beside the failure itself."""
-    return f"{reverse('replay-new')}?{urlencode({'selection': pk})}"
+    return f"{reverse('redrive:replay-new')}?{urlencode({'selection': pk})}"
 
 
 def retries_url(text: str) -> str:
     """Where it is decided when the retries of this search run instead."""
-    return _with_query("reschedule-new", text)
+    return _with_query("redrive:reschedule-new", text)
 
 
 def retry_of_job(pk: int) -> str:
     """The same for one job."""
-    return f"{reverse('reschedule-new')}?{urlencode({'selection': pk})}"
+    return f"{reverse('redrive:reschedule-new')}?{urlencode({'selection': pk})}"
 
 
 def group_page(fingerprint: str) -> str:
-    return _address(get_script_prefix(), "group-detail", fingerprint)
+    return _address(get_script_prefix(), "redrive:group-detail", fingerprint)
 
 
 _VERSION = re.compile(r"([a-z0-9][a-z0-9._-]{0,62})@([1-9]\d{0,8})")
@@ -76,19 +76,19 @@ def policy_version(text: str) -> str:
     name, number = found[1], int(found[2])
     # The list begins with it where it may be long.
     after = f"?after={number + 1}" if number > 1 else ""
-    return f"{_address(get_script_prefix(), 'policy-versions', name)}{after}#v{number}"
+    return f"{_address(get_script_prefix(), 'redrive:policy-versions', name)}{after}#v{number}"
 
 
 def queue_page(source: str, queue: str) -> str:
     """A queue over time."""
-    return _address(get_script_prefix(), "queue-detail", source, queue)
+    return _address(get_script_prefix(), "redrive:queue-detail", source, queue)
 
 
 def of_mark(kind: str, ref: str) -> str:
     """What a mark of a picture stands for; "" where that has no page."""
     if kind == "policy":
         return policy_version(ref)
-    name = {"alert": "alert-detail", "replay": "replay-detail"}.get(kind)
+    name = {"alert": "redrive:alert-detail", "replay": "redrive:replay-detail"}.get(kind)
     try:
         return _address(get_script_prefix(), name, int(ref)) if name else ""
     except NoReverseMatch:
@@ -97,7 +97,7 @@ def of_mark(kind: str, ref: str) -> str:
 
 def policy_of(**fields: str) -> str:
     """The policy that decides about such jobs, or the beginning of one (source, queue, task)."""
-    return f"{_address(get_script_prefix(), 'policy-of')}?{urlencode(fields)}"
+    return f"{_address(get_script_prefix(), 'redrive:policy-of')}?{urlencode(fields)}"
 
 
 def back(request: HttpRequest, *, otherwise: str) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.contrib.admin import ModelAdmin
 from django.core import checks
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, get_script_prefix, reverse
 
 from dashboard.web.access import READS
 from jobs_admin.admin.records import ADMIN_OF_ALL, NOBODY, PERMISSION
@@ -57,7 +58,7 @@ _OF_RECORDS = {
 class Address:
     """One address, and of the API one call at it."""
 
-    route: str  # "/failures/<int:pk>/"
+    route: str  # "/failures/<int:pk>/", with what it is mounted under
     name: str  # "failure-detail", "admin:jobs_admin_failure_change", "api:one_failure"
     right: str  # "" where none is declared
     methods: tuple[str, ...]  # of GET, POST, PATCH …; HEAD goes with GET
@@ -72,23 +73,30 @@ class Address:
 
 
 def addresses() -> list[Address]:
-    """Every address of the desk, in the order of the URLconf."""
+    """Every address of the desk and of Django's admin, in the order of the URLconf; those of a project around them are not ours."""
     # The API has an entry for each call, and all at one address a view that knows them all.
-    return list(dict.fromkeys(_addresses(get_resolver().url_patterns, "/", "")))
+    return list(dict.fromkeys(_ours(get_resolver().url_patterns, "/")))
+
+
+def _ours(patterns: list, before: str) -> Iterator[Address]:
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            route = before + str(pattern.pattern).removeprefix("^")
+            if pattern.app_name == "redrive":
+                yield from _addresses(pattern.url_patterns, route, "")
+            elif pattern.app_name == "admin":
+                yield from _addresses(pattern.url_patterns, route, "admin:")
+            else:
+                yield from _ours(pattern.url_patterns, route)
 
 
 def _addresses(patterns: list, before: str, space: str) -> Iterator[Address]:
     for pattern in patterns:
         route = before + str(pattern.pattern).removeprefix("^")
         if isinstance(pattern, URLResolver):
-            inner = f"{pattern.namespace}:" if pattern.namespace else _space_of(pattern) or space
-            yield from _addresses(pattern.url_patterns, route, inner)
+            yield from _addresses(pattern.url_patterns, route, f"{pattern.app_name}:" if pattern.app_name else space)
         elif isinstance(pattern, URLPattern):
             yield from _of(pattern, route, f"{space}{pattern.name or ''}")
-
-
-def _space_of(resolver: URLResolver) -> str:
-    return f"{resolver.app_name}:" if resolver.app_name else ""
 
 
 def _of(pattern: URLPattern, route: str, name: str) -> Iterator[Address]:
@@ -143,3 +151,16 @@ def every_address_declares_its_right(app_configs: object = None, **_: Any) -> li
             how = "Put require_safe, require_POST or require_http_methods above @can(role)."
             found.append(checks.Error(f"{where} says nothing of its methods.", hint=how, id="redrive.E002"))
     return found
+
+
+@checks.register(checks.Tags.urls)
+def links_lead_to_the_mount(app_configs: object = None, **_: Any) -> list[checks.CheckMessage]:
+    """Notices are written without the URLconf: the setting that they are written by has to name the same place."""
+    try:
+        there, said = reverse("redrive:overview"), get_script_prefix() + settings.REDRIVE_MOUNTED_AT
+    except NoReverseMatch:  # a project with the engine alone
+        return []
+    if there == said:
+        return []
+    how = f"The URLconf includes dashboard.routes at {there}: REDRIVE_MOUNTED_AT has to be the same path, as 'ops/redrive/'."
+    return [checks.Error(f"Links of notices would lead to {said}.", hint=how, id="redrive.E003")]

@@ -24,7 +24,7 @@ def security_txt(request: HttpRequest) -> HttpResponse:
     lines = [f"Contact: {contact}" for contact in contacts]
     lines.append(f"Expires: {today + _EXPIRES_AFTER:%Y-%m-%dT%H:%M:%SZ}")
     if settings.REDRIVE_URL.startswith("https://"):
-        lines.append(f"Canonical: {settings.REDRIVE_URL}{reverse('security-txt')}")
+        lines.append(f"Canonical: {settings.REDRIVE_URL}{reverse('redrive:security-txt')}")
     return HttpResponse("\n".join([*lines, ""]), content_type="text/plain; charset=utf-8")
 
 

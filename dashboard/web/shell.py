@@ -9,6 +9,7 @@ from django.conf import settings
 from django.template.loader import get_template
 from django.urls import get_script_prefix, reverse
 
+from dashboard.web.links import url_of
 from dashboard.web.toasts import toasts as said
 from jobs_admin import config
 from jobs_admin.models.access import ADMIN, OPERATOR, VIEWER, viewer_of
@@ -32,7 +33,7 @@ class Shell:
     is_read_only: bool
     may_see: bool
     may_operate: bool
-    may_administer: bool
+    admin_url: str  # of Django's admin; "" where the person may not, or the project has none
 
 
 _PLACES = (
@@ -64,7 +65,7 @@ def shell(context) -> Shell:
         config.is_read_only(),
         bool(viewer and viewer.may_anywhere(VIEWER)),
         bool(viewer and viewer.may_anywhere(OPERATOR)),
-        bool(is_admin and getattr(request, "user", None) and request.user.is_staff),
+        url_of("admin:index") if is_admin and getattr(request, "user", None) and request.user.is_staff else "",
     )
 
 
@@ -74,7 +75,13 @@ def _places(here: str, sees_demo: bool, is_admin: bool, prefix: str) -> tuple[Pl
     if not is_admin:
         hidden |= {"audit-list", "source-list"}
     return tuple(
-        Place(name, reverse(url_name), icon_name, key, here == url_name or here.startswith(prefixes or ("\0",)))
+        Place(
+            name,
+            reverse(f"redrive:{url_name}"),
+            icon_name,
+            key,
+            here == url_name or here.startswith(prefixes or ("\0",)),
+        )
         for name, url_name, icon_name, key, prefixes in _PLACES
         if url_name not in hidden
     )

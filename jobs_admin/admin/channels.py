@@ -34,7 +34,7 @@ class ChannelAdmin(Records):
 
     @admin.display(description="page")
     def page(self, channel: Channel) -> str:
-        url = reverse("channel-detail", args=[channel.pk])
+        url = reverse("redrive:channel-detail", args=[channel.pk])
         return format_html('<a href="{}">Its page, where it is changed and tested</a>', url)
 
     @admin.display(description="address")

@@ -98,7 +98,7 @@ class FailureAdmin(Records):
     @admin.display(description="page")
     def page(self, failure: Failure) -> str:
         return format_html(
-            '<a href="{}">Attempts, traceback, arguments</a>', reverse("failure-detail", args=[failure.pk])
+            '<a href="{}">Attempts, traceback, arguments</a>', reverse("redrive:failure-detail", args=[failure.pk])
         )
 
     @admin.display(description="group")
@@ -131,7 +131,7 @@ class FailureAdmin(Records):
             given = {"q": scope["query"]}
         else:
             given = {"selection": ",".join(map(str, scope["selection"]))}
-        return HttpResponseRedirect(f"{reverse('replay-new')}?{urlencode(given)}")
+        return HttpResponseRedirect(f"{reverse('redrive:replay-new')}?{urlencode(given)}")
 
     @admin.action(description="Discard", permissions=["operate"])
     def discard(self, request: HttpRequest, chosen: QuerySet) -> HttpResponse | None:
@@ -175,7 +175,7 @@ class FailureAdmin(Records):
             "ids": scope.get("selection") or request.POST.getlist(ACTION_CHECKBOX_NAME)[:1],
             "across": scope.get("query") is not None,
         }
-        return TemplateResponse(request, "admin/jobs_admin/failure/confirm.html", context)
+        return TemplateResponse(request, "redrive/admin/confirm_failures.html", context)
 
 
 def _scope(request: HttpRequest) -> dict[str, Any]:

@@ -94,7 +94,8 @@ class GroupAdmin(Records):
     @admin.display(description="page")
     def page(self, group: Group) -> str:
         return format_html(
-            '<a href="{}">Trend, queues, tasks, traceback</a>', reverse("group-detail", args=[group.fingerprint])
+            '<a href="{}">Trend, queues, tasks, traceback</a>',
+            reverse("redrive:group-detail", args=[group.fingerprint]),
         )
 
     @admin.display(description="dead")

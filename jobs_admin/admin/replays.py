@@ -38,7 +38,7 @@ class ReplayAdmin(Records):
     @admin.display(description="page")
     def page(self, replay: Replay) -> str:
         return format_html(
-            '<a href="{}">Progress, pause, resume, cancel</a>', reverse("replay-detail", args=[replay.pk])
+            '<a href="{}">Progress, pause, resume, cancel</a>', reverse("redrive:replay-detail", args=[replay.pk])
         )
 
     def get_changelist(self, request: HttpRequest, **more: Any) -> type[ChangeList]:

@@ -35,7 +35,7 @@ class RuleAdmin(Records):
 
     @admin.display(description="page")
     def page(self, rule: Rule) -> str:
-        url = reverse("alert-rule-detail", args=[rule.pk])
+        url = reverse("redrive:alert-rule-detail", args=[rule.pk])
         return format_html('<a href="{}">Its page, where it is changed</a>', url)
 
     @admin.display(description="channels")

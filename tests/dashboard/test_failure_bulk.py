@@ -16,16 +16,16 @@ from tests.kit.groups import group
 def test_a_selection_over_pages_is_discarded_whole_and_undone_whole(ann, shop):
     ids = dead(5)
     chosen = {"selection": [str(ids[0]), ",".join(map(str, ids[1:4]))], "act": "discard", "reason": "tests"}
-    answer = ann.post(reverse("failure-bulk"), chosen, follow=True)
+    answer = ann.post(reverse("redrive:failure-bulk"), chosen, follow=True)
     assert "Discarded 4 jobs" in answer.content.decode()
     undo = {"act": "restore", "selection": ",".join(map(str, ids[:4])), "back": "/failures/?q=x"}
-    assert ann.post(reverse("failure-bulk"), undo).url == "/failures/?q=x"
+    assert ann.post(reverse("redrive:failure-bulk"), undo).url == "/failures/?q=x"
     assert Failure.objects.filter(state="dead").count() == 5
 
 
 def test_nothing_selected_discards_nothing_and_says_so(ann, shop):
     dead(2)
-    answer = ann.post(reverse("failure-bulk"), {"act": "discard", "q": ""}, follow=True)
+    answer = ann.post(reverse("redrive:failure-bulk"), {"act": "discard", "q": ""}, follow=True)
     assert "Nothing was selected" in answer.content.decode()
     assert Failure.objects.filter(state="dead").count() == 2
 
@@ -34,13 +34,13 @@ def test_all_that_match_is_its_own_choice_and_takes_only_what_matches(ann, shop)
     dead(3, queue="emails")
     dead(2)
     chosen = {"everything": "1", "q": "queue:emails", "act": "discard", "reason": "old"}
-    ann.post(reverse("failure-bulk"), chosen)
+    ann.post(reverse("redrive:failure-bulk"), chosen)
     assert Failure.objects.filter(state="discarded", queue="emails").count() == 3
     assert Failure.objects.filter(state="dead").count() == 2
 
 
 def test_the_way_back_leads_to_no_other_site(ann):
-    answer = ann.post(reverse("failure-bulk"), {"act": "discard", "back": "https://evil.example/"})
+    answer = ann.post(reverse("redrive:failure-bulk"), {"act": "discard", "back": "https://evil.example/"})
     assert answer.url == "/failures/"
 
 
@@ -64,18 +64,18 @@ def gone_on_with(client, answer):
     looked = []
     while answer.status_code == 200:
         looked.append(answer.context["looked"])
-        answer = client.post(reverse("failure-sweep"), {"sweep": field(answer, "sweep"), "q": ""})
+        answer = client.post(reverse("redrive:failure-sweep"), {"sweep": field(answer, "sweep"), "q": ""})
     return looked, answer
 
 
 def test_a_large_act_shows_its_progress_and_goes_on_until_it_is_done_and_is_undone_so(ann, shop, small_steps):
     dead(25)
     everything = {"everything": "1", "q": "", "act": "discard", "reason": "x"}
-    answer = ann.post(reverse("failure-bulk"), everything)
+    answer = ann.post(reverse("redrive:failure-bulk"), everything)
     assert "Discarding 10 of 25" in answer.content.decode()
     looked, answer = gone_on_with(ann, answer)
     assert looked == [10, 20] and Failure.objects.filter(state="discarded").count() == 25
-    answer = ann.post(reverse("failure-undo"), {"key": undo_key(ann.get(answer.url))})
+    answer = ann.post(reverse("redrive:failure-undo"), {"key": undo_key(ann.get(answer.url))})
     assert "Taking back" in answer.content.decode()
     gone_on_with(ann, answer)
     assert Failure.objects.filter(state="dead").count() == 25
@@ -83,18 +83,18 @@ def test_a_large_act_shows_its_progress_and_goes_on_until_it_is_done_and_is_undo
 
 def test_a_large_act_can_be_stopped_and_says_how_far_it_came(ann, shop, small_steps):
     dead(25)
-    answer = ann.post(reverse("failure-bulk"), {"everything": "1", "q": "", "act": "discard", "reason": "x"})
+    answer = ann.post(reverse("redrive:failure-bulk"), {"everything": "1", "q": "", "act": "discard", "reason": "x"})
     token = field(answer, "sweep")
-    answer = ann.post(reverse("failure-sweep"), {"sweep": token, "stop": "1"}, follow=True)
+    answer = ann.post(reverse("redrive:failure-sweep"), {"sweep": token, "stop": "1"}, follow=True)
     assert "Stopped. Discarded 10 jobs." in answer.content.decode()
 
 
 def test_the_steps_of_an_act_belong_to_who_began_it(ann, otto, shop, small_steps):
     dead(25)
-    answer = ann.post(reverse("failure-bulk"), {"everything": "1", "q": "", "act": "discard", "reason": "x"})
+    answer = ann.post(reverse("redrive:failure-bulk"), {"everything": "1", "q": "", "act": "discard", "reason": "x"})
     token = field(answer, "sweep")
     for stolen in (token, "nonsense"):
-        answer = otto.post(reverse("failure-sweep"), {"sweep": stolen}, follow=True)
+        answer = otto.post(reverse("redrive:failure-sweep"), {"sweep": stolen}, follow=True)
         assert "not yours" in answer.content.decode()
     assert Failure.objects.filter(state="discarded").count() == 10
 
@@ -103,7 +103,7 @@ def test_what_came_after_the_page_was_shown_is_not_caught(ann, shop):
     ids = dead(3)
     dead(2)
     chosen = {"everything": "1", "q": "queue:webhooks", "act": "discard", "reason": "old", "highest": ids[-1]}
-    ann.post(reverse("failure-bulk"), chosen)
+    ann.post(reverse("redrive:failure-bulk"), chosen)
     assert Failure.objects.filter(state="discarded").count() == 3
 
 
@@ -111,11 +111,13 @@ def test_an_act_of_htmx_answers_with_the_list_as_it_is_now(ann, shop):
     ids = dead(3)
     headers = {"HX-Request": "true", "HX-Target": "results"}
     chosen = {"selection": [str(ids[0])], "act": "discard", "q": "queue:webhooks"}
-    answer = ann.post(reverse("failure-bulk"), chosen, headers=headers)
+    answer = ann.post(reverse("redrive:failure-bulk"), chosen, headers=headers)
     text = answer.content.decode()
     assert 'id="results"' in text and "<html" not in text and "2 failures" in text and "Undo" in text
     assert answer["HX-Push-Url"] == "/failures/?q=queue%3Awebhooks"
-    answer = ann.post(reverse("failure-undo"), {"key": undo_key(answer), "q": "queue:webhooks"}, headers=headers)
+    answer = ann.post(
+        reverse("redrive:failure-undo"), {"key": undo_key(answer), "q": "queue:webhooks"}, headers=headers
+    )
     assert "3 failures" in answer.content.decode()
 
 
@@ -123,7 +125,7 @@ def test_an_act_of_htmx_answers_with_the_list_as_it_is_now(ann, shop):
 def test_a_refused_act_of_htmx_leaves_the_list_as_it_stands(ann, shop, chosen):
     dead(2)
     headers = {"HX-Request": "true", "HX-Target": "results"}
-    answer = ann.post(reverse("failure-bulk"), {"act": "discard"} | chosen, headers=headers)
+    answer = ann.post(reverse("redrive:failure-bulk"), {"act": "discard"} | chosen, headers=headers)
     assert (answer.status_code, answer["HX-Reswap"]) == (422, "none")
     text = answer.content.decode()
     assert "toast" in text and 'id="results"' not in text and Failure.objects.filter(state="dead").count() == 2
@@ -132,7 +134,7 @@ def test_a_refused_act_of_htmx_leaves_the_list_as_it_stands(ann, shop, chosen):
 def test_an_act_that_moved_nothing_does_not_count_as_done(ann, shop):
     (pk,) = dead(1, state="recovered")
     headers = {"HX-Request": "true", "HX-Target": "results"}
-    answer = ann.post(reverse("failure-bulk"), {"act": "discard", "selection": pk}, headers=headers)
+    answer = ann.post(reverse("redrive:failure-bulk"), {"act": "discard", "selection": pk}, headers=headers)
     assert answer.status_code == 409 and "No job was discarded" in answer.content.decode()
 
 
@@ -140,16 +142,16 @@ def test_an_act_that_moved_nothing_does_not_count_as_done(ann, shop):
 def test_a_search_too_long_for_an_address_is_refused_with_a_sentence(ann, shop, text):
     dead(1)
     chosen = {"everything": "1", "act": "discard", "reason": "x", "q": text}
-    answer = ann.post(reverse("failure-bulk"), chosen, follow=True)
+    answer = ann.post(reverse("redrive:failure-bulk"), chosen, follow=True)
     assert answer.status_code == 200 and "longer than 4,000 characters" in answer.content.decode()
-    answer = ann.post(reverse("view-save"), {"name": "x", "query": text}, follow=True)
+    answer = ann.post(reverse("redrive:view-save"), {"name": "x", "query": text}, follow=True)
     assert answer.status_code == 200 and "too long" in answer.content.decode()
 
 
 def test_the_quarantined_are_readmitted_and_the_discarded_restored_from_the_list(ann, shop):
     (ill,), (gone,) = dead(1, state="quarantined"), dead(1, state="discarded")
-    ann.post(reverse("failure-bulk"), {"selection": [str(ill)], "act": "readmit"})
-    ann.post(reverse("failure-bulk"), {"selection": [str(gone)], "act": "restore"})
+    ann.post(reverse("redrive:failure-bulk"), {"selection": [str(ill)], "act": "readmit"})
+    ann.post(reverse("redrive:failure-bulk"), {"selection": [str(gone)], "act": "restore"})
     assert Failure.objects.filter(state="dead").count() == 2
 
 
@@ -165,7 +167,7 @@ def test_readmit_is_offered_where_the_page_or_the_search_has_some_in_quarantine(
 
 def test_an_act_that_is_not_known_changes_nothing(ann, shop):
     ids = dead(1)
-    answer = ann.post(reverse("failure-bulk"), {"selection": ids, "act": "explode"}, follow=True)
+    answer = ann.post(reverse("redrive:failure-bulk"), {"selection": ids, "act": "explode"}, follow=True)
     assert "not known" in answer.content.decode() and Failure.objects.get().state == "dead"
 
 
@@ -173,10 +175,10 @@ def test_the_groups_of_the_chosen_are_resolved_with_a_way_back(ann, shop):
     one, other = group("KeyError", "x"), group("ValueError", "y")
     ids = dead(2, group=one) + dead(1, group=other)
     chosen = {"selection": [str(pk) for pk in ids[:2]], "act": "resolve", "q": ""}
-    answer = ann.post(reverse("failure-bulk"), chosen, follow=True)
+    answer = ann.post(reverse("redrive:failure-bulk"), chosen, follow=True)
     assert "Resolved 1 group" in answer.content.decode() and "Undo" in answer.content.decode()
     assert (Group.objects.get(pk=one.pk).state, Group.objects.get(pk=other.pk).state) == ("resolved", "new")
-    ann.post(reverse("failure-bulk"), {"everything": "1", "act": "mute_day", "q": f"group:{other.fingerprint}"})
+    ann.post(reverse("redrive:failure-bulk"), {"everything": "1", "act": "mute_day", "q": f"group:{other.fingerprint}"})
     assert Group.objects.get(pk=other.pk).state == "muted"
 
 
@@ -184,7 +186,7 @@ def test_groups_are_not_acted_on_by_a_search_that_looked_at_the_newest_only(ann,
     one = group("KeyError", "timeout")
     dead(2, group=one)
     chosen = {"everything": "1", "act": "resolve", "q": "*imeout"}
-    answer = ann.post(reverse("failure-bulk"), chosen, follow=True)
+    answer = ann.post(reverse("redrive:failure-bulk"), chosen, follow=True)
     assert "No index can answer" in answer.content.decode()
     assert Group.objects.get(pk=one.pk).state == "new"
 
@@ -193,7 +195,7 @@ def test_groups_that_came_after_the_page_was_shown_are_left_alone(ann, shop):
     one, other = group("KeyError", "x"), group("ValueError", "y")
     ids = dead(1, group=one)
     dead(1, group=other)
-    ann.post(reverse("failure-bulk"), {"everything": "1", "act": "resolve", "q": "", "highest": ids[0]})
+    ann.post(reverse("redrive:failure-bulk"), {"everything": "1", "act": "resolve", "q": "", "highest": ids[0]})
     assert [Group.objects.get(pk=g.pk).state for g in (one, other)] == ["resolved", "new"]
 
 
@@ -203,11 +205,11 @@ def test_relative_times_are_those_that_the_page_showed(ann, shop):
     Failure.objects.filter(pk=old).update(failed_at=shown - timedelta(minutes=30))
     Failure.objects.filter(pk=new).update(failed_at=shown - timedelta(hours=2))
     chosen = {"everything": "1", "act": "discard", "q": "age:<1h", "shown_at": int(shown.timestamp())}
-    ann.post(reverse("failure-bulk"), chosen)
+    ann.post(reverse("redrive:failure-bulk"), chosen)
     assert list(Failure.objects.filter(state="discarded").values_list("pk", flat=True)) == [old]
 
 
 def test_a_viewer_acts_on_nothing(vera, shop):
     ids = dead(1)
     for name in ("failure-bulk", "failure-sweep", "failure-undo"):
-        assert vera.post(reverse(name), {"selection": ids, "act": "discard"}).status_code == 403
+        assert vera.post(reverse(f"redrive:{name}"), {"selection": ids, "act": "discard"}).status_code == 403

@@ -12,7 +12,7 @@ from tests.kit.pages import HTMX
 
 
 def page(client, name, *args, **query):
-    answer = client.get(reverse(name, args=args), query)
+    answer = client.get(reverse(f"redrive:{name}", args=args), query)
     return answer, answer.content.decode()
 
 
@@ -64,7 +64,7 @@ def test_following_a_facet_shows_exactly_as_many_as_it_counted(ann):
 
 def test_pages_follow_each_other_without_a_row_twice_or_lost(ann):
     bury(120)
-    seen, url = [], reverse("failure-list")
+    seen, url = [], reverse("redrive:failure-list")
     while url:
         answer = ann.get(url)
         seen += [row.pk for row in answer.context["page"].rows]
@@ -75,14 +75,14 @@ def test_pages_follow_each_other_without_a_row_twice_or_lost(ann):
 def test_a_page_asks_the_database_the_same_number_of_times_for_one_row_and_for_many(ann, django_assert_max_num_queries):
     bury(60, group=group(), tenant="t1")
     with django_assert_max_num_queries(18):
-        ann.get(reverse("failure-list"))
+        ann.get(reverse("redrive:failure-list"))
     with django_assert_max_num_queries(18):
-        ann.get(reverse("failure-list"), {"q": "answer"})
+        ann.get(reverse("redrive:failure-list"), {"q": "answer"})
 
 
 def test_htmx_gets_only_the_part_and_the_back_button_the_page(ann):
     bury()
-    url = reverse("failure-list")
+    url = reverse("redrive:failure-list")
     assert "<html" not in ann.get(url, headers=HTMX).content.decode()
     assert "<html" in ann.get(url, headers=HTMX | {"HX-History-Restore-Request": "true"}).content.decode()
 
@@ -92,7 +92,7 @@ def test_what_came_since_is_told_and_not_pushed_under_the_cursor(ann):
     newest = page(ann, "failure-list")[0].context["newest"]
     assert "new failure" not in page(ann, "failure-newer", since=newest)[1].split('id="newer"')[-1]
     bury(3)
-    answer = ann.get(reverse("failure-newer"), {"since": newest}, headers=HTMX)
+    answer = ann.get(reverse("redrive:failure-newer"), {"since": newest}, headers=HTMX)
     assert "3 new failures" in answer.content.decode()
 
 
@@ -135,9 +135,9 @@ def test_a_stranger_sees_no_failure_of_a_source_without_a_role(vera):
 
 def test_the_list_asks_the_database_five_times_and_its_facets_come_after_it(ann, django_assert_max_num_queries):
     bury(60, group=group(), tenant="t1")
-    ann.get(reverse("failure-list"))  # who asks is remembered for a moment
+    ann.get(reverse("redrive:failure-list"))  # who asks is remembered for a moment
     with django_assert_max_num_queries(5):
-        text = ann.get(reverse("failure-list")).content.decode()
+        text = ann.get(reverse("redrive:failure-list")).content.decode()
     assert 'hx-get="/failures/facets/?q="' in text and 'hx-trigger="load"' in text
 
 
@@ -162,7 +162,7 @@ def test_a_term_can_be_turned_round_where_the_language_can_say_that(ann):
 
 def test_one_goes_back_through_the_pages_as_one_came(ann):
     bury(170)
-    urls = [reverse("failure-list")]
+    urls = [reverse("redrive:failure-list")]
     while older := ann.get(urls[-1]).context["paths"].older:
         urls.append(older)
     seen = [[row.pk for row in ann.get(url).context["page"].rows] for url in urls]
@@ -175,25 +175,25 @@ def test_one_goes_back_through_the_pages_as_one_came(ann):
 @pytest.mark.parametrize("back", ["x", "1.2.x", "9" * 40, "." * 5000, "-1", "²"])
 def test_no_trail_breaks_a_page(ann, back):
     bury()
-    assert ann.get(reverse("failure-list"), {"after": "5", "back": back}).status_code == 200
+    assert ann.get(reverse("redrive:failure-list"), {"after": "5", "back": back}).status_code == 200
 
 
 def test_what_is_typed_is_completed_by_qualifiers_and_by_values(ann):
     bury(2, queue="emails")
-    answer = ann.get(reverse("failure-complete"), {"q": "timeout que", "at": "11"}, headers=HTMX)
+    answer = ann.get(reverse("redrive:failure-complete"), {"q": "timeout que", "at": "11"}, headers=HTMX)
     assert 'data-start="8"' in answer.content.decode() and 'data-text="queue:"' in answer.content.decode()
-    answer = ann.get(reverse("failure-complete"), {"q": "queue:em", "at": "8"}, headers=HTMX)
+    answer = ann.get(reverse("redrive:failure-complete"), {"q": "queue:em", "at": "8"}, headers=HTMX)
     assert 'data-text="emails"' in answer.content.decode() and "<html" not in answer.content.decode()
 
 
 @pytest.mark.parametrize("at", ["", "-1", "x", "99999", "999999999999", "²"])
 def test_completion_bears_any_caret(ann, at):
-    assert ann.get(reverse("failure-complete"), {"q": "queue:", "at": at}).status_code == 200
+    assert ann.get(reverse("redrive:failure-complete"), {"q": "queue:", "at": at}).status_code == 200
 
 
 def test_a_stranger_is_offered_nothing_of_other_sources(vera):
     bury(2, source="bank", queue="vault")
-    answer = vera.get(reverse("failure-complete"), {"q": "queue:va", "at": "8"})
+    answer = vera.get(reverse("redrive:failure-complete"), {"q": "queue:va", "at": "8"})
     assert "vault" not in answer.content.decode().split("data-completions")[1]
 
 
@@ -260,10 +260,10 @@ def test_a_pasted_line_of_a_log_opens_its_job_and_else_becomes_task_and_error(an
     type(one).objects.filter(pk=one.pk).update(job_id="5f1c2a7e-1111-4222-8333-123456789abc")
     indexing.index(type(one).objects.all())
     answer, _ = page(ann, "failure-list", q=line)
-    assert answer.url == reverse("failure-detail", args=[one.pk])
+    assert answer.url == reverse("redrive:failure-detail", args=[one.pk])
     assert "Found from your pasted text" in ann.get(answer.url).content.decode()
-    swapped = ann.get(reverse("failure-list"), {"q": line}, headers=HTMX)
-    assert swapped["HX-Redirect"] == reverse("failure-detail", args=[one.pk])
+    swapped = ann.get(reverse("redrive:failure-list"), {"q": line}, headers=HTMX)
+    assert swapped["HX-Redirect"] == reverse("redrive:failure-detail", args=[one.pk])
 
 
 def test_classes_of_one_name_are_told_apart_in_rows_and_facets(ann):

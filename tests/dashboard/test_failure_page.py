@@ -35,7 +35,7 @@ def one(**changes) -> Failure:
 
 
 def get(client, name, *args, part=False, **query) -> str:
-    answer = client.get(reverse(name, args=args), query, headers=HTMX if part else {})
+    answer = client.get(reverse(f"redrive:{name}", args=args), query, headers=HTMX if part else {})
     assert answer.status_code == 200, answer.status_code
     return answer.content.decode()
 
@@ -132,8 +132,8 @@ def test_an_attempt_of_another_failure_is_not_shown(ann, vera):
     (attempt,) = attempts(other, (1, 1))
     for client in (ann, vera):
         for pk in (attempt.pk, 2**63, 10**18):
-            assert client.get(reverse("failure-attempt", args=[mine.pk, pk])).status_code == 404
-    assert vera.get(reverse("failure-attempt", args=[other.pk, attempt.pk])).status_code == 404
+            assert client.get(reverse("redrive:failure-attempt", args=[mine.pk, pk])).status_code == 404
+    assert vera.get(reverse("redrive:failure-attempt", args=[other.pk, attempt.pk])).status_code == 404
 
 
 # ---------- arguments ----------
@@ -152,7 +152,7 @@ def test_what_was_cut_opens_whole_from_the_message_with_its_secrets_hidden(ann, 
 
 def test_a_message_that_cannot_be_read_says_why(ann, shop):
     (pk,) = dead(whole=False)
-    answer = ann.get(reverse("failure-opened", args=[pk]), {"whole": 1})
+    answer = ann.get(reverse("redrive:failure-opened", args=[pk]), {"whole": 1})
     assert answer.status_code == 404 and "not kept whole" in answer.content.decode()
     config.payload_keys.cache_clear()
 
@@ -163,7 +163,7 @@ def test_a_message_whose_key_is_gone_says_so(ann, shop, settings):
     (pk,) = dead()
     settings.REDRIVE_PAYLOAD_KEYS = [Fernet.generate_key().decode()]
     config.payload_keys.cache_clear()
-    answer = ann.get(reverse("failure-opened", args=[pk]), {"whole": 1})
+    answer = ann.get(reverse("redrive:failure-opened", args=[pk]), {"whole": 1})
     assert answer.status_code == 404 and "its key is missing" in answer.content.decode()
 
 
@@ -251,7 +251,7 @@ def test_a_message_that_was_pruned_leaves_the_rest_to_be_compared(ann, replayed)
     "query", [{"left": "x"}, {"left": "99999999999999999999"}, {"right": "0"}, {"left": str(2**63)}, {"left": "9.9"}]
 )
 def test_an_attempt_that_is_not_there_is_a_404(ann, replayed, query):
-    assert ann.get(reverse("failure-diff", args=[replayed.pk]), query).status_code == 404
+    assert ann.get(reverse("redrive:failure-diff", args=[replayed.pk]), query).status_code == 404
 
 
 def test_a_job_without_attempts_says_that_nothing_can_be_compared(ann):
@@ -261,7 +261,7 @@ def test_a_job_without_attempts_says_that_nothing_can_be_compared(ann):
 def test_a_placeholder_that_was_moved_is_refused_before_anything_is_sent(ann, shop):
     (pk,) = dead()
     edited = {"args": '["[redacted]"]', "kwargs": json.dumps(KWARGS), "step": "look"}
-    answer = ann.post(reverse("failure-edit", args=[pk]), edited)
+    answer = ann.post(reverse("redrive:failure-edit", args=[pk]), edited)
     assert answer.status_code == 409 and "stands for something that is not shown" in answer.content.decode()
 
 

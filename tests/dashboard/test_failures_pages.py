@@ -18,7 +18,7 @@ BOB = Viewer("bob", {"*": OPERATOR})
 
 
 def page(client, name, *args, **query):
-    answer = client.get(reverse(name, args=args), query)
+    answer = client.get(reverse(f"redrive:{name}", args=args), query)
     return answer, answer.content.decode()
 
 
@@ -55,13 +55,13 @@ def test_every_attempt_of_every_run_stands_on_the_timeline_with_the_wait_that_fo
     answer, text = page(ann, "failure-detail", failure.pk)
     assert [(run.n, len(run.rows)) for run in answer.context["runs"]] == [(1, 2), (2, 1)]
     assert "then a wait of 30 s" in text and "took 1.5 s" in text
-    assert f'href="{reverse("failure-diff", args=[failure.pk])}">Compare two</a>' in text
+    assert f'href="{reverse("redrive:failure-diff", args=[failure.pk])}">Compare two</a>' in text
 
 
 def test_a_failure_page_asks_the_database_a_handful_of_times(ann, shop, django_assert_max_num_queries):
     (pk,) = dead(trace="Traceback\nx", group=group())
     with django_assert_max_num_queries(9):
-        ann.get(reverse("failure-detail", args=[pk]))
+        ann.get(reverse("redrive:failure-detail", args=[pk]))
 
 
 def test_large_arguments_come_in_pieces(ann, shop):
@@ -77,7 +77,7 @@ def test_arguments_that_are_no_json_are_shown_as_they_are_and_cannot_be_edited(a
     (pk,) = dead(args='[1, "cut here', kwargs="")
     _, text = page(ann, "failure-detail", pk)
     assert "cut here" in text and "Edit and replay" not in text
-    assert ann.get(reverse("failure-edit", args=[pk])).status_code == 409
+    assert ann.get(reverse("redrive:failure-edit", args=[pk])).status_code == 409
 
 
 def test_the_copies_are_plain_text(ann, shop):
@@ -92,7 +92,7 @@ def test_the_copies_are_plain_text(ann, shop):
 
 def test_one_job_is_replayed_by_a_plain_form_and_the_page_says_where(ann, shop):
     (pk,) = dead()
-    answer = ann.post(reverse("failure-replay", args=[pk]), follow=True)
+    answer = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True)
     assert Replay.objects.get().total == 1
     said = answer.content.decode()
     assert f"Planned in replay #{Replay.objects.get().pk}" in said and "within seconds" in said
@@ -101,7 +101,7 @@ def test_one_job_is_replayed_by_a_plain_form_and_the_page_says_where(ann, shop):
 def test_one_job_of_a_dangerous_task_waits_for_a_second_person_and_the_page_says_so(ann, shop, settings):
     (pk,) = dead(task="billing.charge")
     settings.REDRIVE_DANGEROUS_TASKS = ["billing.*"]
-    said = ann.post(reverse("failure-replay", args=[pk]), follow=True).content.decode()
+    said = ann.post(reverse("redrive:failure-replay", args=[pk]), follow=True).content.decode()
     assert Replay.objects.get().state == "awaiting_approval"
     assert "Nothing is sent before another operator approves it." in said and "within seconds" not in said
 
@@ -110,21 +110,21 @@ def test_the_second_operator_is_told_who_and_when_and_nothing_is_sent_twice(ann,
     (pk,) = dead()
     replays.start(BOB, replays.draft(BOB, selection=[pk]))
     assert "bob" in page(ann, "failure-detail", pk)[1]
-    answer = ann.post(reverse("failure-replay", args=[pk]))
+    answer = ann.post(reverse("redrive:failure-replay", args=[pk]))
     assert answer.status_code == 409 and "bob is replaying it already" in answer.content.decode()
     assert Replay.objects.filter(total__gt=0).count() == 1
 
 
 def test_a_get_replays_nothing_and_a_viewer_may_not(ann, vera, shop):
     (pk,) = dead()
-    assert ann.get(reverse("failure-replay", args=[pk])).status_code == 405
-    assert vera.post(reverse("failure-replay", args=[pk])).status_code == 403
+    assert ann.get(reverse("redrive:failure-replay", args=[pk])).status_code == 405
+    assert vera.post(reverse("redrive:failure-replay", args=[pk])).status_code == 403
     assert not Replay.objects.exists()
 
 
 def test_an_edit_shows_what_changes_before_it_goes_and_sends_what_was_shown(ann, shop):
     (pk,) = dead()
-    url = reverse("failure-edit", args=[pk])
+    url = reverse("redrive:failure-edit", args=[pk])
     edited = {"args": "[43]", "kwargs": json.dumps(KWARGS), "reason": "typo"}
     text = ann.post(url, edited | {"step": "look"}).content.decode()
     assert "42" in text and "43" in text and "is-changed" in text and not Replay.objects.exists()
@@ -144,7 +144,7 @@ def test_an_edit_shows_what_changes_before_it_goes_and_sends_what_was_shown(ann,
 )
 def test_arguments_that_are_not_json_are_refused_beside_their_field(ann, shop, args, kwargs, said):
     (pk,) = dead()
-    answer = ann.post(reverse("failure-edit", args=[pk]), {"args": args, "kwargs": kwargs, "step": "look"})
+    answer = ann.post(reverse("redrive:failure-edit", args=[pk]), {"args": args, "kwargs": kwargs, "step": "look"})
     text = answer.content.decode()
     assert answer.status_code == 422 and said in text and 'aria-invalid="true"' in text
     assert not Replay.objects.exists()
@@ -153,7 +153,7 @@ def test_arguments_that_are_not_json_are_refused_beside_their_field(ann, shop, a
 def test_an_edit_that_changes_nothing_goes_as_it_came(ann, shop):
     (pk,) = dead()
     same = {"args": json.dumps(ARGS), "kwargs": json.dumps(KWARGS)}
-    url = reverse("failure-edit", args=[pk])
+    url = reverse("redrive:failure-edit", args=[pk])
     assert "Nothing is changed" in ann.post(url, same | {"step": "look"}).content.decode()
     ann.post(url, same | {"step": "send"})
     assert Replay.objects.get().edit is None
@@ -161,46 +161,50 @@ def test_an_edit_that_changes_nothing_goes_as_it_came(ann, shop):
 
 def test_a_discard_can_be_undone_from_its_message(ann, shop):
     (pk,) = dead()
-    answer = ann.post(reverse("failure-discard", args=[pk]), {"reason": "test order"}, follow=True)
+    answer = ann.post(reverse("redrive:failure-discard", args=[pk]), {"reason": "test order"}, follow=True)
     assert Failure.objects.get().state == "discarded" and "Undo" in answer.content.decode()
-    ann.post(reverse("failure-restore", args=[pk]))
+    ann.post(reverse("redrive:failure-restore", args=[pk]))
     assert Failure.objects.get().state == "dead"
     assert set(AuditEvent.objects.values_list("act", flat=True)) >= {"failure.discard", "failure.restore"}
 
 
 def test_a_quarantined_failure_is_readmitted_from_its_page_and_taken_back(ann, shop):
     (pk,) = dead(1, state="quarantined", reason="killed 3 workers")
-    url = reverse("failure-readmit", args=[pk])
-    assert url in ann.get(reverse("failure-detail", args=[pk])).content.decode()
+    url = reverse("redrive:failure-readmit", args=[pk])
+    assert url in ann.get(reverse("redrive:failure-detail", args=[pk])).content.decode()
     answer = ann.post(url, follow=True)
     assert Failure.objects.get().state == "dead" and "Readmitted" in answer.content.decode()
-    ann.post(reverse("failure-undo"), {"key": answer.content.decode().split('name="key" value="')[1].split('"')[0]})
+    ann.post(
+        reverse("redrive:failure-undo"), {"key": answer.content.decode().split('name="key" value="')[1].split('"')[0]}
+    )
     assert (Failure.objects.get().state, Failure.objects.get().reason) == ("quarantined", "killed 3 workers")
 
 
 def test_a_restore_can_be_taken_back(ann, shop):
     (pk,) = dead(1, state="discarded")
-    answer = ann.post(reverse("failure-restore", args=[pk]), follow=True)
-    ann.post(reverse("failure-undo"), {"key": answer.content.decode().split('name="key" value="')[1].split('"')[0]})
+    answer = ann.post(reverse("redrive:failure-restore", args=[pk]), follow=True)
+    ann.post(
+        reverse("redrive:failure-undo"), {"key": answer.content.decode().split('name="key" value="')[1].split('"')[0]}
+    )
     assert Failure.objects.get().state == "discarded"
 
 
 def test_what_is_not_in_quarantine_is_not_readmitted(ann, shop):
     (pk,) = dead()
-    answer = ann.post(reverse("failure-readmit", args=[pk]))
+    answer = ann.post(reverse("redrive:failure-readmit", args=[pk]))
     assert answer.status_code == 409 and "not in quarantine" in answer.content.decode()
 
 
 def test_a_failure_on_its_way_looks_after_itself_and_one_that_rests_does_not(ann, shop):
     (pk,) = dead()
-    url = reverse("failure-detail", args=[pk])
+    url = reverse("redrive:failure-detail", args=[pk])
     is_live = f'id="failure" class="failure" data-failure="{pk}" data-live'
     assert is_live not in ann.get(url).content.decode()
-    ann.post(reverse("failure-replay", args=[pk]))
+    ann.post(reverse("redrive:failure-replay", args=[pk]))
     assert is_live in ann.get(url).content.decode()
     (retrying,) = bury(state="retrying")
     pk = Failure.objects.get(first_job_id=retrying.first_job_id).pk
-    assert f'data-failure="{pk}" data-live' in ann.get(reverse("failure-detail", args=[pk])).content.decode()
+    assert f'data-failure="{pk}" data-live' in ann.get(reverse("redrive:failure-detail", args=[pk])).content.decode()
 
 
 def test_a_job_that_could_be_accepted_is_refused_with_the_way_to_accept_it(ann, shop):

@@ -14,7 +14,7 @@ NUL = "a\x00b"
 @pytest.mark.parametrize("qualifier", ["tenant", "queue", "worker", "group", "kwargs.order", "policy", "state"])
 def test_the_completion_of_a_search(ann, qualifier):
     dead(1)
-    assert ann.get(reverse("failure-complete"), {"q": f"{qualifier}:{NUL}"}).status_code == 200
+    assert ann.get(reverse("redrive:failure-complete"), {"q": f"{qualifier}:{NUL}"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_the_completion_of_a_search(ann, qualifier):
 )
 def test_an_act(ann, name, sent, status):
     dead(1)
-    assert ann.post(reverse(name), sent).status_code == status
+    assert ann.post(reverse(f"redrive:{name}"), sent).status_code == status

@@ -264,7 +264,7 @@ def test_what_is_remembered_of_one_persons_sources_is_shown_to_no_one_else(ann, 
 def test_who_acts_sees_it_at_once(ann, watched):
     (one,) = bury()
     assert "webhooks" in text_of(ann.get("/"))
-    ann.post(reverse("failure-discard", args=[one.pk]), {"reason": "not needed"})
+    ann.post(reverse("redrive:failure-discard", args=[one.pk]), {"reason": "not needed"})
     assert "No dead job waits." in text_of(ann.get("/"))
 
 
@@ -299,7 +299,7 @@ def test_dead_jobs_over_a_day_stand_with_thresholds_and_what_happened(ann, watch
     assert "Dead jobs by queue, last 24 h" in text and "above the picture: Far: 1,000,000" in text
     assert "Growing: 50" in text and "Of emails" not in text
     assert "alert Growing: webhooks" in text and "release v2" in text
-    assert reverse("alert-detail", args=[alert.pk]) in ann.get("/").content.decode()
+    assert reverse("redrive:alert-detail", args=[alert.pk]) in ann.get("/").content.decode()
 
 
 def test_what_happened_elsewhere_is_not_told(vera, watched):

@@ -21,7 +21,7 @@ def test_the_palette_offers_views_and_groups_that_may_be_seen(vera, django_user_
     saved_views.save(olga, name="Her own", query="queue:webhooks")
     bury(group=group("ours.SeenError"))
     bury(source="bank", group=group("theirs.UnseenError"))
-    text = vera.get(reverse("palette")).content.decode()
+    text = vera.get(reverse("redrive:palette")).content.decode()
     assert "Shared one" in text and "Her own" not in text
     assert "SeenError" in text and "UnseenError" not in text
 
@@ -30,12 +30,12 @@ def test_what_a_view_or_a_group_is_called_is_not_obeyed(ann):
     evil = "<img src=x onerror=alert(1)>\u202e"
     saved_views.save(Viewer("ann", {"*": ADMIN}), name=evil, query=evil, is_shared=True)
     bury(group=group(evil, evil))
-    text = ann.get(reverse("palette")).content.decode()
+    text = ann.get(reverse("redrive:palette")).content.decode()
     assert "<img src=x" not in text and "\u202e" not in text
 
 
 def offered(client, text: str) -> list[str]:
-    page = client.get(reverse("palette"), {"q": text}).content.decode()
+    page = client.get(reverse("redrive:palette"), {"q": text}).content.decode()
     return re.findall(r'id="palette-group-\d+".*?<span class="clip">(.*?)</span>', page)
 
 
@@ -58,7 +58,7 @@ def test_groups_of_one_title_are_told_apart_by_place_and_task(vera):
     bury(group=group("E", culprit="shop/a.py in send"), task="shop.deliver")
     bury(group=group("E", fingerprint="v1-other", culprit="shop/b.py in post"), task="shop.stock")
     bury(source="bank", group=Group.objects.get(fingerprint="v1-other"), task="bank.secret")
-    text = vera.get(reverse("palette")).content.decode()
+    text = vera.get(reverse("redrive:palette")).content.decode()
     assert "task shop.deliver · shop/a.py in send" in text and "task shop.stock · shop/b.py in post" in text
     assert "bank.secret" not in text
 
@@ -72,6 +72,6 @@ def test_words_find_no_group_out_of_sight_and_no_wildcard(vera):
 def test_the_palette_costs_the_same_however_many_groups(ann, django_assert_max_num_queries):
     for n in range(40):
         bury(group=group(f"noise.N{n}"))
-    ann.get(reverse("palette"))
+    ann.get(reverse("redrive:palette"))
     with django_assert_max_num_queries(8):
         assert len(offered(ann, "noise")) == 20

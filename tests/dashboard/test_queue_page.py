@@ -28,7 +28,7 @@ def now():
 
 
 def page(client, queue="emails", source="shop", **query):
-    return client.get(reverse("queue-detail", args=[source, queue]), query)
+    return client.get(reverse("redrive:queue-detail", args=[source, queue]), query)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_what_did_not_change_is_not_sent_again(ann, watched, history, now):
     def ask(**headers):
         until = int((now - timedelta(minutes=10)).timestamp())
         return ann.get(
-            reverse("queue-detail", args=["shop", "emails"]), {"since": until - 600, "until": until},
+            reverse("redrive:queue-detail", args=["shop", "emails"]), {"since": until - 600, "until": until},
             headers={"HX-Request": "true", **headers},
         )  # fmt: skip
 

@@ -439,12 +439,12 @@ def test_a_held_replay_tells_why_with_numbers_errors_and_what_to_do(ann, shop):
 
 def test_a_held_replay_has_the_numbers_of_now_on_its_page_the_overview_and_the_list(ann, shop):
     replay = held(others=2, kind="workers_gone", unsettled=2, seconds=60, succeeded=0, failed_again=1)
-    page, since = reverse("replay-detail", args=[replay.pk]), "Since then"
+    page, since = reverse("redrive:replay-detail", args=[replay.pk]), "Since then"
     assert since not in ann.get(page).text and "Without news for" in ann.get(page).text
     moved(replay, 2, "succeeded"), moved(replay, 3, "succeeded"), moved(replay, 4, "failed_again")
     said = "Since then 2 succeeded and 1 failed again; all are settled."
     overview.forget()
-    for url in (page, reverse("overview"), reverse("replay-list")):
+    for url in (page, reverse("redrive:overview"), reverse("redrive:replay-list")):
         assert said in text_of(ann.get(url)), url
     text = text_of(ann.get(page))
     assert "Sent, not settled 0" in text and "Without news for" not in text
@@ -749,7 +749,7 @@ def test_the_bounds_of_a_pace_are_those_of_its_unit(ann, shop):
 def test_an_emptied_field_does_not_change_the_pace_of_a_replay_under_way(ann, shop):
     dead(3)
     started = replays.start(BOB, replays.draft(BOB, query="state:dead", pace={"rate": 2}, reason="now"))
-    answer = ann.post(reverse("replay-pace", args=[started.pk]), {"style": "steady", "unit": "rate", "amount": ""})
+    answer = ann.post(reverse("redrive:replay-pace", args=[started.pk]), {"style": "steady", "unit": "rate", "amount": ""})
     assert answer.status_code == 422 and "Nothing was changed." in answer.content.decode()
     assert Replay.objects.get().pace["rate"] == 2
 
@@ -760,7 +760,7 @@ def test_of_jobs_that_are_kept_no_longer_the_replay_tells_how_many_and_what_beca
         moved(replay, n, "succeeded")
     Replay.objects.filter(pk=replay.pk).update(state="done", ended_at=timezone.now())
     retention.forget(list(replay.items.filter(n__lt=3).values_list("failure_id", flat=True)))
-    text = ann.get(reverse("replay-detail", args=[replay.pk])).content.decode()
+    text = ann.get(reverse("redrive:replay-detail", args=[replay.pk])).content.decode()
     assert "2 of its 3 jobs are kept no longer" in text and "3 of 3 settled" in text
 
 
@@ -805,7 +805,7 @@ def test_a_replay_whose_jobs_nobody_takes_says_where_they_wait(ann, otto, shop):
     replay = running(2)
     moved(replay, 1, "sent", sent_at=timezone.now() - timedelta(minutes=3), settled_at=None)
     DepthSample.objects.create(source="shop", queue="webhooks", at=timezone.now(), step=10, waiting=1)
-    url = reverse("replay-detail", args=[replay.pk])
+    url = reverse("redrive:replay-detail", args=[replay.pk])
     for who in (ann, otto):
         assert "See whether a worker takes from webhooks of shop." in who.get(url).text
     ReplayItem.objects.filter(replay=replay, n=1).update(sent_at=timezone.now())
@@ -814,7 +814,7 @@ def test_a_replay_whose_jobs_nobody_takes_says_where_they_wait(ann, otto, shop):
 
 def test_a_replay_under_way_while_the_guard_was_off_says_how_many_outcomes_are_missing(ann, shop):
     replay = running(3)
-    url, now = reverse("replay-detail", args=[replay.pk]), timezone.now()
+    url, now = reverse("redrive:replay-detail", args=[replay.pk]), timezone.now()
     Replay.objects.update(started_at=now - timedelta(minutes=10))
     for n, minutes in ((1, 9), (2, 8), (3, 1)):
         moved(replay, n, "sent", sent_at=now - timedelta(minutes=minutes), settled_at=None)
@@ -1031,7 +1031,7 @@ def test_a_job_under_a_held_replay_says_so_on_its_page_and_in_the_list(ann, shop
 
 def test_a_replay_whose_outcomes_would_be_refused_says_so_before_and_while_it_waits(ann, shop):
     replay = running(2)
-    url, now = reverse("replay-detail", args=[replay.pk]), timezone.now()
+    url, now = reverse("redrive:replay-detail", args=[replay.pk]), timezone.now()
     assert "are refused" not in ann.get(url).text
     UnsignedReports.objects.update(until=now)
     RefusedReports.objects.create(source="shop", cause="unsigned", refused=1, first_at=now, last_at=now, why="not signed")

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from django.test import Client
-from django.urls import path
+from django.urls import include, path
 from django.views.decorators.http import require_safe
 
-from dashboard.urls import handler403, handler404, handler500  # noqa: F401  (this module is a URLconf too)
-from dashboard.urls import urlpatterns as pages
+from dashboard import routes
 from dashboard.web import rights
 from dashboard.web.access import can
 from dashboard.web.rights import ANYONE, NOBODY, PERMISSION, STAFF, USER, Address, addresses
@@ -201,7 +200,8 @@ def any_method(request):
     raise AssertionError("never asked")
 
 
-urlpatterns = [*pages, path("unsaid/", unsaid, name="unsaid"), path("any/", any_method, name="any-method")]
+added = [path("unsaid/", unsaid, name="unsaid"), path("any/", any_method, name="any-method")]
+urlpatterns = [path("", include(([*routes.urlpatterns, *added], "redrive"))), path("of-a-host/", unsaid)]
 
 
 def test_an_address_that_declares_no_right_or_no_methods_keeps_the_desk_from_starting(settings):

@@ -47,7 +47,7 @@ def test_two_names_never_share_a_segment(one, other):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_address_of_a_queue_leads_to_that_queue(name):
-    address = reverse("queue-detail", args=["shop", name])
+    address = reverse("redrive:queue-detail", args=["shop", name])
     assert urlsplit(address).path == address and ".." not in address.split("/")
     assert resolve(unquote(address)).kwargs == {"source": "shop", "queue": name}
 

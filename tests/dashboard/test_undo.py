@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 def discard(client, ids, reason="tests"):
     return client.post(
-        reverse("failure-bulk"), {"act": "discard", "selection": ",".join(map(str, ids)), "reason": reason}
+        reverse("redrive:failure-bulk"), {"act": "discard", "selection": ",".join(map(str, ids)), "reason": reason}
     )
 
 
@@ -28,26 +28,26 @@ def take_back(client, offer):
 
 def test_another_page_offers_the_latest_act_with_its_number_and_takes_it_back(ann, shop):
     discard(ann, dead(3))
-    answer = ann.get(reverse("undo"), {"back": "/groups/"})
+    answer = ann.get(reverse("redrive:undo"), {"back": "/groups/"})
     assert "You discarded 3 jobs" in answer.content.decode() and "Take back 3 jobs" in answer.content.decode()
     done = take_back(ann, answer.context["offer"])
     assert done.redirect_chain[-1][0] == "/groups/" and "Took back 3 jobs." in done.content.decode()
-    assert "Nothing to take back" in ann.get(reverse("undo")).content.decode()
+    assert "Nothing to take back" in ann.get(reverse("redrive:undo")).content.decode()
 
 
 def test_one_job_is_taken_back_without_being_asked_about_and_many_are_asked_about(ann, shop):
     discard(ann, dead(1))
-    assert "data-at-once" in ann.get(reverse("undo")).content.decode()
+    assert "data-at-once" in ann.get(reverse("redrive:undo")).content.decode()
     discard(ann, dead(2))
-    assert "data-at-once" not in ann.get(reverse("undo")).content.decode()
+    assert "data-at-once" not in ann.get(reverse("redrive:undo")).content.decode()
 
 
 def test_a_change_of_groups_is_taken_back_from_anywhere(ann):
     held = [group(), group("KeyError")]
     for one in held:
         bury(group=one)
-    ann.post(reverse("group-bulk"), {"act": "resolve", "groups": [one.fingerprint for one in held]})
-    answer = ann.get(reverse("undo"))
+    ann.post(reverse("redrive:group-bulk"), {"act": "resolve", "groups": [one.fingerprint for one in held]})
+    answer = ann.get(reverse("redrive:undo"))
     assert "You changed 2 groups" in answer.content.decode()
     take_back(ann, answer.context["offer"])
     for one in held:
@@ -59,13 +59,13 @@ def test_the_audit_offers_what_is_ones_own_and_says_how_many_jobs(ann, otto, sho
     ids = dead(3)
     discard(ann, ids[:2])
     discard(otto, ids[2:])
-    answer = ann.get(reverse("audit-list"))
+    answer = ann.get(reverse("redrive:audit-list"))
     text = answer.content.decode()
     assert "2 jobs</a>" in text and f'href="/failures/{ids[0]}/"' in text
     (offer,) = [line.undo for line in answer.context["lines"] if line.undo]
     assert "Took back 2 jobs." in take_back(ann, offer).content.decode()
     assert Failure.objects.filter(state="dead").count() == 2
-    assert "Take back what this act did" not in ann.get(reverse("audit-list")).content.decode()
+    assert "Take back what this act did" not in ann.get(reverse("redrive:audit-list")).content.decode()
 
 
 def test_a_merge_is_asked_about_by_its_name_and_taken_back_where_one_stands(ann, shop):
@@ -74,20 +74,20 @@ def test_a_merge_is_asked_about_by_its_name_and_taken_back_where_one_stands(ann,
     for one in held:
         bury(group=one)
     names = ",".join(one.fingerprint for one in held)
-    ann.post(reverse("group-rule-save"), {"kind": "merge", "groups": names})
-    answer = ann.get(reverse("undo"), {"back": "/queues/"})
+    ann.post(reverse("redrive:group-rule-save"), {"kind": "merge", "groups": names})
+    answer = ann.get(reverse("redrive:undo"), {"back": "/queues/"})
     text = answer.content.decode()
     assert "merge 1 group into" in text and "Take back the rule" in text and "data-at-once" not in text
     done = take_back(ann, answer.context["offer"])
     assert done.redirect_chain[-1][0] == "/queues/" and GroupRule.objects.get().is_withdrawn
     assert Failure.objects.filter(state="discarded").count() == 1
-    assert "earlier" in ann.get(reverse("undo")).content.decode()
+    assert "earlier" in ann.get(reverse("redrive:undo")).content.decode()
 
 
 def test_the_start_of_a_replay_is_said_to_be_final_and_linked(ann, shop):
     discard(ann, dead(1))
     with transaction.atomic():
         audit.record(viewer_of(get_user_model().objects.get(username="ann")), "replay.start", "replay:7", source="shop")
-    answer = ann.get(reverse("undo"))
+    answer = ann.get(reverse("redrive:undo"))
     text = answer.content.decode()
     assert answer.context["offer"] is None and "You started replay #7" in text and 'href="/replays/7/"' in text

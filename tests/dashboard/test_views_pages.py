@@ -10,18 +10,18 @@ from tests.kit.pages import HTMX
 
 
 def text_of(client, name, *args, **query):
-    return client.get(reverse(name, args=args), query).content.decode()
+    return client.get(reverse(f"redrive:{name}", args=args), query).content.decode()
 
 
 def save(client, **values):
-    return client.post(reverse("view-save"), {"name": "Tonight", "query": "queue:webhooks age:<2h"} | values)
+    return client.post(reverse("redrive:view-save"), {"name": "Tonight", "query": "queue:webhooks age:<2h"} | values)
 
 
 def test_a_search_is_saved_from_the_list_and_stands_over_it_with_its_count(ann):
     bury(3)
     answer = save(ann)
     assert answer.url == "/failures/?q=queue%3Awebhooks+age%3A%3C2h"
-    tabs = ann.get(reverse("view-tabs"), {"q": "queue:webhooks age:<2h"}, headers=HTMX).content.decode()
+    tabs = ann.get(reverse("redrive:view-tabs"), {"q": "queue:webhooks age:<2h"}, headers=HTMX).content.decode()
     assert "Tonight" in tabs and ">3</span>" in tabs and 'aria-current="page"' in tabs
 
 
@@ -35,40 +35,40 @@ def test_the_page_of_views_names_owner_search_and_draft_of_a_replay(ann, vera):
 def test_the_count_of_a_view_is_a_part_of_its_own(ann):
     bury(2)
     save(ann)
-    part = ann.get(reverse("view-count", args=[SavedView.objects.get().pk]), headers=HTMX).content.decode()
+    part = ann.get(reverse("redrive:view-count", args=[SavedView.objects.get().pk]), headers=HTMX).content.decode()
     assert ">2</a>" in part and "<html" not in part
 
 
 def test_a_view_is_changed_and_unshared_and_deleted_and_brought_back(ann):
     save(ann, is_shared="1")
     pk = SavedView.objects.get().pk
-    ann.post(reverse("view-change", args=[pk]), {"name": "Later", "query": "x", "shares": "1"})
+    ann.post(reverse("redrive:view-change", args=[pk]), {"name": "Later", "query": "x", "shares": "1"})
     view = SavedView.objects.get()
     assert (view.name, view.query, view.is_shared) == ("Later", "x", False)
-    answer = ann.post(reverse("view-delete", args=[pk]), follow=True)
+    answer = ann.post(reverse("redrive:view-delete", args=[pk]), follow=True)
     assert "Undo" in answer.content.decode() and not SavedView.objects.exists()
 
 
 def test_what_is_refused_is_said(ann, vera):
     save(ann, is_shared="1")
     pk = SavedView.objects.get().pk
-    answer = vera.post(reverse("view-change", args=[pk]), {"name": "Hers"}, follow=True)
+    answer = vera.post(reverse("redrive:view-change", args=[pk]), {"name": "Hers"}, follow=True)
     assert "Only its owner" in answer.content.decode()
-    assert "already" in ann.post(reverse("view-save"), {"name": "Tonight"}, follow=True).content.decode()
+    assert "already" in ann.post(reverse("redrive:view-save"), {"name": "Tonight"}, follow=True).content.decode()
 
 
 def test_a_view_of_somebody_else_is_not_there(ann, vera):
     save(ann)
     pk = SavedView.objects.get().pk
-    assert vera.get(reverse("view-count", args=[pk])).status_code == 404
-    assert vera.post(reverse("view-delete", args=[pk])).status_code == 404
+    assert vera.get(reverse("redrive:view-count", args=[pk])).status_code == 404
+    assert vera.post(reverse("redrive:view-delete", args=[pk])).status_code == 404
 
 
 def test_a_get_changes_no_view(ann):
     save(ann)
     pk = SavedView.objects.get().pk
     for name, args in (("view-save", []), ("view-change", [pk]), ("view-delete", [pk])):
-        assert ann.get(reverse(name, args=args)).status_code == 405
+        assert ann.get(reverse(f"redrive:{name}", args=args)).status_code == 405
 
 
 def test_a_hostile_name_is_text(ann):
@@ -82,7 +82,7 @@ def test_a_hostile_name_is_text(ann):
 
 def test_the_list_is_exported_as_a_file_named_by_the_time_and_that_is_audited(vera):
     bury(2)
-    answer = vera.post(reverse("failure-export", args=["jsonl"]), {"q": "queue:webhooks"})
+    answer = vera.post(reverse("redrive:failure-export", args=["jsonl"]), {"q": "queue:webhooks"})
     rows = [json.loads(line) for line in answer.getvalue().decode().splitlines()]
     assert len(rows) == 3 and rows[-1]["end"]
     assert 'filename="failures-20' in answer["Content-Disposition"] and answer["Content-Disposition"].endswith(
@@ -93,11 +93,11 @@ def test_the_list_is_exported_as_a_file_named_by_the_time_and_that_is_audited(ve
 
 def test_an_export_is_no_get_and_works_in_a_read_only_desk(vera, settings):
     bury(1)
-    assert vera.get(reverse("failure-export", args=["csv"])).status_code == 405
+    assert vera.get(reverse("redrive:failure-export", args=["csv"])).status_code == 405
     settings.REDRIVE_READ_ONLY = True
-    answer = vera.post(reverse("failure-export", args=["csv"]), {"q": ""})
+    answer = vera.post(reverse("redrive:failure-export", args=["csv"]), {"q": ""})
     assert answer.status_code == 200 and answer.getvalue().count(b"\r\n") == 3
 
 
 def test_who_has_no_role_exports_nothing(nobody):
-    assert nobody.post(reverse("failure-export", args=["csv"])).status_code == 403
+    assert nobody.post(reverse("redrive:failure-export", args=["csv"])).status_code == 403

@@ -183,7 +183,7 @@ def test_no_page_no_answer_and_no_file_has_one(desk, django_user_model, caplog):
     shown = {}
 
     def see(name, *args, **query):
-        answer = browser.get(reverse(name, args=args), query)
+        answer = browser.get(reverse(name if name.startswith("admin:") else f"redrive:{name}", args=args), query)
         assert answer.status_code in {200, 302, 404, 409}, (name, args, answer.status_code)
         shown[name, args] = answer.content
 
@@ -215,7 +215,7 @@ def test_no_page_no_answer_and_no_file_has_one(desk, django_user_model, caplog):
     for path in ("failures?q=state:any", "groups", "queues", "audit", "incident", "alerts"):
         shown["api", path] = read(f"/api/{path}")
     for form in ("jsonl", "csv"):
-        answer = browser.post(reverse("failure-export", args=[form]), {"q": "state:any"})
+        answer = browser.post(reverse("redrive:failure-export", args=[form]), {"q": "state:any"})
         shown["export", form] = b"".join(answer.streaming_content)
     shown["metrics"] = read("/metrics")
     assert {where: leaks(text) for where, text in shown.items() if leaks(text)} == {}

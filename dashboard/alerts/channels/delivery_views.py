@@ -37,7 +37,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "states": channel_words.STATES.items(),
         "next_url": f"?{urlencode({**chosen, 'after': page.next})}" if page.next else "",
         "first_url": f"?{urlencode(chosen)}" if after else "",
-        "self_url": f"{reverse('delivery-list')}?{urlencode({**chosen, **({'after': after} if after else {})})}",
+        "self_url": f"{reverse('redrive:delivery-list')}?{urlencode({**chosen, **({'after': after} if after else {})})}",
     }
     return render_page(request, "redrive/alerts/deliveries.html", context, part="deliveries")
 
@@ -54,7 +54,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @can(OPERATOR)
 def resend(request: HttpRequest, pk: int) -> HttpResponse:
     _found(request, pk)
-    back = links.back(request, otherwise=reverse("delivery-detail", args=[pk]))
+    back = links.back(request, otherwise=reverse("redrive:delivery-detail", args=[pk]))
     try:
         sent = notices.resend(request.viewer, pk)
     except notices.NoSuchDelivery as error:

@@ -30,10 +30,12 @@ class Silent:
 def silent(channels: Sequence[Channel], *, sees: bool) -> Silent:
     """`sees`: whether the reader may know what came back from there."""
     shown = [
-        Line(one.name, one.disabled_at, _why(one.why_disabled) if sees else "", url_of("channel-detail", one.pk))
+        Line(
+            one.name, one.disabled_at, _why(one.why_disabled) if sees else "", url_of("redrive:channel-detail", one.pk)
+        )
         for one in channels[:SHOWN]
     ]
-    return Silent(shown, max(0, len(channels) - SHOWN), url_of("channel-list"))
+    return Silent(shown, max(0, len(channels) - SHOWN), url_of("redrive:channel-list"))
 
 
 def _why(said: str) -> str:

@@ -131,7 +131,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     name = _found(request, pk).name
     notices.delete_channel(request.viewer, pk)
     say(request, f"The channel {name} is deleted.")
-    return go(request, reverse("channel-list"))
+    return go(request, reverse("redrive:channel-list"))
 
 
 @require_POST
@@ -199,4 +199,4 @@ def _found(request: HttpRequest, pk: int) -> notices.ChannelRow:
 
 
 def _url(pk: int) -> str:
-    return reverse("channel-detail", args=[pk])
+    return reverse("redrive:channel-detail", args=[pk])

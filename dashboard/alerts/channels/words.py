@@ -50,7 +50,7 @@ def line(row: ChannelRow, last: LastDelivery | None, rules: list[str]) -> Channe
     look, health = _health(row)
     return ChannelLine(
         row,
-        reverse("channel-detail", args=[row.pk]),
+        reverse("redrive:channel-detail", args=[row.pk]),
         KINDS.get(row.kind, row.kind),
         look,
         health,
@@ -58,7 +58,7 @@ def line(row: ChannelRow, last: LastDelivery | None, rules: list[str]) -> Channe
         last.at if last else None,
         STATES.get(last.state, last.state) if last else "",
         rules,
-        f"{reverse('delivery-list')}?channel={row.pk}",
+        f"{reverse('redrive:delivery-list')}?channel={row.pk}",
     )
 
 
@@ -94,9 +94,9 @@ class DeliveryLine:
 def delivery(row: DeliveryRow) -> DeliveryLine:
     return DeliveryLine(
         row,
-        reverse("delivery-detail", args=[row.pk]),
+        reverse("redrive:delivery-detail", args=[row.pk]),
         row.title or row.type,
-        reverse("channel-detail", args=[row.channel_id]),
+        reverse("redrive:channel-detail", args=[row.channel_id]),
         STATES.get(row.state, row.state),
         _LOOKS.get(row.state, "discarded"),
         _result(row),
@@ -137,6 +137,6 @@ def _try(one: Mapping[str, Any]) -> Try:
 def _alert_url(pk: int | None) -> str:
     """Empty where the notice is of no alert."""
     try:
-        return reverse("alert-detail", args=[pk]) if pk else ""
+        return reverse("redrive:alert-detail", args=[pk]) if pk else ""
     except NoReverseMatch:
         return ""

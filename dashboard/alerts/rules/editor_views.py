@@ -103,7 +103,7 @@ def _save(request: HttpRequest, edit: Edit) -> HttpResponse:
         return page(request, edit, status=422)
     when = "It is judged from now on." if saved.enabled else "It is not enabled: nothing is judged by it."
     say(request, f"{saved.name} is saved. {when}")
-    return go(request, reverse("alert-rule-detail", args=[saved.pk]))
+    return go(request, reverse("redrive:alert-rule-detail", args=[saved.pk]))
 
 
 def page(request: HttpRequest, edit: Edit, *, status: int = 200) -> HttpResponse:

@@ -41,11 +41,11 @@ def lines(rules: Iterable[Rule], standing: Mapping[int, Any], may_change: Mappin
 
 
 def line(rule: Rule, stands: Any, may_change: bool) -> Line:
-    listing = url_of("alert-list")
+    listing = url_of("redrive:alert-list")
     return Line(
         rule.pk,
         rule.name,
-        reverse("alert-rule-detail", args=[rule.pk]),
+        reverse("redrive:alert-rule-detail", args=[rule.pk]),
         rule_words.sentence(rule),
         rule.severity,
         rule_words.SEVERITY_LOOKS[rule.severity],

@@ -41,7 +41,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "count": len(every),
         "asked": asked,
         "may_make": viewer.may_anywhere(OPERATOR) and not config.is_read_only(),
-        "self_url": f"{reverse('alert-rules')}?{urlencode({'q': asked, 'after': after})}",
+        "self_url": f"{reverse('redrive:alert-rules')}?{urlencode({'q': asked, 'after': after})}",
         "next_url": f"?{urlencode({'q': asked, 'after': shown[-1].name})}" if is_more else "",
         "first_url": f"?{urlencode({'q': asked})}" if after else "",
     }
@@ -70,7 +70,7 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
     """Enable or disable; what it says stays."""
     rule = found(request, pk)
     is_on = request.POST.get(ENABLED) == "1"
-    back = links.back(request, otherwise=reverse("alert-rules"))
+    back = links.back(request, otherwise=reverse("redrive:alert-rules"))
     try:
         alerts.save_rule(request.viewer, alerts.document(rule) | {ENABLED: is_on, "changed_at": rule.changed_at}, pk)
     except alerts.NoSuchRule as error:
@@ -80,7 +80,7 @@ def switch(request: HttpRequest, pk: int) -> HttpResponse:
         return go(request, back)
     told = f"{rule.name} is judged from now on." if is_on else f"{rule.name} is not judged any more; it is kept."
     fields = [(ENABLED, "" if is_on else "1"), ("back", back)]
-    say(request, told, undo=reverse("alert-rule-switch", args=[pk]), undo_fields=fields)
+    say(request, told, undo=reverse("redrive:alert-rule-switch", args=[pk]), undo_fields=fields)
     return go(request, back)
 
 
@@ -94,6 +94,6 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
         raise Http404(NO_SUCH_RULE) from error
     except alerts.AlertRefused as refused:
         say(request, refused.message, level="error")
-        return go(request, reverse("alert-rule-detail", args=[pk]))
+        return go(request, reverse("redrive:alert-rule-detail", args=[pk]))
     say(request, f"The rule {rule.name} is deleted; what it told stays.")
-    return go(request, reverse("alert-rules"))
+    return go(request, reverse("redrive:alert-rules"))

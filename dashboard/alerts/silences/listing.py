@@ -28,7 +28,7 @@ class Line:
 
 def line(silence: Silence, now: datetime, may_end: bool) -> Line:
     stands = OVER if silence.ends_at <= now else NOT_BEGUN if silence.starts_at > now else AT_WORK
-    url = reverse("silence-end", args=[silence.pk]) if may_end and stands != OVER else ""
+    url = reverse("redrive:silence-end", args=[silence.pk]) if may_end and stands != OVER else ""
     return Line(silence, matchers(silence.matchers), stands, _LOOKS[stands], url)
 
 

@@ -103,9 +103,9 @@ def save(request: HttpRequest) -> HttpResponse:
     say(
         request,
         f"Silenced until {dated(made.ends_at, now)} UTC.",
-        undo=reverse("silence-end", args=[made.pk]),
+        undo=reverse("redrive:silence-end", args=[made.pk]),
     )
-    return go(request, reverse("silence-list"))
+    return go(request, reverse("redrive:silence-list"))
 
 
 @require_POST
@@ -119,4 +119,4 @@ def end(request: HttpRequest, pk: int) -> HttpResponse:
         say(request, refused.message, level="error")
     else:
         say(request, "The silence is over: what it kept quiet is told again.")
-    return go(request, links.back(request, otherwise=reverse("silence-list")))
+    return go(request, links.back(request, otherwise=reverse("redrive:silence-list")))

@@ -67,7 +67,7 @@ def _line(row: Row, may_act: bool) -> RuleLine:
         made=ago(rule.created_at),
         progress=progress,
         is_withdrawn=rule.is_withdrawn,
-        withdraw_url=reverse("group-rule-withdraw", args=[rule.pk]) if may_act and row.may_withdraw else "",
+        withdraw_url=reverse("redrive:group-rule-withdraw", args=[rule.pk]) if may_act and row.may_withdraw else "",
     )
 
 
@@ -82,7 +82,7 @@ def becoming(found: Preview) -> list[BecomingLine]:
             becomes=visible(row.becomes_title),
             becomes_url="" if row.is_new else links.group_page(row.becomes),
             failures=number(row.failures),
-            sample=[(str(pk), reverse("failure-detail", args=[pk])) for pk in row.sample],
+            sample=[(str(pk), reverse("redrive:failure-detail", args=[pk])) for pk in row.sample],
         )
         for row in found.rows
     ]

@@ -30,7 +30,7 @@ def _index(request: HttpRequest, *, frame: str = "", refused: str = "", status: 
     context = {
         "lines": screen.lines(rows, may_act),
         "may_act": may_act,
-        "self_url": reverse("group-rules"),
+        "self_url": reverse("redrive:group-rules"),
         "frame": frame,
         "refused": refused,
     }
@@ -73,9 +73,9 @@ def save(request: HttpRequest) -> HttpResponse:
         rule = group_rules.save(request.viewer, **asked, note=request.POST.get("note", ""))
     except RuleRefused as refused:
         return _preview(request, asked, None, refused=refused.message, status=409)
-    undo = reverse("group-rule-withdraw", args=[rule.pk])
+    undo = reverse("redrive:group-rule-withdraw", args=[rule.pk])
     say(request, "The rule is in force; what is known already follows within minutes.", undo=undo)
-    return go(request, reverse("group-rules"))
+    return go(request, reverse("redrive:group-rules"))
 
 
 @require_POST
@@ -85,7 +85,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     row = group_rules.row(request.viewer, pk)
     if row is None:
         raise Http404("There is no such rule, or none that you may see.")
-    back = links.back(request, otherwise=reverse("group-rules"))
+    back = links.back(request, otherwise=reverse("redrive:group-rules"))
     try:
         group_rules.withdraw(request.viewer, row.rule)
     except RuleRefused as refused:
@@ -122,6 +122,6 @@ def _preview(
         "found": found,
         "rows": screen.becoming(found) if found else [],
         "refused": refused,
-        "back_url": links.group_page(names[0]) if names else reverse("group-rules"),
+        "back_url": links.group_page(names[0]) if names else reverse("redrive:group-rules"),
     }
     return render_page(request, "redrive/groups/rule_preview.html", context, part="preview", status=status)

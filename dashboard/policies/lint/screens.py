@@ -126,7 +126,7 @@ def _url(where: Where) -> str:
     """The policy's own page, else the failures of the task; "" for what has neither."""
     if where.policy:
         try:
-            return reverse("policy-detail", args=[where.policy])
+            return reverse("redrive:policy-detail", args=[where.policy])
         except NoReverseMatch:
             return ""
     return failures_of(source=where.source, task=where.task) if where.task else ""

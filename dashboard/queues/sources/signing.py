@@ -25,7 +25,7 @@ def lines(viewer: Viewer, state: State, now: datetime) -> list[Line]:
     """Lines of the overview on signing: refusals for everyone who sees the source, acts of admins for admins."""
     is_admin = viewer.may_anywhere(ADMIN)
     shown = [one for one in admission.findings(state, now) if _is_for(viewer, one)]
-    url = reverse("source-list") if is_admin else ""
+    url = reverse("redrive:source-list") if is_admin else ""
     return [Line(one.text, _parts(one.fix), _LOOKS[one.severity], url) for one in shown]
 
 

@@ -63,4 +63,4 @@ def _act(request: HttpRequest, source: str, act: Callable[[Viewer, str], int], d
         say(request, str(refused), level="error")
     else:
         say(request, done.format(source=source, count=f"{count:,} report{'' if count == 1 else 's'}"))
-    return go(request, reverse("source-list"))
+    return go(request, reverse("redrive:source-list"))

@@ -39,7 +39,7 @@ api = _Api(
     version="1",
     description="The failure desk for background jobs. Every call needs `Authorization: Bearer TOKEN`.",
     auth=Token(),
-    urls_namespace="api",
+    urls_namespace="redrive:api",
     docs_url=None,  # its page loads scripts from elsewhere, which our Content-Security-Policy refuses
     openapi_url="/openapi.json",
 )

@@ -19,6 +19,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.operation import Operation, PathView
 
 from dashboard.web import limits
+from dashboard.web.access import READS, address_name
 from dashboard.web.api.tokens import viewer_of_request
 from jobs_admin import failures
 from jobs_admin.alerts import AlertRefused, NoSuchAlert, NoSuchRule, NoSuchRunbook, NoSuchSilence
@@ -37,7 +38,6 @@ from jobs_admin.trust.admission import NotAllowed
 
 log = logging.getLogger(__name__)
 
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
 # What a refusal means for the caller. Whatever is not named here is the caller's input: 422.
 _STATUS = {
     "forbidden": 403,
@@ -73,7 +73,7 @@ def note_refusal(request: HttpRequest, viewer: Viewer, why: str, *, source: str 
     """Write down that a changing call was refused, as pages do; the services write down what they refuse themselves."""
     if request.method in READS:
         return
-    name = request.resolver_match.view_name if request.resolver_match else request.path
+    name = address_name(request.resolver_match) if request.resolver_match else request.path
     with transaction.atomic():
         audit.record(viewer, name, request.path, source=source, reason=why, allowed=False)
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlencode, urlsplit
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import resolve_url
 from django.templatetags.static import static
 from django.urls import Resolver404, get_script_prefix, resolve, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
-from dashboard.web.access import READS
+from dashboard.web.access import READS, address_name
 
 LOGGED_OUT = "You are logged out. Nothing was changed."
 
@@ -35,15 +37,15 @@ def turned_away(request: HttpRequest) -> HttpResponse:
     """
     is_part = bool(request.headers.get("HX-Request"))
     is_page = request.method in READS and not is_part
-    after = (page_at(request, request.get_full_path()) if is_page else "") or page_of(request) or reverse("overview")
-    login = f"{reverse('login')}?{urlencode({'next': after}, safe='/')}"
+    after = (page_at(request, request.get_full_path()) if is_page else "") or page_of(request) or reverse("redrive:overview")
+    login = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': after}, safe='/')}"
     if is_part:
         said = {"Redrive-Login": login, "Redrive-Script": static("redrive/js/logged_out.js"), "Cache-Control": "no-store"}
         answer = HttpResponse(LOGGED_OUT, content_type="text/plain; charset=utf-8", status=401, headers=said)
         # A page that stands open asks every few seconds: no news for the log.
         answer._has_been_logged = True
         return answer
-    if request.method not in READS and request.path != reverse("logout"):
+    if request.method not in READS and request.path != reverse("redrive:logout"):
         messages.warning(request, f"{LOGGED_OUT} Log in, then do it again.")
     return HttpResponseRedirect(login)
 
@@ -67,7 +69,8 @@ def page_at(request: HttpRequest, url: str) -> str:
         match = resolve("/" + parts.path.removeprefix(prefix))
     except Resolver404:
         return ""
-    if match.view_name == "login" or "GET" not in methods(match.func, match.view_name):
+    name = address_name(match)
+    if name == "login" or "GET" not in methods(match.func, name):
         return ""
     page = parts._replace(scheme="", netloc="", fragment="").geturl()
     # "//elsewhere/" as a path of this desk would be another's address.

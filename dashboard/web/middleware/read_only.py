@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 
-from dashboard.web.access import READS
+from dashboard.web.access import READS, address_name
 from jobs_admin import config
 
 # Who comes and goes must be able to; previews and backtests only look, what they are about is too long for an address;
@@ -51,7 +51,7 @@ class ReadOnlyMiddleware:
 
 
 def _is_harmless(request: HttpRequest) -> bool:
-    name = request.resolver_match.view_name
+    name = address_name(request.resolver_match)
     return name in HARMLESS or (name in {"replay-new", "reschedule-new"} and request.POST.get("step") != "start")
 
 

@@ -104,7 +104,7 @@ def _waiting(rows: list[Failure]) -> list[str]:
     lines = []
     for replay in Replay.objects.filter(pk__in=numbers).order_by("pk"):
         jobs = "1 job waits" if numbers[replay.pk] == 1 else f"{numbers[replay.pk]:,} jobs wait"
-        page = config.page_url(reverse("replay-detail", args=[replay.pk]))
+        page = config.page_url(reverse("redrive:replay-detail", args=[replay.pk]))
         why = f": {shown(replay.held_because_now, 300)}" if replay.held_because else "."
         lines.append(f"{jobs} in {replay.state} replay #{replay.pk}{why} {page}")
     return lines

@@ -86,7 +86,7 @@ class Command(SearchCommand):
             replay = replays.launch(viewer, query=seen.query, reason=reason, snapshot=seen.snapshot, **how)
         except (replays.ReplayRefused, config.BadConfiguration) as error:
             raise CommandError(_refusal(str(error))) from error
-        page = config.page_url(reverse("replay-detail", args=[replay.pk]))
+        page = config.page_url(reverse("redrive:replay-detail", args=[replay.pk]))
         if replay.state == ReplayState.AWAITING_APPROVAL:
             self.stdout.write(f"Replay #{replay.pk} awaits approval: {replay.approval_because} {page}")
         else:

@@ -94,7 +94,9 @@ def test_a_notice_of_a_job_or_of_a_replay_links_to_its_page(endpoint, settings):
     assert "source" not in said(there)["data"] and Delivery.objects.filter(channel=kept, state="delivered").count() == 2
 
 
-@pytest.mark.parametrize("path, view", [("failures/5/", "failure-detail"), ("replays/9/", "replay-detail")])
+@pytest.mark.parametrize(
+    "path, view", [("failures/5/", "redrive:failure-detail"), ("replays/9/", "redrive:replay-detail")]
+)
 def test_the_pages_that_are_linked_to_are_there(path, view, settings):
     settings.REDRIVE_URL = "https://desk.example"
     assert config.page_at(path) == f"https://desk.example/{path}" and resolve(f"/{path}").view_name == view

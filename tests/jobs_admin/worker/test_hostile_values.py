@@ -239,14 +239,14 @@ def every_page_of_a_job_of_odd_text_is_shown(told, browser):
             seen(browser, "failure-text", failure, form)
         seen(browser, "group-detail", failure.group.fingerprint)
     for form in ("jsonl", "csv"):
-        answer = browser.post(reverse("failure-export", args=[form]), {"q": "state:any"})
+        answer = browser.post(reverse("redrive:failure-export", args=[form]), {"q": "state:any"})
         assert b"hunter2" not in b"".join(answer.streaming_content)
     for name in ("failure-list", "group-list", "quarantine-list", "queue-list", "overview"):
         seen(browser, name)
 
 
 def seen(browser, name: str, *args) -> str:
-    answer = browser.get(reverse(name, args=[getattr(one, "pk", one) for one in args]))
+    answer = browser.get(reverse(f"redrive:{name}", args=[getattr(one, "pk", one) for one in args]))
     # Refused in words where there is nothing to show: no arguments, or such as cannot be edited.
     assert answer.status_code in {200, 302, 404, 409}, (name, args, answer.status_code)
     text = answer.content.decode()
