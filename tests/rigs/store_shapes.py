@@ -171,10 +171,10 @@ def _put_kept(store: redis.Redis, shape: bytes) -> None:
     store.hset(f"{kept}:emails:1", mapping=_kept_fields(shape))
 
 
-def _kept_fields(shape: bytes) -> dict[str, bytes | str]:
+def _kept_fields(shape: bytes) -> dict[str, bytes]:
     fields = ("name", "data", "opts", "timestamp", "attemptsMade", "atm", "failedReason", "stacktrace", "finishedOn", "processedOn", "delay",
               "priority", "redrive", "keptBytes", "parent", "parentKey", "returnvalue", "stc")  # fmt: skip
-    return {"name": "send", "data": "{}", "timestamp": "1", **dict.fromkeys(random.Random(shape).sample(fields, 6), shape)}
+    return {"name": b"send", "data": b"{}", "timestamp": b"1", **dict.fromkeys(random.Random(shape).sample(fields, 6), shape)}
 
 
 def _read_kept() -> None:
@@ -476,7 +476,7 @@ def reports_of(field: str, source: random.Random, count: int, key: SigningKey) -
                 sound[field] = json.loads(text)
             except (ValueError, RecursionError):
                 sound[field] = text.decode("latin-1")
-        drawn = hash((sound["kind"], repr(sound.get(field)), raw, trace, of_entry))
+        drawn = hash((repr(sound["kind"]), repr(sound.get(field)), raw, trace, of_entry))
         if drawn in seen:
             continue
         seen.add(drawn)
