@@ -6,8 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from dashboard.failures import columns, search_help
 from dashboard.failures import listing as failure_list
-from dashboard.failures import search_help
 from dashboard.web import links, toasts
 from dashboard.web.access import can
 from dashboard.web.htmx import go, render_page
@@ -44,8 +44,8 @@ def page(
     context = {
         "q": text,
         "page": found,
-        "rows": failure_list.rows(
-            found, may_act=may_act, sources=[name for name in config.sources() if request.viewer.may(VIEWER, name)]
+        "rows": columns.rows(
+            found.rows, may_act=may_act, sources=[name for name in config.sources() if request.viewer.may(VIEWER, name)]
         ),
         "head": failure_list.head(found, text),
         "meant_url": links.list_url(found.meant) if found.meant else "",
@@ -56,6 +56,7 @@ def page(
         "newest": found.rows[0].pk if found.rows else 0,
         "shown_at": int(now.timestamp()),
         "may_act": may_act,
+        "columns": columns.COLUMNS,
         "group_acts": failure_list.GROUP_ACTS,
     }
     return render_page(request, "redrive/failures/list.html", context, part="results", status=status)

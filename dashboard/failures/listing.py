@@ -1,33 +1,26 @@
-"""The list of failures as a page shows it: how the search was read, what narrows it further, the rows.
-
-A row comes as one ready string: fifty rows of a dozen values each would otherwise be most of what the page costs.
-"""
+"""The list of failures as a page shows it: how the search was read, and what narrows it further. Rows: `columns`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import lru_cache
 
 from django.urls import reverse
-from django.utils import timezone
-from django.utils.html import conditional_escape, escape, format_html
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from dashboard.failures.page import short
 from dashboard.web import links
-from dashboard.web.figures import ago, number
+from dashboard.web.figures import number
 from dashboard.web.pictures import state
 from dashboard.web.text import visible, visible_text
-from jobs_admin import config, replays
+from jobs_admin import config
 from jobs_admin.core import query as language
 from jobs_admin.core.query import Match, Query
 from jobs_admin.core.text import fits, whole_number
 from jobs_admin.db import abilities
 from jobs_admin.failures import Facets, Page
 from jobs_admin.failures.nearest import Near
-from jobs_admin.fleet import stranded
 from jobs_admin.models import Failure
 from jobs_admin.models.failure import FailureState
 from jobs_admin.search import scope as scopes
@@ -341,86 +334,3 @@ def _line(name: str, one: Narrowing) -> SafeString:
     if one.is_on:
         return format_html(_VALUE_ON, one.url, one.url, title, look, words, count)
     return format_html(_VALUE, one.url, one.url, title, look, words, count, one.but_url, one.but_url, title, title)
-
-
-# --- rows -------------------------------------------------------------------------------------------------------
-
-_NOTHING = SafeString("")
-
-
-def rows(page: Page, *, may_act: bool, sources: Collection[str] = ()) -> list[SafeString]:
-    """`sources`: those that the viewer may see; with several each row says which."""
-    return rows_of(page.rows, may_act=may_act, sources=sources)
-
-
-def rows_of(shown: Sequence[Failure], *, may_act: bool, sources: Collection[str] = ()) -> list[SafeString]:
-    base, now = reverse("redrive:failure-list"), timezone.now()
-    many = len({*sources, *(failure.source for failure in shown)}) > 1
-    held, gone = replays.standing(shown), stranded.among(shown)
-    return [
-        _row(failure, f"{base}{failure.pk}/", now, may_act, many, held.get(failure.pk), failure.pk in gone)
-        for failure in shown
-    ]
-
-
-def most_attempts(failure: Failure) -> str:
-    """How many attempts it may have: said where they count. A job that died at once was not stopped by a limit."""
-    allowed = failure.max_attempts or 0
-    counts = failure.state == FailureState.RETRYING or failure.attempts >= allowed > 1
-    return str(allowed) if allowed and counts else ""
-
-
-@lru_cache(maxsize=2048)  # names of tasks, queues and errors: always the same few, none longer than 255 characters
-def _name(text: str) -> SafeString:
-    return conditional_escape(visible(text))
-
-
-@lru_cache(maxsize=2048)
-def _title(text: str) -> SafeString:
-    return escape(visible_text(text))
-
-
-def _row(
-    failure: Failure,
-    url: str,
-    now: datetime,
-    may_act: bool,
-    tells_source: bool,
-    held: tuple[int, str] | None,
-    is_stranded: bool,
-) -> SafeString:
-    """Every value is escaped here, by name: `format_html`, which does it for each once more, was a third of the page."""
-    error = failure.error_type
-    is_waiting = failure.due_at and failure.state == FailureState.RETRYING
-    due = f'<span class="sub-line">{ago(failure.due_at, now)}</span>' if is_waiting else ""
-    if held is not None:
-        replay = reverse("redrive:replay-detail", args=[held[0]])
-        due = f'<span class="sub-line">in {_name(held[1])} <a href="{replay}">replay #{held[0]:d}</a></span>'
-    if is_stranded:
-        due = '<span class="sub-line" data-stranded>its worker is gone</span>'
-    source = f"{_name(failure.source)} / " if tells_source else ""
-    pick = (
-        f'<td class="pick"><label class="pick-label"><input type="checkbox" name="selection" value="{failure.pk:d}" '
-        f'data-select><span class="unseen-label">Select failure {failure.pk:d}</span></label></td>'
-        if may_act
-        else ""
-    )
-    return SafeString(
-        f'<tr data-row="{url}">{pick}<td class="what"><a class="row-link mono" href="{url}" data-panel '
-        f'title="{_title(error)}">{_name(short(error) or failure.kind)}</a>'
-        f'<span class="message">{conditional_escape(visible(failure.message))}</span></td>'
-        f'<td class="col-where"><span class="mono clip" title="{_title(failure.task)}">{_name(failure.task)}</span>'
-        f'<span class="sub-line clip">{source}{_name(failure.queue)}</span></td>'
-        f'<td class="col-tenant"><span class="clip">{_name(failure.tenant or "–")}</span></td>'
-        f'<td class="col-state">{state(failure.state)}{due}</td>'
-        f'<td class="number col-attempts">{failure.attempts:d}{_limits(failure)}</td>'
-        f'<td class="number col-time">{ago(failure.failed_at, now)}</td></tr>'
-    )
-
-
-def _limits(failure: Failure) -> SafeString:
-    most = most_attempts(failure)
-    if not most and failure.run <= 1:
-        return _NOTHING
-    of = format_html('<span class="muted"> of {}</span>', most) if most else _NOTHING
-    return of + (format_html('<span class="sub-line">run {}</span>', failure.run) if failure.run > 1 else _NOTHING)

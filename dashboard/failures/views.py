@@ -11,8 +11,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from dashboard.failures import listing as failure_list
-from dashboard.failures import lost, python_call, quarantine, timeline, tree, unread
+from dashboard.failures import columns, lost, python_call, quarantine, timeline, tree, unread
 from dashboard.failures import page as failure_page
 from dashboard.web import links, tracebacks
 from dashboard.web.access import can
@@ -68,7 +67,7 @@ def page(
         "items": items,
         "open_item": open_item,
         "waits": failure_page.waits(open_item),
-        "most_attempts": failure_list.most_attempts(failure),
+        "most_attempts": columns.most_attempts(failure),
         "priority": priorities.shown(failure.source, failure.priority),
         "is_live": bool(open_item) or failure.state in stranded.ON_THE_WAY,
         "branches": failure_page.branches(failure),
@@ -109,7 +108,7 @@ def _row_beside(request: HttpRequest, failure: Failure) -> SafeString | str:
         return ""
     viewer = request.viewer
     sources = [name for name in config.sources() if viewer.may(VIEWER, name)]
-    (row,) = failure_list.rows_of([failure], may_act=viewer.may_anywhere(OPERATOR), sources=sources)
+    (row,) = columns.rows([failure], may_act=viewer.may_anywhere(OPERATOR), sources=sources)
     return row
 
 
