@@ -1,6 +1,6 @@
 """What a Prometheus scrape is told: only what the token behind it may see.
 
-Written by hand: prometheus-client keeps counts of its own process, and everything here stands in tables or in Redis already.
+Nothing is counted in this process: all of it is in tables or in Redis, and is written in the text format as it is read.
 Depths are of the 500 worst queues, since queues' names come from messages; of counters `jobs_admin.db.totals` keeps the bound.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import redis
+from prometheus_client import Metric, generate_latest
 
-from dashboard.web.exposition import Metric, Sample
 from jobs_admin import config, policies, queues
 from jobs_admin.db import totals
 from jobs_admin.desk import desk_state
@@ -21,11 +22,25 @@ from jobs_admin.ingest import uncaptured
 from jobs_admin.models.access import VIEWER, Viewer
 from jobs_admin.queues import liveness
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """All metrics that a viewer may read. What is not known now is left out: it is not zero."""
+
+    viewer: Viewer
+    now: datetime
+
+    def collect(self) -> Iterator[Metric]:
+        return _metrics(self.viewer, self.now)
+
 
 def text(viewer: Viewer, now: datetime | None = None) -> str:
-    """All metrics in Prometheus' text format. What nobody knows just now is left out: it is not zero."""
-    now = now or datetime.now(UTC)
-    return "".join(f"{line}\n" for metric in _metrics(viewer, now) for line in metric.lines())
+    """Return the metrics in Prometheus' text format."""
+    return generate_latest(Scrape(viewer, now or datetime.now(UTC))).decode()
 
 
 def _metrics(viewer: Viewer, now: datetime) -> Iterator[Metric]:
@@ -37,8 +52,20 @@ def _metrics(viewer: Viewer, now: datetime) -> Iterator[Metric]:
     yield from _of_the_store(viewer, now)
 
 
-def _gauge(name: str, help: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Metric:
-    return Metric(name, "gauge", help, [Sample(labels, float(n)) for labels, n in samples if n is not None])
+def _gauge(name: str, help: str, samples: Iterable[tuple[Labels, float | None]]) -> Metric:
+    return _metric("gauge", name, help, (("", labels, n) for labels, n in samples if n is not None))
+
+
+def _counter(name: str, help: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
+    return _metric("counter", name.removesuffix("_total"), help, (("_total", labels, n) for labels, n in samples))
+
+
+def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, Labels, float]]) -> Metric:
+    """`samples`: suffix of the name, labels, value. Its head is written also where there are none."""
+    metric = Metric(name, help, kind)
+    for suffix, labels, value in samples:
+        metric.add_sample(f"{name}{suffix}", labels, value)
+    return metric
 
 
 def _of_queues(viewer: Viewer, now: datetime) -> Iterator[Metric]:
@@ -78,18 +105,19 @@ _OF_DURATION = {totals.BUSY_S: "_sum", totals.ENDED: "_count"}
 
 
 def _counted(viewer: Viewer) -> Iterator[Metric]:
-    found: dict[str, list[Sample]] = defaultdict(list)
+    found: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
+    durations: list[tuple[str, Labels, float]] = []
     for counted, value in totals.read(viewer):
         if counted.metric in _COUNTERS:
             _, names = _COUNTERS[counted.metric]
-            found[counted.metric].append(Sample(dict(zip(names, counted[1:], strict=False)), value))
+            found[counted.metric].append((dict(zip(names, counted[1:], strict=False)), value))
         elif counted.metric in _OF_DURATION:
             labels = dict(zip(_OF_QUEUE, counted[1:], strict=False))
-            found[_DURATION].append(Sample(labels, value, _OF_DURATION[counted.metric]))
+            durations.append((_OF_DURATION[counted.metric], labels, value))
     for name, (help, _) in _COUNTERS.items():
-        yield Metric(name, "counter", help, found[name])
+        yield _counter(name, help, found[name])
     help = "How long attempts took and how many ended, as workers with a guard count them; no quantiles."
-    yield Metric(_DURATION, "summary", help, found[_DURATION])
+    yield _metric("summary", _DURATION, help, durations)
 
 
 def _of_policies(viewer: Viewer, now: datetime) -> Iterator[Metric]:
@@ -149,11 +177,10 @@ def _of_sources(viewer: Viewer, now: datetime) -> Iterator[Metric]:
         "Reports that live workers could not keep since they started.",
         [(labels, one.dropped) for labels, one in rows],
     )
-    yield Metric(
+    yield _counter(
         uncaptured.METRIC,
-        "counter",
         "Reports that workers could not keep, those of dead workers included.",
-        [Sample({"source": source}, value) for source, value in uncaptured.by_source(viewer)],
+        [({"source": source}, value) for source, value in uncaptured.by_source(viewer)],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from dashboard.web import exposition, metrics
+from dashboard.web import metrics
 from dashboard.web.access import needs
 from dashboard.web.api.tokens import viewer_of_request
 from jobs_admin.models.access import VIEWER
@@ -16,4 +16,4 @@ from jobs_admin.models.access import VIEWER
 def metrics_text(request: HttpRequest) -> HttpResponse:
     viewer = viewer_of_request(request)
     assert viewer is not None  # the door lets nobody else in
-    return HttpResponse(metrics.text(viewer), content_type=exposition.CONTENT_TYPE)
+    return HttpResponse(metrics.text(viewer), content_type=metrics.CONTENT_TYPE)

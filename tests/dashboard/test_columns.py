@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from dashboard.failures import columns
 from dashboard.failures.columns import COLUMNS, Column
-from tests.dashboard.conftest import bury
+from tests.kit.failures import bury
 
 
 def page_of(client):
